@@ -7,6 +7,7 @@ not touched, whether it is saved to by name, through ``open``, or by renaming an
 
 import builtins
 import io
+import mmap
 import os
 import pickle
 import re
@@ -122,7 +123,7 @@ class UnwrittenFiles:
         real = os.path.realpath(path)
         self.sizes[path] = n_bytes
         if self._is_users(real):
-            self._kept[real] = key
+            self._kept[real] = _marker(key)
             return
         try:
             with self._open(real, "wb") as file:
@@ -147,7 +148,7 @@ class UnwrittenFiles:
             return _key(head) if isinstance(head, bytes) else None
         real = os.path.realpath(os.fspath(source))
         if real in self._kept:
-            return self._kept[real]
+            return _key(self._kept[real])
         if real not in self._placeholders and not 0 < _size(real) <= _MARKER_BYTES:
             return None
         try:
@@ -193,26 +194,26 @@ class UnwrittenFiles:
             if sorted(mode) == ["b", "w"] and self._is_users(path):
                 return _Shadow(path, self)
             if mode == "rb" and path in self._kept:
-                return io.BytesIO(_marker(self._kept[path]))
+                return io.BytesIO(self._kept[path])
         return self._open(file, mode, buffering, *args, **kwargs)
 
     def settle(self, shadow: str, path: str) -> None:
         """Let a shadow take a file's place, or where a marker is in it leave the file as it is."""
-        found = None
         with self._open(shadow, "rb") as file:
-            before = b""
-            while found is None and (part := file.read(1 << 20)):
-                found = _MARKER.search(before + part)
-                before = part[-_MARKER_BYTES:]
-        if found is None:
+            file.seek(0, os.SEEK_END)
+            if file.tell():  # an empty file cannot be mapped, and a large one is not to be read
+                with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as contents:
+                    found = [key for key in _MARKER.findall(contents) if key in self._saved]
+                    self._kept[path] = contents[:] if found else b""
+            else:
+                found = []
+        if not found:
             shutil.copymode(path, shadow)
             self._replace(shadow, path)
             self._kept.pop(path, None)
         else:
             Path(shadow).unlink()
-            key = found[1]
-            self._kept[path] = key
-            self.sizes[path] = self._saved[key].n_bytes if key in self._saved else 0
+            self.sizes[path] = sum(self._saved[key].n_bytes for key in found)
 
     def moved(self, real: Callable[..., None], source: Any, target: Any, **kwargs: Any) -> None:
         """Rename: not over a file that was there, if what is renamed was not computed."""
@@ -220,9 +221,7 @@ class UnwrittenFiles:
         if os.fspath(source) in self.sizes:
             self.sizes[os.fspath(target)] = self.sizes.pop(os.fspath(source))
         if before in self._placeholders and self._is_users(after):
-            marked = self.key_of(before)
-            if marked is not None:
-                self._kept[after] = marked
+            self._kept[after] = Path(before).read_bytes()
             Path(before).unlink()
             self._placeholders.discard(before)
             return
