@@ -17,7 +17,9 @@ def rank_trace(*, leak: int = 0, forward: int = 4 * MIB, free_at_oom: int | None
     if leak:
         trace.alloc(leak, frames=[frame("log", LEAK, 7), frame()])
     if free_at_oom is not None:
-        trace.event("oom", size=80 * MIB, addr=free_at_oom, frames=[frame("forward", FORWARD, 36), frame()])
+        trace.event(
+            "oom", size=80 * MIB, device_free=free_at_oom, frames=[frame("forward", FORWARD, 36), frame()]
+        )
     return trace
 
 

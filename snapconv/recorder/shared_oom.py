@@ -29,6 +29,7 @@ class SharedOom:
         self._file, self._capture = folder / _FILE, capture
         self._before = self._changed()  # an earlier job's
         self._store: Any = None
+        self._is_store_gone = False
         self._over, self._captured, self._is_ours = threading.Event(), threading.Event(), False
         self._once = threading.Lock()
         self._thread = threading.Thread(target=self._listen, name="snapconv-oom", daemon=True)
@@ -46,9 +47,7 @@ class SharedOom:
         self._is_ours = True
         with suppress(OSError):
             self._file.write_text(f"rank {process_rank() or '?'}\n", encoding="utf-8")
-        with suppress(Exception):  # a store that is gone has no other ranks
-            store = self._store or _connected()
-            store.set(_key(), process_rank())
+        self._ask_store(lambda store: store.set(_key(), process_rank()))
 
     def close(self) -> None:
         """Stop listening; a sign that is there already is still answered."""
@@ -78,11 +77,19 @@ class SharedOom:
         with suppress(OSError):
             if self._changed() != self._before:
                 return self._file.read_text(encoding="utf-8", errors="replace").strip()[:40] or "a rank"
-        with suppress(Exception):  # the store comes and goes with the job
+        words = self._ask_store(lambda store: store.get(_key()) if store.check([_key()]) else b"")
+        return f"rank {words.decode('ascii', 'replace')[:20]}" if words else ""
+
+    def _ask_store(self, ask: Callable[[Any], Any]) -> Any:
+        """Ask the store of the job; one that fails is not asked again, as torch prints that each time."""
+        if self._is_store_gone:
+            return None
+        try:
             self._store = self._store or _connected()
-            if self._store is not None and self._store.check([_key()]):
-                return f"rank {self._store.get(_key()).decode('ascii', 'replace')[:20]}"
-        return ""
+            return None if self._store is None else ask(self._store)
+        except Exception:  # noqa: BLE001  # torch's own, of many kinds
+            self._is_store_gone = True
+            return None
 
     def _changed(self) -> int:
         try:

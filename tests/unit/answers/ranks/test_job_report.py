@@ -163,6 +163,16 @@ def test_a_row_of_a_file_comes_back_from_json_as_it_was(tmp_path, trace):
     assert row.main_device.peak_bytes == sum(size for _, size in row.main_device.categories)
 
 
+def test_a_failed_request_is_in_the_row_with_what_was_free(tmp_path):
+    path = write_rank(tmp_path / "rank3.pickle", rank_trace(free_at_oom=1 << 20))
+    device = rank_file(snapconv.load(path).analysis, RankFile(str(path), rank=3)).main_device
+    assert device.failed.free_bytes == 1 << 20
+    assert device.failed.needed_bytes == 80 << 20
+    assert device.failed.place == "net.py:36"
+    assert device.usable_bytes == (64 + 1) << 20  # one segment, and what was free
+    assert (device.about, device.command) == ("oom", "oom")
+
+
 @pytest.mark.parametrize("values", [{}, {"file": "a"}, [], None, {"file": "a", "devices": [{}]}])
 def test_what_is_no_row_is_refused(values):
     with pytest.raises(ValueError, match="not a row"):
