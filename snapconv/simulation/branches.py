@@ -19,6 +19,8 @@ from snapconv.recorder.program.own_frames import is_ours
 
 # Between a program's line and an operation; not all of torch, which decides by values itself.
 _PLUMBING = ("_tensor.py", "_ops.py", "_compile.py", "overrides.py", "eval_frame.py", "_python_dispatch.py")
+# So often a loop goes on that only a value ends.
+_PATIENCE = 1000
 _JUMPS = (ast.Return, ast.Continue, ast.Break, ast.Raise)
 
 
@@ -56,11 +58,14 @@ class Branches:
         if isinstance(statement, ast.Assert):
             return True
         if isinstance(statement, ast.While):
-            return self._entered[key] % 2 == 1
+            n_read, is_combined = self._entered[key], any(map(_is_combined, ast.walk(statement.test)))
+            return n_read == 1 if is_combined else n_read % 2 == 1
         assert isinstance(statement, ast.If | ast.IfExp)
         taken, other = _branches(statement, block)
         if _raises(taken) != _raises(other):
             return _raises(other)
+        if self._entered[key] > _PATIENCE and _ends(taken) != _ends(other):
+            return _ends(taken)
         n_taken, n_other = _calls(taken), _calls(other)
         return likelihood > 0.5 if n_taken == n_other else n_taken > n_other
 
@@ -155,6 +160,14 @@ def _branches(statement: Any, block: list[ast.stmt]) -> tuple[list[Any], list[An
 
 def _raises(branch: list[Any]) -> bool:
     return bool(branch) and isinstance(branch[-1], ast.Raise)
+
+
+def _ends(branch: list[Any]) -> bool:
+    return bool(branch) and isinstance(branch[-1], ast.Break | ast.Return)
+
+
+def _is_combined(node: ast.AST) -> bool:
+    return isinstance(node, ast.BoolOp)
 
 
 def _calls(branch: list[Any]) -> int:

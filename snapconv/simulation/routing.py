@@ -263,18 +263,25 @@ class Routing:
         """Say what was assumed, and between which bounds the peak lies."""
         if not self.selecting:
             return
-        how = "all rows have the same ones" if self._policy == "worst" else "they are spread evenly"
-        assumed = f"indices were not computed ({_shown(self.places)}): {how}; " if self.places else ""
         between = ", ".join(
             f"{format_bytes(low)} and {format_bytes(high)} on cuda:{device}"
             for device, (low, high) in self.bounds().items()
         )
-        other = "" if self._policy == "worst" else "; `--routing worst` gives all rows the same indices"
-        yield Note(
-            "sizes-assumed",
-            f"{assumed}sizes depend on values that were not computed at {_shown(self.selecting)}: with "
-            f"others the peak lies between {between}{other if self.places else ''}",
+        message = (
+            f"the peak lies between {between}: sizes depend on values that were not computed, at "
+            f"{_shown(self.selecting)}"
         )
+        if self.places:
+            message += (
+                f". The indices chosen at {_shown(self.places)} were assumed to be {_ASSUMED[self._policy]}"
+            )
+        yield Note("sizes-assumed", message)
+
+
+_ASSUMED: dict[Policy, str] = {
+    "balanced": "spread evenly; `--routing worst` takes the same ones in every row",
+    "worst": "the same in every row",
+}
 
 
 def _shown(places: Iterable[str]) -> str:

@@ -246,7 +246,8 @@ class UnwrittenFiles:
             more = f" and {len(listed) - _MAX_SHOWN} more" if len(listed) > _MAX_SHOWN else ""
             yield Note(
                 "files-not-written",
-                f"not written, as their values were not computed: {', '.join(listed[:_MAX_SHOWN])}{more}",
+                "these files were not written, as their values were not computed: "
+                f"{', '.join(listed[:_MAX_SHOWN])}{more}",
             )
 
 

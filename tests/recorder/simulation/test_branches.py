@@ -105,9 +105,24 @@ def waits(x):
     return "more" if n_times == 1 else n_times
 
 
+def waits_for_one_of_two(x):
+    n_times = 0
+    while x.sum() > 1 or x.max() > 1:
+        n_times += 1
+    return "more" if n_times == 1 else n_times
+
+
+def ends_after_all(x):
+    while True:
+        if (x > 1).all():
+            break
+        work()
+    return "more"
+
+
 BRANCHES = [
     *(of_two, of_two_negated, of_two_expressions, with_another_condition, leaves_early, goes_on, takes_any),
-    *(doubts_all, raises, asserts, is_finite, is_no_one_number, waits),
+    *(doubts_all, raises, asserts, is_finite, is_no_one_number, waits, waits_for_one_of_two, ends_after_all),
 ]
 
 

@@ -90,7 +90,7 @@ def test_the_computed_peak_lies_between_the_bounds(mix):
     assert low <= assumed <= high
     # What all experts save for backward is there.
     assert abs(assumed - computed) < computed / 20
-    assert "they are spread evenly" in notes["sizes-assumed"]
+    assert "assumed to be spread evenly" in notes["sizes-assumed"]
     assert "test_routing.py" in notes["sizes-assumed"]
 
 
@@ -109,7 +109,7 @@ def test_the_worst_routing_gives_all_tokens_to_the_same_experts():
     # Less for the experts that nobody takes: their gradients and states.
     states = 3 * 2 * 4 * (2 * 4 * WIDTH * WIDTH + 5 * WIDTH)
     assert balanced < worst + states <= high + states
-    assert "all rows have the same ones" in notes["sizes-assumed"]
+    assert "assumed to be the same in every row" in notes["sizes-assumed"]
 
 
 def test_what_an_unknown_mask_selects_is_all_of_it_and_may_be_nothing():
