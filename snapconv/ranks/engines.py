@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from snapconv.errors import InputError
+from snapconv.native.library import core
 from snapconv.ranks.rank_reading import read_alone, read_rank
 from snapconv.version import VERSION
 
@@ -34,8 +35,8 @@ _WAITING = 3
 _MOST_WAITING = 1024
 # Of the memory that is free: the rest is for the parent, and for what grows meanwhile.
 _MEMORY_SHARE = 0.8
-# Python, NumPy and snapconv in a worker, and a file: 1.1 times its size by the compiled core.
-_WORKER_BYTES, _TIMES_SIZE = 200 << 20, 2
+# Python, NumPy and snapconv in a worker, and a file: 1.1 times its size by the compiled core, else up to 8.
+_WORKER_BYTES, _TIMES_SIZE, _TIMES_IN_PYTHON = 200 << 20, 2, 9
 # Of gzip only the packed size is known beforehand; real files shrink 5 to 40 times.
 _TIMES_PACKED = 40
 _UNKNOWN_BYTES = 1 << 30
@@ -57,7 +58,8 @@ def needed_bytes(name: str, n_bytes: int | None) -> int:
     """Return the memory that reading a file takes at most as a rule; hostile files take more."""
     if n_bytes is None:
         return _WORKER_BYTES + _UNKNOWN_BYTES
-    return _WORKER_BYTES + n_bytes * (_TIMES_PACKED if name.lower().endswith(".gz") else _TIMES_SIZE)
+    times = _TIMES_PACKED if name.lower().endswith(".gz") else _TIMES_SIZE if core() else _TIMES_IN_PYTHON
+    return _WORKER_BYTES + n_bytes * times
 
 
 def n_local_workers(needed: Sequence[int], *, at_most: int | None = None) -> tuple[int, int]:

@@ -67,7 +67,6 @@ class RecordingOptions:
     max_captures: int = MAX_CAPTURES
     model: Any = None
     optimizer: Any = None
-    ranks: frozenset[int] = frozenset()
     on_other_oom: bool = False
 
     @property

@@ -225,7 +225,6 @@ class Recording:
             context=context,
             max_entries=max_entries,
             max_captures=max_captures,
-            ranks=frozenset(ranks),
             on_other_oom=on_other_oom,
         )
         self._policy = ChosenCaptures(self._options)
