@@ -105,6 +105,7 @@ def shown(session: Session) -> str:
         folder = Path(temporary).resolve() / program.name
         copy_program(program, folder)
         recorded = _snapconv(program, folder, "record", "--simulate", program.path.name)
+        recorded = recorded.replace(str(folder.parent), HOME)
         ours = [line[line.index("snapconv: ") :] for line in recorded.splitlines() if "snapconv: " in line]
         converted = _snapconv(program, folder, "to-sqlite", capture, "--extended")
         answer = _answered(folder / f"{program.path.stem}.memory.sqlite", session.query)

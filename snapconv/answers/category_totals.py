@@ -9,10 +9,11 @@ import numpy as np
 from snapconv.analysis import DeviceAnalysis
 from snapconv.classification.categories import Category
 from snapconv.classification.certainty import GRADIENT_OR_STATE, SLUG
+from snapconv.classification.decisions import Classification
 from snapconv.classification.features import of_fullest
 from snapconv.classification.inventory import sentence
 from snapconv.classification.parameters import SMALL_BYTES, counted
-from snapconv.columns import BoolColumn, has_code
+from snapconv.columns import BoolColumn, Int64Column, has_code
 from snapconv.units import format_bytes
 
 # Of a sum: less than this is not worth a word.
@@ -114,6 +115,16 @@ def likely_words(block_bytes: int, likely_bytes: int) -> str:
         return ""
     is_all = likely_bytes >= (1 - _NEXT_TO_NOTHING) * block_bytes
     return "likely" if is_all else f"{format_bytes(likely_bytes)} of it likely"
+
+
+def codes_with_likely(found: Classification) -> Int64Column:
+    """Return a code for every allocation's category that tells what is likely from what is certain."""
+    return 2 * found.category.astype(np.int64) + found.is_likely
+
+
+def label_with_likely(code: int) -> str:
+    """Name one of these codes: ``weight``, or ``weight (likely)``."""
+    return f"{Category(code // 2).label}{' (likely)' if code % 2 else ''}"
 
 
 def _without(row: CategoryTotal, part: CategoryTotal) -> CategoryTotal:

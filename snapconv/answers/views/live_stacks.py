@@ -7,8 +7,8 @@ from itertools import takewhile
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
+from snapconv.answers.category_totals import codes_with_likely, label_with_likely
 from snapconv.answers.moments import FoundMoment
-from snapconv.classification.categories import Category
 from snapconv.columns import sums_by
 from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.paths import is_native
@@ -37,7 +37,7 @@ class StackFrame:
 
 @dataclass(frozen=True, slots=True)
 class LiveStack:
-    """The memory of one stack and one category; ``frames`` are rows of the frames, outermost first."""
+    """The memory of a stack and a category, what is likely apart; ``frames`` has rows, outermost first."""
 
     frames: tuple[int, ...]
     category: str
@@ -68,7 +68,7 @@ def find_live_stacks(
     cpp_frames: bool = True,
 ) -> LiveStacks:
     """Sum what is live just after a moment; stacks that differ in frames left out become one."""
-    table, category = analysis.allocations, analysis.classification.category
+    table, category = analysis.allocations, codes_with_likely(analysis.classification)
     rows = np.flatnonzero(table.live_at(moment.event))
     pairs, group = np.unique(
         np.stack((table.stack_id[rows], category[rows])).astype(np.int64), axis=1, return_inverse=True
@@ -79,7 +79,7 @@ def find_live_stacks(
     frames = _Frames(analysis.snapshot, analysis.project, cpp_frames=cpp_frames)
     found: dict[tuple[tuple[int, ...], str], tuple[int, int]] = {}
     for stack, of, size, n in zip(pairs[0].tolist(), pairs[1].tolist(), n_bytes, counts, strict=True):
-        key = (frames.of_stack(stack), Category(of).label)
+        key = (frames.of_stack(stack), label_with_likely(of))
         before = found.get(key, (0, 0))
         found[key] = (before[0] + size, before[1] + n)
     stacks = (LiveStack(*key, *sums) for key, sums in found.items())

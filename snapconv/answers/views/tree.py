@@ -10,8 +10,8 @@ from enum import Enum
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
+from snapconv.answers.category_totals import codes_with_likely, label_with_likely
 from snapconv.answers.moments import FoundMoment
-from snapconv.classification.categories import Category
 from snapconv.columns import Int64Column, sums_by
 from snapconv.files import most_bytes_of_part
 from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK
@@ -160,7 +160,7 @@ def _sums(analysis: DeviceAnalysis, rows: Int64Column, by: TreeBy) -> Iterator[t
     elif by is TreeBy.OPERATION:
         group = analysis.operation_id[rows].astype(np.int64)
     elif by is TreeBy.CATEGORY:
-        group = analysis.classification.category[rows].astype(np.int64)
+        group = codes_with_likely(analysis.classification)[rows]
     pairs, inverse = np.unique(np.stack((group, stack)), axis=1, return_inverse=True)
     inverse = inverse.reshape(-1)
     n_bytes = sums_by(inverse, analysis.allocations.block_bytes[rows], pairs.shape[1])
@@ -198,7 +198,7 @@ def _paths(
         if by is TreeBy.OPERATION:
             return analysis.operations[group] or UNNAMED, *lines(stack)
         if by is TreeBy.CATEGORY:
-            return Category(group).label, *lines(stack)
+            return label_with_likely(group), *lines(stack)
         return lines(stack)
 
     return path

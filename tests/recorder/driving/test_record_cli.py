@@ -189,7 +189,7 @@ def test_the_closing_lines_name_the_capture_and_the_next_command(recorded, capsy
     assert shown.out == ""
     assert shown.err.splitlines() == [
         "snapconv: note: too early",
-        "snapconv: the capture is train.capture (2.00 KiB). Next:",
+        f"snapconv: the capture is {Path('train.capture').absolute()} (2.00 KiB). Next:",
         "snapconv:     snapconv train.capture",
     ]
 
