@@ -5,11 +5,13 @@ from functools import cache
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
-from snapconv.columns import BoolColumn, has_code
+from snapconv.columns import BoolColumn, Int64Column, has_code
 from snapconv.snapshot.event_table import Action
-from snapconv.stacks.paths import is_python
+from snapconv.stacks.paths import is_python, normal
 from snapconv.stacks.project_lines import ProjectLines, SourceLine
 from snapconv.stacks.stack_roles import stacks_by_frame
+
+_MODULE_FILE = "torch/nn/modules/module.py"
 
 
 class LineCalls:
@@ -19,6 +21,7 @@ class LineCalls:
         self._stacks, self._events = analysis.snapshot.stacks, analysis.device.events
         files = self._stacks.frames.filenames
         self._is_python = np.array([is_python(name) for name in files], np.bool_)
+        self.is_module_call = [normal(name).endswith(_MODULE_FILE) for name in files]
         self._with_frame = stacks_by_frame(self._stacks)
         self.is_alloc = has_code(self._events.action, Action.ALLOC)
         self.n_allocs = np.cumsum(self.is_alloc, dtype=np.int64)
@@ -49,6 +52,11 @@ class LineCalls:
                 return first + int(outside[-1]) + 1
             event, chunk = first, chunk * 2
         return 0
+
+    def begins(self, path: tuple[int, ...]) -> Int64Column:
+        """Return the first event of every unbroken run of a path's events."""
+        marks = self.is_within(path)[self._events.stack_id]
+        return np.flatnonzero(marks & ~np.concatenate(([False], marks[:-1])))
 
     def line_of(self, path: tuple[int, ...], lines: ProjectLines) -> SourceLine | None:
         """Return the project's line of a path: its innermost."""

@@ -27,6 +27,8 @@ class Sort(str, Enum):
 class Evidence:
     """One device at one moment, where a detector looks for memory that need not be there.
 
+    ``goal_bytes``: the peak to reach, None where there is no such goal.
+
     ``goal_bytes``: what the user wants to save, 0 where faults alone are wanted.
     """
 
@@ -35,6 +37,7 @@ class Evidence:
     moment: Peak
     calls: LineCalls
     lines: ProjectLines
+    goal_bytes: int | None = None
 
     @property
     def live(self) -> BoolColumn:

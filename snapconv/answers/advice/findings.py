@@ -106,7 +106,9 @@ def advise(
     wanted = [kind for kind in KINDS if kind.sort is Sort.FAULT or trades]
     kinds = [kind for kind in wanted if kind.is_cheap or not cheap]
     unknown = _why_unknown(analysis)
-    found = [] if unknown else list(_search(analysis, demand, kinds, rounds=1 if cheap else _ROUNDS))
+    found = (
+        [] if unknown else list(_search(analysis, demand, kinds, goal_bytes, rounds=1 if cheap else _ROUNDS))
+    )
     found = _largest(found)
     return Advice(
         device=analysis.device.device,
@@ -146,18 +148,18 @@ def _why_unknown(analysis: DeviceAnalysis) -> str:
 
 
 def _search(
-    analysis: DeviceAnalysis, demand: Demand, kinds: Sequence[Kind], *, rounds: int
+    analysis: DeviceAnalysis, demand: Demand, kinds: Sequence[Kind], goal_bytes: int | None, *, rounds: int
 ) -> Iterator[Finding]:
     """Find faults at the peak, at the peak that is left without them, and so on; then trades."""
     calls, lines = LineCalls(analysis), ProjectLines(analysis.snapshot.stacks, analysis.project)
     changes: list[Change] = []
     moment, known = demand.peak, set()
     for _ in range(rounds):
-        evidence = Evidence(analysis, demand, moment, calls, lines)
+        evidence = Evidence(analysis, demand, moment, calls, lines, goal_bytes)
         before = len(changes)
         for kind in kinds:
             for detected in kind.detect(evidence):
-                key = (kind.slug, detected.line, detected.where)
+                key = (kind.slug, detected.where or detected.line)
                 if key in known:
                     continue
                 known.add(key)

@@ -7,7 +7,7 @@ import numpy as np
 from snapconv.answers.advice.changes import Change
 from snapconv.answers.advice.evidence import Detected, Evidence
 from snapconv.classification.categories import Category
-from snapconv.columns import Int64Column, has_code, run_starts
+from snapconv.columns import Int64Column, distinct, has_code, run_starts
 from snapconv.phases.trace_phases import Phase, Phases
 from snapconv.stacks.project_lines import SourceLine
 
@@ -24,15 +24,15 @@ def kept_gradients(evidence: Evidence) -> Iterator[Detected]:
     analysis, moment = evidence.analysis, evidence.moment.event
     table, phases = analysis.allocations, analysis.phases
     idle = _idle_ranges(phases)
-    if not len(idle) or not ((idle[:, 0] <= moment) & (moment < idle[:, 1])).any():
+    begun = idle[idle[:, 0] <= moment]
+    if not len(begun) or moment > phases.run_end[begun[-1, 1]]:
         return
     is_gradient = has_code(analysis.classification.category, Category.GRADIENT) & (table.alloc_event >= 0)
     rows = np.flatnonzero(is_gradient)
-    mine = rows[evidence.live[rows]]
+    mine = rows[evidence.live[rows] & (table.alloc_event[rows] < begun[-1, 0])]
     if evidence.bytes_of(mine) < evidence.least_bytes or len(rows) * len(idle) > _MOST_RANGES:
         return
-    begun = idle[(idle[:, 0] <= moment)][-1]
-    stays = (table.freed_event[mine] < 0) | (table.freed_event[mine] > begun[1])
+    stays = (table.freed_event[mine] < 0) | (table.freed_event[mine] > begun[-1, 1])
     if stays.any() and _has_several_backwards(phases):
         return
     yield Detected(
@@ -45,19 +45,22 @@ def kept_gradients(evidence: Evidence) -> Iterator[Detected]:
 
 
 def _idle_ranges(phases: Phases) -> Int64Column:
-    """Return the ranges in which no gradient is read: from the end of a step up to the next backward."""
+    """Return the ranges in which no gradient is read: from the end of a step up to the next backward.
+
+    A step that allocates nothing is known by the iteration that ends with it.
+    """
     begins = run_starts(phases.phase)
     kind = phases.phase[begins]
-    steps = begins[has_code(kind, Phase.OPTIMIZER)]
+    ends = phases.run_end[begins[has_code(kind, Phase.OPTIMIZER)]].astype(np.int64) + 1
+    if phases.has_steps:
+        ends = np.concatenate((ends, np.flatnonzero(np.diff(phases.iteration)) + 1))
+    ends = distinct(ends)
     backwards = begins[has_code(kind, Phase.BACKWARD)]
-    ends = phases.run_end[steps].astype(np.int64) + 1
-    place = np.searchsorted(backwards, ends)
-    has_next = place < len(backwards)
-    after = np.append(backwards, len(phases.phase))[place]
-    # Of several steps between two backwards the last one ends the use.
-    is_last = np.append(after[1:] != after[:-1], True)
-    ranges = np.stack((ends, after), axis=1)[is_last & has_next]
-    return np.asarray(ranges, np.int64)
+    before = np.concatenate(([-1], phases.run_end[backwards].astype(np.int64)))[:-1]
+    place = np.searchsorted(ends, backwards, side="right") - 1
+    last = np.append(ends, -1)[place]
+    ranges = np.stack((last, backwards), axis=1)
+    return np.asarray(ranges[(last > before) & (place >= 0)], np.int64)
 
 
 def _has_several_backwards(phases: Phases) -> bool:

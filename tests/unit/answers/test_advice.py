@@ -77,8 +77,8 @@ def test_a_graph_that_stays_through_the_next_forward_is_a_certain_fault(advice_o
     for _ in range(2):
         loop.assign("out", 20, *[MIB * (1 + i) for i in range(8)])
     advice = advice_on(loop)
-    assert [fault.is_certain for fault in advice.faults] == [True]
-    assert (advice.peak.n_bytes, advice.together.n_bytes) == (72 * MIB, 36 * MIB)
+    assert [(fault.kind, fault.is_certain) for fault in advice.faults][1:] == [("previous-kept", True)]
+    assert (advice.peak.n_bytes, advice.faults[1].peak.n_bytes) == (72 * MIB, 36 * MIB)
 
 
 def test_a_state_that_the_next_call_reads_is_no_fault(advice_on):
@@ -143,3 +143,71 @@ def test_the_command_names_the_line_and_the_new_peak(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "train.py:20 keeps its previous output" in out
     assert "20.00 MiB → 11.00 MiB" in out
+
+
+def forwards(*, keeps):
+    """Forwards of eight layers without a backward; ``keeps``: a list keeps the graph of each."""
+    loop = Loop()
+    for number in range(4):
+        loop.alloc(MIB, at(19))
+        loop.assign(f"loss {number}", 20, *[2 * MIB] * 8)
+        if not keeps:
+            loop.delete(f"loss {number}", 20)
+    return loop
+
+
+def test_activations_that_no_backward_uses_are_a_fault(advice_on):
+    """Each of eight layers reads the output of the one before: without a graph two or three are there."""
+    advice = advice_on(forwards(keeps=False))
+    (fault,) = advice.faults
+    assert (fault.kind, fault.where.place, fault.is_certain) == ("unused-graph", "train.py:20", True)
+    assert advice.peak.n_bytes == (4 + 16) * MIB
+    assert (4 + 4) * MIB <= advice.together.n_bytes <= (4 + 6) * MIB
+
+
+def test_losses_that_keep_their_graphs_are_a_fault(advice_on):
+    advice = advice_on(forwards(keeps=True))
+    (fault,) = advice.faults
+    assert (fault.kind, fault.where.place) == ("graphs-kept", "train.py:20")
+    assert advice.peak.n_bytes == (4 + 4 * 16) * MIB
+    assert advice.together.n_bytes == (4 + 16) * MIB
+
+
+ENGINE = [
+    frame("_engine_run_backward", f"{TORCH}/autograd/graph.py"),
+    frame("main", "/home/me/project/train.py", 30),
+]
+
+
+def training(*, zero_grad_after):
+    """Steps of a model with a gradient; it is freed after the step, or only after the next forward."""
+    loop = Loop()
+    loop.alloc(10 * MIB, [frame("to", f"{TORCH}/nn/modules/module.py"), *at(5)])
+    gradient = None
+    for _ in range(3):
+        loop.assign("loss", 20, 8 * MIB)
+        if gradient is not None and not zero_grad_after:
+            loop.trace.free(gradient, frames=[frame("zero_grad", f"{TORCH}/optim/optimizer.py"), *at(21)])
+        loop.trace.free(loop.kept.pop("loss")[0], frames=ENGINE)
+        gradient = loop.alloc(10 * MIB, ENGINE)
+        loop.trace.alloc(MIB, frames=STEP).free(frames=STEP)
+        if zero_grad_after:
+            loop.trace.free(gradient, frames=[frame("zero_grad", f"{TORCH}/optim/optimizer.py"), *at(31)])
+    return loop
+
+
+def test_gradients_that_stay_through_forward_are_a_fault(advice_on):
+    late, early = advice_on(training(zero_grad_after=False)), advice_on(training(zero_grad_after=True))
+    (fault,) = late.faults
+    assert (fault.kind, fault.is_certain) == ("gradients-kept", True)
+    assert late.together.n_bytes == early.peak.n_bytes < late.peak.n_bytes
+    assert early.findings == ()
+
+
+def test_a_goal_asks_for_the_largest_batch_that_reaches_it(advice_on):
+    loop = Loop()
+    loop.assign("out", 20, *[10 * MIB] * 4)
+    assert advice_on(loop).findings == ()
+    (trade,) = advice_on(loop, goal_bytes=33 * MIB).findings
+    assert (trade.kind, trade.peak.n_bytes) == ("batch", 32 * MIB)
+    assert "0.8 of it reaches the goal" in trade.what

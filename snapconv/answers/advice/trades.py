@@ -1,0 +1,237 @@
+"""Savings with a price: a smaller batch, logits in parts, attention without scores, leaner optimizers."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from snapconv.analysis import DeviceAnalysis
+from snapconv.answers.advice.changes import Change, removed, smaller
+from snapconv.answers.advice.evidence import Detected, Evidence
+from snapconv.answers.what_if.batch_scale import scale_batch
+from snapconv.classification.categories import Category
+from snapconv.columns import BoolColumn, Int64Column, grouped, has_code
+from snapconv.phases.trace_phases import Phase
+from snapconv.torch_knowledge.frame_roles import Role
+
+# Of the peak: what a trade is about has at least this.
+_LEAST_SHARE = 0.05
+CHUNKS = 8
+# Tensors of one operation, in use together: of a foreach step, one for each parameter.
+_LEAST_OF_LIST = 4
+_BATCHES = (0.9, 0.8, 0.75, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25, 0.2, 0.125, 0.1)
+# Events of backward around that of a softmax.
+_NEAR, _FAR = 12, 1 << 40
+# Of states in 8 bits, with a scale for every 256 values; smaller states stay as they are.
+_SAVED_BY_8_BITS, _LEAST_STATE_BYTES = 0.746, 16384
+
+
+def smaller_batch(evidence: Evidence) -> Iterator[Detected]:
+    """Find the largest share of the batch that reaches the goal."""
+    if evidence.goal_bytes is None or evidence.demand.peak.n_bytes <= evidence.goal_bytes:
+        return
+    for share in _BATCHES:
+        change = scaled_batch(evidence.analysis, share)
+        if evidence.demand.without([change]).n_bytes <= evidence.goal_bytes:
+            yield Detected(change, None, None, is_certain=False, values={"share": f"{share:g}"})
+            return
+
+
+def scaled_batch(analysis: DeviceAnalysis, share: float) -> Change:
+    """Return the change to a share of the batch, or of the sequence."""
+    table = analysis.allocations
+    scaled = analysis.replay.rules.rounded(scale_batch(analysis, share).requested_bytes)
+    saved = np.maximum(table.block_bytes - scaled, 0)
+    rows = np.flatnonzero(saved)
+    change = removed(analysis, rows)
+    return Change(change.rows, change.first, change.last, saved[rows])
+
+
+def full_logits(evidence: Evidence) -> Iterator[Detected]:
+    """Find logits, their copies in other precisions and their gradients, by the size of the loss's own."""
+    analysis, table = evidence.analysis, evidence.analysis.allocations
+    sizes = table.requested_bytes
+    by_loss = evidence.live & analysis.roles.of(Role.LOSS, table.stack_id)
+    if not by_loss.any():
+        return
+    largest = int(sizes[by_loss].max())
+    rows = np.flatnonzero(_of_family(sizes, largest) & _is_computed(analysis))
+    mine = rows[evidence.live[rows]]
+    if evidence.bytes_of(mine) < _LEAST_SHARE * evidence.moment.n_bytes:
+        return
+    yield Detected(
+        _in_chunks(analysis, rows),
+        evidence.main_line(mine),
+        evidence.main_line(np.flatnonzero(by_loss)),
+        is_certain=False,
+        values={"number": str(len(mine)), "chunks": str(CHUNKS)},
+    )
+
+
+def _in_chunks(analysis: DeviceAnalysis, rows: Int64Column) -> Change:
+    """Return the change to chunks; beside theirs backward then has the sum of the last layer's gradients."""
+    change, table = smaller(analysis, rows, 1 - 1 / CHUNKS), analysis.allocations
+    gradients = np.flatnonzero(has_code(analysis.classification.category, Category.GRADIENT))
+    n_bytes = change.n_bytes.copy()
+    for part in grouped(np.flatnonzero(analysis.features.by_engine[rows]), analysis.iteration[rows]):
+        events = table.alloc_event[rows[part]]
+        most = part[
+            np.argmax([table.block_bytes[rows[table.live_at(event)[rows]]].sum() for event in events])
+        ]
+        place = np.searchsorted(table.alloc_event[gradients], events.max())
+        if place < len(gradients):
+            n_bytes[most] -= min(int(table.block_bytes[gradients[place]]), int(n_bytes[most]))
+    return Change(change.rows, change.first, change.last, n_bytes)
+
+
+def _of_family(sizes: Int64Column, size: int) -> BoolColumn:
+    """Mark the same tensor in 32 and 16 bits."""
+    return np.isin(sizes, (size, size * 2, size // 2))
+
+
+def _is_computed(analysis: DeviceAnalysis) -> BoolColumn:
+    """Mark what forward and backward make, but for weights, gradients and states."""
+    kept = (Category.WEIGHT, Category.GRADIENT, Category.OPTIMIZER_STATE, Category.INPUT)
+    in_step = has_code(analysis.features.alloc_phase, Phase.OPTIMIZER)
+    return ~np.isin(analysis.classification.category, kept) & ~in_step & analysis.features.is_traced
+
+
+def attention_scores(evidence: Evidence) -> Iterator[Detected]:
+    """Find scores of attention: what a softmax in a module makes, and the same size beside it."""
+    analysis, table = evidence.analysis, evidence.analysis.allocations
+    names = [number for number, name in enumerate(analysis.operations) if "softmax" in name.lower()]
+    of_softmax = np.isin(analysis.operation_id, names) & analysis.features.by_module & evidence.live
+    sizes = table.requested_bytes
+    rows = np.flatnonzero(of_softmax)
+    if not len(rows):
+        return
+    size = int(max(grouped(rows, sizes), key=evidence.bytes_of)[0])
+    size = int(sizes[size])
+    functions = {_function(evidence, int(stack)) for stack in np.unique(table.stack_id[rows]).tolist()}
+    same = np.flatnonzero(_is_computed(analysis) & (_of_family(sizes, size) | (sizes == size // 4)))
+    stacks = np.unique(table.stack_id[same])
+    here = [stack for stack in stacks.tolist() if stack >= 0 and _function(evidence, stack) in functions]
+    by_engine = same[analysis.features.by_engine[same]]
+    is_near = _is_near(
+        table.alloc_event[by_engine].astype(np.int64), np.isin(analysis.operation_id[by_engine], names)
+    )
+    same = np.concatenate((same[np.isin(table.stack_id[same], here)], by_engine[is_near]))
+    mine = same[evidence.live[same]]
+    made = sizes[mine][analysis.features.in_forward[mine]]
+    # Of a softmax alone nothing shows that its input was made for it.
+    if len(made) < 2 or evidence.bytes_of(mine) < _LEAST_SHARE * evidence.moment.n_bytes:
+        return
+    yield Detected(
+        removed(analysis, same),
+        evidence.main_line(rows),
+        None,
+        is_certain=False,
+        values={"number": str(len(mine))},
+    )
+
+
+def _is_near(alloc: Int64Column, is_softmax: BoolColumn) -> BoolColumn:
+    """Mark what backward allocates a few events before or after the backward of a softmax."""
+    at = np.sort(alloc[is_softmax])
+    place = np.searchsorted(at, alloc)
+    before, after = np.append(at, -_FAR)[place - 1], np.append(at, _FAR)[place]
+    return np.asarray((alloc - before <= _NEAR) | (after - alloc <= _NEAR))
+
+
+def _function(evidence: Evidence, stack: int) -> tuple[str, str]:
+    """Return the innermost function that is not torch's, if it calls no other module but a dropout."""
+    frames, calls = evidence.analysis.snapshot.stacks.frames, evidence.calls
+    is_dropout = any("dropout" in frames.names[frame].lower() for frame in calls.path(stack))
+    for frame in reversed(calls.path(stack)):
+        if calls.is_module_call[frame] and not is_dropout:
+            break
+        if "/torch/" not in frames.filenames[frame]:
+            return frames.filenames[frame], frames.names[frame]
+    return "", str(stack)
+
+
+def foreach_temporaries(evidence: Evidence) -> Iterator[Detected]:
+    """Find lists of temporaries in an optimizer's step: a tensor for each parameter, in use together."""
+    analysis, table = evidence.analysis, evidence.analysis.allocations
+    in_step = has_code(analysis.features.alloc_phase, Phase.OPTIMIZER) & analysis.features.is_freed
+    in_step &= table.freed_event <= analysis.features.alloc_run_last
+    live = np.flatnonzero(in_step & evidence.live)
+    lists = [rows for rows in grouped(live, table.stack_id) if len(rows) >= _LEAST_OF_LIST]
+    if not lists:
+        return
+    mine = np.concatenate(lists)
+    if evidence.bytes_of(mine) < evidence.least_bytes:
+        return
+    stacks = [int(table.stack_id[rows[0]]) for rows in lists]
+    rows = np.flatnonzero(in_step & np.isin(table.stack_id, stacks))
+    yield Detected(
+        removed(analysis, rows),
+        evidence.main_line(mine),
+        evidence.main_line(mine),
+        is_certain=True,
+        values={"number": str(len(mine))},
+    )
+
+
+def full_states(evidence: Evidence) -> Iterator[Detected]:
+    """Find states of optimizers that fit into 8 bits."""
+    analysis, table = evidence.analysis, evidence.analysis.allocations
+    is_state = has_code(analysis.classification.category, Category.OPTIMIZER_STATE)
+    rows = np.flatnonzero(is_state & (table.block_bytes >= _LEAST_STATE_BYTES))
+    mine = rows[evidence.live[rows]]
+    if evidence.bytes_of(mine) < _LEAST_SHARE * evidence.moment.n_bytes:
+        return
+    yield Detected(
+        smaller(analysis, rows, _SAVED_BY_8_BITS),
+        evidence.main_line(mine),
+        None,
+        is_certain=False,
+        values={"number": str(len(mine))},
+    )
+
+
+def checkpointed_blocks(evidence: Evidence) -> Iterator[Detected]:
+    """Find equal modules in a row, by their recorded paths, and keep of each only what the next one reads."""
+    analysis, table = evidence.analysis, evidence.analysis.allocations
+    number, name = _blocks(analysis)
+    is_saved = has_code(analysis.classification.category, Category.ACTIVATION) & (number >= 0)
+    rows = np.flatnonzero(is_saved & analysis.features.is_freed_by_engine & analysis.features.is_traced)
+    parts = []
+    iteration = analysis.iteration.astype(np.int64)
+    forward = iteration * (int(number.max(initial=0)) + 1) + number
+    for block in grouped(rows, forward):
+        block = block[np.argsort(table.alloc_event[block])]
+        ends = int(table.alloc_event[block[-1]])
+        again = int(table.freed_event[block].min())
+        # Its first large tensor stands for its input, which stays.
+        n_bytes = table.block_bytes[block]
+        inner = np.delete(block, np.argmax(n_bytes >= n_bytes.max() // 8))
+        parts.append((inner, np.full(len(inner), ends), np.full(len(inner), again)))
+    if len(parts) < _LEAST_OF_LIST:
+        return
+    mine, first, last = (np.concatenate(column) for column in zip(*parts, strict=True))
+    change = Change(mine, first, last, table.block_bytes[mine])
+    if evidence.demand.bytes_at(change, evidence.moment.event) < _LEAST_SHARE * evidence.moment.n_bytes:
+        return
+    yield Detected(
+        change,
+        None,
+        None,
+        is_certain=False,
+        values={"modules": name, "number": str(len(np.unique(number[mine])))},
+    )
+
+
+def _blocks(analysis: DeviceAnalysis) -> tuple[Int64Column, str]:
+    """Return the number of each allocation's module among equal ones, as of ``blocks.3``; -1 for none."""
+    rows_of: dict[str, set[int]] = {}
+    for path in analysis.modules.names:
+        parts = path.split(".")
+        place = next((place for place, part in enumerate(parts) if part.isdigit() and place), 0)
+        if place:
+            rows_of.setdefault(".".join(parts[:place]), set()).add(int(parts[place]))
+    name = max(rows_of, key=lambda one: len(rows_of[one]), default="")
+    number = np.full(len(analysis.modules.names) + 1, -1, np.int64)
+    for place, path in enumerate(analysis.modules.names):
+        if name and path.startswith(f"{name}."):
+            number[place] = int(path[len(name) + 1 :].split(".")[0])
+    return number[analysis.modules.module_id], name
