@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from snapconv.analysis import DeviceAnalysis
+from snapconv.answers.advice.findings import Finding, advise
 from snapconv.answers.category_totals import totals_by_category
 from snapconv.answers.diff import paired
 from snapconv.answers.growth import find_growth, why_unknown
@@ -44,13 +45,15 @@ class Budgets:
     """Limits for every device, in bytes; None and missing categories are without a limit.
 
     ``max_category`` is for what a category has at the peak of allocated bytes, ``max_growth`` for what an
-    iteration adds. ``fail_over`` is for the peak of allocated bytes, against that of a baseline.
+    iteration adds, ``no_faults_above`` for what a fault holds at the peak, with a baseline a new one.
+    ``fail_over`` is for the peak of allocated bytes, against that of a baseline.
     """
 
     max_peak: int | None = None
     max_reserved: int | None = None
     max_category: Mapping[Category, int] = field(default_factory=dict)
     max_growth: int | None = None
+    no_faults_above: int | None = None
     fail_over: Allowance | None = None
 
     @classmethod
@@ -63,9 +66,8 @@ class Budgets:
         return cls(**{name: read_limit(name, value) for name, value in limits.items()})
 
     def __bool__(self) -> bool:
-        return bool(self.max_category) or any(
-            limit is not None for limit in (self.max_peak, self.max_reserved, self.max_growth, self.fail_over)
-        )
+        limits = (self.max_peak, self.max_reserved, self.max_growth, self.no_faults_above, self.fail_over)
+        return bool(self.max_category) or any(limit is not None for limit in limits)
 
 
 def read_limit(name: str, value: object) -> Any:
@@ -204,7 +206,30 @@ def check_budgets(
     checks = [check for found in devices if not found.device.is_host for check in _of_device(found, budgets)]
     if budgets.fail_over is not None and baseline is not None:
         checks += _against(budgets.fail_over, baseline, devices)
+    if budgets.no_faults_above is not None:
+        checks += _faults(budgets.no_faults_above, baseline or (), devices)
     return tuple(checks)
+
+
+def _faults(
+    limit: int, baseline: tuple[DeviceAnalysis, ...], devices: tuple[DeviceAnalysis, ...]
+) -> Iterator[Check]:
+    """Check the largest fault of every device that the baseline does not have."""
+    known = {_fault_key(fault) for found in baseline for fault in advise(found).faults}
+    for found in devices:
+        if not found.device.is_host:
+            faults = [fault for fault in advise(found).faults if _fault_key(fault) not in known]
+            largest = max(faults, key=lambda fault: fault.held_bytes, default=None)
+            what = "largest new fault" if baseline else "largest fault"
+            unknown, remark = _coverage(found)
+            held, sentence = (largest.held_bytes, largest.what) if largest else (0, remark)
+            yield Check(what, found.device.device, limit, held, unknown, remark=sentence.removesuffix("."))
+
+
+def _fault_key(fault: Finding) -> tuple[str, str, str]:
+    """Return what stays the same of a fault when lines are added above it."""
+    line = fault.where or fault.line
+    return fault.kind, line.file_path if line else "", line.function if line else ""
 
 
 def _of_device(found: DeviceAnalysis, budgets: Budgets) -> Iterator[Check]:

@@ -6,12 +6,13 @@ largest causes, and the command that has more.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
+from snapconv.answers.advice.findings import advise
 from snapconv.answers.category_totals import (
     EITHER_LABEL,
     CategoryTotal,
@@ -96,10 +97,16 @@ class FileVerdict:
 def find_verdict(analysis: DeviceAnalysis) -> FileVerdict:
     """Find what matters most about one device."""
     lines = ProjectLines(analysis.snapshot.stacks, analysis.project)
-    for attempt in (_out_of_memory, _grows, _unused):
-        if found := attempt(analysis, lines):
-            return found
-    return _peak(analysis, lines)
+    attempts = (attempt(analysis, lines) for attempt in (_out_of_memory, _grows, _unused))
+    found = next(filter(None, attempts), None) or _peak(analysis, lines)
+    return replace(found, also=(*found.also, *_faults(analysis)))
+
+
+def _faults(analysis: DeviceAnalysis) -> Iterator[str]:
+    """Name the faults that are found at once."""
+    for fault in advise(analysis, cheap=True).faults:
+        what = fault.what.removesuffix(".")
+        yield f"fault: {what}: {format_bytes(fault.held_bytes)} at the peak (snapconv advise has the change)"
 
 
 def _out_of_memory(analysis: DeviceAnalysis, lines: ProjectLines) -> FileVerdict | None:

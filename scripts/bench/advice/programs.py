@@ -53,10 +53,22 @@ def llama(vocab: int = 8000, attention: str = "sdpa", layers: int = 4) -> nn.Mod
     return LlamaForCausalLM(config).to(DEVICE)
 
 
-def timm_model(name: str = "resnet18") -> nn.Module:
-    import timm
+class Logits(nn.Module):
+    """A classifier that returns its logits alone."""
 
-    return timm.create_model(name, pretrained=False, num_classes=100).to(DEVICE)
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: torch.Tensor, **options: bool) -> torch.Tensor:
+        return self.model(images, **options).logits
+
+
+def resnet() -> nn.Module:
+    from transformers import ResNetConfig, ResNetForImageClassification
+
+    config = ResNetConfig(hidden_sizes=[64, 128, 256], depths=[2, 2, 2], layer_type="basic", num_labels=100)
+    return Logits(ResNetForImageClassification(config)).to(DEVICE)
 
 
 def unet() -> nn.Module:
@@ -151,12 +163,12 @@ def previous_gpt2(after: bool) -> None:
 
 
 @pair("previous-kept")
-def previous_timm(after: bool) -> None:
-    model = timm_model("resnet18").eval()
+def previous_resnet(after: bool) -> None:
+    model = resnet().eval()
     with torch.no_grad():
         for _ in range(4):
             images = images_of(64)
-            maps = model.forward_intermediates(images, intermediates_only=True)
+            maps = model.model(images, output_hidden_states=True).hidden_states
             print(len(maps))
             if after:
                 del maps
@@ -210,8 +222,8 @@ def gradients_llama(after: bool) -> None:
 
 
 @pair("gradients-kept")
-def gradients_timm(after: bool) -> None:
-    model = timm_model("resnet50")
+def gradients_resnet(after: bool) -> None:
+    model = resnet()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for _ in range(3):
         images = images_of(4)
@@ -234,8 +246,8 @@ def evaluation_gpt2(after: bool) -> None:
 
 
 @pair("unused-graph")
-def evaluation_timm(after: bool) -> None:
-    model = timm_model("resnet50").eval()
+def evaluation_resnet(after: bool) -> None:
+    model = resnet().eval()
     with torch.set_grad_enabled(not after):
         for _ in range(3):
             hits = (model(images_of()).argmax(-1) == 1).sum()
@@ -272,8 +284,8 @@ def losses_llama(after: bool) -> None:
 
 
 @pair("graphs-kept")
-def losses_timm(after: bool) -> None:
-    model, losses = timm_model("resnet18"), []
+def losses_resnet(after: bool) -> None:
+    model, losses = resnet(), []
     for _ in range(6):
         loss = model(images_of(8)).mean()
         losses.append(loss.item() if after else loss)
@@ -373,8 +385,8 @@ def foreach_gpt2(after: bool) -> None:
 
 
 @pair("foreach")
-def foreach_timm(after: bool) -> None:
-    model = timm_model("vit_tiny_patch16_224")
+def foreach_resnet(after: bool) -> None:
+    model = resnet()
     images = images_of(1, 224)
     optimizer = torch.optim.Adam(model.parameters(), fused=after or None)
     train_with(optimizer, lambda: model(images).mean())
@@ -417,8 +429,8 @@ def batch_gpt2(after: bool) -> None:
 
 
 @pair("batch")
-def batch_timm(after: bool) -> None:
-    model = timm_model("resnet18")
+def batch_resnet(after: bool) -> None:
+    model = resnet()
     optimizer = torch.optim.AdamW(model.parameters())
     train_with(optimizer, lambda: model(images_of(16 if after else 32)).mean())
 

@@ -3,7 +3,7 @@
     python scripts/bench/advice/run.py FOLDER [NAME ...]
 
 Records every pair of programs.py before and after its change, on the simulated GPU, and prints a table: the
-peak before, the predicted and the measured peak after. Run it where transformers, diffusers and timm are.
+peak before, the predicted and the measured peak after. Run it where transformers and diffusers are.
 Recordings that FOLDER has already are used again.
 """
 
