@@ -113,6 +113,7 @@ _READERS: dict[str, Callable[[object], object]] = {
     "max_reserved": _read_size,
     "max_category": _read_categories,
     "max_growth": _read_size,
+    "no_faults_above": _read_size,
     "fail_over": _read_allowance,
 }
 LIMITS = tuple(_READERS)
