@@ -18,7 +18,7 @@ from snapconv.cli.app import ProgramEnded
 from snapconv.cli.arguments import Command, Ranks, chosen_ranks
 from snapconv.cli.simulation_arguments import Simulated, lasting_until_exit, simulation_options
 from snapconv.cli.terminal import say, show_raised
-from snapconv.errors import SnapconvError
+from snapconv.errors import RecorderError, SnapconvError
 from snapconv.units import format_bytes
 
 if TYPE_CHECKING:
@@ -52,8 +52,10 @@ class RecordCommand(Command):
         given = list(args)
         rest = super().parse_args(ctx, args)
         entry, behind = ctx.params["entry"], ctx.params["args"] or ()
-        if given[: len(given) - len(behind) - 1][-1:] != ["--"]:
+        before = given[: len(given) - len(behind) - 1]
+        if before[-1:] != ["--"]:
             _refuse_ours(entry, behind)
+        ctx.obj = [option for option in before if option not in ("--", "-m")]
         return rest
 
 
@@ -175,6 +177,7 @@ _Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but e
 
 
 def record(
+    ctx: typer.Context,
     entry: _EntryName,
     args: _Args = None,
     *,
@@ -201,7 +204,10 @@ def record(
     It becomes a capture. The script runs as with `python ENTRY ARGS`; an iteration is an optimizer step.
     """
     from snapconv.recorder.options import MAX_ENTRIES, RecordingOptions
+    from snapconv.recorder.program.entry import refuse_launcher
 
+    command = ["snapconv", "record", *(ctx.obj or ())]
+    refuse_launcher(entry, args or [], is_module=is_module, command=command)
     found = _find(entry, args or [], batch_size, is_module=is_module)
     _run_as_it_is_unless(chosen_ranks(ranks), found, args or [])
     place, upload = _place(output, found.stem)
@@ -275,7 +281,7 @@ def _pinned(pinned: bool, simulate: bool) -> bool:
 
 def _folder(entry: "Entry") -> Path:
     """Return the folder that paths are shown from: this one, or the script's where that is elsewhere."""
-    if entry.kind == "module":
+    if entry.kind == "module" or entry.is_installed:
         return Path()
     script = Path(entry.path).absolute().parent
     return Path() if script.is_relative_to(Path.cwd()) else script
@@ -299,6 +305,7 @@ def _record(
     entry: "Entry", args: list[str], options: "RecordingOptions", upload: "Upload | None", *, quiet: bool
 ) -> ProgramEnded:
     """Record, print the result, and return the end: with the program's exit code, or ours if it succeeded."""
+    from snapconv.recorder.options import process_rank
     from snapconv.recorder.record import record as run
 
     if options.simulation is not None and not options.simulation.compute and not quiet:
@@ -313,7 +320,8 @@ def _record(
             _show_failure(recorded.failure, recorded.report)
         if upload is not None:
             upload.finish(recorded.path)
-    if recorded.raised is not None:  # last of all, where Python has it and people look
+    is_said = isinstance(recorded.raised, RecorderError) and process_rank() not in ("", "0")  # by rank 0
+    if recorded.raised is not None and not is_said:  # last of all, where Python has it and people look
         show_raised(recorded.raised)
     exit_code = recorded.exit_code
     if recorded.failure is not None:

@@ -19,6 +19,7 @@ from snapconv.stacks.paths import (
     is_library,
     is_notebook,
     is_python,
+    is_standard_library,
     is_under,
     normal,
 )
@@ -103,7 +104,8 @@ def find_project(
     ``bytes_of_stack`` is what every stack has requested, by which the root is inferred; without it all
     stacks count alike. The user's are all Python files that no installer put there: a package beside
     the script's folder, or installed as editable, as well. A given root excludes what is not below it.
-    ``includes`` are libraries that count too, beside those that were recorded.
+    ``includes`` are libraries that count too, beside those that were recorded. Where no file is the user's,
+    the package counts that the program was started in.
     """
     filenames = stacks.frames.filenames
     path_of = {name: _mapped(name, path_maps) for name in dict.fromkeys(filenames)}
@@ -115,14 +117,15 @@ def find_project(
     root_there = _mapped(recorded.root, path_maps) if recorded.root else None
     chosen = normal(root) if root else root_there or seen
     is_named = bool(root) or (root_there is not None and recorded.is_given)
-    wanted = dict.fromkeys((*MODEL_LIBRARIES, *recorded.includes, *includes))
-    included = [parse_include(text, root=chosen, path_maps=path_maps) for text in wanted]
-    included_by = {path: [one.text for one in included if one.contains(path)] for path in path_of.values()}
     own = {
         path
         for path in path_of.values()
         if path in mine and (_belongs(path, chosen) or not (is_named or is_hidden(path)))
     }
+    entry = None if own or is_named or includes else _entry_package(stacks, paths, bytes_of_stack)
+    wanted = dict.fromkeys((*MODEL_LIBRARIES, *([entry] if entry else ()), *recorded.includes, *includes))
+    included = [parse_include(text, root=chosen, path_maps=path_maps) for text in wanted]
+    included_by = {path: [one.text for one in included if one.contains(path)] for path in path_of.values()}
     own |= {path for path, by in included_by.items() if by and is_python(path)}
     used = {text for by in included_by.values() for text in by}
     shown = {path: _shown(path, chosen, is_own=path in own) for path in path_of.values()}
@@ -136,6 +139,33 @@ def find_project(
         unused_includes=tuple(t for t in wanted if t not in used and t not in MODEL_LIBRARIES),
     )
     return read_only(project)
+
+
+def _entry_package(stacks: StackTable, paths: tuple[str, ...], bytes_of_stack: Int64Column) -> str | None:
+    """Return the installed package that a program without a file of the user's was started in.
+
+    Console scripts (``yolo train``) and modules (``-m trl.scripts.sft``) have none: the package with the
+    outermost line stands for the project.
+    """
+    packages = [_package(path) for path in paths]
+    n_bytes: Counter[str] = Counter()
+    for stack, stack_bytes in enumerate(bytes_of_stack.tolist()):
+        frames = reversed(stacks.frames_of(stack).tolist())
+        outermost = next((packages[frame] for frame in frames if packages[frame]), None)
+        if outermost is not None:
+            n_bytes[outermost] += stack_bytes
+    return _most(n_bytes) if n_bytes else None
+
+
+# They start what others wrote.
+_STARTERS = {"torch", "click", "fire", "typer", "hydra", "jsonargparse", "absl", "snapconv"}
+
+
+def _package(path: str) -> str:
+    """Return the installed package of a Python file; empty for none, and for one that starts others."""
+    installed = None if not is_python(path) or is_standard_library(path) else installed_part(path)
+    package = (installed or "").partition("/")[0]
+    return "" if package in _STARTERS or package.endswith(".py") else package
 
 
 def _mapped(filename: str, path_maps: tuple[PathMap, ...]) -> str:

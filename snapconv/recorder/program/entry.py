@@ -5,8 +5,10 @@ Providers are the three functions that Skyline (``skyline_…``) and DeepView (`
 
 import ast
 import inspect
+import shlex
+import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import decode_source
@@ -29,7 +31,8 @@ class Entry:
     """The program to run; ``path`` is the file as the user wrote it, or the module's name.
 
     ``code`` is None for a module: finding it imports its packages, which is the user's code already.
-    ``marks_steps``: the script calls ``snapconv.step()``, as far as its own text shows.
+    ``marks_steps``: the script calls ``snapconv.step()``, as far as its own text shows. ``is_installed``: it
+    is a console script of this environment.
     """
 
     path: str
@@ -37,6 +40,7 @@ class Entry:
     code: CodeType | None = None
     prefix: str = ""
     marks_steps: bool = False
+    is_installed: bool = False
 
     @property
     def stem(self) -> str:
@@ -53,6 +57,39 @@ class Providers:
     iteration: Callable[[Any], Callable[..., Any]]
 
 
+# Programs that start the training in processes of their own, which a recording around them does not reach,
+# and what has each start a module there. ``trl COMMAND`` starts one of its scripts.
+_LAUNCHERS = {
+    "torchrun": "-m",
+    "torch.distributed.run": "-m",
+    "torch.distributed.launch": "-m",
+    "accelerate": "-m",
+    "accelerate.commands.launch": "-m",
+    "deepspeed": "--module",
+}
+
+
+def refuse_launcher(entry: str, args: Sequence[str], *, is_module: bool, command: Sequence[str]) -> None:
+    """Raise EntryPointError for a launcher, with the line that records; ``command`` is ours, with options."""
+    if entry == "-m":
+        raise EntryPointError(f"-m comes before --: {shlex.join([*command, '-m', *args])}")
+    name = entry if is_module else Path(entry).name
+    if name == "trl" and args:
+        line = [*command, "-m", f"trl.scripts.{args[0]}", *args[1:]]
+    elif name in _LAUNCHERS:
+        script = next(
+            (i for i, a in enumerate(args) if a in ("-m", "--module") or a.endswith(".py")), len(args)
+        )
+        rest = ["-m", *args[script + 1 :]] if args[script:] and args[script][0] == "-" else args[script:]
+        start = ["python", "-m", name] if is_module else [name]
+        line = [*start, *args[:script], _LAUNCHERS[name], *command, *(rest or ["SCRIPT"])]
+    else:
+        return
+    raise EntryPointError(
+        f"{name} starts the training in processes of its own, where it must be recorded: {shlex.join(line)}"
+    )
+
+
 def find_module(name: str) -> Entry:
     """Return the entry for ``-m NAME``."""
     if not all(part.isidentifier() for part in name.split(".")):
@@ -61,8 +98,14 @@ def find_module(name: str) -> Entry:
 
 
 def find_file(path: str) -> Entry:
-    """Read a file and find by the names that it defines whether it has providers."""
-    code, defined, marks_steps = _compile(path)
+    """Read a file and find by the names that it defines whether it has providers.
+
+    A name without a file here is that of a console script, such as ``yolo``.
+    """
+    installed = shutil.which(path) if Path(path).name == path and not Path(path).exists() else None
+    code, defined, marks_steps = _compile(installed or path)
+    if installed:
+        return Entry(installed, "script", code, is_installed=True)
     for prefix in _PREFIXES:
         roles = [role for role in _ROLES if _name(prefix, role) in defined]
         if len(roles) == len(_ROLES):

@@ -3,7 +3,13 @@ import sys
 import pytest
 
 from snapconv.errors import EntryPointError
-from snapconv.recorder.program.entry import find_file, find_module, load_providers, provider_module
+from snapconv.recorder.program.entry import (
+    find_file,
+    find_module,
+    load_providers,
+    provider_module,
+    refuse_launcher,
+)
 
 PROVIDERS = """\
 def {0}_model_provider():
@@ -183,3 +189,49 @@ def test_a_wrong_result_is_told(write, torch_like, old, new, call, message):
     providers = load(write(PROVIDERS.format("skyline").replace(old, new)))
     with pytest.raises(EntryPointError, match=message):
         call(providers)
+
+
+# --- what starts other processes, and what is installed
+
+RECORD = ["snapconv", "record", "--simulate"]
+
+
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        (
+            "torchrun --nproc-per-node 2 train.py --lr 1",
+            "torchrun --nproc-per-node 2 -m snapconv record --simulate train.py --lr 1",
+        ),
+        ("/opt/bin/torchrun -m pkg.train x", "torchrun -m snapconv record --simulate -m pkg.train x"),
+        ("accelerate launch t.py", "accelerate launch -m snapconv record --simulate t.py"),
+        ("deepspeed t.py --deepspeed", "deepspeed --module snapconv record --simulate t.py --deepspeed"),
+        ("deepspeed", "deepspeed --module snapconv record --simulate SCRIPT"),
+        ("trl sft --lr 1", "snapconv record --simulate -m trl.scripts.sft --lr 1"),
+        ("-m pkg.train x", "snapconv record --simulate -m pkg.train x"),
+    ],
+)
+def test_a_launcher_is_refused_with_the_line_that_records(command, line):
+    entry, *args = command.split()
+    with pytest.raises(EntryPointError) as refused:
+        refuse_launcher(entry, args, is_module=False, command=RECORD)
+    assert str(refused.value).endswith(f": {line}")
+
+
+def test_a_module_that_launches_is_refused_too():
+    with pytest.raises(
+        EntryPointError, match=r": python -m torch.distributed.run -m snapconv record --simulate a.py"
+    ):
+        refuse_launcher("torch.distributed.run", ["a.py"], is_module=True, command=RECORD)
+    refuse_launcher("train.py", ["torchrun"], is_module=False, command=RECORD)
+
+
+def test_a_name_without_a_file_here_is_a_console_script(write, tmp_path, monkeypatch):
+    installed = tmp_path / "bin" / "yolo"
+    installed.parent.mkdir()
+    installed.write_text("#!/usr/bin/env python\n")
+    installed.chmod(0o755)
+    monkeypatch.setenv("PATH", str(installed.parent))
+    found = find_file("yolo")
+    assert (found.path, found.kind, found.is_installed) == (str(installed), "script", True)
+    assert not find_file(write("", "yolo")).is_installed  # a file here goes first

@@ -306,3 +306,22 @@ def test_a_mapped_windows_path_lies_below_a_root_of_unix():
 def test_generated_code_is_not_the_users_even_below_the_root():
     project = project_of(["/w/proj/torchinductor_me/ab/cab.py", script("/w/proj/train.py")], root="/w/proj")
     assert own(project) == ["train.py"]
+
+
+def test_without_a_file_of_the_users_the_package_that_was_started_stands_for_it():
+    started = [("main", f"{SITE}/yolo/cfg.py"), ("<module>", "/opt/venv/bin/yolo")]
+    called = [TORCH, f"{SITE}/other/layer.py", ("train", f"{SITE}/yolo/train.py"), *started]
+    project = project_of(called, [TORCH, *started])
+    assert set(own(project)) == {"yolo/train.py", "yolo/cfg.py"}
+    assert project.includes == ("yolo",)
+
+
+def test_what_starts_others_is_not_the_package_that_was_started():
+    project = project_of(
+        [TORCH, f"{SITE}/tune/recipe.py", f"{SITE}/click/core.py", "/usr/lib/python3.11/runpy.py"]
+    )
+    assert own(project) == ["tune/recipe.py"]
+
+
+def test_a_named_root_is_not_replaced_by_a_package():
+    assert own(project_of([TORCH, f"{SITE}/yolo/cfg.py"], root="/w/proj")) == []
