@@ -305,7 +305,7 @@ def _record(
     entry: "Entry", args: list[str], options: "RecordingOptions", upload: "Upload | None", *, quiet: bool
 ) -> ProgramEnded:
     """Record, print the result, and return the end: with the program's exit code, or ours if it succeeded."""
-    from snapconv.recorder.options import process_rank
+    from snapconv.recorder.job_place import process_rank
     from snapconv.recorder.record import record as run
 
     if options.simulation is not None and not options.simulation.compute and not quiet:
