@@ -49,13 +49,16 @@ class RecordCommand(Command):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse it; with ``--`` before the script, all that follows is the script's."""
+        from snapconv.recorder.program.entry import refuse_launcher
+
         given = list(args)
         rest = super().parse_args(ctx, args)
         entry, behind = ctx.params["entry"], ctx.params["args"] or ()
         before = given[: len(given) - len(behind) - 1]
         if before[-1:] != ["--"]:
             _refuse_ours(entry, behind)
-        ctx.obj = [option for option in before if option not in ("--", "-m")]
+        command = ["snapconv", "record", *(option for option in before if option not in ("--", "-m"))]
+        refuse_launcher(entry, behind, is_module=ctx.params["is_module"], command=command)
         return rest
 
 
@@ -177,7 +180,6 @@ _Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but e
 
 
 def record(
-    ctx: typer.Context,
     entry: _EntryName,
     args: _Args = None,
     *,
@@ -204,10 +206,7 @@ def record(
     It becomes a capture. The script runs as with `python ENTRY ARGS`; an iteration is an optimizer step.
     """
     from snapconv.recorder.options import MAX_ENTRIES, RecordingOptions
-    from snapconv.recorder.program.entry import refuse_launcher
 
-    command = ["snapconv", "record", *(ctx.obj or ())]
-    refuse_launcher(entry, args or [], is_module=is_module, command=command)
     found = _find(entry, args or [], batch_size, is_module=is_module)
     _run_as_it_is_unless(chosen_ranks(ranks), found, args or [])
     place, upload = _place(output, found.stem)
