@@ -19,9 +19,7 @@ class LineCalls:
 
     def __init__(self, analysis: DeviceAnalysis) -> None:
         self._stacks, self._events = analysis.snapshot.stacks, analysis.device.events
-        files = self._stacks.frames.filenames
-        self._is_python = np.array([is_python(name) for name in files], np.bool_)
-        self.is_module_call = [normal(name).endswith(_MODULE_FILE) for name in files]
+        self._files = self._stacks.frames.filenames  # looked at as they are needed: a file has many devices
         self._with_frame = stacks_by_frame(self._stacks)
         self.is_alloc = has_code(self._events.action, Action.ALLOC)
         self.n_allocs = np.cumsum(self.is_alloc, dtype=np.int64)
@@ -31,8 +29,12 @@ class LineCalls:
 
     def _path(self, stack: int) -> tuple[int, ...]:
         """Return the Python frames of a stack, the outermost first."""
-        frames = self._stacks.frames_of(stack)
-        return tuple(frames[self._is_python[frames]][::-1].tolist())
+        frames = self._stacks.frames_of(stack)[::-1].tolist()
+        return tuple(frame for frame in frames if is_python(self._files[frame]))
+
+    def is_module_call(self, frame: int) -> bool:
+        """Return whether a frame calls a module's forward."""
+        return normal(self._files[frame]).endswith(_MODULE_FILE)
 
     def _is_within(self, path: tuple[int, ...]) -> BoolColumn:
         """Mark the stacks that begin with a path, and those that were not recorded (at the end: of none)."""

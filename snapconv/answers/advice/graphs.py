@@ -7,7 +7,7 @@ import numpy as np
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.changes import freed_from
 from snapconv.answers.advice.evidence import Detected, Evidence
-from snapconv.columns import BoolColumn, Int64Column, grouped
+from snapconv.columns import BoolColumn, Int64Column, grouped, sums_by
 from snapconv.stacks.project_lines import SourceLine
 from snapconv.torch_knowledge.frame_roles import Role
 
@@ -109,17 +109,18 @@ def _is_whole_graph(analysis: DeviceAnalysis, rows: Int64Column) -> bool:
     table = analysis.allocations
     alloc, freed = table.alloc_event, table.freed_event
     end = int(freed[rows].min())
-    is_left = (alloc >= alloc[rows].min()) & (alloc <= alloc[rows].max()) & analysis.features.in_forward
-    is_left &= (freed < 0) | (freed >= end if end >= 0 else False)
+    first, after = np.searchsorted(alloc, alloc[rows].min()), np.searchsorted(alloc, alloc[rows].max() + 1)
+    made = np.arange(first, after)  # rows are in the order of their allocs
+    is_left = analysis.features.in_forward[made] & ((freed[made] < 0) | ((freed[made] >= end) & (end >= 0)))
     n_bytes = table.block_bytes
-    return bool(n_bytes[rows].sum() >= _NEARLY * n_bytes[is_left].sum())
+    return bool(n_bytes[rows].sum() >= _NEARLY * n_bytes[made[is_left]].sum())
 
 
 def _root(evidence: Evidence, stack: int) -> tuple[int, ...]:
     """Return the Python frames down to the line that calls the outermost module."""
     path = evidence.calls.path(stack)
     is_call = evidence.calls.is_module_call
-    place = next((place for place, frame in enumerate(path) if is_call[frame]), 0)
+    place = next((place for place, frame in enumerate(path) if is_call(frame)), 0)
     return path[:place]
 
 
@@ -138,9 +139,11 @@ def _by_forward(evidence: Evidence, rows: Int64Column) -> Iterator[tuple[Int64Co
     root_of = np.array(
         [roots.setdefault(_root(evidence, one), len(roots)) for one in stacks.tolist()], np.int64
     )
+    number_of = root_of[group.reshape(-1)]
+    live = sums_by(number_of, table.block_bytes[rows] * evidence.live[rows], len(roots))
     for root, number in roots.items():
-        if root:
-            yield rows[root_of[group.reshape(-1)] == number], evidence.calls.begins(root)
+        if root and live[number] >= evidence.least_bytes:
+            yield rows[number_of == number], evidence.calls.begins(root)
 
 
 class _Scopes:

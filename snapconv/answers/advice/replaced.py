@@ -210,9 +210,11 @@ class _Finder:
         stacks = np.unique(self.table.stack_id[rows])
         if any(len(self.calls.path(stack)) <= depth for stack in stacks.tolist()):
             return False
-        earlier = np.isin(self.table.stack_id, stacks) & (self.path_id == self.path_id[rows[0]])
-        freed = self.table.freed_event
-        return bool((earlier & (freed > newest) & (freed < call)).any())
+        ranges = zip(*(np.searchsorted(self._stack, stacks, side) for side in ("left", "right")), strict=True)
+        same = np.concatenate([self._row[first:after] for first, after in ranges])
+        freed = self.table.freed_event[same]
+        is_earlier = (self.path_id[same] == self.path_id[rows[0]]) & (freed > newest) & (freed < call)
+        return bool(is_earlier.any())
 
     def _next_alloc(self, rows: Int64Column, after: Int64Column) -> Int64Column:
         """Return the next alloc of each allocation's stack after an event; the number of events for none."""

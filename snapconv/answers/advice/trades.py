@@ -142,7 +142,7 @@ def _function(evidence: Evidence, stack: int) -> tuple[str, str]:
     frames, calls = evidence.analysis.snapshot.stacks.frames, evidence.calls
     is_dropout = any("dropout" in frames.names[frame].lower() for frame in calls.path(stack))
     for frame in reversed(calls.path(stack)):
-        if calls.is_module_call[frame] and not is_dropout:
+        if calls.is_module_call(frame) and not is_dropout:
             break
         if "/torch/" not in frames.filenames[frame]:
             return frames.filenames[frame], frames.names[frame]
