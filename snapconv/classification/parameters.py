@@ -118,7 +118,9 @@ def find_parameters(decided: Decided) -> Parameters:
     best = _by_gradients_and_states(decided)
     if best.source is not Source.NONE:  # of models that are trained in turn, gradients of all may be there
         gradients = np.flatnonzero(decided.has(Category.GRADIENT))
-        best = Parameters(best.sizes | most_live_at_once(decided.features, gradients), best.source)
+        there = most_live_at_once(decided.features, gradients)
+        sizes = Counter({size: max(n, there[size]) for size, n in best.sizes.items()})
+        best = Parameters(sizes, best.source)
     if best.source is not Source.NONE and not decided.features.phases.has_several_steps:
         total = bytes_of(best.sizes)
         for made in decided.shared(step_lines):
