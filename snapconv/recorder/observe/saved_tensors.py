@@ -8,7 +8,6 @@ all the same, but a custom function may ask its parameter for more, such as the 
 kernels add to: it saves its tensors without our hooks, and reports them itself (custom_functions.py).
 """
 
-import gc
 import sys
 import threading
 import weakref
@@ -19,77 +18,6 @@ from typing import Any
 from snapconv.recorder.guard import Guard
 from snapconv.recorder.program.own_frames import calls_original, for_program
 from snapconv.recorder.torch_surface import Tensor
-
-# (pack, unpack)
-Pair = tuple[Any, Any]
-_PUSH, _POP = "_push_saved_tensors_default_hooks", "_pop_saved_tensors_default_hooks"
-
-
-class HooksInPlace:
-    """The hooks of the thread that called ``start``, which alone may ask."""
-
-    def __init__(self) -> None:
-        self._pushed: list[Pair] = []
-        self._thread = 0
-        self._originals: dict[str, Callable[..., Any]] = {}
-        self._is_known = False
-
-    def start(self) -> None:
-        """Begin to follow, where torch does not answer itself."""
-        autograd = _autograd()
-        if hasattr(autograd, "_top_saved_tensors_default_hooks"):
-            self._is_known = True
-            return
-        self._thread = threading.get_ident()
-        self._pushed.clear()
-        self._is_known = not _has_hooks()
-        for name, make in ((_PUSH, self._following_push), (_POP, self._following_pop)):
-            self._originals[name] = original = getattr(autograd, name)
-            setattr(autograd, name, make(original))
-
-    def stop(self) -> None:
-        """Follow no more."""
-        while self._originals:
-            setattr(_autograd(), *self._originals.popitem())
-
-    def are(self, hooks: Pair | None) -> bool:
-        """Whether these hooks are known to be innermost, or with None whether there are none."""
-        return self._is_known and self._top() == hooks
-
-    def _top(self) -> Pair | None:
-        query = getattr(_autograd(), "_top_saved_tensors_default_hooks", None)
-        if query is not None:
-            found: Pair | None = query(True)  # C function, no keyword
-            return found
-        return self._pushed[-1] if self._pushed else None
-
-    # Neither has a guard: with a failure elsewhere the list would go on as it was, and be wrong.
-
-    def _following_push(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def push(pack: Any, unpack: Any) -> Any:
-            result = original(pack, unpack)
-            if threading.get_ident() == self._thread:
-                self._pushed.append((pack, unpack))
-            return result
-
-        return push
-
-    def _following_pop(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def pop() -> Any:
-            result = original()
-            if threading.get_ident() == self._thread and self._pushed:
-                self._pushed.pop()
-            return result
-
-        return pop
-
-
-def _has_hooks() -> bool:
-    """Whether there is any object that puts hooks in place, in use or not."""
-    from torch.autograd.graph import saved_tensors_hooks
-
-    # Not isinstance: objects may answer that themselves.
-    return any(issubclass(type(found), saved_tensors_hooks) for found in gc.get_objects())
 
 
 class CustomFunctions:
@@ -197,7 +125,6 @@ class SavedTensors:
         self._is_waiting = False
         self._thread = 0
         self._disable: Any = None
-        self._in_place = HooksInPlace()
         self._functions = CustomFunctions(self._make_way, self._saved_by_function, guard)
 
     def start(self) -> None:
@@ -207,7 +134,6 @@ class SavedTensors:
         self._disable = disable = getattr(autograd, "_saved_tensors_hooks_disable", None)
         if disable is None:
             return
-        self._in_place.start()
 
         def disable_without_ours(*args: Any, **kwargs: Any) -> Any:
             # After a failure of ours too: torch would refuse with our hooks in place.
@@ -226,7 +152,6 @@ class SavedTensors:
             _autograd()._saved_tensors_hooks_disable = self._disable
             self._disable = None
             self._functions.stop()
-            self._in_place.stop()
 
     def open(self) -> None:
         """Begin, unless other hooks are in place or hooks are switched off."""
@@ -235,7 +160,7 @@ class SavedTensors:
         self._is_waiting = self._functions.is_saving
         if self._is_waiting:
             return
-        if not self._is_there and self._in_place.are(None) and _autograd()._saved_tensors_hooks_is_enabled():
+        if not self._is_there and _innermost() is None and _autograd()._saved_tensors_hooks_is_enabled():
             self._keep_from_being_compiled()
             _autograd()._push_saved_tensors_default_hooks(*self._pair)
             self._is_there = True
@@ -267,7 +192,7 @@ class SavedTensors:
 
     def _is_on_top(self) -> bool:
         """Whether what is saved in this thread now comes to our hooks."""
-        return self._is_there and threading.get_ident() == self._thread and self._in_place.are(self._pair)
+        return self._is_there and threading.get_ident() == self._thread and _innermost() == self._pair
 
     def _make_way(self) -> bool:
         """Close for a custom function, and return whether it closed: not where others' hooks are on top."""
@@ -311,6 +236,14 @@ def _torch() -> Any:
     import torch
 
     return torch
+
+
+def _innermost() -> tuple[Any, Any] | None:
+    """Return the hooks that are called in this thread."""
+    found: tuple[Any, Any] | None = _autograd()._top_saved_tensors_default_hooks(
+        True
+    )  # C function, no keyword
+    return found
 
 
 def _autograd() -> Any:

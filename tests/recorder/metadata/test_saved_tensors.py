@@ -311,35 +311,3 @@ def test_a_context_of_the_programs_own_is_left_as_it_is():
         Product.forward(context, X, X.t())
         assert not no_hooks()
     assert vars(context).keys() == {"to_save"}
-
-
-@pytest.fixture
-def before_torch_2_8(monkeypatch):
-    """A torch that cannot report whose hooks are innermost."""
-    monkeypatch.delattr(torch._C._autograd, "_top_saved_tensors_default_hooks", raising=False)
-
-
-def test_where_torch_does_not_report_whose_hooks_are_innermost_they_are_followed(before_torch_2_8):
-    packed = []
-    with watching() as observer:
-        model = net()
-        hidden = model[0](X)
-        with saved_tensors_hooks(lambda t: packed.append(addr(t)) or t, lambda t: t):
-            out = model[2](hidden)
-        saved = {row["addr"] for row in observer.facts({})["saved"]}
-        assert addr(X) in saved  # by the first layer
-        assert addr(hidden) in packed
-        assert addr(hidden) not in saved
-        out.sum().backward()
-        assert no_hooks()
-        model(X)
-        assert not no_hooks()
-    assert no_hooks()
-
-
-def test_there_hooks_from_before_leave_nothing_recorded(before_torch_2_8):
-    packed = []
-    with saved_tensors_hooks(lambda t: packed.append(t) or t, lambda t: t), watching() as observer:
-        net()(X).sum().backward()
-        assert observer.facts({})["saved"] == []
-    assert packed
