@@ -481,8 +481,8 @@ def why_unknown(phases: Phases, *, n_events: int) -> str:
         return "the file has no events: only the memory at the dump is known"
     if not phases.has_steps:
         return (
-            "the trace shows no iterations, which end with a step of an optimizer: a program without one "
-            "marks them with snapconv.step() under `snapconv record`"
+            "no optimizer step was found, which ends an iteration; a program without an optimizer calls "
+            "snapconv.step() under `snapconv record`"
         )
     n = phases.n_iterations
     if n < LEAST_ITERATIONS:

@@ -11,16 +11,21 @@ from enum import Enum
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
+from snapconv.classification.categories import Category
+from snapconv.columns import is_among
 from snapconv.stacks.project_lines import ProjectLines, SourceLine, line_values
 
 # The trace is looked at in parts; what leaves memory behind in most of them, up to the last, keeps growing.
 N_PARTS, _MOST_PARTS = 8, 6
+# What a program makes once and keeps, however long that takes.
+_USUALLY_KEPT = (Category.WEIGHT, Category.GRADIENT, Category.OPTIMIZER_STATE, Category.WORKSPACE)
 
 
 class Trend(str, Enum):
     """When a line left memory behind; the values stand in every output."""
 
     GROWS = "kept growing"
+    KEPT = "usually kept"
     STOPPED = "stopped growing"
     RECENT = "recent"
 
@@ -53,11 +58,13 @@ def unfreed_lines(analysis: DeviceAnalysis) -> tuple[UnfreedLine, ...]:
     table, n_events = analysis.allocations, len(analysis.device.events)
     rows = np.flatnonzero((table.alloc_event >= 0) & (table.freed_event < 0))
     lines = ProjectLines(analysis.snapshot.stacks, analysis.project)
-    of_line: dict[tuple[SourceLine | None, bool], list[int]] = defaultdict(list)
-    for row, stack in zip(rows.tolist(), table.stack_id[rows].tolist(), strict=True):
-        of_line[lines.innermost(stack), lines.has_frames(stack)].append(row)
+    is_kept = is_among(analysis.classification.category[rows], _USUALLY_KEPT)
+    of_line: dict[tuple[SourceLine | None, bool, bool], list[int]] = defaultdict(list)
+    columns = (rows.tolist(), table.stack_id[rows].tolist(), is_kept.tolist())
+    for row, stack, kept in zip(*columns, strict=True):
+        of_line[lines.innermost(stack), lines.has_frames(stack), kept].append(row)
     found = []
-    for (line, has_stack), mine in of_line.items():
+    for (line, has_stack, kept), mine in of_line.items():
         events = table.alloc_event[mine]
         found.append(
             UnfreedLine(
@@ -67,7 +74,9 @@ def unfreed_lines(analysis: DeviceAnalysis) -> tuple[UnfreedLine, ...]:
                 block_bytes=int(table.block_bytes[mine].sum()),
                 first_event=int(events.min()),
                 last_event=int(events.max()),
-                trend=_trend(set((events.astype(np.int64) * N_PARTS // n_events).tolist())),
+                trend=Trend.KEPT
+                if kept
+                else _trend(set((events.astype(np.int64) * N_PARTS // n_events).tolist())),
             )
         )
     return tuple(sorted(found, key=lambda one: (-one.block_bytes, str(one.line))))

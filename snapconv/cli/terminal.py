@@ -26,6 +26,8 @@ _MOST_DIGITS = 6
 # Two spaces end a column.
 _GAP = re.compile(r"(?<=\S)  +")
 _LINE_NUMBER = re.compile(r":\d")
+# The space between a number and its unit.
+_FIGURE = re.compile(r"(?<=\d) (?=%|[KMGT]?i?B\b)")
 _TO_COPY = re.compile(r" *(?:next|written): ")
 
 # A symbol of C++ may have some thousand characters, and the path of a file.
@@ -89,8 +91,9 @@ def fitted(line: str, width: int | None, *, shortens_paths: bool) -> list[str]:
     indent = len(line) - len(line.lstrip()) + 2
     for gap in _GAP.finditer(line):
         indent = gap.end() if gap.end() <= 2 * width // 3 else indent
-    lines = wrap(line, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
-    return lines or [line]
+    whole = _FIGURE.sub("\N{NO-BREAK SPACE}", line)
+    lines = wrap(whole, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
+    return [part.replace("\N{NO-BREAK SPACE}", " ") for part in lines] or [line]
 
 
 def _with_short_folders(line: str, width: int) -> str:

@@ -52,9 +52,9 @@ def _pool_lines(pools: Sequence[PoolMemory], moment: str) -> Iterator[str]:
     yield f"  free at {moment}, by pool and stream (which cannot share free memory)"
     for row in pools[:MOST_ROWS]:
         size = "small" if row.is_small else "large"
-        blocks = f"{counted(row.n_pieces, 'free block')} up to {format_bytes(row.largest_free_bytes)}"
+        blocks = f"{counted(row.n_pieces, 'block')}, the largest {format_bytes(row.largest_free_bytes)}"
         pool = "" if row.pool in (None, (0, 0)) else f"pool {row.pool}, "
-        text = f"{size} blocks, {pool}stream {row.stream}" + (f": {blocks}" if row.free_bytes else "")
+        text = f"{size} requests, {pool}stream {row.stream}" + (f": {blocks}" if row.free_bytes else "")
         yield size_row(row.free_bytes, text)
     more = pools[MOST_ROWS:]
     if more:

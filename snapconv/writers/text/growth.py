@@ -13,6 +13,7 @@ _N_CALLERS = 3
 _TRENDS = (
     (Trend.GROWS, "kept growing to the end of the trace: a leak, or a cache that is not full yet"),
     (Trend.STOPPED, "stopped growing"),
+    (Trend.KEPT, "weights, gradients and optimizer state, which usually stay"),
     (Trend.RECENT, f"made in the last {100 // N_PARTS} % of the trace: may be freed yet"),
 )
 
@@ -48,7 +49,7 @@ def _unfreed_lines(name: str, report: GrowthReport) -> Iterator[str]:
     n_bytes = sum(line.block_bytes for line in lines)
     n_allocations = counted(sum(line.n_allocations for line in lines), "allocation")
     if lines:
-        yield f"{name}  {format_bytes(n_bytes)} in {n_allocations} were made in this trace and never freed"
+        yield f"{name}  {format_bytes(n_bytes)} in {n_allocations} of this trace were never freed"
     else:
         yield f"{name}  nothing that was allocated in this trace is left"
     for trend, title in _TRENDS:

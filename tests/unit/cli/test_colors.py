@@ -11,6 +11,7 @@ from threading import Thread
 import pytest
 
 from snapconv.cli.app import main
+from snapconv.cli.terminal import fitted
 from tests.builders import TraceBuilder, frame
 
 pty = pytest.importorskip("pty", reason="there are no pseudo-terminals here")
@@ -120,6 +121,14 @@ def test_colours_can_be_forced_into_a_pipe(printed, arguments):
 def test_the_memory_is_drawn_where_a_terminal_shows_blocks(printed, tmp_path, to_terminal, options, is_drawn):
     shown = printed(["to-sqlite", SOURCE, "-o", tmp_path / "r.sqlite"], to_terminal=to_terminal, **options)
     assert bool(BLOCKS.search(shown)) is is_drawn
+
+
+def test_a_figure_stays_with_its_unit_where_a_line_breaks():
+    line = "cuda:0  peak 1.00 GiB: 17 % weights and 2.00 GiB more"
+    assert fitted(line, 40, shortens_paths=True) == [
+        "cuda:0  peak 1.00 GiB: 17 % weights and",
+        "        2.00 GiB more",
+    ]
 
 
 def test_a_name_in_a_file_gives_a_terminal_no_colours_and_no_commands(printed, tmp_path):

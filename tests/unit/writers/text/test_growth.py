@@ -83,7 +83,7 @@ def test_without_iterations_what_was_never_freed_is_shown_by_when_it_was_made():
     )
     found = replace(report_of(unknown="too few"), never_freed=rows)
     assert list(growth_lines(found)) == [
-        "cuda:0  265.00 MiB in 103 allocations were made in this trace and never freed",
+        "cuda:0  265.00 MiB in 103 allocations of this trace were never freed",
         "  kept growing to the end of the trace: a leak, or a cache that is not full yet",
         "      200.00 MiB  keep.py:5 in keep: 100 allocations",
         "  stopped growing",
