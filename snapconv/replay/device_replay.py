@@ -358,11 +358,12 @@ def _pending_note(events: EventTable, rows: AllocationTable) -> Note | None:
     n_earlier = int(np.count_nonzero(earlier & (completes | rows.is_pending_at_end)))
     parts = []
     if at_dump:
-        parts.append(f"{at_dump} blocks were freed but still in use by a stream at the dump")
+        blocks = counted(at_dump, "block was", "blocks were")
+        parts.append(f"{blocks} freed but still in use by a stream at the dump")
     if n_earlier:
+        earlier = counted(n_earlier, "block was", "blocks were")
         parts.append(
-            f"the free of {n_earlier} blocks was requested before the first event: until it completes, they "
-            "count as allocated"
+            f"{earlier} freed before the first event, with a stream still at work: allocated until it is done"
         )
     return Note("pending-free", "; ".join(parts)) if parts else None
 

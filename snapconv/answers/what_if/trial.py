@@ -17,6 +17,7 @@ from snapconv.answers.what_if.calls import AllocatorCalls, Operation
 from snapconv.columns import distinct
 from snapconv.notes import Progress
 from snapconv.replay.rounding import RoundingRules
+from snapconv.units import counted
 
 _CALLS_PER_STEP = 1 << 16
 _FIRST_ADDR = 1 << 50  # above every device address, so that new segments collide with none of the file
@@ -378,12 +379,12 @@ class _Run:
                 "a capacity that this is a part of"
             )
         if start.rows and self.is_placed_anew:
-            placed = f"{len(start.rows)} blocks of before the trace are placed anew"
+            placed = f"placed anew: {counted(len(start.rows), 'block')} from before the trace"
             yield f"{placed}, in the order of their addresses"
         elif start.n_inexact:
-            yield f"{start.n_inexact} blocks of before the trace may be larger than their requests show"
+            yield f"{counted(start.n_inexact, 'block')} from before the trace may be larger than requested"
         if start.n_outside:
-            yield f"{start.n_outside} blocks of before the trace are in no segment and left out"
+            yield f"left out: {counted(start.n_outside, 'block')} from before the trace that no segment has"
         if self.trial.settings.garbage_collection_threshold and start.segments:
             yield "what was free before the trace is taken as free since it began"
         if len(distinct(calls.stream)) > 1:

@@ -429,13 +429,13 @@ def test_a_curve_that_is_one_byte_below_zero_shows_that_events_are_missing(repla
 
 def test_the_note_separates_blocks_that_wait_from_frees_that_were_requested_earlier(replayed):
     (note,) = replayed([ALLOC, FREED[0]], [PENDING]).notes
-    assert note.message == "1 blocks were freed but still in use by a stream at the dump"
+    assert note.message == "1 block was freed but still in use by a stream at the dump"
     (note,) = replayed([FREED[1], ALLOC, *FREED], [GONE]).notes
-    assert note.message.startswith("the free of 1 blocks was requested before the first event")
+    assert note.message.startswith("1 block was freed before the first event")
     (note,) = replayed([], [PENDING]).notes
     assert [part.split(" ")[:3] for part in note.message.split("; ")] == [
-        ["1", "blocks", "were"],
-        ["the", "free", "of"],
+        ["1", "block", "was"],
+        ["1", "block", "was"],
     ]
 
 
