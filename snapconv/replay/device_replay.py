@@ -361,9 +361,9 @@ def _pending_note(events: EventTable, rows: AllocationTable) -> Note | None:
         blocks = counted(at_dump, "block was", "blocks were")
         parts.append(f"{blocks} freed but still in use by a stream at the dump")
     if n_earlier:
-        earlier = counted(n_earlier, "block was", "blocks were")
+        were = counted(n_earlier, "block was", "blocks were")
         parts.append(
-            f"{earlier} freed before the first event, with a stream still at work: allocated until it is done"
+            f"{were} freed before the first event, with a stream still at work: allocated until it is done"
         )
     return Note("pending-free", "; ".join(parts)) if parts else None
 
