@@ -42,6 +42,7 @@ _TIMES_PACKED = 40
 _UNKNOWN_BYTES = 1 << 30
 # Where a system does not say.
 _USUAL_MEMORY = 4 << 30
+_SAFE_PATH = "PYTHONSAFEPATH"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ def free_memory() -> int:
 
 def answers(engine: Engine, requests: Sequence[str], alone: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield every request with its answer as soon as it is there; those that are to be alone come last."""
-    with ExitStack() as parts:
+    with _no_imports_from_here(), ExitStack() as parts:
         workers = _Workers(engine, parts)
         retried = deque(alone)
         yield from workers.run(read_rank, deque(requests), engine.n_waiting, retried)
@@ -108,6 +109,23 @@ def answers(engine: Engine, requests: Sequence[str], alone: Sequence[str]) -> It
         lost: deque[str] = deque()
         yield from workers.run(read_alone, retried, engine.n_alone(), lost)
         yield from ((text, read_alone(text)) for text in lost)
+
+
+@contextmanager
+def _no_imports_from_here() -> Iterator[None]:
+    """Keep new processes from importing what is in the current folder, perhaps that of a stranger's files.
+
+    Python up to 3.10 has no such switch for the processes of ``multiprocessing``.
+    """
+    before = os.environ.get(_SAFE_PATH)
+    os.environ[_SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_SAFE_PATH]
+        else:
+            os.environ[_SAFE_PATH] = before
 
 
 class _Workers:

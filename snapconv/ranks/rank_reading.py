@@ -140,7 +140,7 @@ def _is_running(process: int) -> bool:
             os.kill(process, 0)
         except ProcessLookupError:
             return False
-        except OSError:  # somebody else's
+        except (OSError, OverflowError):  # somebody else's
             return True
     return True
 
@@ -185,11 +185,14 @@ def _write(folder: Path, names: list[str], reports: list[Any]) -> None:
 
 # --- alone in a process of its own
 
+# Python's own -m and -c import from the current folder first, which may be that of a stranger's files.
+_ALONE = "import sys; sys.path[:] = sys.argv[1:]; from snapconv.ranks.rank_reading import main; main()"
+
 
 def read_alone(text: str) -> str:
     """Read the file of a request in a new process, whose end is an error of this file alone."""
     done = subprocess.run(
-        [sys.executable, "-m", __name__],
+        [sys.executable, "-c", _ALONE, *sys.path],
         input=text.encode(),
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -205,5 +208,6 @@ def read_alone(text: str) -> str:
     return _answer(with_error(place, error))
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Answer the request on the standard input."""
     sys.stdout.write(read_rank(sys.stdin.buffer.read().decode()))

@@ -3,8 +3,10 @@
 import multiprocessing
 import os
 import sqlite3
+import subprocess
 import sys
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -16,8 +18,9 @@ from snapconv.ranks.job_files import find_inputs
 from snapconv.ranks.rank_reading import RankRequest, read_alone, read_rank
 from snapconv.ranks.row_cache import default_cache
 from tests.builders import MIB
-from tests.job_builder import write_job
+from tests.job_builder import write_job, write_rank
 
+ROOT = Path(__file__).parents[3]
 UNSAFE = b"\x80\x04cos\nsystem\nX\x04\x00\x00\x00true\x85R."
 
 
@@ -79,6 +82,43 @@ def test_a_file_that_kills_its_process_alone_too_is_a_row_with_an_error(tmp_path
     answer = read_alone(text)
     assert "signal 9" in answer
     assert str(path) in answer
+
+
+def test_no_process_imports_what_lies_beside_the_files(tmp_path):
+    """The current folder is the one of a stranger's files; Python's -c and -m import from it first."""
+    folder, program, proof = tmp_path / "download", tmp_path / "elsewhere" / "run.py", tmp_path / "proof"
+    write_job(folder, 3)
+    for name in ("multiprocessing", "numpy", "snapconv"):
+        (folder / f"{name}.py").write_text(f"open({str(proof)!r}, 'a').write('{name} ')\n")
+    program.parent.mkdir()
+    program.write_text(
+        "from snapconv.ranks import engines\n"
+        "from snapconv.cli.app import main\n"
+        "engines.has_dask = lambda: False\n"
+        "engines.needed_bytes = lambda name, n: 1 << 60 if '2' in name else 1  # read in a process alone\n"
+        "if __name__ == '__main__':\n"
+        "    raise SystemExit(main(['ranks', '.', '--workers', '1', '--no-cache']))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
+    if sys.version_info < (3, 11):  # has no switch for its pools: what is read alone is safe there too
+        (folder / "multiprocessing.py").unlink()
+    done = subprocess.run(
+        [sys.executable, program], cwd=folder, env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert not proof.exists(), proof.read_text()
+    assert (done.returncode, done.stdout.split(";")[0]) == (0, "3 ranks in 3 files"), done.stderr
+
+
+def test_a_rank_that_lies_about_its_place_costs_the_job_no_database(tmp_path, monkeypatch):
+    monkeypatch.setattr(engines, "pool_engine", in_threads)
+    write_job(tmp_path / "job", 2)
+    huge = "9" * 25
+    recorded = {"version": 1, "rank": huge, "coordinates": f"dp={huge},tp=1"}
+    write_rank(tmp_path / "job" / "rank2.pickle", snapconv=recorded)
+    output = tmp_path / "job.sqlite"
+    assert main(["ranks", str(tmp_path / "job"), "-o", str(output), "--quiet", "--no-cache"]) == 0
+    with closing(sqlite3.connect(output)) as connection:
+        assert connection.execute("SELECT rank FROM job_files ORDER BY id").fetchall() == [(0,), (1,), (2,)]
 
 
 def test_files_that_may_not_fit_are_read_alone(tmp_path, monkeypatch):
