@@ -25,6 +25,7 @@ N_LINES = 16
 # Names come from the file, and a row stays small whatever they are.
 _MOST_OF_TEXT = 300
 _MOST_DIMENSIONS = 16
+_MOST_DIGITS = 9
 
 _Value = TypeVar("_Value")
 Coordinates = tuple[tuple[str, int], ...]
@@ -183,7 +184,7 @@ def rank_file(analysis: Analysis, place: RankFile) -> RankFile:
     """Reduce a file to its rows; ``place`` has its name, and what the name says of its rank."""
     facts = dict(analysis.snapshot.metadata.facts) if analysis.snapshot.metadata else {}
     rank = place.rank
-    if facts.get("rank", "").isdecimal():
+    if _is_number(facts.get("rank", "")):
         rank = int(facts["rank"])
     coordinates = place.coordinates or recorded_coordinates(facts.get("coordinates", ""))
     devices = tuple(rank_device(found) for found in analysis.devices)
@@ -193,7 +194,12 @@ def rank_file(analysis: Analysis, place: RankFile) -> RankFile:
 def recorded_coordinates(text: str) -> Coordinates:
     """Read coordinates such as ``pp=1,dp=3``; those that are not so are left out."""
     pairs = (part.partition("=") for part in text.split(","))
-    return tuple((name, int(value)) for name, _, value in pairs if name and value.isdecimal())
+    return tuple((name, int(value)) for name, _, value in pairs if name and _is_number(value))
+
+
+def _is_number(text: str) -> bool:
+    """Return whether a text is a number that a job can have; a database takes none beyond 2^63."""
+    return text.isdecimal() and len(text) <= _MOST_DIGITS
 
 
 def rank_device(analysis: DeviceAnalysis) -> RankDevice:
