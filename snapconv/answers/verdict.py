@@ -197,7 +197,7 @@ def _peak(analysis: DeviceAnalysis, lines: ProjectLines) -> FileVerdict:
     return _verdict(
         analysis,
         "peak",
-        f"peak {format_bytes(allocated)}{_in_this_trace(analysis)}{_shares(rows, allocated)}{reserved}",
+        f"{_peak_of(analysis)}{_shares(rows, allocated)}{reserved}",
         "at the peak",
         causes,
         "tree" if allocated else "info",
@@ -205,10 +205,15 @@ def _peak(analysis: DeviceAnalysis, lines: ProjectLines) -> FileVerdict:
     )
 
 
+def _peak_of(analysis: DeviceAnalysis) -> str:
+    size = format_bytes(analysis.replay.allocated.peak)
+    if analysis.history.verdict is Verdict.NO_TRACE:
+        return f"{size} allocated at the dump"
+    return f"peak {size}{_in_this_trace(analysis)}"
+
+
 def _in_this_trace(analysis: DeviceAnalysis) -> str:
     """Limit a sentence about a peak to the trace, where this is a part of the run."""
-    if analysis.history.verdict is Verdict.NO_TRACE:
-        return " at the dump"
     return "" if analysis.history.verdict is Verdict.COMPLETE else " in this trace"
 
 

@@ -363,7 +363,7 @@ def _pending_note(events: EventTable, rows: AllocationTable) -> Note | None:
     if n_earlier:
         were = counted(n_earlier, "block was", "blocks were")
         parts.append(
-            f"{were} freed before the first event, with a stream still at work: allocated until it is done"
+            f"{were} freed before the first event, but count as allocated until their stream is done"
         )
     return Note("pending-free", "; ".join(parts)) if parts else None
 

@@ -50,8 +50,11 @@ def _unfreed_lines(name: str, report: GrowthReport) -> Iterator[str]:
     n_allocations = counted(sum(line.n_allocations for line in lines), "allocation")
     if lines:
         yield f"{name}  {format_bytes(n_bytes)} in {n_allocations} of this trace were never freed"
-    else:
+    elif report.end_bytes:
         yield f"{name}  nothing that was allocated in this trace is left"
+    else:
+        yield f"{name}  growth is unknown: {report.unknown}"
+        return
     for trend, title in _TRENDS:
         rows = [(one.block_bytes, _unfreed(one)) for one in lines if one.trend is trend]
         yield from [f"  {title}"] * bool(rows)
