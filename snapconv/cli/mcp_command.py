@@ -12,7 +12,6 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
 from types import UnionType
@@ -25,6 +24,7 @@ from snapconv.cli.answers import QUESTIONS, Answer, error_values
 from snapconv.cli.arguments import Top, expanded, no_pipe
 from snapconv.cli.terminal import first_entries, json_text, limited_text
 from snapconv.errors import InputError, SnapconvError
+from snapconv.files import file_and_member
 from snapconv.version import VERSION
 
 if TYPE_CHECKING:
@@ -95,7 +95,9 @@ async def _serve(tools: "ToolBox") -> None:
 
 
 def _server(tools: "ToolBox") -> "Server[Any]":
-    import anyio
+    from threading import Lock
+
+    from anyio import from_thread, to_thread
     from mcp.server.lowlevel import Server
 
     server: Server[Any] = Server(
@@ -104,7 +106,7 @@ def _server(tools: "ToolBox") -> "Server[Any]":
         instructions="Answers about PyTorch CUDA memory snapshots. Begin with `files`, then `verdict`. "
         + _UNTRUSTED,
     )
-    one_at_a_time = anyio.CapacityLimiter(1)
+    one_at_a_time = Lock()
 
     @server.list_tools()  # type: ignore[untyped-decorator]
     async def list_tools() -> "list[Tool]":
@@ -112,8 +114,12 @@ def _server(tools: "ToolBox") -> "Server[Any]":
 
     @server.call_tool()  # type: ignore[untyped-decorator]
     async def call_tool(name: str, arguments: dict[str, Any]) -> "CallToolResult":
-        call = partial(tools.call, name, arguments)
-        return await anyio.to_thread.run_sync(call, limiter=one_at_a_time, abandon_on_cancel=True)
+        def call() -> "CallToolResult":
+            with one_at_a_time:  # also after a call that was cancelled: its thread goes on
+                from_thread.check_cancelled()
+                return tools.call(name, arguments)
+
+        return await to_thread.run_sync(call, abandon_on_cancel=True)
 
     return server
 
@@ -142,7 +148,8 @@ class ToolBox:
         try:
             text, failed = self._answer(name, arguments), False
         except (SnapconvError, typer.BadParameter, MemoryError) as error:
-            text, failed = _written({"error": error_values(error)}), True
+            values = {"untrusted": _UNTRUSTED, "error": error_values(error)}
+            text, failed = limited_text(values, _written, MOST_CHARACTERS)[0], True
         return CallToolResult(content=[TextContent(type="text", text=text)], isError=failed)
 
     def _answer(self, name: str, arguments: Mapping[str, Any]) -> str:
@@ -168,16 +175,21 @@ class ToolBox:
         return _document(run(**(defaults | ({"top": top} if "top" in defaults else {}) | given)), top)
 
     def path(self, text: str) -> Path:
-        """Find a file or capture inside the folders; raises InputError for one that is, or leads, outside."""
-        given = Path(text)
+        """Find a file, capture or FILE#NAME inside the folders.
+
+        Raises InputError for one that is, or leads, outside.
+        """
         for folder in self.folders:
+            file, member = file_and_member(folder / text)
             try:
-                found = (folder / given).resolve(strict=True)
+                found = file.resolve(strict=True)
             except (OSError, RuntimeError, ValueError):
                 continue
             if self._has(found) and self._keeps_inside(found):
                 no_pipe(found)
-                return found
+                named = Path(f"{found}#{member}") if member else found
+                if file_and_member(named) == (found, member):  # a folder's name may have a # too
+                    return named
         raise InputError(f"{text}: no such file in {', '.join(map(str, self.folders))}; see the tool `files`")
 
     def _has(self, path: Path) -> bool:
@@ -272,6 +284,8 @@ def _written(values: object) -> str:
 def _document(answer: Answer, top: int | None) -> str:
     """Write an answer as JSON, with its notes, and the first entries of its lists where it is long."""
     values = {"untrusted": _UNTRUSTED, **first_entries(answer.values, top), "notes": list(answer.notes)}
+    if answer.exceeded:
+        values["exceeded"] = answer.exceeded
     text, n_items, _ = limited_text(values, _written, MOST_CHARACTERS - _MOST_REMARK)
     if n_items is not None:
         remark = f"of every list only the first {n_items} entries are here"
