@@ -141,6 +141,9 @@ def _by_forward(evidence: Evidence, rows: Int64Column) -> Iterator[tuple[Int64Co
     )
     number_of = root_of[group.reshape(-1)]
     live = sums_by(number_of, table.block_bytes[rows] * evidence.live[rows], len(roots))
+    largest = max((number for root, number in roots.items() if root), key=lambda one: live[one], default=-1)
+    if () in roots:  # losses that are no modules go with the model
+        number_of = np.where(number_of == roots[()], largest, number_of)
     for root, number in roots.items():
         if root and live[number] >= evidence.least_bytes:
             yield rows[number_of == number], evidence.calls.begins(root)

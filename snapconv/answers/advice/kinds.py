@@ -83,7 +83,7 @@ KINDS = (
         costs="the attention weights are no output any more",
         wrong_if="the mask needs a kernel that makes the scores after all",
         detect=attention_scores,
-        estimated="the scores are taken to be those of a softmax and of its own function",
+        estimated="at most this: the kernel keeps queries, keys and values for backward",
     ),
     Kind(
         slug="foreach",
