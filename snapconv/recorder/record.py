@@ -4,6 +4,7 @@ The user's program runs inside, and keeps its own exit code and traceback: a fai
 reported beside it, never in its place.
 """
 
+import _thread
 import os
 import sys
 import threading
@@ -110,19 +111,19 @@ def record(
 @contextmanager
 def _hint_at_shapes_only(options: RecordingOptions, driver: Driver, say: Say) -> Iterator[None]:
     """Recommend ``--no-compute`` where the first simulated step takes minutes."""
+    ended = threading.Event()
 
     def hint() -> None:
-        if driver.iteration == 0:
+        if not ended.wait(_LONG_S) and driver.iteration == 0:
             say(f"no step has ended in {_LONG_S // 60} minutes: with --no-compute a step takes seconds")
 
-    timer = threading.Timer(_LONG_S, hint)
-    timer.daemon = True
     if options.simulation is not None and options.computes:
-        timer.start()
+        # Not by threading, whose threads are simulated too.
+        _thread.start_new_thread(hint, ())
     try:
         yield
     finally:
-        timer.cancel()
+        ended.set()
 
 
 def _device(options: RecordingOptions, parts: ExitStack) -> "Simulation | None":
