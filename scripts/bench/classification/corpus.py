@@ -23,6 +23,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import torch
 from comparison import match
 from cutting import ENDED_EARLY, HISTORIES, STACKS, cut
 from entries import GROUP_OF
@@ -41,6 +42,7 @@ from snapconv.snapshot.load import load_snapshot
 from snapconv.stacks.project_frames import find_project
 from snapconv.stacks.stack_facts import find_stack_facts
 
+_ROOT, _LIBRARIES = Path(__file__).resolve().parents[3], Path(torch.__file__).parents[2]
 CUTS = (*HISTORIES, *ENDED_EARLY)
 # The bounds of the bins in which stated probabilities are compared with what was right.
 BINS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.01)
@@ -89,8 +91,19 @@ def record_into(folder: Path, programs: Iterable[str]) -> None:
     for name in programs:
         found = recorded_once(name, Setup(), None)
         fields = {field: getattr(found, field) for field in Recording.__slots__}
-        packed = lzma.compress(pickle.dumps(fields))
+        packed = lzma.compress(pickle.dumps(_elsewhere(fields)))
         (folder / f"{name}.{GROUP_OF[name]}.pickle.xz").write_bytes(packed)
+
+
+def _elsewhere(value: Any) -> Any:
+    """Replace the folders of this machine in all texts."""
+    if isinstance(value, str):
+        for folder, other in ((str(_ROOT), "/w/snapconv"), (str(_LIBRARIES), "/usr/lib/python3")):
+            value = value.replace(folder, other)
+        return value
+    if isinstance(value, dict):
+        return {key: _elsewhere(each) for key, each in value.items()}
+    return [_elsewhere(each) for each in value] if isinstance(value, list) else value
 
 
 def shares(case: Labelled, found: Classification) -> dict[str, Any]:
