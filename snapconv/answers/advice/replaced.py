@@ -17,7 +17,7 @@ from snapconv.answers.advice.calls import LineCalls
 from snapconv.answers.advice.changes import freed_from
 from snapconv.answers.advice.evidence import Detected, Evidence
 from snapconv.classification.categories import Category
-from snapconv.columns import BoolColumn, Int64Column, grouped, run_starts
+from snapconv.columns import BoolColumn, Int64Column, grouped
 from snapconv.torch_knowledge.frame_roles import Role
 
 # Of the bytes of a burst: the rest may be temporaries of the call.
@@ -86,7 +86,8 @@ class _Finder:
 
     def __init__(self, analysis: DeviceAnalysis, calls: LineCalls) -> None:
         self.analysis, self.calls, self.table = analysis, calls, analysis.allocations
-        freed = self.table.freed_event
+        # A row's, once: there are thousands of bursts, and each looks at a few rows.
+        self.freed = freed = self.table.freed_event.astype(np.int64)
         self.burst = np.where(freed >= 0, calls.n_allocs[np.maximum(freed, 0)], -1)
         self._paths: dict[tuple[int, ...], int] = {}
         self.path_id = self._path_ids()
@@ -94,8 +95,9 @@ class _Finder:
         traced = np.flatnonzero(self.table.alloc_event >= 0)
         order = traced[np.argsort(self.table.stack_id[traced], kind="stable")]
         self._stack, self._alloc = self.table.stack_id[order], self.table.alloc_event[order].astype(np.int64)
-        self._starts = run_starts(self._stack)
         self._row = order
+        self._n_events = len(analysis.device.events)
+        self._key = self._stack.astype(np.int64) * (self._n_events + 1) + self._alloc
 
     def _path_ids(self) -> Int64Column:
         """Return a number for the Python frames that freed each allocation; stacks differ in C++ too."""
@@ -111,7 +113,7 @@ class _Finder:
 
     def finished(self, evidence: Evidence) -> Iterator[_Burst]:
         """Find bursts whose old allocations are in use at the moment, while their replacement is made."""
-        freed, moment = self.table.freed_event, evidence.moment.event
+        freed, moment = self.freed, evidence.moment.event
         live = np.flatnonzero(evidence.live & (freed > moment) & (self.table.free_stack_id >= 0))
         for rows in self.bursts(live):
             if evidence.bytes_of(rows) < evidence.least_bytes:
@@ -132,7 +134,7 @@ class _Finder:
         for burst in finished:
             is_open[burst.rows] = False
         live = np.flatnonzero(is_open)
-        freed = self.table.freed_event[self._row]
+        freed = self.freed[self._row]
         done = self._row[(freed >= 0) & (freed <= moment)]
         if stack < 0 or not len(done):
             return
@@ -170,7 +172,7 @@ class _Finder:
 
     def replaced(self, rows: Int64Column) -> _Burst | None:
         """Find which allocations of a burst were replaced by the call that had just ended; None for none."""
-        free_stack, freed = int(self.table.free_stack_id[rows[0]]), int(self.table.freed_event[rows[0]])
+        free_stack, freed = int(self.table.free_stack_id[rows[0]]), int(self.freed[rows[0]])
         path = self.calls.path(free_stack)
         if not path or self._is_library_loop(free_stack):
             return None
@@ -212,18 +214,16 @@ class _Finder:
             return False
         ranges = zip(*(np.searchsorted(self._stack, stacks, side) for side in ("left", "right")), strict=True)
         same = np.concatenate([self._row[first:after] for first, after in ranges])
-        freed = self.table.freed_event[same]
+        freed = self.freed[same]
         is_earlier = (self.path_id[same] == self.path_id[rows[0]]) & (freed > newest) & (freed < call)
         return bool(is_earlier.any())
 
     def _next_alloc(self, rows: Int64Column, after: Int64Column) -> Int64Column:
         """Return the next alloc of each allocation's stack after an event; the number of events for none."""
-        n_events = len(self.analysis.device.events)
-        key = self._stack.astype(np.int64) * (n_events + 1) + self._alloc
-        wanted = self.table.stack_id[rows].astype(np.int64) * (n_events + 1) + after
-        place = np.minimum(np.searchsorted(key, wanted, side="right"), len(key) - 1)
+        wanted = self.table.stack_id[rows].astype(np.int64) * (self._n_events + 1) + after
+        place = np.minimum(np.searchsorted(self._key, wanted, side="right"), len(self._key) - 1)
         is_same = (self._stack[place] == self.table.stack_id[rows]) & (self._alloc[place] > after)
-        return np.where(is_same, self._alloc[place], n_events)
+        return np.where(is_same, self._alloc[place], self._n_events)
 
     def _is_made_anew(self, rows: Int64Column, newest: int, call: int, freed: int) -> BoolColumn:
         """Mark the allocations with a replacement: of the same stack, or without one of the same size."""
