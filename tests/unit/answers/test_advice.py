@@ -6,6 +6,7 @@ import pytest
 import snapconv
 from snapconv.answers.advice.changes import Demand, freed_from, removed, smaller
 from snapconv.cli.app import main
+from snapconv.replay.device_replay import AllocationTable
 from tests.builders import MIB, TraceBuilder, frame
 
 TORCH = "/opt/venv/lib/python3.11/site-packages/torch"
@@ -53,9 +54,9 @@ def advice_on(tmp_path):
     return advice_on
 
 
-def outputs(*, deletes):
+def outputs(*, deletes, n=3):
     loop = Loop()
-    for _ in range(3):
+    for _ in range(n):
         loop.assign("out", 20, 10 * MIB)
         loop.trace.alloc(MIB, frames=at(21)).free(frames=at(21))
         if deletes:
@@ -226,3 +227,14 @@ def test_check_fails_where_a_change_brings_a_fault(tmp_path, capsys):
 def test_the_verdict_names_a_fault_that_is_found_at_once(tmp_path, capsys):
     assert main([str(outputs(deletes=False).trace.write(tmp_path / "s.pickle"))]) == 0
     assert "fault: train.py:20 keeps its previous output" in capsys.readouterr().out
+
+
+def test_a_long_loop_is_looked_up_in_columns_that_are_made_once(advice_on, monkeypatch):
+    """A column over all allocations for each burst of frees made the cost the square of the loop's length."""
+    made, freed_event = [], AllocationTable.freed_event
+    monkeypatch.setattr(
+        AllocationTable, "freed_event", property(lambda table: made.append(1) or freed_event.fget(table))
+    )
+    (fault,) = advice_on(outputs(deletes=False, n=200)).faults
+    assert fault.n_allocations == 199
+    assert len(made) < 50
