@@ -101,8 +101,11 @@ def question(function: Callable[..., Answer]) -> Callable[..., None]:
     parameters = inspect.signature(function).parameters
 
     def run(*, as_json: bool, top: int | None, **given: Any) -> None:
+        from snapconv.writers.text.size_rows import table_rows
+
         shown = {"top": top} if "top" in parameters else {}
-        _print_answer(function(**given, **shown), as_json=as_json, top=top)
+        with table_rows(top):
+            _print_answer(function(**given, **shown), as_json=as_json, top=top)
 
     QUESTIONS[function.__name__.replace("_", "-")] = function
     own = [parameter for name, parameter in parameters.items() if name != "top"]

@@ -12,7 +12,7 @@ import { NEVER, type Rows } from "./rows.ts";
 import type { Coloring, State } from "./state.ts";
 import { Svg } from "./svg.ts";
 import { theme } from "./theme.ts";
-import { NO_PYTHON, innermost, withoutFolders } from "./tree.ts";
+import { innermost, placeOf, withoutFolders } from "./tree.ts";
 
 const HEIGHT = 420;
 const AXIS = 22;
@@ -275,7 +275,7 @@ export class AllocationsPart implements Part {
       tip,
       el("div", { class: "tip-head", text: `${formatBytes(rows.kinds.bytes[kind])} ${app.page.categories[rows.kinds.category[kind]]}` }),
       name ? el("div", { text: name }) : null,
-      el("div", { text: withoutFolders(innermost(rows, detail, rows.kinds.stack[kind])) || NO_PYTHON }),
+      el("div", { text: withoutFolders(placeOf(rows, detail, rows.kinds.stack[kind])) }),
       el("div", { class: "muted", text: `event ${rows.alloc[row] < 0 ? "before the first" : formatCount(rows.alloc[row])} to ${freed === NEVER ? "the end" : formatCount(freed)}` }),
     );
     const width = tip.offsetWidth;

@@ -298,6 +298,7 @@ class Page {
     if (changed.has("hidden")) this.drawLines();
     for (const [tab, panel] of this.panels) panel.hidden = tab !== app.state.tab;
     for (const tab of this.tabs.children) tab.setAttribute("aria-selected", String((tab as HTMLElement).dataset["tab"] === app.state.tab));
+    this.columns.classList.toggle("has-detail", app.state.row >= 0);
     this.moment.value = String(app.state.moment);
     this.moment.max = String(app.device.facts.n_events - 1);
     this.moment.title = `of ${formatCount(app.device.facts.n_events)}`;

@@ -9,7 +9,7 @@ import { type Segment, type SegmentGroup, groupSegments, segmentsAt } from "./se
 import type { State } from "./state.ts";
 import { Svg } from "./svg.ts";
 import { theme } from "./theme.ts";
-import { NO_PYTHON, innermost } from "./tree.ts";
+import { placeOf } from "./tree.ts";
 
 const LINE = 18;
 const GAP = 5;
@@ -206,7 +206,7 @@ export class MapPart implements Part {
         this.tip,
         el("div", { class: "tip-head" }, swatch(css(colorOf(category))), `${formatBytes(rows.kinds.bytes[kind])} ${category}${isPending ? ", freed but not yet free" : ""}`),
         name ? el("div", { text: name }) : null,
-        el("div", { text: innermost(rows, detail, rows.kinds.stack[kind]) || NO_PYTHON }),
+        el("div", { text: placeOf(rows, detail, rows.kinds.stack[kind]) }),
         el("div", { class: "muted", text: place }),
       );
     } else if (found.hole) {

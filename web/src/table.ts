@@ -5,7 +5,7 @@ import { colorOf, css } from "./colors.ts";
 import { button, clear, el, swatch } from "./dom.ts";
 import { counted, formatBytes, formatCount, formatShare } from "./format.ts";
 import type { Live } from "./rows.ts";
-import { NO_PYTHON, innermost, withoutFolders } from "./tree.ts";
+import { placeOf, withoutFolders } from "./tree.ts";
 
 interface Line {
   kind: number;
@@ -82,7 +82,7 @@ export class LiveTable {
         count: live.count[kind],
         bytes: live.count[kind] * rows.kinds.bytes[kind],
         category: app.page.categories[rows.kinds.category[kind]],
-        where: innermost(rows, detail, rows.kinds.stack[kind]) || NO_PYTHON,
+        where: placeOf(rows, detail, rows.kinds.stack[kind]),
         operation: detail.operations[rows.kinds.operation[kind] - 1] ?? "",
         module: rows.kinds.module[kind] ? detail.modules[rows.kinds.module[kind] - 1] : "",
         tensor: tensors.length > 1 ? `${tensors[0]} and ${formatCount(tensors.length - 1)} more` : (tensors[0] ?? ""),

@@ -20,7 +20,7 @@ export interface Node {
 }
 
 export const NO_LINE = "library code only";
-export const NO_PYTHON = "without Python frames";
+export const NO_STACK = "no stack recorded";
 
 export function leastOrigin(frames: Frames): number {
   return frames === "project" ? 2 : frames === "python" ? 1 : 0;
@@ -39,7 +39,7 @@ export function withoutFolders(text: string): string {
 
 /** Frames between two lines that a person wrote: of hooks, decorators, notebooks and the interpreter. */
 const PLUMBING = [
-  /^(_call_impl|_wrapped_call_impl|_slow_forward)$/,
+  /[\\/]nn[\\/]modules[\\/](module|container)\.py$/,
   /(^|[\\/])(ipykernel|IPython|traitlets|tornado|asyncio|concurrent)[\\/]/,
   /(^|[\\/])(runpy|threading|contextlib|functools|ipykernel_launcher|_contextlib|_hooks|hooks|eval_frame|external_utils)\.py$/,
   /^<frozen /,
@@ -79,15 +79,21 @@ export function innermost(rows: Rows, detail: Detail, stack: number): string {
   return "";
 }
 
+/** The innermost line, or why there is none. */
+export function placeOf(rows: Rows, detail: Detail, stack: number): string {
+  const isEmpty = rows.stackFirst[stack] === rows.stackFirst[stack + 1];
+  return innermost(rows, detail, stack) || (isEmpty ? NO_STACK : NO_LINE);
+}
+
 export function pathOf(rows: Rows, detail: Detail, kind: number, grouping: Grouping, frames: Frames): string[] {
   const { kinds } = rows;
   if (grouping === "line") {
     const found = framesOf(rows, detail, kinds.stack[kind], leastOrigin(frames));
-    return found.length ? found.map((frame) => frameText(detail, frame)) : [NO_LINE];
+    return found.length ? found.map((frame) => frameText(detail, frame)) : [placeOf(rows, detail, kinds.stack[kind]) === NO_STACK ? NO_STACK : NO_LINE];
   }
   if (grouping === "operation") {
     const name = detail.operations[kinds.operation[kind] - 1] || "no operation";
-    return [name, innermost(rows, detail, kinds.stack[kind]) || NO_PYTHON];
+    return [name, placeOf(rows, detail, kinds.stack[kind])];
   }
   const module = kinds.module[kind] ? detail.modules[kinds.module[kind] - 1] : "";
   if (!module) return ["outside of modules"];

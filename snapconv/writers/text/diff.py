@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from snapconv.answers.diff import Change, ComparedLine, ComparedRow, DeviceDiff, Difference, FileDiff
 from snapconv.units import counted, device_name, format_bytes, shortened
-from snapconv.writers.text.size_rows import MOST_ROWS, where
+from snapconv.writers.text.size_rows import most_rows, where
 
 _MOST_SETTING = 60
 
@@ -58,9 +58,9 @@ def _rows(title: str, noun: str, rows: Sequence[tuple[Change, str]], scale: int)
             yield f"  {title} at the peak: the same"
         return
     yield f"  {title} at the peak"
-    for change, name in changed[:MOST_ROWS]:
+    for change, name in changed[: most_rows()]:
         yield f"  {_signed(change.more_bytes, scale):>14}  {_difference(change, scale):<30}{name}"
-    more = changed[MOST_ROWS:]
+    more = changed[most_rows() :]
     if more:
         n_bytes = sum(change.more_bytes for change, _ in more)
         yield f"  {_signed(n_bytes, scale):>14}  {counted(len(more), f'more {noun}', _plural(noun))}"

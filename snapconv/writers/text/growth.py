@@ -6,7 +6,7 @@ from snapconv.answers.growth import Fate, GrowthReport, LineGrowth
 from snapconv.answers.leaks import N_PARTS, Trend, UnfreedLine
 from snapconv.stacks.project_lines import LIBRARY_ONLY, SourceLine
 from snapconv.units import counted, device_name, format_bytes
-from snapconv.writers.text.size_rows import size_rows, where
+from snapconv.writers.text.size_rows import most_rows, size_rows, where
 
 _N_LINES = 8
 _N_CALLERS = 3
@@ -72,11 +72,11 @@ def _table(title: str, lines: Sequence[LineGrowth], when: str) -> Iterator[str]:
     if not lines:
         return
     yield f"  {title}"
-    for line in lines[:_N_LINES]:
+    for line in lines[: most_rows(_N_LINES)]:
         yield f"  {format_bytes(line.bytes_per_iteration):>14} per iteration  {_place(line.frames)}"
         seen, size = _seen(line), format_bytes(line.block_bytes)
         yield f"{'':>18}{seen}; {size} {when}; confidence: {line.confidence.value}"
-    more = lines[_N_LINES:]
+    more = lines[most_rows(_N_LINES) :]
     if more:
         n_bytes = sum(line.bytes_per_iteration for line in more)
         yield f"  {format_bytes(n_bytes):>14} per iteration  {counted(len(more), 'more line')}"

@@ -11,7 +11,7 @@ from snapconv.answers.oom.verdict import FreePieces, OomVerdict
 from snapconv.answers.peak import DeviceMemory
 from snapconv.units import counted, device_name, format_bytes
 from snapconv.writers.text.moment import place_of, pool_shown
-from snapconv.writers.text.size_rows import category_lines, history_lines, size_row, where
+from snapconv.writers.text.size_rows import category_lines, history_lines, most_rows, size_row, where
 
 _N_CALLERS, _N_CATEGORIES, _N_HOLDERS, _N_OTHERS, _N_SERVED = 2, 4, 3, 1, 4
 _NOT_TORCHS = "not torch's: context, libraries, NCCL, other processes"
@@ -108,9 +108,9 @@ def _holder_lines(found: OutOfMemory) -> Iterator[str]:
     yield "  held by"
     rows = category_lines(state.summary_rows, state.allocated_bytes)
     yield from islice(rows, _N_CATEGORIES)
-    for line in state.lines[:_N_HOLDERS]:
+    for line in state.lines[: most_rows(_N_HOLDERS)]:
         yield size_row(line.block_bytes, where(line.line))
-    for module in state.modules[:_N_OTHERS]:
+    for module in state.modules[: most_rows(_N_OTHERS)]:
         yield size_row(module.block_bytes, f"module {module.module}")
     if len(found.iterations) > 1:
         for row in found.iterations[:_N_OTHERS]:

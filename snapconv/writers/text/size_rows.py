@@ -1,6 +1,8 @@
 """Rows of a size and its name, as every summary shows them; cli/terminal.py fits them to a terminal."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import numpy as np
 
@@ -10,6 +12,7 @@ from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK, SourceLine
 from snapconv.units import counted, format_bytes, format_share, shortened
 
 MOST_ROWS = 5
+_SHOWN: ContextVar[int | None] = ContextVar("rows of a table", default=None)
 _SIZE_WIDTH = 14
 # By the verdict on the history.
 _NOT_SHOWN = {
@@ -20,6 +23,21 @@ _NOT_SHOWN = {
 # Of a name out of a file, where several stand in a line.
 _MOST_NAME = 60
 _CATEGORY_WIDTH = 16
+
+
+@contextmanager
+def table_rows(n_most: int | None) -> Iterator[None]:
+    """Let tables have so many rows (``--top``) while lines are made; None: as many as they usually have."""
+    before = _SHOWN.set(n_most)
+    try:
+        yield
+    finally:
+        _SHOWN.reset(before)
+
+
+def most_rows(usual: int = MOST_ROWS) -> int:
+    """Return how many rows a table has: as many as were requested, else those that it usually has."""
+    return _SHOWN.get() or usual
 
 
 def size_row(n_bytes: int, text: str, *, like: int | None = None) -> str:
@@ -35,9 +53,9 @@ def size_rows(
     rest: Sequence[tuple[int, str]] = (),
 ) -> Iterator[str]:
     """Yield the first rows, the sum of the others, and those of the ``rest`` that have bytes."""
-    for n_bytes, text in rows[:MOST_ROWS]:
+    for n_bytes, text in rows[: most_rows()]:
         yield size_row(n_bytes, text, like=like)
-    more = rows[MOST_ROWS:]
+    more = rows[most_rows() :]
     if more:
         n_bytes = sum(row[0] for row in more)
         if n_bytes:

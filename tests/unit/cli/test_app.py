@@ -221,6 +221,14 @@ def test_a_limit_that_does_not_hold_leaves_the_answer_as_the_one_document(folder
     assert (done.code, json.loads(done.out)["holds"]) == (7, False)
 
 
+def test_top_is_how_many_rows_each_table_of_the_text_has(snapconv):
+    def n_lines(*words):
+        return snapconv(words[0], FIXTURES / "training_step.pickle", *words[1:]).out.count(" in ")
+
+    assert n_lines("summary", "--top", "1") < n_lines("summary") < n_lines("summary", "--top", "40")
+    assert n_lines("oom", "--top", "1") < n_lines("oom")
+
+
 def test_top_shortens_lists_by_size_and_leaves_every_device_and_category(folder, snapconv):
     write("run.pickle", n_devices=2)
     whole, short = (
