@@ -1,8 +1,10 @@
 """The whole way from patterns to the report of a job: what ``snapconv ranks`` and scripts call."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
 
 from snapconv.analysis import AnalysisOptions
@@ -95,12 +97,15 @@ class _Reading:
     def run(self) -> None:
         """Read what the cache does not have, the largest files first."""
         waiting: dict[str, JobInput] = {}
+        n_named = Counter((one.place.rank, one.place.dump) for one in self._inputs)
         for one in self._inputs:
             known = self._known(one)
             if known is not None:
                 self._add(known)
             else:
-                request = RankRequest(one.place, self._options.analysis, self._options.reports)
+                is_only = n_named[one.place.rank, one.place.dump] == 1
+                mark = "" if is_only else sha256(one.path.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+                request = RankRequest(one.place, self._options.analysis, self._options.reports, mark)
                 waiting[request.to_text()] = one
         if not waiting:
             return

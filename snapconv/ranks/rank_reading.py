@@ -35,11 +35,15 @@ _FOLDER = "snapconv-ranks-"
 
 @dataclass(frozen=True, slots=True)
 class RankRequest:
-    """What a worker is to do: read a file, and with ``reports`` write a memory report there."""
+    """What a worker is to do: read a file, and with ``reports`` write a memory report there.
+
+    ``mark`` is a part of the report's name where another file may be of the same rank.
+    """
 
     place: RankFile
     options: AnalysisOptions
     reports: str | None = None
+    mark: str = ""
 
     def to_text(self) -> str:
         """Return it as JSON."""
@@ -51,6 +55,7 @@ class RankRequest:
             "path_maps": [[one.old, one.new] for one in options.path_maps],
             "certain": options.certain,
             "reports": self.reports,
+            "mark": self.mark,
         }
         return write_json(values).decode()
 
@@ -64,7 +69,7 @@ class RankRequest:
             path_maps=tuple(PathMap(*pair) for pair in values["path_maps"]),
             certain=values["certain"],
         )
-        return cls(RankFile.from_json(values["place"]), options, values["reports"])
+        return cls(RankFile.from_json(values["place"]), options, values["reports"], values["mark"])
 
 
 def read_rank(text: str) -> str:
@@ -152,7 +157,10 @@ def _write_reports(request: RankRequest, file: RankFile, reports: list[Any]) -> 
     """Write the memory report of every device, to a folder or a store; one that is there is replaced."""
     assert request.reports is not None
     stem = "-".join(
-        filter(None, (file.name.replace(" ", "") if file.rank is not None else _stem(file), file.dump))
+        filter(
+            None,
+            (file.name.replace(" ", "") if file.rank is not None else _stem(file), file.dump, request.mark),
+        )
     )
     names = [f"{stem}.{device.name.replace(':', '')}.memory.sqlite" for device in file.devices]
     if not is_remote(request.reports):

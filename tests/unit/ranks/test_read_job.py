@@ -238,3 +238,15 @@ def test_every_rank_gets_its_memory_report(tmp_path, monkeypatch):
             "SELECT size_bytes FROM misc_sizes WHERE key = 'peak_usage_bytes'"
         ).fetchone()
     assert peak == 14 * MIB
+
+
+def test_two_files_of_one_rank_do_not_replace_each_others_report(tmp_path, monkeypatch):
+    monkeypatch.setattr(engines, "pool_engine", in_threads)
+    for run in ("before", "after"):
+        write_job(tmp_path / run, 1)
+    reports = tmp_path / "reports"
+    folders = [str(tmp_path / run) for run in ("before", "after")]
+    assert main(["ranks", *folders, "--reports", str(reports), "--quiet"]) == 0
+    names = sorted(path.name for path in reports.iterdir())
+    assert len(names) == 2
+    assert all(name.startswith("rank0-") for name in names)
