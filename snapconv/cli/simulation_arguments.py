@@ -20,7 +20,7 @@ _NoCompute = Annotated[
     typer.Option(
         "--no-compute",
         help="With --simulate: follow shapes only. Fast with a model of any size; no values, no times. Files "
-        "of what was not computed are not written. Ends the script when all is recorded, as with --stop.",
+        "of what was not computed are not written. Ends the script when all is recorded.",
     ),
 ]
 _Routing = Annotated[

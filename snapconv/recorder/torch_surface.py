@@ -280,7 +280,11 @@ SURFACE: dict[Feature, list[Row]] = {
         *_callables("torch._C._distributed_c10d", "_create_work_from_future"),
         *_callables("torch.cuda.nccl", "version"),
     ],
-    Feature.SIMULATED_FILES: _callables("torch._C.PyTorchFileReader", "get_storage_from_record"),
+    Feature.SIMULATED_FILES: [
+        *_callables("torch._C.PyTorchFileReader", "get_storage_from_record"),
+        *_callables("torch.serialization", "save load _get_restore_location"),
+        *_callables("torch", "save load"),
+    ],
     Feature.SIMULATED_WRAPPERS: _callables("torch.Tensor", "_make_wrapper_subclass"),
     Feature.SIMULATED_TYPES: _callables("torch", "set_default_tensor_type"),
     Feature.SIMULATED_COMPILATION: [

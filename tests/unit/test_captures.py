@@ -46,7 +46,7 @@ def test_a_file_is_what_it_is_and_so_is_another_folder(tmp_path):
     file = folder / "snapshot.pickle"
     assert (snapshot_file(file), timing_file(file), files_of(file)) == (file, None, (file,))
     assert not is_capture(tmp_path)
-    with pytest.raises(InputError, match=r"contains no snapshot\.pickle"):
+    with pytest.raises(InputError, match=r"a folder without snapshot\.pickle"):
         load_snapshot(tmp_path)
 
 

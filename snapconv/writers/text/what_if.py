@@ -6,7 +6,7 @@ from snapconv.answers.what_if.setting_trials import NotModelled, SettingTrials, 
 from snapconv.units import counted, device_name, format_bytes, format_share
 from snapconv.writers.text.size_rows import where
 
-_COLUMNS = (13, 13, 9, 12)
+_COLUMNS = (12, 12, 8, 11)
 _MOST_NAME = 80 - sum(_COLUMNS) - 4
 _INDENT = 6
 

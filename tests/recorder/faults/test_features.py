@@ -137,7 +137,7 @@ def test_name_kind_and_parameters_are_compared(monkeypatch, row, what):
 NOT_OF_TORCH = {
     "_getframe", "_bootstrap_inner",
     "_torchdynamo_orig_callable", "_torchdynamo_orig_backend", "_orig_mod", "_schema", "_untyped_storage",
-    "_to_copy", "_forward_cls", "_local_tensor",
+    "_to_copy", "_forward_cls", "_local_tensor", "_init_fn",
 }  # fmt: skip
 # Answers that the simulation adds, where torch has none to compare with.
 ADDED = {"_set_sequence_number_for_group", "_get_sequence_number_for_group", "default_capture_stream"} | {
@@ -212,7 +212,8 @@ def test_everything_that_is_replaced_stands_in_the_table():
     assert len(replaced) > 30
     foreign = {
         "from_pretrained", "load_pretrained",  # of other libraries, by random_weights
-        "_bootstrap_inner",  # of Python's threads
+        "save_file", "load_file", "safe_open",  # of safetensors
+        "_bootstrap_inner", "open",  # of Python
     }  # fmt: skip
     missing = {n: p for n, p in replaced.items() if n not in known | foreign | ADDED}
     assert missing == {}

@@ -353,8 +353,9 @@ def test_the_explanation_has_the_reason_of_the_rule(loaded):
     assert [opinion.rule for opinion in explained.verdict.others] == ["collective", "named-cache"]
 
 
-def test_every_output_names_the_rule(loaded, tmp_path):
+def test_every_output_names_the_rule(loaded, tmp_path, monkeypatch):
     loaded(CACHE, jobs=[(ALLOCATE, None)])
+    monkeypatch.chdir(tmp_path)
     argv = [
         "to-sqlite",
         str(tmp_path / "run.pickle"),

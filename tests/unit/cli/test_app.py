@@ -153,7 +153,7 @@ BAD = FIXTURES / "bad"
 EXPECTED = json.loads((FIXTURES / "expected.json").read_text(encoding="utf-8"))["bad"]
 INPUTS = {name: ((BAD / name).read_bytes(), about["says"]) for name, about in EXPECTED.items()} | {
     "list.pickle": (pickle.dumps([1, 2, 3]), "a list of 3 int"),
-    "packed.pickle": (b"PK\x03\x04" + bytes(26), "unzip -p"),
+    "packed.pickle": (b"PK\x03\x04" + bytes(26), "cannot be unpacked"),
 }
 
 
@@ -172,7 +172,9 @@ def test_an_input_that_cannot_be_used_ends_with_3_and_shows_why_and_an_unsafe_on
     assert names(folder) == [name]
 
 
-@pytest.mark.parametrize(("path", "advice"), [("missing.pickle", "check the path"), (".", "not its folder")])
+@pytest.mark.parametrize(
+    ("path", "advice"), [("missing.pickle", "check the path"), (".", "name one of its files")]
+)
 def test_a_file_that_cannot_be_opened_is_named_with_advice(folder, snapconv, path, advice):
     done = snapconv("to-sqlite", path, "-o", "r.sqlite")
     assert done.code == 3
