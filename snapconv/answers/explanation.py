@@ -98,7 +98,7 @@ class LifetimeEvent:
 
     def __str__(self) -> str:
         when = "" if self.after_us is None else f", {format_duration_us(self.after_us)} into the trace"
-        phase = "phase not known" if self.phase == "unknown" else self.phase
+        phase = "phase unknown" if self.phase == "unknown" else self.phase
         return f"event {self.event}{when}, iteration {self.iteration}, {phase}"
 
 

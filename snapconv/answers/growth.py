@@ -478,17 +478,17 @@ def _replaced(kept: _Kept, n_iterations: int, requested_bytes: Int64Column) -> I
 def why_unknown(phases: Phases, *, n_events: int) -> str:
     """Say why growth cannot be seen in a trace, and what would show it; empty where it can."""
     if not n_events:
-        return "the file has no events: only the memory at the dump is known"
+        return "the file has no events"
     if not phases.has_steps:
         return (
-            "no optimizer step was found, which ends an iteration; a program without an optimizer calls "
-            "snapconv.step() under `snapconv record`"
+            "no optimizer step ends an iteration in this trace; without an optimizer, call snapconv.step() "
+            "under `snapconv record`"
         )
     n = phases.n_iterations
     if n < LEAST_ITERATIONS:
         return (
-            f"the trace has {counted(n, 'iteration')}, and growth shows from {LEAST_ITERATIONS} on: "
-            "`snapconv record --iterations 4` stops after four"
+            f"the trace has {counted(n, 'iteration')}, and {LEAST_ITERATIONS} are needed; record more "
+            "(`snapconv record --iterations 4`)"
         )
     return ""
 
@@ -505,7 +505,7 @@ def growth_notes(analysis: DeviceAnalysis, found: Sequence[Growth]) -> Iterator[
         "growth",
         f"every iteration from {most.first_iteration} to {most.last_iteration} adds "
         f"{format_bytes(per_iteration)} that are never freed in this trace{where} "
-        f"(confidence: {most.confidence.value}): snapconv growth shows more",
+        f"(confidence: {most.confidence.value}); see snapconv growth",
         analysis.device.device,
         is_minor=True,
     )

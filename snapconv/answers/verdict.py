@@ -144,7 +144,7 @@ def _grows(analysis: DeviceAnalysis, lines: ProjectLines) -> FileVerdict | None:
         analysis,
         "growth",
         f"memory grows by {format_bytes(per_iteration)} per iteration{where}",
-        "of what grows, live at the dump",
+        "of the growth, live at the dump",
         largest_causes(analysis, lines, grown),
         "growth",
     )
@@ -198,7 +198,7 @@ def _peak(analysis: DeviceAnalysis, lines: ProjectLines) -> FileVerdict:
         analysis,
         "peak",
         f"{_peak_of(analysis)}{_shares(rows, allocated)}{reserved}",
-        "at the peak",
+        "at the dump" if analysis.history.verdict is Verdict.NO_TRACE else "at the peak",
         causes,
         "tree" if allocated else "info",
         also=tuple(filter(None, (_usual_states(rows), reserve))),

@@ -214,8 +214,8 @@ def _other_pool(found: Shortage) -> OomVerdict | None:
     )
     return OomVerdict(
         OomCause.OTHER_POOL.value,
-        f"{what} would have been enough, but lies in {found.other_pool or 'another pool or stream'}, which "
-        "this request cannot use",
+        f"{what} would have been enough, but belongs to {found.other_pool or 'another pool or stream'}, "
+        "which this request cannot use",
         f"cached memory that this request could use: {format_bytes(here.n_bytes)}, the largest block "
         f"{format_bytes(here.largest_bytes)}",
         is_inferred=False,
@@ -247,7 +247,7 @@ def _fragmented(found: Shortage) -> OomVerdict | None:
         OomCause.FRAGMENTED.value,
         f"{format_bytes(here.n_bytes)} are reserved and free{blocks}{largest}: not in one piece"
         f"{_free_elsewhere(found)}",
-        f"that is {format_share(here.n_bytes, found.reserved_bytes or 0)} of what is reserved, in partly "
+        f"that is {format_share(here.n_bytes, found.reserved_bytes or 0)} of the reserved memory, in partly "
         "used segments",
         is_inferred=not found.has_pieces,
     )
@@ -276,9 +276,9 @@ def _full(found: Shortage) -> OomVerdict:
     return OomVerdict(
         OomCause.FULL.value,
         f"full: {in_use}{left}and {need} more were needed{_free_elsewhere(found)}",
-        "how much torch had cached is not in the text"
+        "the text does not say how much torch had cached"
         if here is None
         else f"cached memory that this request could use: {format_bytes(here.n_bytes)}, "
-        f"{format_share(here.n_bytes, found.reserved_bytes or 0)} of what is reserved",
+        f"{format_share(here.n_bytes, found.reserved_bytes or 0)} of the reserved memory",
         is_inferred=free is None,
     )

@@ -239,7 +239,7 @@ class _Comparison:
 
     def _reason(self, words: str, value: int, name: str = "") -> str:
         middle = self._figures.get(name or words, (0, 0.0))[0]
-        return f"{_signed(value - middle)} {words}; the median of its group is {format_bytes(middle)}"
+        return f"{_signed(value - middle)} {words} (group median {format_bytes(middle)})"
 
     def _odd_lines(self, device: RankDevice) -> Iterator[tuple[int, RankLine, int]]:
         """Yield the lines that differ, with the difference and the median of the group."""
@@ -270,8 +270,8 @@ def _figures(device: RankDevice) -> dict[str, int]:
 
 
 def _line_reason(more: int, line: RankLine, middle: int) -> str:
-    others = "its group has none" if not middle else f"the median of its group is {format_bytes(middle)}"
-    return f"{_signed(more)} {line.category} at {line.place}; {others}"
+    others = "none in its group" if not middle else f"group median {format_bytes(middle)}"
+    return f"{_signed(more)} {line.category} at {line.place} ({others})"
 
 
 def _signed(n_bytes: int) -> str:

@@ -56,7 +56,9 @@ def scale_batch(analysis: DeviceAnalysis, scale: float, other: OtherRun | None =
     sizes = analysis.allocations.requested_bytes
     by_category = np.where(_grows(analysis), sizes * scale, sizes)
     if other is None:
-        how = "activations, inputs and temporaries grow with the batch, weights, gradients and optimizer not"
+        how = (
+            "activations, inputs and temporaries grow with the batch; weights, gradients and optimizer do not"
+        )
         return ScaledSizes(scale, _whole(by_category, sizes), how)
     other_sizes, is_matched = _matches(analysis, other)
     ratio = _ratio(sizes[is_matched], other_sizes[is_matched]) if other.scale is None else other.scale

@@ -376,7 +376,7 @@ def _capacity(analysis: DeviceAnalysis, calls: AllocatorCalls, request: Request)
     failed = np.flatnonzero(calls.events.action == Action.OOM)
     if len(failed):
         event = int(failed[0])
-        return capacity_at_oom(calls, event), f"what torch had when event {event} failed"
+        return capacity_at_oom(calls, event), f"as torch had when event {event} failed"
     return None, ""
 
 

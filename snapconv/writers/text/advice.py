@@ -21,7 +21,8 @@ def advice_lines(advice: Advice, file: str) -> Iterator[str]:
     if advice.goal_bytes is not None:
         yield f"  goal          {_goal(advice)}"
     elif not advice.with_trades:
-        yield f"  next: snapconv advise {file} --save 1GiB  (savings that cost time or precision)"
+        save = "1GiB" if advice.peak.n_bytes > 4 << 30 else f"{max(advice.peak.n_bytes >> 22, 1)}MiB"
+        yield f"  next: snapconv advise {file} --save {save}  (savings that cost time or precision)"
 
 
 def _headline(advice: Advice) -> str:
@@ -41,7 +42,7 @@ def _finding_lines(number: int, finding: Finding, advice: Advice) -> Iterator[st
     yield f"  {number}. {finding.sort.value}: {finding.what}"
     held, saved = format_bytes(finding.held_bytes), format_bytes(finding.saved_bytes)
     if finding.saved_bytes < finding.held_bytes / 2:
-        yield _row("holds", f"{held} at the peak, but another moment needs nearly as much")
+        yield _row("holds", f"{held} at the peak; another moment needs nearly as much memory")
     about = " (estimated)" if finding.estimated else ""
     yield _row("saves", f"{saved}{about}: {_peaks(advice.peak, finding.peak)}")
     for title, line in zip(("how", *[""] * len(finding.how)), finding.how, strict=False):
@@ -65,6 +66,8 @@ def _peaks(before: Peak, after: Peak) -> str:
 
 def _goal(advice: Advice) -> str:
     goal, left = advice.goal_bytes or 0, advice.together.n_bytes
+    if not goal:
+        return "impossible: it leaves no memory for the program"
     if left <= goal:
         return f"reached: {format_bytes(left)} of at most {format_bytes(goal)}"
     return f"{format_bytes(goal)}, missed by {format_bytes(left - goal)}"

@@ -23,7 +23,7 @@ def diff_lines(report: FileDiff) -> Iterator[str]:
         yield "settings"
         for setting in report.settings:
             old, new = (
-                shortened(text or "(not there)", _MOST_SETTING) for text in (setting.old, setting.new)
+                shortened(text or "not recorded", _MOST_SETTING) for text in (setting.old, setting.new)
             )
             yield f"  {setting.name}: {old} -> {new}"
 

@@ -50,15 +50,19 @@ def _event_row(columns: Sequence[FreeMemory]) -> Iterator[str]:
 
 def _pool_lines(pools: Sequence[PoolMemory], moment: str) -> Iterator[str]:
     yield f"  free at {moment}, by pool and stream (which cannot share free memory)"
+    pools = [row for row in pools if row.free_bytes]
     for row in pools[: most_rows()]:
         size = "small" if row.is_small else "large"
         blocks = f"{counted(row.n_pieces, 'block')}, the largest {format_bytes(row.largest_free_bytes)}"
         pool = "" if row.pool in (None, (0, 0)) else f"pool {row.pool}, "
-        text = f"{size} requests, {pool}stream {row.stream}" + (f": {blocks}" if row.free_bytes else "")
+        text = f"{size} requests, {pool}stream {row.stream}: {blocks}"
         yield size_row(row.free_bytes, text)
     more = pools[most_rows() :]
     if more:
-        yield size_row(sum(row.free_bytes for row in more), f"{len(more)} more")
+        yield size_row(
+            sum(row.free_bytes for row in more),
+            counted(len(more), "more pool and stream", "more pools and streams"),
+        )
 
 
 def _holder_lines(holders: Sequence[SegmentHolder], moment: str) -> Iterator[str]:

@@ -14,7 +14,7 @@ _TRENDS = (
     (Trend.GROWS, "kept growing to the end of the trace: a leak, or a cache that is not full yet"),
     (Trend.STOPPED, "stopped growing"),
     (Trend.KEPT, "weights, gradients and optimizer state, which usually stay"),
-    (Trend.RECENT, f"made in the last {100 // N_PARTS} % of the trace: may be freed yet"),
+    (Trend.RECENT, f"made in the last {100 // N_PARTS} % of the trace: may still be freed"),
 )
 
 

@@ -71,7 +71,7 @@ def _device_lines(facts: DeviceFacts) -> Iterator[str]:
     yield f"    at the dump: reserved {reserved}, active {active}"
     if facts.n_checked_sizes:
         yield (
-            f"    block sizes: {facts.n_checked_sizes} of the trace checked at the dump, "
+            f"    block sizes: {facts.n_checked_sizes} compared with the blocks at the dump, "
             f"{facts.n_different_sizes} differ"
         )
     yield f"    history: {facts.history}: {facts.history_reason}"

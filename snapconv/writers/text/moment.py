@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from snapconv.answers.peak import DeviceMemory, MomentState, group_modules
 from snapconv.answers.views.tree import MemoryTree
+from snapconv.classification.categories import Evidence
 from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK
 from snapconv.units import counted, device_name, format_bytes
 from snapconv.writers.text.size_rows import category_lines, names_in_a_line, project_shown, size_rows, where
@@ -14,7 +15,8 @@ OUTSIDE = "outside PyTorch (CUDA context, libraries)"
 def moment_lines(state: MomentState) -> Iterator[str]:
     """Write the memory at a moment, line by line."""
     allocated = state.allocated_bytes
-    yield f"{device_name(state.device)}  {state.moment}, {place_of(state)}"
+    moment = f"{state.moment}," if state.n_events else "memory at the dump:"
+    yield f"{device_name(state.device)}  {moment} {place_of(state)}"
     reserved = format_bytes(state.reserved_bytes)
     yield f"  allocated {format_bytes(allocated)} ({allocated} bytes), reserved {reserved}"
     pending = state.active_bytes - allocated
@@ -28,7 +30,8 @@ def moment_lines(state: MomentState) -> Iterator[str]:
     rows = [(row.block_bytes, where(row.line)) for row in state.lines]
     yield from size_rows(rows, "line", like=allocated, rest=without_lines(state))
     if state.modules:
-        yield "  modules"
+        has_paths = any(row.evidence == Evidence.METADATA.label for row in state.modules)
+        yield "  modules" + ("" if has_paths else ", by the lines that call them")
         rows = [(group.block_bytes, group.label) for group in group_modules(state.modules)]
         yield from size_rows(rows, "module", like=allocated)
     if state.operations:

@@ -7,6 +7,7 @@ from snapconv.units import counted, device_name, format_bytes, format_share
 from snapconv.writers.text.size_rows import where
 
 _COLUMNS = (12, 12, 8, 11)
+# What is left of 80 columns, enough for the longest setting.
 _MOST_NAME = 80 - sum(_COLUMNS) - 4
 _INDENT = 6
 
@@ -30,7 +31,7 @@ def what_if_lines(trials: SettingTrials | NotModelled) -> Iterator[str]:
     )
     for same in _with_equal_ends(trials.tried):
         yield from _trial_lines(same[0], [tried.name for tried in same])
-    yield "  peaks; unused: the share of the reserved peak above the allocated one"
+    yield "  reserved and allocated: peaks; unused: (reserved - allocated) / reserved"
     if trials.check.is_exact:
         yield "  check passed: replaying the recorded settings reproduces the file exactly"
     for reason in trials.estimated:
@@ -76,9 +77,10 @@ def _trial_lines(tried: Tried, names: Sequence[str]) -> Iterator[str]:
     state = failed.state
     allocated, reserved = format_bytes(state.allocated_bytes), format_bytes(state.reserved_bytes)
     free, largest = format_bytes(failed.pool_free_bytes), format_bytes(failed.pool_largest_bytes)
-    asked = f"{where(tried.line)} asked for {format_bytes(failed.requested_bytes)}"
+    who = where(tried.line) if tried.line else f"the program ({where(None)})"
+    asked = f"{who} asked for {format_bytes(failed.requested_bytes)}"
     yield f"{'':{_INDENT}}{asked}; {allocated} of {reserved} reserved were in use"
-    yield f"{'':{_INDENT}}cached memory that it could use: {free}, the largest block {largest}"
+    yield f"{'':{_INDENT}}cached memory that this request could use: {free}, the largest block {largest}"
 
 
 def _capacity(trials: SettingTrials) -> str:

@@ -112,7 +112,7 @@ def test_block_sizes_are_checked_against_those_at_the_dump(facts_of):
     raw = model_with_two_blocks().snapshot()
     facts = facts_of(raw)
     assert (facts.devices[0].n_checked_sizes, facts.devices[0].n_different_sizes) == (1, 0)
-    assert "block sizes: 1 of the trace checked at the dump, 0 differ" in shown(facts)
+    assert "block sizes: 1 compared with the blocks at the dump, 0 differ" in shown(facts)
     # The block of 3072 bytes: in no allocator does a request of 3000 bytes have 4096 of them.
     _, block, rest = raw["segments"][0]["blocks"]
     block["size"] += 1024

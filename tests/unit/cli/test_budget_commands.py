@@ -31,7 +31,7 @@ def test_growth_names_the_line_and_what_it_adds(snapconv):
 def test_growth_says_why_it_is_not_known(snapconv):
     shown = snapconv("growth", PERCEPTRON)
     assert shown.code == 0
-    assert "the trace has 2 iterations, and growth shows from 3 on" in shown.out
+    assert "the trace has 2 iterations, and 3 are needed" in shown.out
 
 
 def test_a_difference_alone_is_no_failure(snapconv):

@@ -29,7 +29,7 @@ def test_a_trial_that_runs_out_says_where_and_for_what(snapconv):
     assert lines[0] == "cuda:0  3403 events replayed, with 512.00 MiB"
     assert lines[3].split()[:5] == ["out", "of", "memory", "at", "event"]
     assert " asked for " in lines[4]
-    assert lines[5].startswith("      cached memory that it could use: ")
+    assert lines[5].startswith("      cached memory that this request could use: ")
 
 
 def test_json_has_what_the_table_has(snapconv):

@@ -49,7 +49,7 @@ def test_a_job_is_read_whatever_is_wrong_with_some_of_its_files(tmp_path):
         assert text in errors[rank]
     assert {file.rank: file.exit_code for file in report.errors} == {2: 3, 3: 4, 6: 3, 8: 3}
     assert [one.sentence for one in report.findings] == [
-        "rank 5: +9.00 MiB activation at leak.py:7; its group has none"
+        "rank 5: +9.00 MiB activation at leak.py:7 (none in its group)"
     ]
 
 
@@ -198,7 +198,7 @@ def test_a_folder_is_a_job_and_says_so(tmp_path, capsys, monkeypatch):
     assert main([str(tmp_path / "job")]) == 0
     said = capsys.readouterr()
     assert f"snapconv ranks {tmp_path / 'job'}" in said.err
-    assert "rank 2: +9.00 MiB activation at leak.py:7; its group has none" in said.out
+    assert "rank 2: +9.00 MiB activation at leak.py:7 (none in its group)" in said.out
     assert f"next: snapconv tree {tmp_path / 'job' / 'rank2.pickle'}" in said.out
     assert sorted(default_cache().rglob("*.json"))
 

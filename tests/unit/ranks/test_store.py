@@ -93,7 +93,7 @@ def test_a_job_in_a_store_is_read_and_a_second_run_reads_what_is_new(store, read
         assert f"s3://runs/job/rank{rank}.capture/snapshot.pickle" in errors[rank]
         assert tempfile.gettempdir() not in errors[rank]
     assert [one.sentence for one in report.findings] == [
-        "rank 42: +9.00 MiB activation at leak.py:7; its group has none"
+        "rank 42: +9.00 MiB activation at leak.py:7 (none in its group)"
     ]
     assert not list(Path(tempfile.gettempdir()).glob("snapconv-ranks-*"))
 

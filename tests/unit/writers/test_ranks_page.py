@@ -54,7 +54,7 @@ def test_every_rank_has_a_line_whose_bar_is_as_long_as_its_peak(page):
     assert lengths[:2] == [pytest.approx(210, abs=0.2)] * 2  # 14 of 28 MiB, of 420 pixels
     assert lengths[3] == pytest.approx(420, abs=0.2)
     assert len(lengths) == 4
-    assert "rank 3: +14.00 MiB activation at leak.py:7; its group has none" in page.text
+    assert "rank 3: +14.00 MiB activation at leak.py:7 (none in its group)" in page.text
 
 
 def test_names_are_text_and_nothing_runs_or_is_loaded(page):

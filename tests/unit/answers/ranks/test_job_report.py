@@ -51,21 +51,21 @@ def test_a_rank_with_memory_that_its_group_does_not_have_is_named_with_the_line(
     odd = device(weight=(NET, 20), activation=(NET, 10), optimizer_state=(OPTIM, 19))
     files = [rank(number, odd if number == 37 else None) for number in range(64)]
     (found,) = report_job(files).of_kind(Kind.OUTLIER)
-    assert found.sentence == "rank 37: +19.00 GiB optimizer_state at optim.py:88; its group has none"
+    assert found.sentence == "rank 37: +19.00 GiB optimizer_state at optim.py:88 (none in its group)"
     assert (found.rank, found.n_bytes, found.file) == (37, 19 * GIB, "rank37.pickle")
 
 
 def test_a_rank_with_more_of_what_its_group_has_is_compared_with_the_median():
     odd = device(weight=(NET, 20), activation=(NET, 16))
     assert sentences([*map(rank, range(7)), rank(7, odd)], Kind.OUTLIER) == [
-        "rank 7: +6.00 GiB activation at net.py:35; the median of its group is 10.00 GiB"
+        "rank 7: +6.00 GiB activation at net.py:35 (group median 10.00 GiB)"
     ]
 
 
 def test_a_rank_that_lacks_what_its_group_has_differs_too():
     odd = device(weight=(NET, 20))
     assert sentences([*map(rank, range(7)), rank(7, odd)], Kind.OUTLIER) == [
-        "rank 7: −10.00 GiB activation at net.py:35; the median of its group is 10.00 GiB"
+        "rank 7: −10.00 GiB activation at net.py:35 (group median 10.00 GiB)"
     ]
 
 

@@ -64,7 +64,7 @@ def test_a_failed_request_gives_the_capacity(tried_on):
     builder = two_segments().oom(22 * MIB, device_free=10 * MIB)
     found = tried_on(builder, Request(("expandable_segments:True",)))
     assert found.capacity == 50 * MIB
-    assert found.capacity_from == "what torch had when event 6 failed"
+    assert found.capacity_from == "as torch had when event 6 failed"
     assert [one.outcome.ran_out is None for one in found.tried] == [False, False]
     # 36 MiB of blocks and 22 fit into three pages of 20 MiB; another segment of 22 MiB does not fit.
     found = tried_on(builder, Request(("expandable_segments:True",), capacity=60 * MIB))

@@ -88,7 +88,7 @@ def test_without_iterations_what_was_never_freed_is_shown_by_when_it_was_made():
         "      200.00 MiB  keep.py:5 in keep: 100 allocations",
         "  stopped growing",
         "       64.00 MiB  main.py:5 in main: 1 allocation, the last at event 5",
-        "  made in the last 12 % of the trace: may be freed yet",
+        "  made in the last 12 % of the trace: may still be freed",
         "        1.00 MiB  no stack recorded: 2 allocations",
         "  growth per iteration is unknown: too few",
     ]
