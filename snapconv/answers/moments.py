@@ -85,7 +85,8 @@ def find_moment(analysis: DeviceAnalysis, question: MomentQuestion) -> FoundMome
     """Find the event that is meant on a device; raises InputError where it has none, with what it has."""
     replay, kind = analysis.replay, question.kind
     if kind is MomentKind.PEAK:
-        return FoundMoment(analysis.peak_event, "the peak")
+        words = "the peak" if len(analysis.device.events) else "the dump"
+        return FoundMoment(analysis.peak_event, words)
     if kind is MomentKind.START:
         return FoundMoment(-1, "the start of the trace")
     if kind is MomentKind.END:

@@ -48,7 +48,7 @@ def decide_history(snapshot: Snapshot, device: DeviceSnapshot, replay: Replay) -
 def _decide(device: DeviceSnapshot, replay: Replay) -> History:
     n_events = len(device.events)
     if not n_events:
-        return History(Verdict.NO_TRACE, "the file has no events: only the memory at the dump is known")
+        return History(Verdict.NO_TRACE, "only the memory at the dump is known")
     before = _what_was_there(replay)
     proof = _proof_of_loss(device)
     if proof:

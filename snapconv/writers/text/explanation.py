@@ -15,6 +15,7 @@ from snapconv.answers.explanation import (
 from snapconv.classification.categories import NO_RULE
 from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK
 from snapconv.units import counted, device_name, format_bytes, format_duration_us
+from snapconv.writers.text.moment import pool_shown
 
 _LABEL_WIDTH = 12
 _MANY = 20
@@ -71,8 +72,7 @@ def _place(place: Place) -> str:
     else:
         freed = "" if segment.freed_event is None else f", given back at event {segment.freed_event}"
         where = f"segment {segment.address} of {format_bytes(segment.total_bytes)}{freed}"
-    pool = "pool not known" if place.pool is None else f"pool {place.pool}"
-    return f"{where}; {pool}; stream {place.stream}"
+    return f"{where}; {pool_shown(place.pool)}; stream {place.stream}"
 
 
 def _lifetime_lines(lifetime: Lifetime) -> Iterator[str]:

@@ -22,7 +22,8 @@ _MAY_BE_NOTHING = {"private_bytes"}
 
 def fragmentation_lines(found: Fragmentation) -> Iterator[str]:
     """Show the memory that is reserved and not in use."""
-    columns = found.moments
+    has_trace = any(column.event is not None for column in found.moments)
+    columns = found.moments if has_trace else found.moments[:1]
     first = columns[0]
     free, reserved = format_bytes(first.free_bytes), format_bytes(first.reserved_bytes)
     yield f"{device_name(found.device)}  {free} of {reserved} reserved are free at {first.moment}"

@@ -15,8 +15,7 @@ OUTSIDE = "outside PyTorch (CUDA context, libraries)"
 def moment_lines(state: MomentState) -> Iterator[str]:
     """Write the memory at a moment, line by line."""
     allocated = state.allocated_bytes
-    moment = f"{state.moment}," if state.n_events else "memory at the dump:"
-    yield f"{device_name(state.device)}  {moment} {place_of(state)}"
+    yield f"{device_name(state.device)}  {state.moment}, {place_of(state)}"
     reserved = format_bytes(state.reserved_bytes)
     yield f"  allocated {format_bytes(allocated)} ({allocated} bytes), reserved {reserved}"
     pending = state.active_bytes - allocated
@@ -54,7 +53,7 @@ def without_lines(state: MomentState) -> list[tuple[int, str]]:
 def place_of(state: MomentState) -> str:
     """Where in the trace the moment is: its event, its iteration and its phase."""
     if state.event is None:
-        return "before the first event" if state.n_events else "the file has no events"
+        return "before the first event" if state.n_events else "in a file without events"
     phase = "" if state.phase in (None, "unknown") else f", {state.phase}"
     return f"after event {state.event} of {state.n_events}: iteration {state.iteration}{phase}"
 
