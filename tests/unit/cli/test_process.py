@@ -37,10 +37,19 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def start(*argv, env=None, **streams):
+# Progress is shown of what takes half a second; of these files nothing does.
+AT_ONCE = """
+import sys
+from snapconv.cli import app, terminal
+terminal._WORTH_A_BAR_S = 0
+sys.exit(app.main(sys.argv[1:]))
+"""
+
+
+def start(*argv, env=None, program=("-m", "snapconv"), **streams):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUTF8": "1", "TERM": "xterm", **(env or {})}
     warnings = ("-W", "error", "-W", "ignore::ResourceWarning")  # Ctrl-C may hit between open and with
-    command = [sys.executable, *warnings, "-m", "snapconv", *argv]
+    command = [sys.executable, *warnings, *program, *argv]
     return subprocess.Popen(command, env=environment, **streams)
 
 
@@ -55,11 +64,11 @@ def run(*argv, **options):
     return Done(process.returncode, (out or b"").decode(), (err or b"").decode())
 
 
-def run_with_terminal(*argv):
+def run_with_terminal(*argv, **options):
     """Run it with stderr on a terminal and stdout in a pipe."""
     ours, theirs = pty.openpty()
     said = bytearray()
-    with start(*argv, stdout=subprocess.PIPE, stderr=theirs) as process:
+    with start(*argv, stdout=subprocess.PIPE, stderr=theirs, **options) as process:
         os.close(theirs)
         # Linux ends a terminal that nobody else holds with an error instead of an empty read.
         with suppress(OSError):
@@ -84,7 +93,7 @@ def test_a_pipe_gets_no_bar_and_no_control_characters(folder, argv):
 
 @pytest.mark.parametrize("argv", COMMANDS, ids=lambda argv: argv[0])
 def test_a_terminal_gets_a_bar_on_stderr_only(folder, argv):
-    done = run_with_terminal(*argv)
+    done = run_with_terminal(*argv, program=("-c", AT_ONCE))
     assert done.code == 0
     assert "\x1b[" in done.err
     assert done.out.replace("\n", "").isprintable()
@@ -92,12 +101,17 @@ def test_a_terminal_gets_a_bar_on_stderr_only(folder, argv):
 
 
 def test_the_bar_does_not_break_the_json(folder):
-    done = run_with_terminal("to-sqlite", "run.pickle", "--json")
+    done = run_with_terminal("to-sqlite", "run.pickle", "--json", program=("-c", AT_ONCE))
     assert json.loads(done.out)["reports"][0]["device"] == 0
 
 
+def test_what_takes_no_time_shows_no_bar(folder):
+    assert "\x1b[" not in run_with_terminal("info", "run.pickle").err
+
+
 def test_quiet_shows_no_bar_either(folder):
-    assert run_with_terminal("to-sqlite", "run.pickle", "-q") == Done(0, "", "")
+    done = run_with_terminal("to-sqlite", "run.pickle", "-q", program=("-c", AT_ONCE))
+    assert done == Done(0, "", "")
 
 
 @pytest.fixture
