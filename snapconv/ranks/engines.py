@@ -222,6 +222,13 @@ def dask_setup(_worker: object) -> None:
     _end_at_once()
 
 
+_LOCAL = {
+    "distributed.scheduler.allowed-failures": 0,
+    "distributed.scheduler.http.routes": [],
+    "distributed.worker.http.routes": [],
+}
+
+
 def local_dask_engine(n_workers: int, memory_bytes: int) -> Engine:
     """Return an engine of Dask's workers on this machine, which nobody else reaches.
 
@@ -232,7 +239,7 @@ def local_dask_engine(n_workers: int, memory_bytes: int) -> Engine:
     from distributed.security import Security
 
     def make(parts: ExitStack) -> Executor:
-        parts.enter_context(_dask_settings({"distributed.scheduler.allowed-failures": 0}))
+        parts.enter_context(_dask_settings(_LOCAL))
         cluster = parts.enter_context(
             LocalCluster(
                 n_workers=n_workers,
@@ -240,6 +247,8 @@ def local_dask_engine(n_workers: int, memory_bytes: int) -> Engine:
                 processes=True,
                 host="127.0.0.1",
                 dashboard_address=None,
+                # Its HTTP server starts all the same: on any free port of that address, and without pages.
+                scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},
                 memory_limit=memory_bytes,
                 security=Security.temporary(),
                 silence_logs=CRITICAL,
