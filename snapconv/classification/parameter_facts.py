@@ -80,6 +80,12 @@ LINES: tuple[LineFact, ...] = (
         "kept, and copied from every parameter before the first backward: a second model",
         lambda line: line.is_kept and line.is_copy and line.comes_first and line.factor == 1,
     ),
+    LineFact(
+        Category.TEMPORARY,
+        "made-for-every-parameter-and-freed",
+        "one for every parameter, and freed before the next forward: a step that is written by hand",
+        lambda line: not line.is_kept and not line.reaches_forward,
+    ),
 )
 
 
