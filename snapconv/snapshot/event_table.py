@@ -287,18 +287,20 @@ class CompiledTraceReader:
 
     def _start(self, trace: CompiledTrace) -> None:
         objects = trace.events.objects
+        # Not self: the cycle would keep all of it, in a command that runs without the collector.
+        stacks, texts, pools = self._stacks, self._texts, self._pools
 
         def stack(core_id: int) -> int:
             frames = [] if core_id == EMPTY_LIST_ID else objects[core_id]
-            return self._stacks.id(frames, str(core_id))
+            return stacks.id(frames, str(core_id))
 
         def pool(core_id: int) -> int:
-            ids = pool_column([{"pool_id": objects[core_id]}], "pool_id", self._pools, path=str)
+            ids = pool_column([{"pool_id": objects[core_id]}], "pool_id", pools, path=str)
             return -1 if ids is None else int(ids[0])
 
         new_ids: dict[str, Callable[[int], int]] = {
             "frames": stack,
-            "text": lambda core_id: self._texts.id(objects[core_id]),
+            "text": lambda core_id: texts.id(objects[core_id]),
             "pool": pool,
         }
         self._ids = {kind: _Ids(len(objects), new_id) for kind, new_id in new_ids.items()}

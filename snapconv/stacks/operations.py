@@ -53,19 +53,22 @@ NO_OPERATION = StackOperation(UNNAMED, "no known frame")
 
 @dataclass(frozen=True, slots=True)
 class StackOperations:
-    """The operations of all stacks: each once in ``numbers``, NO_OPERATION first; ``ids`` by stack id.
+    """The operations of all stacks: each once in ``found``, NO_OPERATION first; ``ids`` by stack id.
 
-    ``names`` are distinct, UNNAMED first; ``name_ids`` has a position in them for each of ``numbers``.
+    ``names`` are distinct, UNNAMED first; ``name_ids`` has a position in them for each that was found.
+    ``number_of`` and ``number_of_name`` have the positions.
     """
 
-    numbers: Mapping[StackOperation, int]
+    found: tuple[StackOperation, ...]
     ids: Int32Column
-    names: Mapping[str, int]
+    names: tuple[str, ...]
     name_ids: Int32Column
+    number_of: Mapping[StackOperation, int]
+    number_of_name: Mapping[str, int]
 
     def of(self, stack_id: int) -> StackOperation:
         """Return the operation of one stack."""
-        return list(self.numbers)[int(self.ids[stack_id])]
+        return self.found[int(self.ids[stack_id])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,7 @@ def infer_operations(stacks: StackTable) -> StackOperations:
         ids[stack_id] = known.setdefault(found, len(known))
     names: dict[str, int] = {}
     name_ids = np.array([names.setdefault(operation.name, len(names)) for operation in known], np.int32)
-    return read_only(StackOperations(known, ids, names, name_ids))
+    return read_only(StackOperations(tuple(known), ids, tuple(names), name_ids, known, names))
 
 
 def name_of_node(stacks: StackTable, stack_id: int) -> str:

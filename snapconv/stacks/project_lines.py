@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import TypeVar
 
 from snapconv.snapshot.stack_table import StackTable
@@ -63,7 +63,7 @@ class ProjectLines:
         self._project = project
         self._chosen = chosen
         self._known: dict[int, tuple[SourceLine, ...]] = {}
-        self._line = cache(self._make_line)
+        self._line = cache(partial(_line_of, stacks, project))
         self.n_cut_stacks = 0
 
     def of(self, stack_id: int) -> tuple[SourceLine, ...]:
@@ -95,9 +95,10 @@ class ProjectLines:
         """Return the line of a frame; None where it is not the project's."""
         return self._line(frame) if self._project.is_project[frame] else None
 
-    def _make_line(self, frame: int) -> SourceLine:
-        frames = self._stacks.frames
-        return SourceLine(self._project.relative_paths[frame], int(frames.lines[frame]), frames.names[frame])
+
+def _line_of(stacks: StackTable, project: Project, frame: int) -> SourceLine:
+    frames = stacks.frames
+    return SourceLine(project.relative_paths[frame], int(frames.lines[frame]), frames.names[frame])
 
 
 def both_ends(items: Sequence[_Item], n_of_an_end: int) -> Sequence[_Item]:

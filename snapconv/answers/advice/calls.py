@@ -1,6 +1,7 @@
 """Calls of source lines in a trace: the Python frames of stacks, and when the call of a line began."""
 
-from functools import cache
+from collections.abc import Callable
+from functools import cache, cached_property
 
 import numpy as np
 
@@ -20,12 +21,16 @@ class LineCalls:
     def __init__(self, analysis: DeviceAnalysis) -> None:
         self._stacks, self._events = analysis.snapshot.stacks, analysis.device.events
         self._files = self._stacks.frames.filenames  # looked at as they are needed: a file has many devices
-        self._with_frame = stacks_by_frame(self._stacks)
         self.is_alloc = has_code(self._events.action, Action.ALLOC)
         self.n_allocs = np.cumsum(self.is_alloc, dtype=np.int64)
         self.alloc_events = np.flatnonzero(self.is_alloc)
         self.path = cache(self._path)
         self.is_within = cache(self._is_within)
+
+    @cached_property
+    def _with_frame(self) -> Callable[[int], Int64Column]:
+        """The stacks of a frame; made when it is needed, as a file may have many devices."""
+        return stacks_by_frame(self._stacks)
 
     def _path(self, stack: int) -> tuple[int, ...]:
         """Return the Python frames of a stack, the outermost first."""
