@@ -40,20 +40,21 @@ def by_processes(job):
 
 
 def listening():
-    """The addresses on which this process and its children listen."""
+    """Where this process and its children listen: address and port."""
     this = psutil.Process()
     every = [
         one for process in (this, *this.children(recursive=True)) for one in process.net_connections("inet")
     ]
-    return {one.laddr.ip for one in every if one.status == psutil.CONN_LISTEN}
+    return {tuple(one.laddr) for one in every if one.status == psutil.CONN_LISTEN}
 
 
 def test_workers_that_are_killed_in_mid_run_cost_nothing_and_nobody_else_can_connect(job, by_processes):
     killed, addresses = [], set()
+    before = listening()  # servers of other tests
 
     def kill_some(n_done, *_):
         if n_done == 1:
-            addresses.update(listening())
+            addresses.update(ip for ip, _port in listening() - before)
         if n_done in (10, 40):
             worker = multiprocessing.active_children()[0]
             worker.kill()
