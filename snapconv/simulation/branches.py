@@ -40,11 +40,10 @@ class Branches:
 
     def decide(self, likelihood: float) -> Decision:
         """Decide a truth value that the program's present line reads; ``likelihood`` is that it is True."""
-        frame = _reading_frame()
-        found = None if frame is None else _statement(frame)
-        if found is None or frame is None:
+        found = _deciding(_reading_frame())
+        if found is None:
             return Decision(likelihood > 0.5)
-        statement, is_plain, block = found
+        frame, statement, is_plain, block = found
         if likelihood in (0, 1):
             return Decision(likelihood == 1)
         key = (frame.f_code.co_filename, statement.lineno)
@@ -77,6 +76,24 @@ def _reading_frame() -> FrameType | None:
         filename = frame.f_code.co_filename
         if not is_ours(filename) and not filename.endswith(_PLUMBING):
             return frame
+        frame = frame.f_back
+    return None
+
+
+def _deciding(frame: FrameType | None) -> tuple[FrameType, Any, bool, list[ast.stmt]] | None:
+    """Find the statement that a value decides, and its frame: the caller's, of a function that returns it."""
+    is_returned_plain = True
+    while frame is not None:
+        if found := _statement(frame):
+            statement, is_plain, block = found
+            return frame, statement, is_plain == is_returned_plain, block
+        line, column = _position(frame)
+        tree = _tree(frame.f_code.co_filename)
+        returns = (node for node in ast.walk(tree) if isinstance(node, ast.Return)) if tree else ()
+        value = next((node.value for node in returns if node.value and _spans(node, line, column)), None)
+        if value is None:
+            return None
+        is_returned_plain = is_returned_plain == _is_plain(value, line, column)
         frame = frame.f_back
     return None
 

@@ -155,6 +155,19 @@ def test_nothing_may_be_too_low_where_nothing_was_left_out(x, simulation):
     assert "too low" not in note.message
 
 
+def test_a_value_that_a_function_returns_decides_where_it_is_called(x):
+    def is_fine():
+        return bool(x.isfinite().all())
+
+    def is_bad():
+        return not bool((x * 3 > x.sum()).all())
+
+    if not is_fine():
+        raise ValueError
+    if is_bad():
+        raise ValueError
+
+
 def test_a_check_within_torch_is_passed(x):
     torch.distributions.Normal(x, x.abs() + 1, validate_args=True)
     torch.nn.functional.one_hot(x.argmax(-1), 200)
