@@ -10,6 +10,7 @@ keeps the result in operations.json, which docs/reference/operations.md shows.
 
 import argparse
 import json
+import os
 import sys
 import types
 import unittest
@@ -20,6 +21,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -37,7 +39,11 @@ NUMBER_BYTES = 16
 def operations() -> list[Any]:
     """List torch's operations with their samples."""
     sys.modules.setdefault("expecttest", _UNNEEDED)
-    from torch.testing._internal.common_methods_invocations import op_db
+    with patch.dict(os.environ):
+        # torch's module of tests reads the allocator's settings, and fails for an empty text.
+        for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
+            os.environ.pop(name, None)
+        from torch.testing._internal.common_methods_invocations import op_db
 
     return list(op_db)
 
