@@ -118,7 +118,7 @@ def likely_words(block_bytes: int, likely_bytes: int) -> str:
 
 
 def codes_with_likely(found: Classification) -> Int64Column:
-    """Return a code for every allocation's category that tells what is likely from what is certain."""
+    """Return a code for every allocation's category that separates what is likely from what is certain."""
     return 2 * found.category.astype(np.int64) + found.is_likely
 
 

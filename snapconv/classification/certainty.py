@@ -36,7 +36,7 @@ class Regime(IntEnum):
 
 
 # How often what hypotheses state is right, by what is known: measured on 207 recordings in all cuts, all seen
-# by the authors; a line between the points. Without a trace nothing tells a dump at a peak from one at rest.
+# by the authors; a line between the points. Without a trace a dump at a peak looks like one at rest.
 _STATED = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
 _RIGHT = {
     Regime.PARAMETERS: (0.60, 0.65, 0.70, 0.75, 0.86, 0.91, 0.97, 0.99),

@@ -305,10 +305,13 @@ class _Reading:
         )
 
     def _count_unknown(self, traces: Iterable[Trace]) -> None:
-        """Take over what the compiled core has counted, of all traces at once."""
+        """Take over what the compiled core has counted, of all traces at once, when they are read."""
         events = next((trace.events for trace in traces if isinstance(trace, CompiledTrace)), None)
-        for is_action, text, n in events.unknown if events else ():
+        if events is None:
+            return
+        for is_action, text, n in events.unknown:
             (self.unknown_actions if is_action else self.unknown_keys)[shown(text)] += n
+        events.drop_objects()
 
     def _in_order(self, events: EventTable, device: int) -> EventTable:
         """Undo the shuffling of a ring buffer whose size was changed while it was full."""

@@ -1,7 +1,7 @@
 """Calls of source lines in a trace: the Python frames of stacks, and when the call of a line began."""
 
 from collections.abc import Callable
-from functools import cache, cached_property
+from functools import cached_property
 
 import numpy as np
 
@@ -24,30 +24,34 @@ class LineCalls:
         self.is_alloc = has_code(self._events.action, Action.ALLOC)
         self.n_allocs = np.cumsum(self.is_alloc, dtype=np.int64)
         self.alloc_events = np.flatnonzero(self.is_alloc)
-        self.path = cache(self._path)
-        self.is_within = cache(self._is_within)
+        self._paths: dict[int, tuple[int, ...]] = {}
+        self._marks: dict[tuple[int, ...], BoolColumn] = {}
 
     @cached_property
     def _with_frame(self) -> Callable[[int], Int64Column]:
         """The stacks of a frame; made when it is needed, as a file may have many devices."""
         return stacks_by_frame(self._stacks)
 
-    def _path(self, stack: int) -> tuple[int, ...]:
+    def path(self, stack: int) -> tuple[int, ...]:
         """Return the Python frames of a stack, the outermost first."""
-        frames = self._stacks.frames_of(stack)[::-1].tolist()
-        return tuple(frame for frame in frames if is_python(self._files[frame]))
+        if stack not in self._paths:
+            frames = self._stacks.frames_of(stack)[::-1].tolist()
+            self._paths[stack] = tuple(frame for frame in frames if is_python(self._files[frame]))
+        return self._paths[stack]
 
     def is_module_call(self, frame: int) -> bool:
         """Return whether a frame calls a module's forward."""
         return normal(self._files[frame]).endswith(_MODULE_FILE)
 
-    def _is_within(self, path: tuple[int, ...]) -> BoolColumn:
+    def is_within(self, path: tuple[int, ...]) -> BoolColumn:
         """Mark the stacks that begin with a path, and those that were not recorded (at the end: of none)."""
-        marks = np.zeros(len(self._stacks) + 1, np.bool_)
-        marks[-1] = True
-        for stack in self._with_frame(path[-1]).tolist():
-            marks[stack] = self.path(stack)[: len(path)] == path
-        return marks
+        if path not in self._marks:
+            marks = np.zeros(len(self._stacks) + 1, np.bool_)
+            marks[-1] = True
+            for stack in self._with_frame(path[-1]).tolist():
+                marks[stack] = self.path(stack)[: len(path)] == path
+            self._marks[path] = marks
+        return self._marks[path]
 
     def began(self, path: tuple[int, ...], event: int) -> int:
         """Return the first event of the unbroken run of a path's events that an event ends."""

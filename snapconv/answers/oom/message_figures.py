@@ -67,7 +67,7 @@ class OomMessage:
 
     ``allocated_bytes`` is what tensors hold; ``private_pool_bytes`` are free blocks of private pools, which
     torch counts as allocated in its text. ``metal_bytes`` is Metal memory outside torch's allocator (MPS).
-    ``process_bytes`` is all that this process has on the device; where torch cannot tell which process it is
+    ``process_bytes`` is all that this process has on the device; where torch does not know its own process
     (in a container), all are in ``other_processes``, by their numbers.
     """
 

@@ -74,7 +74,7 @@ WORDS = (
     (
         squeezed("would exceed per_process_memory_fraction"),
         OomCause.LIMIT,
-        "stopped by per_process_memory_fraction, before the device was asked",
+        "stopped by per_process_memory_fraction, before the driver was called",
         NEXT_STEPS[OomCause.LIMIT],
     ),
     (

@@ -16,7 +16,7 @@ from snapconv.answers.ranks.rank_file import Coordinates, LineKey, RankDevice, R
 from snapconv.mesh import STAGES
 from snapconv.units import counted, format_bytes
 
-# Of two ranks nobody knows which is the odd one.
+# Where two ranks differ, either may be the outlier.
 LEAST_RANKS = 3
 # A difference counts from this many robust standard deviations on, and from this share of the group's peak.
 _DEVIATIONS, _LEAST_SHARE = 5.0, 0.02

@@ -86,8 +86,12 @@ class CompiledEvents:
     """
 
     columns: Mapping[str, NDArray[Any] | None]
-    objects: Mapping[int, Any]
+    objects: dict[int, Any]
     unknown: tuple[tuple[bool, str, int], ...]
+
+    def drop_objects(self) -> None:
+        """Free the raw values when all traces are read: they hold the traces, and these would hold them."""
+        self.objects.clear()
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,4 +34,5 @@ def test_stacks_are_looked_at_once_for_all_devices_of_a_file(tmp_path, monkeypat
     session = load(path)
     assert len(session.devices) == 5
     assert {device.operations for device in session.devices} == {("unknown", "other")}
+    assert len({id(device.operations) for device in session.devices}) == 1
     assert len(looked_at) == len(session.snapshot.stacks)
