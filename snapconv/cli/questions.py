@@ -25,6 +25,7 @@ from snapconv.cli.arguments import (
 from snapconv.cli.terminal import progress_bar
 from snapconv.errors import InputError
 from snapconv.files import open_input
+from snapconv.units import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -83,7 +84,7 @@ _Message = Annotated[
         readable=False,
     ),
 ]
-_NoReplay = Annotated[bool, typer.Option("--no-replay", help="Do not try what would have served it.")]
+_NoReplay = Annotated[bool, typer.Option("--no-replay", help="Do not try what would have helped.")]
 _Thorough = Annotated[
     bool, typer.Option("--thorough", help="Replay the whole trace, and not the last 100000 events.")
 ]
@@ -232,7 +233,10 @@ def _end_of(log: Path) -> bytes:
     except InputError as error:
         raise InputError(f"{log}: {error}; - is the standard input") from error
     except OSError as error:
-        raise InputError(f"{log}: cannot be read: {error.strerror}") from error
+        raise InputError(
+            f"{shown(str(log))}: cannot be read: {error.strerror}; --message takes a file: "
+            "to give a text, pipe it into `snapconv oom --message -`"
+        ) from error
 
 
 @question

@@ -198,7 +198,7 @@ def _find_returns(events: EventTable, replayed: Replay, stacks: StackTable) -> _
 
     A malloc that finds the device full gives segments back, and then gets new memory or fails. So it was
     the program where something else follows; where a stack says so (stacks of all events have the name);
-    where one of the segments would have served the malloc; and where the device had more at another time
+    where one of the segments would have fitted the malloc; and where the device had more at another time
     than would have been needed, unless garbage was collected.
     """
     action, settings = events.action, replayed.rules.settings

@@ -19,7 +19,7 @@ _NOT_IN_FILE = "outside PyTorch (CUDA context, libraries, other processes)"
 
 
 def oom_lines(found: OutOfMemory, remedies: Remedies | None) -> Iterator[str]:
-    """Why a request failed and what would have served it, on one screen."""
+    """Why a request failed and what would have helped, on one screen."""
     yield f"{device_name(found.state.device)}  {_heading(found)}"
     if found.verdict:
         yield from verdict_lines(found.verdict)

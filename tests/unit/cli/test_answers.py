@@ -119,7 +119,7 @@ def test_torchs_own_message_is_explained_from_a_log_and_from_a_pipe(tmp_path, sn
     [
         (["oom"], 2, "give a SNAPSHOT, or --message LOG"),
         (["oom", "FILE", "--message", "LOG"], 2, "give a SNAPSHOT, or --message LOG"),
-        (["oom", "--message", "LOG"], 3, "cannot be read"),
+        (["oom", "--message", "LOG"], 3, "pipe it into `snapconv oom --message -`"),
         (["oom", "--message", "FILE"], 3, "no out-of-memory message"),
         (["oom", "FILE", "--device-total", "80"], 2, "such as 24GiB"),
         (["oom", "FILE", "--number", "2"], 3, "no failed allocation 2; it has 1 failed allocation"),
