@@ -36,7 +36,6 @@ _ONLY_OURS = (
     "--simulate",
     "--no-compute",
     "--cublas-workspace",
-    "--random-weights",
     "--stop",
     "--stacks",
     "--max-entries",

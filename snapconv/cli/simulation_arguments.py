@@ -47,14 +47,6 @@ _CublasWorkspace = Annotated[
         "--cublas-workspace", help="With --simulate: add the workspace that cuBLAS keeps by default."
     ),
 ]
-_RandomWeights = Annotated[
-    bool,
-    typer.Option(
-        "--random-weights",
-        help="With --simulate: where `from_pretrained` finds no weights, build the model from its "
-        "configuration.",
-    ),
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +58,6 @@ class Simulated:
     routing: _Routing = "balanced"
     capacity: _Capacity = None
     cublas_workspace: _CublasWorkspace = False
-    random_weights: _RandomWeights = False
 
 
 def simulation_options(given_options: Simulated, device: int | None = None) -> "SimulationOptions | None":
@@ -79,7 +70,6 @@ def simulation_options(given_options: Simulated, device: int | None = None) -> "
         "--routing": given_options.routing != "balanced",
         "--capacity": capacity,
         "--cublas-workspace": given_options.cublas_workspace,
-        "--random-weights": given_options.random_weights,
     }
     if not given_options.simulate:
         for name, value in given.items():
@@ -99,7 +89,6 @@ def simulation_options(given_options: Simulated, device: int | None = None) -> "
         routing=given_options.routing,
         capacity_bytes=capacity_bytes,
         cublas_workspace=given_options.cublas_workspace,
-        random_weights=given_options.random_weights,
         n_devices=(_local_rank() if device is None else device) + 1,
     )
 

@@ -24,7 +24,6 @@ from snapconv.simulation.factories import (
     patch_factories,
     patch_legacy_types,
     patch_wrappers,
-    random_weights,
 )
 from snapconv.simulation.history import patch_annotations
 from snapconv.simulation.kernels import Kernels, add_gpu_choices, patch_autocast, patch_grouping
@@ -143,8 +142,6 @@ def _patched(options: SimulationOptions) -> Iterator[Parts]:
         if not options.compute:
             files = UnwrittenFiles(tracker)
             stack.enter_context(unwritten_files(files, patches))
-        if options.random_weights:
-            stack.enter_context(random_weights(machine.notes, patches))
         handle: Handler = tracker.handle
         if Feature.SIMULATED_GROUPS in features:
             handle = with_collectives(handle)

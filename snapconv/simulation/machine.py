@@ -35,15 +35,13 @@ class SimulationOptions:
     ``compute`` False evaluates shapes only: no values, next to no memory or time. ``capacity_bytes``
     None reports 80 GiB and never runs out; a number makes the allocator run out there, as a GPU of
     that much usable memory would. ``cublas_workspace`` adds the workspace that cuBLAS gets at its first
-    use per device and stream. ``random_weights`` builds a library's model from its configuration where its
-    weights are not at hand. ``n_devices`` is how many devices the script sees. ``routing`` is how indices
-    that are not computed are assumed: "balanced" or "worst".
+    use per device and stream. ``n_devices`` is how many devices the script sees.
+    ``routing`` is how indices that are not computed are assumed: "balanced" or "worst".
     """
 
     compute: bool = True
     capacity_bytes: int | None = None
     cublas_workspace: bool = False
-    random_weights: bool = False
     n_devices: int = 1
     routing: Literal["balanced", "worst"] = "balanced"
 

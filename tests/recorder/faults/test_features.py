@@ -211,7 +211,6 @@ def test_everything_that_is_replaced_stands_in_the_table():
                     replaced |= {text: path.name for text in texts if isinstance(text, str)}
     assert len(replaced) > 30
     foreign = {
-        "from_pretrained", "load_pretrained",  # of other libraries, by random_weights
         "save_file", "load_file", "safe_open",  # of safetensors
         "_bootstrap_inner", "open",  # of Python
     }  # fmt: skip

@@ -1,6 +1,5 @@
-"""Weights from files: by their headers where nothing is computed, at random where there are none."""
+"""Weights from files: by their headers where nothing is computed."""
 
-import importlib
 import os
 import sys
 from pathlib import Path
@@ -90,102 +89,6 @@ def test_a_default_device_that_is_not_simulated_has_its_effect_too():
     with simulated(), torch.device("meta"):
         made = (torch.tensor([1.0]), torch.as_tensor([1.0]), torch.zeros(1))
         assert [tensor.device.type for tensor in made] == ["meta"] * 3
-
-
-# --- random weights
-
-TRANSFORMERS = """
-import torch
-
-class Configuration:
-    width = 16
-
-    def to_dict(self):
-        return {}
-
-    @classmethod
-    def from_pretrained(cls, name, **where):
-        if name == "unknown":
-            raise OSError("no configuration")
-        return cls()
-
-class PreTrainedModel(torch.nn.Module):
-    config_class = Configuration
-
-    def __init__(self, config):
-        super().__init__()
-        self.layer = torch.nn.Linear(config.width, 4)
-
-    @classmethod
-    def from_pretrained(cls, name, *args, config=None, state_dict=None, **kwargs):
-        if name == "broken":
-            raise ValueError("a size that does not fit")
-        if name != "here" and state_dict is None:
-            raise OSError("no weights")
-        return cls(config or Configuration())
-"""
-
-
-@pytest.fixture
-def library(tmp_path, monkeypatch):
-    """Something with the interface of transformers, as far as it is used here."""
-    (tmp_path / "transformers").mkdir()
-    (tmp_path / "transformers" / "__init__.py").write_text("")
-    (tmp_path / "transformers" / "modeling_utils.py").write_text(TRANSFORMERS)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    before = {name: module for name, module in sys.modules.items() if name.startswith("transformers")}
-    for name in before:
-        monkeypatch.delitem(sys.modules, name)
-    yield lambda: importlib.import_module("transformers.modeling_utils").PreTrainedModel
-    for name in [name for name in sys.modules if name.startswith("transformers")]:
-        del sys.modules[name]
-    sys.modules.update(before)
-
-
-@pytest.fixture
-def simulation():
-    with simulated(SimulationOptions(random_weights=True)) as running:
-        yield running
-
-
-def test_a_model_without_weights_is_built_from_its_configuration_and_noted(library, simulation):
-    model = library().from_pretrained("absent")
-    assert model.layer.weight.shape == (4, 16)
-    library().from_pretrained("another")
-    [note] = simulation.notes()
-    assert note.slug == "random-weights"
-    assert "absent, another" in note.message
-
-
-def test_a_model_with_weights_is_loaded_and_not_noted(library, simulation):
-    library().from_pretrained("here")
-    assert simulation.notes() == ()
-
-
-@pytest.mark.parametrize(
-    ("name", "kind", "said"),
-    [("unknown", OSError, "no weights"), ("broken", ValueError, "a size that does not fit")],
-    ids=["no configuration", "another fault"],
-)
-def test_any_other_error_is_the_librarys_own(library, simulation, name, kind, said):
-    with pytest.raises(kind, match=said):
-        library().from_pretrained(name)
-    assert simulation.notes() == ()
-
-
-def test_without_the_option_the_error_stays(library):
-    with simulated(), pytest.raises(OSError, match="no weights"):
-        library().from_pretrained("absent")
-
-
-def test_afterwards_the_library_is_as_it_was(library):
-    with simulated(SimulationOptions(random_weights=True)):
-        library().from_pretrained("absent")
-    with pytest.raises(OSError, match="no weights"):
-        library().from_pretrained("absent")
-
-
-# --- the libraries themselves, where they are installed
 
 
 @pytest.mark.parametrize("options", [SimulationOptions(), ONLY_SHAPES], ids=["computed", "shapes"])
