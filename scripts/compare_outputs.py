@@ -70,11 +70,8 @@ _WRITERS = (
     "to-sqlite FILE -o OUT.sqlite --extended",
     "to-sqlite FILE -o OUT.sqlite --extended --json",
     "view FILE -o OUT.html",
-    *(
-        f"export FILE --format {name} -o OUT"
-        for name in ("perfetto", "chrome", "speedscope", "folded", "pprof")
-    ),
-    *(f"export FILE --format {name} -o OUT" for name in ("csv", "jsonl", "parquet", "snapshot")),
+    "export FILE --format perfetto -o OUT",
+    "export FILE --format snapshot -o OUT",
     "export FILE --format snapshot --redact --no-cpp-frames -o OUT",
 )
 # torch frees gradients in the order of a set of their addresses: what names single events is not comparable.
@@ -171,8 +168,6 @@ def _content(path: Path) -> Any:
         content = gzip.decompress(content)
     if path.suffix == ".html":
         return _page(content)
-    if path.suffix == ".parquet":
-        return _parquet(path)
     with contextlib.suppress(ValueError):
         text = content.decode()
         values = _values(text)
@@ -192,13 +187,6 @@ def _tables(report: Path) -> dict[str, Any]:
             if (sql or "").startswith("CREATE TABLE"):
                 found[name] = _short(map(repr, connection.execute(f'SELECT * FROM "{name}"')))
     return found
-
-
-def _parquet(path: Path) -> Any:
-    from pyarrow import parquet
-
-    table = parquet.read_table(path)
-    return [str(table.schema), _short(map(repr, table.to_pylist()))]
 
 
 def _short(rows: Iterator[str]) -> list[str]:

@@ -1,6 +1,6 @@
 """Columns as all tables have them: their kinds, -1 for unknown values, and that they are read-only."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
@@ -24,9 +24,6 @@ _CHUNK_ROWS = 1 << 16
 # A table is faster than a search where numbers lie close: up to so many times the rows, as in NumPy.
 _TABLE_ROWS = 6
 
-# Rows that a notebook shows of a table, from each of its ends.
-_SHOWN = 5
-
 _Table = TypeVar("_Table", bound=Any)
 _Number = TypeVar("_Number", bound=np.generic)
 _Numbers = TypeVar("_Numbers", bound=NDArray[np.integer[Any]])
@@ -49,22 +46,6 @@ def columns_of(table: Any) -> dict[str, NDArray[Any]]:
     """Return the columns that a table has, by name, and no copies."""
     columns = {field.name: getattr(table, field.name) for field in fields(table)}
     return {name: column for name, column in columns.items() if isinstance(column, np.ndarray)}
-
-
-def table_html(table: Any) -> str:
-    """Return the HTML that a notebook shows for a table: its first rows and its last."""
-    n_rows, columns = len(table), columns_of(table)
-    shown: Sequence[int] = range(n_rows)
-    if n_rows > 2 * _SHOWN:
-        shown = (*shown[:_SHOWN], *shown[-_SHOWN:])
-    lines = [f"<p><b>{type(table).__name__}</b>: {n_rows:,} rows</p>", "<table>"]
-    lines.append(_row_html("th", ["", *columns]))
-    lines += [_row_html("td", [row, *(column[row] for column in columns.values())]) for row in shown]
-    return "\n".join([*lines, "</table>"])
-
-
-def _row_html(tag: str, cells: Iterable[object]) -> str:
-    return f"<tr>{''.join(f'<{tag}>{cell}</{tag}>' for cell in cells)}</tr>"
 
 
 def chunks(n_rows: int) -> Iterator[slice]:

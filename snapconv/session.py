@@ -22,7 +22,6 @@ from snapconv.answers.notes import file_notes
 from snapconv.answers.oom.failed_allocation import OutOfMemory, find_out_of_memory
 from snapconv.answers.oom.remedies import Remedies, find_remedies
 from snapconv.answers.peak import MomentState, state_at
-from snapconv.answers.views.timeline_levels import timeline_level
 from snapconv.answers.views.tree import MemoryTree, TreeBy, find_tree
 from snapconv.answers.what_if.batch_scale import OtherRun, ScaledSizes, scale_batch
 from snapconv.answers.what_if.setting_trials import Request, SettingTrials, try_settings
@@ -39,7 +38,6 @@ from snapconv.stacks.project_frames import Project
 from snapconv.stacks.project_lines import ProjectLines
 from snapconv.units import HOST
 from snapconv.view import View, page_ending, write_view_of
-from snapconv.writers.html.notebook_html import PICTURE_BINS, head_html
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,13 +238,13 @@ class Session:
     ) -> View:
         """Write the page of ``snapconv view``, to ``output`` or else into a new temporary folder.
 
-        As the last value of a cell, a notebook shows it; ``session.view().open()`` opens the browser.
+        ``session.view().open()`` opens the browser.
         ``compared_with`` is an older session: both on one axis. Raises OutputError; a page that exists is
         replaced with ``force`` alone.
 
         The temporary folder is ``snapconv-…`` in ``tempfile.gettempdir()``. It outlives the process, as the
         browser may read the page after it; it is removed by whoever empties that folder, or by
-        ``shutil.rmtree(view.path.parent)``. A notebook keeps the page itself and needs it no more.
+        ``shutil.rmtree(view.path.parent)``.
         """
         files = [self.analysis] if compared_with is None else [compared_with.analysis, self.analysis]
         if output is None:
@@ -286,15 +284,6 @@ class Session:
             "function": np.array([place[2] for place in places], np.object_)[stacks],
             "is_live_at_peak": analysis.allocations.live_at(analysis.peak_event),
         }
-
-    def _repr_html_(self) -> str:
-        """Return what a notebook shows: the peak of every device, what it is made of, and the timeline."""
-        levels = [
-            timeline_level(found.replay, found.classification.category, most_bins=PICTURE_BINS)
-            for found in self.devices
-        ]
-        name = self.path.name or str(self.path)
-        return head_html(name, list(zip(self.at(), levels, strict=True)), self.notes)
 
     def report(self, device: int | None = None) -> MemoryReport:
         """Return the finished figures of one device (its ordinal; by default the first in the file).

@@ -10,11 +10,10 @@ from snapconv.answers.diff import compare_files
 from snapconv.answers.notes import file_notes
 from snapconv.answers.times import module_times, time_report_of, times_of_device
 from snapconv.errors import OutputWriteError
-from snapconv.files import checked_output, os_errors
+from snapconv.files import checked_output
 from snapconv.notes import Note, Progress
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot, load_snapshot
 from snapconv.writers.html.column_encoding import page_text
-from snapconv.writers.html.notebook_html import page_html
 from snapconv.writers.html.page_writer import ViewFile, write_page
 from snapconv.writers.html.view_device import view_device, vocabulary
 from snapconv.writers.html.view_file import comparison_facts, file_facts, times_facts
@@ -32,7 +31,7 @@ class ViewOptions:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A page that was written, and the notes about what it shows. A notebook shows the page itself."""
+    """A page that was written, and the notes about what it shows."""
 
     path: Path
     n_bytes: int
@@ -41,10 +40,6 @@ class View:
     def open(self) -> None:
         """Open the page in the browser."""
         webbrowser.open(self.path.resolve().as_uri())
-
-    def _repr_html_(self) -> str:
-        with os_errors(self.path):
-            return page_html(self.path)
 
 
 def write_view(

@@ -1,6 +1,6 @@
 """Cells of a notebook: an editor that knows `# %%` runs them one by one, Python all of them."""
 
-# %% A session as the last value of a cell shows peaks, categories and the timeline.
+# %% A session as the last value of a cell shows the peak of every device.
 import sys
 
 import snapconv
@@ -15,5 +15,5 @@ print(check.sentence)
 for one in tried.tried:
     print(f"{one.name}: {one.outcome.peak_reserved:,} bytes reserved at most")
 
-# %% In a notebook, this value is the page of `snapconv view`.
+# %% The page of `snapconv view`; `.open()` shows it in the browser.
 page = session.view()

@@ -1,42 +1,26 @@
-"""``snapconv export``: a file -> what other programs read."""
+"""``snapconv export``: a file -> a trace for ui.perfetto.dev, or a smaller snapshot."""
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from snapconv.cli.answers import read_session
-from snapconv.cli.arguments import (
-    At,
-    Force,
-    OneDevice,
-    Output,
-    Quiet,
-    ReadOptions,
-    Snapshot,
-    moment_question,
-    parsed,
-)
+from snapconv.cli.arguments import Force, OneDevice, Output, Quiet, ReadOptions, Snapshot, parsed
 from snapconv.cli.terminal import print_lines, show_notes
+from snapconv.errors import InputError
+from snapconv.files import checked_output
+from snapconv.units import HOST, device_argument
 
 if TYPE_CHECKING:
-    from snapconv.answers.views.event_window import Range
-    from snapconv.export import Exported
+    from snapconv.analysis import DeviceAnalysis
+    from snapconv.answers.views.event_window import EventWindow, Range
     from snapconv.session import Session
 
-_FORMATS = ("perfetto", "chrome", "speedscope", "folded", "pprof", "csv", "jsonl", "parquet", "snapshot")
-# Options that another format than snapshot has.
-_HAVE = {"--at": ("speedscope", "folded", "pprof"), "--csv-safe": ("csv",)}
-
-
-def _known(name: str) -> str:
-    if name not in _FORMATS:
-        raise typer.BadParameter(f"expected {', '.join(_FORMATS)}; got {name!r}")
-    return name
-
+_ENDINGS = {"perfetto": ".trace.json", "snapshot": ".window.pickle"}
 
 _Format = Annotated[
-    str, typer.Option("--format", metavar="FORMAT", callback=_known, help=f"One of: {', '.join(_FORMATS)}.")
+    Literal["perfetto", "snapshot"], typer.Option("--format", metavar="FORMAT", help="perfetto or snapshot.")
 ]
 _Events = Annotated[
     str | None,
@@ -45,25 +29,14 @@ _Events = Annotated[
 _Iterations = Annotated[
     str | None, typer.Option("--iterations", metavar="A:B", help="snapshot: only iterations A to B.")
 ]
-_NoCpp = Annotated[bool, typer.Option("--no-cpp-frames", help="Leave out the frames of C++ code.")]
+_NoCpp = Annotated[bool, typer.Option("--no-cpp-frames", help="snapshot: leave out the frames of C++ code.")]
 _Redact = Annotated[
     bool,
     typer.Option(
         "--redact",
-        help="snapshot: replace the names of files, functions and annotations, so that it can be given away.",
+        help="snapshot: replace the names of files, functions and annotations, and move times and addresses, "
+        "so that it can be given away.",
     ),
-]
-
-_RedactAll = Annotated[
-    bool,
-    typer.Option(
-        "--redact-all",
-        help="As --redact, with times and addresses moved.",
-    ),
-]
-
-_CsvSafe = Annotated[
-    bool, typer.Option("--csv-safe", help="csv: put an apostrophe before texts that a spreadsheet would run.")
 ]
 
 
@@ -74,64 +47,69 @@ def export(
     output: Output = None,
     force: Force = False,
     device: OneDevice = None,
-    at: At = "peak",
     events: _Events = None,
     iterations: _Iterations = None,
     no_cpp_frames: _NoCpp = False,
     redact: _Redact = False,
-    redact_all: _RedactAll = False,
-    csv_safe: _CsvSafe = False,
     read: ReadOptions,
     quiet: Quiet = False,
 ) -> None:
-    """Write it for other programs: a smaller snapshot, traces, tables.
+    """Write it for other programs: a trace, or a smaller snapshot.
 
-    perfetto, chrome: a trace for ui.perfetto.dev, or as JSON; every device, its memory over time.
-    speedscope, folded, pprof: what is live on one device --at a moment, by stack, weighted by bytes.
-    csv, parquet (folders of files), jsonl: the tables of `to-sqlite --extended`, of one device.
+    perfetto: a trace for ui.perfetto.dev; every device, its memory over time.
     snapshot: a smaller snapshot of one device, which torch's memory_viz opens.
     """
-    from snapconv import export as exports
-    from snapconv.writers.exports.snapshot_pickle import SnapshotOptions
-
-    window = {"--events": events, "--iterations": iterations, "--redact": redact, "--redact-all": redact_all}
-    others = {"--at": at if at != "peak" else None, "--csv-safe": csv_safe}
-    _refuse_what_has_no_effect(format, {**window, **others})
-    options = exports.ExportOptions(
-        format=format,
-        output=output,
-        force=force,
-        at=moment_question(at),
-        events=_range(events, "--events", instead_of=iterations),
-        iterations=_range(iterations, "--iterations"),
-        csv_safe=csv_safe,
-        snapshot=SnapshotOptions(cpp_frames=not no_cpp_frames, redact=redact or redact_all, shift=redact_all),
-    )
-    path = exports.output_of(snapshot, options)
-    session = read_session(snapshot, read, device=device)
-    made = exports.export(session, path, options)
-    if not quiet:
-        _report(session, made)
-
-
-def _report(session: "Session", made: "Exported") -> None:
     from snapconv.answers.notes import main_notes
+    from snapconv.writers.exports.snapshot_pickle import SnapshotOptions, write_snapshot
+    from snapconv.writers.exports.traces import write_trace
 
-    print_lines([f"written: {path.absolute()}" for path in made.files], sys.stdout)
-    show_notes((*main_notes(session.analysis), *made.notes))
+    of_snapshot = {
+        "--events": events,
+        "--iterations": iterations,
+        "--no-cpp-frames": no_cpp_frames,
+        "--redact": redact,
+    }
+    for option, value in of_snapshot.items():  # above all --redact, which must not be trusted elsewhere
+        if value and format != "snapshot":
+            raise typer.BadParameter("it is for --format snapshot only", param_hint=option)
+    by_events, by_iterations = _range(events, "--events"), _range(iterations, "--iterations")
+    if events and iterations:
+        raise typer.BadParameter("give --events or --iterations, not both", param_hint="--events")
+    path = checked_output([snapshot], output, _ENDINGS[format], force=force)
+    session = read_session(snapshot, read, device=device)
+    notes = main_notes(session.analysis)
+    if format == "perfetto":
+        write_trace(path, session.analysis, force=force)
+    else:
+        found = _the_device(session)
+        window = _window(found, by_events, by_iterations)
+        options = SnapshotOptions(cpp_frames=not no_cpp_frames, redact=redact)
+        notes = (*notes, *write_snapshot(path, found, window, options, force=force))
+    if not quiet:
+        print_lines([f"written: {path.absolute()}"], sys.stdout)
+        show_notes(notes)
 
 
-def _refuse_what_has_no_effect(name: str, given: dict[str, object]) -> None:
-    """Refuse an option that the format does not have, above all --redact, which must not be trusted there."""
-    for option, value in given.items():
-        formats = _HAVE.get(option, ("snapshot",))
-        if value and name not in formats:
-            raise typer.BadParameter(f"it is for --format {', '.join(formats)} only", param_hint=option)
-
-
-def _range(text: str | None, option: str, *, instead_of: str | None = None) -> "Range | None":
-    if text and instead_of:
-        raise typer.BadParameter("give --events or --iterations, not both", param_hint=option)
+def _range(text: str | None, option: str) -> "Range | None":
     from snapconv.answers.views.event_window import parse_range
 
     return None if text is None else parsed(text, parse_range, option)
+
+
+def _the_device(session: "Session") -> "DeviceAnalysis":
+    """Return the one device of a session, or of several the only CUDA device; else raises InputError."""
+    devices = [found for found in session.devices if found.device.device != HOST]
+    if not devices:
+        raise InputError("torch's viewer knows no pinned host memory: name another device with --device")
+    if len(devices) > 1:
+        there = ", ".join(device_argument(found.device.device) for found in session.devices)
+        raise InputError(f"{session.snapshot.path} has several devices ({there}): name one with --device")
+    return devices[0]
+
+
+def _window(analysis: "DeviceAnalysis", events: "Range | None", iterations: "Range | None") -> "EventWindow":
+    from snapconv.answers.views.event_window import whole_window, window_of_events, window_of_iterations
+
+    if events:
+        return window_of_events(analysis, events)
+    return window_of_iterations(analysis, iterations) if iterations else whole_window(analysis)

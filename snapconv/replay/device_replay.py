@@ -22,7 +22,6 @@ from snapconv.columns import (
     first_known,
     has_code,
     read_only,
-    table_html,
 )
 from snapconv.notes import Note
 from snapconv.replay.block_sizes import BlockSizes
@@ -67,9 +66,6 @@ class AllocationTable:
 
     def __len__(self) -> int:
         return len(self.addr)
-
-    def _repr_html_(self) -> str:
-        return table_html(self)
 
     @property
     def freed_event(self) -> EventColumn:

@@ -22,7 +22,6 @@ from snapconv.columns import (
     chunks,
     has_code,
     read_only,
-    table_html,
     take,
 )
 from snapconv.errors import MalformedSnapshotError
@@ -110,9 +109,6 @@ class EventTable:
 
     def __len__(self) -> int:
         return len(self.action)
-
-    def _repr_html_(self) -> str:
-        return table_html(self)
 
     def take(self, order: Int64Column) -> "EventTable":
         """Return the events in another order."""

@@ -12,7 +12,7 @@ from itertools import chain
 
 import numpy as np
 
-from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, read_only, table_html
+from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, read_only
 from snapconv.errors import MalformedSnapshotError
 from snapconv.snapshot.fields import (
     ADDRESS,
@@ -83,9 +83,6 @@ class SegmentTable:
     def __len__(self) -> int:
         return len(self.addr)
 
-    def _repr_html_(self) -> str:
-        return table_html(self)
-
 
 @dataclass(frozen=True, slots=True)
 class BlockTable:
@@ -103,9 +100,6 @@ class BlockTable:
 
     def __len__(self) -> int:
         return len(self.addr)
-
-    def _repr_html_(self) -> str:
-        return table_html(self)
 
 
 def read_segments(

@@ -453,21 +453,6 @@ def test_the_button_for_the_theme_changes_all_colours_and_back(page):
         page.wait("return document.documentElement.dataset.state === 'ready'")
 
 
-def test_a_notebook_shows_the_page_in_a_frame(browser, tmp_path):
-    view = load(CAPTURE).view(tmp_path / "shown.html")
-    notebook = tmp_path / "notebook.html"
-    notebook.write_text(f"<!doctype html><meta charset=utf-8>{view._repr_html_()}", encoding="utf-8")
-    browser.driver.get(notebook.as_uri())
-    browser.driver.switch_to.frame(0)
-    browser.wait("return document.documentElement.dataset.state === 'ready'")
-    assert browser.text(".figure.main .figure-value") == "64.33 MiB"
-    browser.press("3")
-    time.sleep(0.4)  # the address would follow now, where a page has one
-    assert "reserved" in browser.text(".lines")
-    assert "Copy link" not in browser.texts("button")
-    browser.driver.switch_to.default_content()
-
-
 def test_a_page_that_is_cut_off_says_so(shared_browser, page_of, tmp_path):
     page = page_of(CAPTURE).read_bytes()
     cut = tmp_path / "cut.html"

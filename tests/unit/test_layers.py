@@ -34,7 +34,6 @@ LAYERS = (
     {"convert"},
     {"view"},
     {"session"},
-    {"export"},
     {"ranks"},
 )
 GROUND = LAYERS[0] | LAYERS[1]
@@ -58,7 +57,6 @@ MAY_IMPORT_FROM_OUTSIDE = (
         "toml_text": {"tomllib", "tomli"},  # tomli: where Python 3.10 has no tomllib
         "recorder": {"torch", "fsspec"},  # fsspec: inside a function, an extra
         "simulation": {"torch"},
-        "writers": {"numpy", "pyarrow"},  # inside a function: an extra
         "ranks": {"numpy", "distributed", "dask", "fsspec"},  # inside functions: extras
         "cli": {"typer", "rich", "anyio", "mcp"},  # the last two inside functions: an extra
         "pytest_plugin": {"pytest"},

@@ -1,10 +1,16 @@
 """A snapshot in a notebook: ``snapconv.load``."""
 
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
 import pytest
 
 import snapconv
 from snapconv.stacks.paths import PathMap
 from tests.builders import TraceBuilder, frame
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 
 
 @pytest.fixture
@@ -132,3 +138,55 @@ def test_columns_have_the_line_that_allocated_and_whether_it_was_live_at_the_pea
         ("no stack recorded", -1, ""),
     ]
     assert columns["is_live_at_peak"].tolist() == [False, True, True]
+
+
+def test_columns_are_the_sessions_own_and_sum_to_the_peak():
+    session = snapconv.load(FIXTURES / "training_step.pickle")
+    (analysis,) = session.devices
+    columns = session.columns()
+    assert {len(column) for column in columns.values()} == {len(analysis.allocations)}
+    assert np.shares_memory(columns["block_bytes"], analysis.allocations.block_bytes)
+    live = analysis.allocations.live_at(analysis.peak_event)
+    (state,) = session.at()
+    for row in state.categories:
+        mine = live & (columns["category"] == row.category)
+        assert columns["block_bytes"][mine].sum() == row.block_bytes
+
+
+@pytest.mark.parametrize(
+    ("library", "make"), [("pandas", "DataFrame"), ("polars", "DataFrame"), ("pyarrow", "table")]
+)
+def test_every_library_of_tables_takes_the_columns(library, make):
+    module = pytest.importorskip(library)
+    session = snapconv.load(FIXTURES / "perceptron.pickle")
+    table = getattr(module, make)(session.columns())
+    assert table.shape == (len(session.devices[0].allocations), len(session.columns()))
+
+
+@pytest.mark.parametrize("table", ["allocations", "events", "segments", "blocks"])
+def test_every_table_has_its_own_columns_without_copies(table):
+    (analysis,) = (session := snapconv.load(FIXTURES / "training_step.pickle")).devices
+    device = analysis.device
+    own = {"events": device.events, "segments": device.segments, "blocks": device.blocks}
+    mine = own.get(table, analysis.allocations)
+    columns = session.columns(table=table)
+    for name in {field.name for field in fields(mine)} & set(columns):
+        assert columns[name] is getattr(mine, name)
+
+
+def address_of(column):
+    return column.__array_interface__["data"][0]
+
+
+def test_numbers_reach_pandas_polars_and_arrow_without_a_copy():
+    pandas, polars, arrow = map(pytest.importorskip, ("pandas", "polars", "pyarrow"))
+    columns = snapconv.load(FIXTURES / "training_step.pickle").columns()
+    numbers = {name for name, column in columns.items() if column.dtype.kind == "i"}
+    assert {"block_bytes", "alloc_event", "stack_id"} <= numbers
+    in_pandas, in_polars = pandas.DataFrame(columns, copy=False), polars.DataFrame(columns)
+    in_arrow = arrow.table(columns)
+    for name in numbers:
+        own = address_of(columns[name])
+        assert address_of(in_pandas[name].to_numpy()) == own
+        assert address_of(in_polars[name].to_numpy(allow_copy=False)) == own
+        assert in_arrow.column(name).chunk(0).buffers()[1].address == own

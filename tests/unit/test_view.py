@@ -6,7 +6,6 @@ import json
 import re
 import zlib
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 
@@ -97,16 +96,6 @@ def test_a_page_is_opened_in_the_browser_by_its_address(run, monkeypatch):
     made = load(run).view()
     made.open()
     assert opened == [made.path.as_uri()]
-
-
-def test_a_notebook_gets_the_page_in_a_frame_and_of_a_large_one_its_place(run, monkeypatch):
-    made = load(run).view()
-    frame = ElementTree.fromstring(made._repr_html_())
-    assert frame.get("srcdoc") == made.path.read_text(encoding="utf-8").replace("\n", " ")
-    assert set(frame.get("sandbox").split()) == {"allow-scripts", "allow-downloads"}
-    monkeypatch.setattr("snapconv.writers.html.notebook_html._MOST_OF_PAGE", 1000)
-    assert str(made.path) in made._repr_html_()
-    assert "iframe" not in made._repr_html_()
 
 
 def test_devices_of_two_kinds_have_nothing_to_compare(tmp_path):

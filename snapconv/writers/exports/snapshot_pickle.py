@@ -14,9 +14,12 @@ from typing import Any
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
-from snapconv.answers.views.event_window import EventWindow
+from snapconv.answers.views.event_window import EventWindow, window_notes
 from snapconv.columns import BoolColumn, sums_by
+from snapconv.files import new_files
+from snapconv.notes import Note
 from snapconv.snapshot.event_table import ACTION_CODES, Action
+from snapconv.snapshot.load import load_snapshot
 from snapconv.stacks.paths import is_native
 from snapconv.writers.exports.redaction import Redaction
 
@@ -30,24 +33,24 @@ _ACTION_NAMES = {code: name for name, code in ACTION_CODES.items()}
 class SnapshotOptions:
     """What goes into the smaller snapshot; ``cpp_frames``: frames of C++ code too.
 
-    ``shift``: times and addresses begin at fixed values, and keep their distances.
+    ``redact``: no name of the job, and times and addresses begin at fixed values, and keep their distances.
     """
 
     cpp_frames: bool = True
     redact: bool = False
-    shift: bool = False
 
 
 def write_snapshot(
-    temporary: Path,
-    analysis: DeviceAnalysis,
-    window: EventWindow,
-    options: SnapshotOptions,
-) -> None:
-    """Write the pickle into a file."""
-    raw = snapshot_of(analysis, window, options)
-    with temporary.open("wb") as file:
-        pickle.dump(raw, file, protocol=PROTOCOL)
+    output: Path, analysis: DeviceAnalysis, window: EventWindow, options: SnapshotOptions, *, force: bool
+) -> tuple[Note, ...]:
+    """Write the window as a snapshot, and read it again: a part of a trace may show less than the whole.
+
+    Raises OutputError.
+    """
+    with new_files([output], force=force) as (temporary,):
+        with temporary.open("wb") as file:
+            pickle.dump(snapshot_of(analysis, window, options), file, protocol=PROTOCOL)
+        return window_notes(analysis, window, load_snapshot(temporary))
 
 
 def snapshot_of(analysis: DeviceAnalysis, window: EventWindow, options: SnapshotOptions) -> Raw:
@@ -63,7 +66,7 @@ def snapshot_of(analysis: DeviceAnalysis, window: EventWindow, options: Snapshot
     overflowed = True if window.first > 0 else device.history_overflowed
     if overflowed is not None:  # what was before the window is lost to its readers
         raw["trace_alloc_overflowed"] = overflowed
-    if options.shift:
+    if options.redact:
         _shift(raw)
     return raw
 
@@ -97,12 +100,7 @@ def _shift(raw: Raw) -> None:
 class _Writing:
     """One snapshot while it is written; stacks and their frames are shared, as torch shares them."""
 
-    def __init__(
-        self,
-        analysis: DeviceAnalysis,
-        window: EventWindow,
-        options: SnapshotOptions,
-    ) -> None:
+    def __init__(self, analysis: DeviceAnalysis, window: EventWindow, options: SnapshotOptions) -> None:
         self._snapshot, self._analysis, self._window = analysis.snapshot, analysis, window
         self._cpp_frames = options.cpp_frames
         self._redaction = Redaction() if options.redact else None

@@ -1,6 +1,8 @@
 """A page with a line for each rank: everything is in it as text, and nothing of it can run."""
 
+import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
@@ -8,7 +10,7 @@ from snapconv.answers.ranks.job_report import report_job
 from snapconv.answers.ranks.rank_file import RankFile, rank_file
 from snapconv.errors import OutputExistsError
 from snapconv.session import load
-from snapconv.writers.html.ranks_page import write_ranks_page
+from snapconv.writers.html.ranks_page import COLORS, write_ranks_page
 from tests.builders import MIB, frame
 from tests.job_builder import rank_trace, write_rank
 
@@ -63,3 +65,12 @@ def test_names_are_text_and_nothing_runs_or_is_loaded(page):
     assert HOSTILE in page.text
     policy = next(attrs["content"] for tag, attrs in page.tags if tag == "meta" and "content" in attrs)
     assert policy.startswith("default-src 'none'")
+
+
+def test_the_colours_are_those_of_the_page_of_a_file_in_its_order():
+    source = (Path(__file__).parents[3] / "web" / "src" / "colors.ts").read_text(encoding="utf-8")
+    light = source.split("ON_DARK")[0]
+    of_page = re.findall(r"^  (\w+): \[0x(\w\w), 0x(\w\w), 0x(\w\w)\]", light, re.MULTILINE)
+    assert {name: f"#{''.join(color)}" for name, *color in of_page} == COLORS
+    stacked = re.search(r"STACKED = \[(.*?)\]", source, re.DOTALL).group(1)
+    assert re.findall(r'"(\w+)"', stacked) == list(COLORS)
