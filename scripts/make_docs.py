@@ -35,7 +35,6 @@ from scripts.docs.reference_pages import (
     metadata_keys,
     notes,
     plugin,
-    roles,
     simulated_operations,
     table,
     timing_keys,
@@ -320,7 +319,6 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/reference/library.md": {"library": library, "examples": examples},
     "docs/reference/notes.md": {"notes": notes},
     "docs/reference/operations.md": {"operations": simulated_operations},
-    "docs/reference/rules-file.md": {"roles": roles},
     "docs/reference/stability.md": {"versions": versions},
 }
 

@@ -19,7 +19,7 @@ from snapconv.classification.certainty import only_certain
 from snapconv.classification.classify import classify, order_of
 from snapconv.classification.decisions import Classification
 from snapconv.classification.features import Features, find_features
-from snapconv.classification.user_rules import NO_RULES, UserRule, UserRules, frame_rules, match_rules
+from snapconv.classification.user_rules import NO_RULES, UserRule, UserRules, match_rules, read_rules
 from snapconv.columns import Int8Column, Int32Column, Int64Column, has_code, read_only, sums_by
 from snapconv.errors import InputError
 from snapconv.naming.modules import Modules, find_modules
@@ -240,7 +240,7 @@ def analyze(
 ) -> Analysis:
     """Analyse a file that was read, or some of its devices; their stacks are looked at once."""
     rules, params = _rules(options), _params(options)
-    facts = _stack_facts(snapshot, options, rules)
+    facts = _stack_facts(snapshot, options)
     user_rules = match_rules(rules, snapshot.stacks)
     chosen, found = snapshot.devices if devices is None else devices, []
     for number, device in enumerate(chosen):
@@ -253,16 +253,12 @@ def analyze(
     return Analysis(path, snapshot, facts.project, tuple(found), options)
 
 
-def _stack_facts(snapshot: Snapshot, options: AnalysisOptions, rules: Sequence[UserRule]) -> StackFacts:
+def _stack_facts(snapshot: Snapshot, options: AnalysisOptions) -> StackFacts:
     stacks = snapshot.stacks
-    if rules:
-        from snapconv.classification.user_rules_file import try_patterns  # with all that starts a process
-
-        try_patterns(rules, stacks.frames)
     project = project_of(
         stacks, snapshot.recorded_project, options, bytes_of_stack=_requested_by_stack(snapshot)
     )
-    return find_stack_facts(stacks, project, rules=frame_rules(rules))
+    return find_stack_facts(stacks, project)
 
 
 def chosen_devices(snapshot: Snapshot, device: int | None) -> tuple[DeviceSnapshot, ...]:
@@ -307,11 +303,7 @@ def _requested_by_stack(snapshot: Snapshot) -> Int64Column:
 
 
 def _rules(options: AnalysisOptions) -> Sequence[UserRule]:
-    if not isinstance(options.rules, Path):
-        return options.rules
-    from snapconv.classification.user_rules_file import read_rules  # with the texts of all rules of ours
-
-    return read_rules(options.rules)
+    return read_rules(options.rules) if isinstance(options.rules, Path) else options.rules
 
 
 def _params(options: AnalysisOptions) -> "ParamList | None":
@@ -345,7 +337,7 @@ def analyze_device(
     if certain:
         classification = only_certain(classification)
     category = classification.category
-    named = name_allocations(facts.stacks, facts.operations, allocations, phases, user_rules)
+    named = name_allocations(facts.stacks, facts.operations, allocations)
     iterations = tuple(_iterations(replayed.allocated, phases))
     peak = replayed.allocated.peak_event
     peak_iteration = iterations[int(phases.iteration[peak])] if peak >= 0 else iterations[0]

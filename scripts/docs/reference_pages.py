@@ -24,7 +24,6 @@ from snapconv.cli.terminal import JSON_VERSION
 from snapconv.errors import EXIT_CODES
 from snapconv.json_text import read_json
 from snapconv.snapshot.recorded import metadata, params_file, timing_file
-from snapconv.torch_knowledge.frame_roles import ROLE_MEANINGS
 from snapconv.writers.sqlite.extended_memory import SCHEMA_VERSION
 from snapconv.writers.sqlite.extended_time import TIME_SCHEMA_VERSION
 from snapconv.writers.sqlite.job_database import JOB_SCHEMA_VERSION
@@ -234,13 +233,6 @@ def metadata_keys() -> str:
 def timing_keys() -> str:
     """Describe timing.json."""
     return _key_table(catalogs.capture_keys().timing)
-
-
-def roles() -> str:
-    """Return the table of roles that a rule of a user may give."""
-    return table(
-        ("role", "the code"), ((f"`{role.name.lower()}`", text) for role, text in ROLE_MEANINGS.items())
-    )
 
 
 def action_inputs() -> str:

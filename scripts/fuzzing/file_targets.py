@@ -4,7 +4,6 @@ An input is the content of one file as a person would give it. Which commands ar
 its content, so that the same input always does the same.
 """
 
-import json
 import os
 import zlib
 from collections.abc import Callable
@@ -184,20 +183,11 @@ def _with_params(folder: Path, data: bytes) -> list[Command]:
 
 
 def _rules_seeds() -> list[bytes]:
-    rules = [
-        {"slug": "a-b", "category": "kv_cache", "function": "^f$", "operation": "g", "reason": "r"},
-        {"slug": "b", "category": "activation", "file": r"x\.py$", "free_site": True, "reason": "r"},
-        {"slug": "c", "role": "optimizer", "function": "^step", "file": "(a|b)*", "reason": "r"},
-    ]
-    toml = "\n".join(
-        "[[rules]]\n" + "\n".join(f"{key} = {json.dumps(value)}" for key, value in rule.items())
-        for rule in rules
-    )
-    return [to_json({"rules": rules}), toml.encode()]
+    return [b'kv_cache = ["f*", "*x.py"]\nweight = ["a/b.py:step?", "*a*a*[ab]*"]\n', b"input = []\n"]
 
 
 def _with_rules(folder: Path, data: bytes) -> list[Command]:
-    file = folder / ("rules.json" if data[:1] == b"{" else "rules.toml")
+    file = folder / "rules.toml"
     file.write_bytes(data)
     snapshot = str(FIXTURES / "perceptron.pickle")
     return [

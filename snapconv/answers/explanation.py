@@ -355,7 +355,7 @@ class _Explainer:
         self._live_at_peak = analysis.allocations.live_at(analysis.peak_event)
         self._freed_event = analysis.allocations.freed_event
         self._names = owner_names(analysis)
-        self._of_user = {rule.slug: rule.reason for rule in analysis.user_rules.rules}
+        self._of_user = {rule.slug: "a rule of yours" for rule in analysis.user_rules.rules}
 
     def explain(self, row: int, opinions: list[Opinion]) -> AllocationExplanation:
         """Everything about one allocation; ``opinions`` are those of all rules."""

@@ -83,7 +83,7 @@ def _notes(found: DeviceAnalysis, growth: Sequence[Growth]) -> Iterator[Note]:
     yield from growth_notes(found, growth)
     # Notes about --params and --rules.
     yield from _list_notes(found, ordinal)
-    yield from rule_notes(found.user_rules, free_sites_known=found.phases.free_sites_known)
+    yield from rule_notes(found.user_rules)
 
 
 def _category_notes(found: DeviceAnalysis) -> Iterator[Note]:

@@ -30,12 +30,9 @@ class UserRulesFirst:
         """Yield what each of the user's rules that names a category matches."""
         features = decided.features
         user = features.user_rules
-        for number, own in enumerate(user.rules):
-            if own.category is not None:
-                where = user.matches(
-                    number, features.allocations, free_sites_known=features.phases.free_sites_known
-                )
-                yield Proposal(where, own.category, Evidence.USER_RULE, own.slug)
+        stack = features.allocations.stack_id
+        for own, has in zip(user.rules, user.has, strict=True):
+            yield Proposal(np.append(has, np.False_)[stack], own.category, Evidence.USER_RULE, own.slug)
 
 
 def _matches(decided: Decided, rows_of: Callable[[RecordedMatches], Int64Column]) -> BoolColumn:

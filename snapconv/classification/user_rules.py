@@ -1,40 +1,63 @@
-"""A user's own frame rules, and the stacks that they match. They come before every rule of our own."""
+"""A user's own rules: a TOML file of frame patterns for each category. They come before all rules of ours.
+
+    kv_cache = ["serving/cache.py:allocate_*"]
+
+docs/reference/rules-file.md describes it. What is wrong in it is an InputError that names the place.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import translate
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from snapconv.classification.categories import Category
-from snapconv.columns import BoolColumn, Int32Column, read_only
+from snapconv.columns import BoolColumn, read_only
+from snapconv.errors import InputError
+from snapconv.files import open_input
 from snapconv.notes import Note
-from snapconv.replay.device_replay import AllocationTable
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.frame_matching import FrameMatcher
-from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, FrameRule
-from snapconv.torch_knowledge.frame_roles import Role
+from snapconv.toml_text import read_toml
 
-# FrameRule.seen has the releases of torch in which a frame was seen.
-_SEEN = "a rule of the user"
+# Every pattern is tried on every name of a file, at a cost in proportion to both: far more than people write.
+_MOST_RULES, _MOST_CHARACTERS = 200, 10_000
+_CATEGORIES = {category.label: category for category in Category if category is not Category.UNKNOWN}
 
 
 @dataclass(frozen=True, slots=True)
 class UserRule:
-    """One rule of the user; ``slug`` stands in every output as those of our own rules do.
+    """A category, and a pattern of the frames that make such memory: ``FILE.py:FUNCTION``, or one of both.
 
-    ``function`` and ``file`` are searched as in a FrameRule. It gives a matching allocation its
-    ``category``, its ``operation``, or both; ``role`` instead gives its stack a role. With
-    ``is_free_site`` the stack that freed the allocation is looked at, not the one that made it.
+    ``*`` stands for any text and ``?`` for a character; a file may lack its first folders.
     """
 
-    slug: str
-    reason: str
-    function: str
-    file: str
-    category: Category | None
-    role: Role | None
-    operation: str | None
-    is_free_site: bool
+    category: Category
+    pattern: str
+
+    @property
+    def slug(self) -> str:
+        """The name in every output, which no rule of ours has."""
+        return f"user:{self.pattern}"
+
+    @property
+    def function(self) -> str:
+        """The regular expression of functions, empty for any. ``translate`` makes none that backtracks."""
+        is_file = self.pattern.endswith(".py")
+        function = "*" if is_file else self.pattern.partition(".py:")[2] or self.pattern
+        return "" if function == "*" else rf"\A{translate(function)}"
+
+    @property
+    def file(self) -> str:
+        """The regular expression of files, empty for any."""
+        file, is_both, _ = self.pattern.partition(".py:")
+        if is_both:
+            file += ".py"
+        elif not file.endswith(".py"):
+            return ""
+        return rf"\A(?:{translate(file)}|{translate(f'*/{file}')})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,21 +66,6 @@ class UserRules:
 
     rules: tuple[UserRule, ...]
     has: BoolColumn
-
-    def of(self, number: int, stack_ids: Int32Column) -> BoolColumn:
-        """Whether a rule matches each of these stacks; False for -1."""
-        if not self.has.shape[1]:
-            return np.zeros(len(stack_ids), np.bool_)
-        return np.asarray((stack_ids >= 0) & self.has[number][stack_ids])
-
-    def matches(self, number: int, allocations: AllocationTable, *, free_sites_known: bool) -> BoolColumn:
-        """Return the allocations that a rule is about: by the stack that made them, or that freed them.
-
-        Where the file has no stacks of frees, a rule about frees matches nothing.
-        """
-        if not self.rules[number].is_free_site:
-            return self.of(number, allocations.stack_id)
-        return self.of(number, allocations.free_stack_id) & free_sites_known
 
 
 NO_RULES = read_only(UserRules((), np.zeros((0, 0), np.bool_)))
@@ -73,24 +81,52 @@ def match_rules(rules: Sequence[UserRule], stacks: StackTable) -> UserRules:
     return read_only(UserRules(tuple(rules), has))
 
 
-def rule_notes(user: UserRules, *, free_sites_known: bool) -> Iterator[Note]:
-    """Yield a note for every rule that cannot have any effect: its author should hear of a wrong pattern."""
-    for number, rule in enumerate(user.rules):
-        if not user.has[number].any():
-            yield Note("unused-rule", f"your rule {rule.slug} matches no frame: check its function and file")
-        elif rule.is_free_site and not free_sites_known:
+def rule_notes(user: UserRules) -> Iterator[Note]:
+    """Yield a note for every rule that matches nothing: its author should hear of a wrong pattern."""
+    for rule, has in zip(user.rules, user.has, strict=True):
+        if not has.any():
             yield Note(
-                "unused-rule",
-                f"your rule {rule.slug} is about frees, and the file has no stacks of frees: record "
-                "with context='all'",
+                "unused-rule", f"your rule {rule.pattern} ({rule.category.label}) matches no frame: check it"
             )
 
 
-def frame_rules(rules: Sequence[UserRule]) -> tuple[FrameRule, ...]:
-    """Return the rules that give roles, and after them our own: an earlier one goes on record."""
-    mine = [
-        FrameRule(rule.slug, rule.role, rule.function, rule.file, rule.reason, _SEEN)
-        for rule in rules
-        if rule.role is not None
-    ]
-    return (*mine, *FRAME_RULES)
+def read_rules(path: Path) -> tuple[UserRule, ...]:
+    """Read a file of rules; raises InputError that names the file and the place in it."""
+    try:
+        rules = tuple(rule for label, patterns in _values(path).items() for rule in _rules(label, patterns))
+        n_characters = sum(len(rule.pattern) for rule in rules)
+        if len(rules) > _MOST_RULES or n_characters > _MOST_CHARACTERS:
+            raise InputError(
+                f"its {len(rules)} patterns have {n_characters} characters; {_MOST_RULES} with "
+                f"{_MOST_CHARACTERS} may be: write * for what they have in common"
+            )
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    return rules
+
+
+def _values(path: Path) -> dict[str, Any]:
+    """Read the contents of the file as plain values."""
+    try:
+        with open_input(path) as file:
+            return read_toml(file.read().removeprefix(b"\xef\xbb\xbf"))
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}; check the path") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"this is no text in UTF-8: byte {error.start} cannot be right") from error
+    except ValueError as error:
+        raise InputError(f"this is no TOML: {error}") from error
+
+
+def _rules(label: str, patterns: object) -> Iterator[UserRule]:
+    """Yield the rules of one category."""
+    if label not in _CATEGORIES:
+        raise InputError(f"{label}: no such category; there are: {', '.join(_CATEGORIES)}")
+    if not isinstance(patterns, list):
+        raise InputError(f'{label}: expected a list of patterns, such as {label} = ["model.py:allocate_*"]')
+    for number, pattern in enumerate(patterns):
+        if not isinstance(pattern, str):
+            raise InputError(f"{label}[{number}]: expected text, got {type(pattern).__name__}")
+        if not pattern.strip("*"):
+            raise InputError(f"{label}[{number}]: it would fit every frame")
+        yield UserRule(_CATEGORIES[label], pattern)

@@ -81,7 +81,7 @@ Rules = Annotated[
     Path | None,
     typer.Option(
         "--rules",
-        help="Your own rules for categories (TOML or JSON), evaluated before snapconv's.",
+        help="Your own patterns of frames for categories (TOML), evaluated before snapconv's rules.",
         readable=False,
     ),
 ]

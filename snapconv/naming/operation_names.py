@@ -1,13 +1,11 @@
-"""The operation of every allocation: by the user's rules, its stack, or the backward node that freed it."""
+"""The operation of every allocation: by its stack, or the backward node that freed it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from snapconv.classification.user_rules import UserRules
 from snapconv.columns import BoolColumn, Int32Column, read_only
-from snapconv.phases.trace_phases import Phases
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.operations import StackOperation, StackOperations, name_of_node
@@ -35,8 +33,6 @@ def name_allocations(
     stacks: StackTable,
     by_stack: StackOperations,
     allocations: AllocationTable,
-    phases: Phases,
-    user: UserRules,
 ) -> Operations:
     """Name every allocation, with the source of each name; ``by_stack`` has the operation of every stack."""
     more: dict[StackOperation, int] = {}  # of this device alone: a file may have many devices, and many names
@@ -50,11 +46,6 @@ def name_allocations(
     ids = np.where(has_stack, id_of_stack[np.where(has_stack, allocations.stack_id, 0)], 0).astype(np.int32)
     is_unnamed = (by_stack.name_ids[ids] == 0) & (allocations.free_stack_id >= 0)
     _name_by_node(ids, is_unnamed, id_of, stacks, allocations)
-    # Backwards, so that the first rule wins.
-    for number, rule in reversed(list(enumerate(user.rules))):
-        if rule.operation is not None:
-            where = user.matches(number, allocations, free_sites_known=phases.free_sites_known)
-            ids[where] = id_of(StackOperation(rule.operation, f"your rule {rule.slug}"))
     if not more:
         return read_only(Operations(by_stack.names, by_stack.name_ids[ids], by_stack.found, ids))
     names = dict(by_stack.number_of_name)

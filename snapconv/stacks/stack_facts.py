@@ -15,7 +15,6 @@ from snapconv.stacks.operations import StackOperations, infer_operations
 from snapconv.stacks.paths import is_library, is_python, is_standard_library, normal
 from snapconv.stacks.project_frames import Project
 from snapconv.stacks.stack_roles import StackRoles, assign_roles, frames_of_function
-from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, FrameRule
 
 WITHIN = " < "
 # ``Module.__call__`` goes through it (torch 1.6 to 2.13).
@@ -39,14 +38,12 @@ class StackFacts:
     operations: StackOperations
 
 
-def find_stack_facts(
-    stacks: StackTable, project: Project, *, rules: tuple[FrameRule, ...] = FRAME_RULES
-) -> StackFacts:
-    """Find what the stacks of a file show; ``rules`` give roles, the first that matches goes on record."""
+def find_stack_facts(stacks: StackTable, project: Project) -> StackFacts:
+    """Find what the stacks of a file show."""
     return StackFacts(
         stacks=stacks,
         project=project,
-        roles=assign_roles(stacks, rules),
+        roles=assign_roles(stacks),
         module_calls=find_module_calls(stacks, project),
         operations=infer_operations(stacks),
     )

@@ -145,12 +145,8 @@ def test_only_its_own_stack_shows_what_pinned_memory_is_for(written, frames, cat
 
 
 def test_a_rule_of_ones_own_counts_for_pinned_memory(written, tmp_path):
-    rules = tmp_path / "mine.json"
-    rules.write_text(
-        json.dumps(
-            {"rules": [{"slug": "staged", "function": "^stage$", "category": "input", "reason": "it stages"}]}
-        )
-    )
+    rules = tmp_path / "mine.toml"
+    rules.write_text('input = ["stage"]')
     raw = cuda().snapshot(**pinned(4096).as_host())
     report = snapconv.load(written(raw), rules=rules).report(HOST)
     assert [total.category for total in report.peak.categories if total.n_allocations] == ["input"]

@@ -63,8 +63,6 @@ MAY_IMPORT_FROM_OUTSIDE = (
         "integrations": {"transformers", "lightning", "pytorch_lightning"},
     }
 )
-# The one file beside snapshots that is read: a user's own rules. ranks/ reads rows that it wrote itself.
-READS_RULES = PACKAGE / "classification" / "user_rules_file.py"
 # The file that writes torch's dictionaries: those that it looks into are its own.
 WRITES_SNAPSHOTS = PACKAGE / "writers" / "exports" / "snapshot_pickle.py"
 # Keeps in memory what a program saves, and builds it again: it reads no file's pickle.
@@ -150,7 +148,7 @@ def faults(source: str, path: Path) -> list[str]:
     for target, line, is_inside_function in imports_of(tree, parent_package(path)):
         top = target.split(".")[0]
         if top == "snapconv":
-            if target in JSON_READERS and package not in {"snapshot", "ranks"} and path != READS_RULES:
+            if target in JSON_READERS and package not in {"snapshot", "ranks"}:  # ranks/ reads what it wrote
                 found.append(f"{line}: {package} imports {target}, only snapshot reads")
             if package_of_import(target) not in MAY_IMPORT[package]:
                 found.append(f"{line}: {package} imports {target}")

@@ -267,7 +267,7 @@ def test_a_log_of_other_bytes_than_text_has_no_message(folder):
 )
 def test_whether_a_file_can_be_read_is_seen_by_reading_it(folder, monkeypatch, argv):
     # Said of a file that it cannot be read: a wrong command line (2) is not what that is.
-    texts = {"--rules": b'{"rules": []}', "--params": b'{"a": [1]}'}
+    texts = {"--rules": b"input = []", "--params": b'{"a": [1]}'}
     before = argv[argv.index("unreadable.json") - 1]
     Path("unreadable.json").write_bytes(texts.get(before, Path("run.pickle").read_bytes()))
     access = os.access
