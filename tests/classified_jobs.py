@@ -69,9 +69,7 @@ CUSTOM_BACKWARD = frames(
 RECOMPUTE = frames(("forward", "/w/proj/model.py"), ("recompute_fn", f"{TORCH}/utils/checkpoint.py"))
 # Modules that run again in backward, for a checkpoint.
 RECOMPUTED = FORWARD[:2] + RECOMPUTE + ENGINE
-NESTED = frames(
-    ("_engine_run_backward", f"{TORCH}/autograd/graph.py"), ("backward", f"{TORCH}/utils/checkpoint.py")
-)
+NESTED = frames(("backward", f"{TORCH}/autograd/__init__.py"), ("backward", f"{TORCH}/utils/checkpoint.py"))
 # The sizes of a model's parameters.
 SHAPES = (7000, 9000)
 CLONE = frames(cpp("at::_ops::clone::call(at::Tensor const&)")) + MAIN

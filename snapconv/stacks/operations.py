@@ -1,8 +1,8 @@
 """The operation that allocated a block, by the user's word for it: ``linear``, ``conv2d``, ``add``.
 
 From a stack's frames: the Python function of torch nearest to the user's code, the name under which C++
-shows an operation to Python, or the dispatched operation itself; else the line or the file of a module of
-torch.nn; last, the innermost function.
+shows an operation to Python, or the dispatched operation itself; else the file of a module of torch.nn;
+last, the innermost function.
 """
 
 import re
@@ -14,19 +14,18 @@ import numpy as np
 from snapconv.columns import Int32Column, read_only
 from snapconv.snapshot.stack_table import FrameTable, StackTable
 from snapconv.stacks.paths import is_generated, is_library, is_python, normal
-from snapconv.torch_knowledge.module_lines import CALLS, LINES
 from snapconv.torch_knowledge.operation_catalog import UNNAMED, name_in_native, name_in_node, name_in_target
 
 COMPILED = "compiled"
 
-# Modules of torch.nn whose forward calls one function: file -> its name.
+# Files of torch.nn's modules that call functions of one kind, which are C++ or a class's: file -> its name.
 _MODULE_FILES = {
     "linear.py": "linear", "normalization.py": "layer_norm", "batchnorm.py": "batch_norm",
     "dropout.py": "dropout", "sparse.py": "embedding", "rnn.py": "rnn", "conv.py": "conv",
     "pooling.py": "pool", "instancenorm.py": "instance_norm", "upsampling.py": "interpolate",
+    "activation.py": "activation",
 }  # fmt: skip
 _MODULES = "torch/nn/modules/"
-_CALLS_OF_MODULES = ("_call_impl", "_wrapped_call_impl", "inner")
 _FUNCTIONAL = re.compile(r"torch/(nn/functional|functional|nn/init)\.py$")
 # Functions behind those that the user calls: torch.unique is one of these, by what it returns.
 _BEHIND = re.compile(r"^_(?P<consecutive>consecutive_)?return_(?:counts|inverse|inverse_and_counts|output)$")
@@ -88,13 +87,13 @@ class _LeafFrames:
 
 def infer_operations(stacks: StackTable) -> StackOperations:
     """Infer the operation of every stack, by stack id."""
-    frames, releases = stacks.frames, releases_of(stacks.frames)
+    frames = stacks.frames
     python_frames = [is_python(name) for name in frames.filenames]
     known = {NO_OPERATION: 0}
     ids = np.zeros(len(stacks), np.int32)
     for stack_id in range(len(stacks)):
         leaf = _leaf_frames(frames, stacks.frames_of(stack_id).tolist(), python_frames)
-        found = next(candidate for candidate in _candidates(frames, leaf, releases) if candidate.name)
+        found = next(candidate for candidate in _candidates(frames, leaf) if candidate.name)
         ids[stack_id] = known.setdefault(found, len(known))
     names: dict[str, int] = {}
     name_ids = np.array([names.setdefault(operation.name, len(names)) for operation in known], np.int32)
@@ -106,34 +105,6 @@ def name_of_node(stacks: StackTable, stack_id: int) -> str:
     names = stacks.frames.names
     found = (name_in_node(names[frame]) for frame in stacks.frames_of(stack_id).tolist())
     return next(filter(None, found), UNNAMED)
-
-
-def releases_of(frames: FrameTable) -> frozenset[str]:
-    """Infer the releases that torch may be of, by the lines that call modules; none if no line is known."""
-    lines = {
-        int(line)
-        for name, file, line in zip(frames.names, frames.filenames, frames.lines.tolist(), strict=True)
-        if name in _CALLS_OF_MODULES and normal(file).endswith(_MODULES + "module.py")
-    }
-    known = {release: len(lines.intersection(calls)) for release, calls in CALLS.items()}
-    most = max(known.values())
-    return frozenset(release for release, n_known in known.items() if most and n_known == most)
-
-
-def name_of_line(frames: FrameTable, frame: int, releases: frozenset[str]) -> str | None:
-    """Return the operation that a line of torch.nn calls, if all releases that torch may be of agree."""
-    folder, found, file = normal(frames.filenames[frame]).rpartition(_MODULES)
-    rows = LINES.get(file)
-    if rows is None or not found or not folder.endswith("/"):
-        return None
-    line = int(frames.lines[frame])
-    names = {
-        name
-        for same, operations in rows
-        for name, lines in operations.items()
-        if line in lines and not releases.isdisjoint(same.split())
-    }
-    return names.pop() if len(names) == 1 else None
 
 
 def _leaf_frames(frames: FrameTable, stack: list[int], python_frames: list[bool]) -> _LeafFrames:
@@ -165,7 +136,7 @@ def _originals(frames: FrameTable, python: list[int]) -> list[int]:
     return python[: next(runs, 0)]
 
 
-def _candidates(frames: FrameTable, leaf: _LeafFrames, releases: frozenset[str]) -> Iterator[StackOperation]:
+def _candidates(frames: FrameTable, leaf: _LeafFrames) -> Iterator[StackOperation]:
     """Yield candidates for the operation, the best evidence first; an empty name is none."""
     functional = StackOperation(
         _name_of_functional(frames, leaf.library), "the function of torch.nn.functional in its stack"
@@ -181,8 +152,6 @@ def _candidates(frames: FrameTable, leaf: _LeafFrames, releases: frozenset[str])
         target = name_in_target(frames.targets[leaf.generated])
         yield StackOperation(target or "", "the node of the compiled graph")
         yield functional
-    line = name_of_line(frames, leaf.library[0], releases) if leaf.library else None
-    yield StackOperation(line or "", "the line of torch.nn in its stack")
     yield StackOperation(_name_of_module_file(frames, leaf.library), "the module of torch.nn in its stack")
     if leaf.generated is not None:
         yield StackOperation(COMPILED, "the code that torch.compile wrote")

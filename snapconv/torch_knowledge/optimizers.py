@@ -76,10 +76,10 @@ OPTIMIZER_RULES: tuple[OptimizerRule, ...] = (
 )
 
 # The lines of torch's Adam and AdamW that only amsgrad runs, by function: nothing else shows that it keeps a
-# third state. Since 2.7 AdamW is an Adam. Made by scripts/read_torch_lines.py from torch 2.0.1, 2.1.2, 2.2.2,
-# 2.3.1, 2.4.1, 2.5.1, 2.6.0, 2.7.1, 2.8.0, 2.9.1, 2.10.0, 2.11.0, 2.12.0, 2.13.0, 2.14.1 and 2.15.0. Of these
-# lines the root of the largest averages is allocated. Left out is what any other release has the root of all
-# averages at.
+# third state. Since 2.7 AdamW is an Adam. Made by scripts/read_amsgrad_lines.py from torch 2.0.1, 2.1.2,
+# 2.2.2, 2.3.1, 2.4.1, 2.5.1, 2.6.0, 2.7.1, 2.8.0, 2.9.1, 2.10.0, 2.11.0, 2.12.0, 2.13.0, 2.14.1 and 2.15.0.
+# Of these lines the root of the largest averages is allocated. Left out is what any other release has the
+# root of all averages at.
 AMSGRAD: dict[str, frozenset[int]] = {
     "_multi_tensor_adam": frozenset((
         473, 501, 540, 554, 563, 573, 577, 600, 609, 673, 701, 727, 743, 747, 755, 760, 761, 771, 775,

@@ -107,9 +107,7 @@ def calls_of_engine(at_work, freed_by=ENGINE, *, made_by=ENGINE, calls=FORWARD):
     return job
 
 
-ON_ITS_THREAD = (
-    frames(("backward", "/w/proj/ops.py"), ("_engine_run_backward", f"{TORCH}/autograd/graph.py")) + MAIN
-)
+ON_ITS_THREAD = frames(("backward", "/w/proj/ops.py"), ("backward", f"{TORCH}/autograd/__init__.py")) + MAIN
 WORKER = frames(("load", "/w/proj/data.py"), ("_bootstrap", "/usr/lib/python3.11/threading.py"))
 
 
