@@ -78,21 +78,10 @@ def timing_file(path: Path) -> Path | None:
     return file if is_capture(path) and os.path.lexists(file) else None
 
 
-def file_and_member(path: Path) -> tuple[Path, str]:
-    """Split FILE#NAME, which means one of several snapshots in a file; without NAME it is empty."""
-    text = os.fspath(path)
-    marks = [i for i, character in enumerate(text) if character == "#"]
-    if marks and not os.path.lexists(path):
-        for i in marks:
-            if os.path.isfile(text[:i]):  # noqa: PTH113  # raises nothing for names that no file can have
-                return Path(text[:i]), text[i + 1 :]
-    return path, ""
-
-
 def files_of(path: Path) -> tuple[Path, ...]:
     """Return all files of the input at a path: those of a capture, or the file itself."""
     timing = timing_file(path)
-    file = file_and_member(snapshot_file(path))[0]
+    file = snapshot_file(path)
     return (file,) if timing is None else (file, timing)
 
 
@@ -139,10 +128,6 @@ def stem_of_outputs(path: Path) -> Path:
     if is_capture(path):
         folder = path if path.name not in ("", "..") else path.resolve()
         return folder.with_name(folder.name.removesuffix(_SUFFIX) or folder.name)
-    file, member = file_and_member(path)
-    if member:
-        last = re.sub(r"[^\w.-]", "_", stem_of_outputs(Path(member)).name)
-        return stem_of_outputs(file).with_name(f"{stem_of_outputs(file).name}.{last}")
     stem = path.name if path != STANDARD_INPUT else "stdin"
     while stem.lower().endswith(_INPUT_SUFFIXES):
         stem = stem[: stem.rindex(".")]

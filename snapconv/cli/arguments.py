@@ -46,7 +46,7 @@ Snapshot = Annotated[
     Path,
     typer.Argument(
         metavar="SNAPSHOT",
-        help="A snapshot (pickle, JSON, a page of torch's viewer; in gzip or zip too; FILE#NAME of several), "
+        help="A snapshot (pickle, JSON, a page of torch's viewer; in gzip or zip too), "
         "a capture's folder, or - for the standard input.",
         callback=no_pipe,
         readable=False,

@@ -24,7 +24,6 @@ from snapconv.cli.answers import QUESTIONS, Answer, error_values
 from snapconv.cli.arguments import Top, expanded, no_pipe
 from snapconv.cli.terminal import first_entries, json_text, limited_text
 from snapconv.errors import InputError, SnapconvError
-from snapconv.files import file_and_member
 from snapconv.version import VERSION
 
 if TYPE_CHECKING:
@@ -175,21 +174,18 @@ class ToolBox:
         return _document(run(**(defaults | ({"top": top} if "top" in defaults else {}) | given)), top)
 
     def path(self, text: str) -> Path:
-        """Find a file, capture or FILE#NAME inside the folders.
+        """Find a file or a capture inside the folders.
 
         Raises InputError for one that is, or leads, outside.
         """
         for folder in self.folders:
-            file, member = file_and_member(folder / text)
             try:
-                found = file.resolve(strict=True)
+                found = (folder / text).resolve(strict=True)
             except (OSError, RuntimeError, ValueError):
                 continue
             if self._has(found) and self._keeps_inside(found):
                 no_pipe(found)
-                named = Path(f"{found}#{member}") if member else found
-                if file_and_member(named) == (found, member):  # a folder's name may have a # too
-                    return named
+                return found
         raise InputError(f"{text}: no such file in {', '.join(map(str, self.folders))}; see the tool `files`")
 
     def _has(self, path: Path) -> bool:

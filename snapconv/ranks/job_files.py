@@ -15,7 +15,7 @@ from typing import Any
 
 from snapconv.answers.ranks.rank_file import RankFile
 from snapconv.errors import InputError
-from snapconv.files import SNAPSHOT_NAME, file_and_member, open_input
+from snapconv.files import SNAPSHOT_NAME, open_input
 
 # Of a folder these are taken; a file that is named itself may have any name.
 _ENDINGS = (".pickle", ".pkl", ".pickle.gz", ".pkl.gz")
@@ -92,7 +92,7 @@ def _is_snapshot(name: str) -> bool:
 
 
 def _local(pattern: str) -> Iterator[JobInput]:
-    if os.path.lexists(pattern) or file_and_member(Path(pattern))[1]:
+    if os.path.lexists(pattern):
         yield from _local_path(pattern)
     elif glob.has_magic(pattern):
         for path in sorted(glob.iglob(pattern, recursive=True)):  # noqa: PTH207  # Path's takes no absolute one
@@ -111,7 +111,7 @@ def _local_path(path: str) -> Iterator[JobInput]:
 
 def _local_file(path: str) -> JobInput:
     try:
-        status = file_and_member(Path(path))[0].stat()
+        status = Path(path).stat()
     except OSError as error:
         return JobInput(RankFile(path), error=InputError(f"{path} cannot be read: {error.strerror}"))
     if not stat.S_ISREG(status.st_mode):

@@ -13,7 +13,7 @@ import numpy as np
 from snapconv.allocator.allocator_settings import AllocatorSettings
 from snapconv.columns import distinct, take
 from snapconv.errors import InputError, MalformedSnapshotError, UnsafePickleError
-from snapconv.files import file_and_member, snapshot_file
+from snapconv.files import snapshot_file
 from snapconv.native.library import core
 from snapconv.notes import Note, Progress
 from snapconv.snapshot.bounded_stacks import bound_stacks
@@ -129,8 +129,8 @@ class Snapshot:
 def load_snapshot(path: str | Path, *, progress: Progress | None = None) -> Snapshot:
     """Read a snapshot of any era and container, offline and without running anything in it.
 
-    ``path`` is its file, or the folder of a capture; FILE#NAME is one of several snapshots in a file, ``-``
-    the standard input. ``progress`` is called with (stage, done, total).
+    ``path`` is its file, or the folder of a capture, ``-`` the standard input. ``progress`` is called with
+    (stage, done, total).
     Raises InputError (NotASnapshotError, MalformedSnapshotError, TruncatedFileError) or
     UnsafePickleError, each naming the file.
     """
@@ -146,9 +146,8 @@ def load_snapshot(path: str | Path, *, progress: Progress | None = None) -> Snap
 
 
 def _load_plain(path: Path, progress: Progress | None, *, is_odd: bool) -> Snapshot:
-    file, member = file_and_member(path)
-    raw, container = read_raw(file, progress, member=member)
-    snapshot = _read_tables(path, raw, container, member, progress)
+    raw, container = read_raw(path, progress)
+    snapshot = _Reading(path, container, progress).read(as_snapshot_dict(raw))
     if is_odd and container.n_bytes >= _LARGE_BYTES:
         return replace(snapshot, notes=(*snapshot.notes, _READ_IN_PYTHON))
     return snapshot
@@ -173,20 +172,12 @@ def _load_compiled(path: Path, progress: Progress | None) -> tuple[Snapshot | No
     if compiled is None:
         return None, False
     try:
-        file, member = file_and_member(path)
-        raw, container = read_raw_compiled(file, compiled, progress, member=member)
-        return _read_tables(path, raw, container, member, progress), False
+        raw, container = read_raw_compiled(path, compiled, progress)
+        return _Reading(path, container, progress).read(as_snapshot_dict(raw)), False
     except NoPickle:
         return None, False
     except (OddFile, InputError):
         return None, True
-
-
-def _read_tables(
-    path: Path, raw: object, container: Container, member: str, progress: Progress | None
-) -> Snapshot:
-    value = as_snapshot_dict(raw, member, is_of_zip=container.is_of_zip)
-    return _Reading(path, container, progress).read(value)
 
 
 class _Reading:

@@ -45,7 +45,6 @@ def doubling(n: int) -> bytes:
 
 MEMORY: dict[str, tuple[bytes, str]] = {
     "memo of two billion entries": (b"\x80\x02Nr\xff\xff\xff\x7f.", "UnsafePickleError"),
-    "memo a little larger than the file": (b"\x80\x02Nr\xff\x00\x00\x00.", "UnsafePickleError"),
     "string of 4 GiB": (b"\x80\x02X\xff\xff\xff\xffabc.", "TruncatedFileError"),
     "string of 2^63 bytes": (b"\x80\x04\x8d" + u64(1 << 63) + b"abc.", "TruncatedFileError"),
     "bytes of 2^40 bytes": (b"\x80\x04\x8e" + u64(1 << 40) + b"abc.", "TruncatedFileError"),
@@ -66,10 +65,6 @@ MEMORY: dict[str, tuple[bytes, str]] = {
     ),
     "a bomb of zeros": (gzip.compress(b"\x80\x04N." + bytes(200_000_000)), "MalformedSnapshotError"),
     "a bomb of zeros in a zip": (zipped(b"\x80\x04N." + bytes(200_000_000)), "MalformedSnapshotError"),
-    "a bomb in gzip in a zip": (
-        zipped(gzip.compress(b"\x80\x04N." + bytes(200_000_000))),
-        "MalformedSnapshotError",
-    ),
     "a bomb of zeros in members": (gzip.compress(bytes(20_000_000)) * 20, "MalformedSnapshotError"),
     "marks without end": (b"\x80\x04" + b"(" * 900_000 + b".", "MalformedSnapshotError"),
     "lists in lists": (b"\x80\x04" + b"]" * 900_000 + b"a" * 899_999 + b".", "NotASnapshotError"),

@@ -13,7 +13,7 @@ enum {
     MAX_FRAMES = 1 << 16, /* of one stack */
     MAX_TUPLE = 3,
     MAX_INTEGER_BYTES = 9,
-    CHUNK_BYTES = 1 << 24, /* these three as in pickle_scan.py, which refuses the same files */
+    CHUNK_BYTES = 1 << 24, /* these three as in plain_pickle.py, which refuses the same files */
     MIN_CONTAINER_BYTES = 4,
     FEW_CONTAINERS = 1000000
 };

@@ -4,7 +4,7 @@ The core reads bytes through a window and keeps no object per event, frame or te
 is another, small pickle, which Python's own unpickler reads with the same locks as any. Traces in it are
 placeholders, and become CompiledTrace.
 
-Whatever is odd gives OddFile, and the file goes through the twin: pickle_scan, unpickle and event_table.
+Whatever is odd gives OddFile, and the file goes through the twin: plain_pickle and event_table.
 Their errors are the only ones that there are, so nothing here has a message of its own.
 """
 
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snapconv.native.library import DONE, MORE, NO_MEMORY, random_seed
-from snapconv.snapshot.readers.unpickle import load_own_pickle
+from snapconv.snapshot.readers.plain_pickle import load_own_pickle
 
 _WINDOW_BYTES = 1 << 18
 # A text must fit into the window as a whole.
@@ -116,16 +116,14 @@ class CompiledTrace:
         return column is not None and bool(column[0])
 
 
-def read_compiled(
-    core: ctypes.CDLL, fill: Fill, actions: Mapping[str, int], *, oom: int, report: Callable[[int], None]
-) -> object:
+def read_compiled(core: ctypes.CDLL, fill: Fill, actions: Mapping[str, int], *, oom: int) -> object:
     """Read a pickle to its raw value, with every trace that stands in its place as a CompiledTrace.
 
     ``actions`` are the codes of the known ones, ``oom`` that of the one whose address is the free memory.
-    ``report`` is called with the bytes read so far. Raises OddFile, or MemoryError.
+    Raises OddFile, or MemoryError.
     """
     reader = _Reader(core, actions, oom)
-    _feed(core, reader.address, fill, report)
+    _feed(core, reader.address, fill)
     found = _Found()
     core.snapconv_reader_events(reader.address, ctypes.byref(found))
     rest = ctypes.string_at(found.rest, found.n_rest_bytes)
@@ -180,19 +178,17 @@ class _Reader:
         self._core.snapconv_reader_drop_column(self.address, number)
 
 
-def _feed(core: ctypes.CDLL, reader: int, fill: Fill, report: Callable[[int], None]) -> None:
+def _feed(core: ctypes.CDLL, reader: int, fill: Fill) -> None:
     """Push the bytes through, a window at a time; a token that is cut off comes again with the next."""
     window = bytearray(_WINDOW_BYTES)
-    n_left, n_read, taken = 0, 0, ctypes.c_int64()
+    n_left, taken = 0, ctypes.c_int64()
     while True:
         with memoryview(window) as view:
             n_new = fill(view[n_left:])
         if not n_new:
             raise OddFile
-        n_read += n_new
         n = n_left + n_new
         status = core.snapconv_reader_feed(reader, _address(window), n, ctypes.byref(taken))
-        report(n_read)
         if status == DONE:
             return
         if status != MORE:

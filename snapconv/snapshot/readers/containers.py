@@ -1,20 +1,23 @@
 """From a file of any kind to the raw value in it, or to an error that names what the file is.
 
 Pickles of protocols 2 to 5, JSON text, and the HTML pages of torch's own viewer with pickles embedded, all of
-them also in gzip or zip, and also with the snapshots of several ranks in one value. Recognised by content,
-never by name.
+them also in gzip or zip. Recognised by content, never by name; unpacked piece by piece, within bounds.
 """
 
 import binascii
 import io
 import os
 import re
+import struct
+import zipfile
+import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from ctypes import CDLL
 from dataclasses import dataclass, replace
 from itertools import chain
-from pathlib import Path
-from typing import BinaryIO, TypeGuard
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO, TypeGuard
 
 from snapconv.errors import InputError, MalformedSnapshotError, NotASnapshotError, TruncatedFileError
 from snapconv.files import open_input
@@ -22,30 +25,37 @@ from snapconv.json_text import JsonError, read_lenient_json
 from snapconv.notes import Progress
 from snapconv.snapshot.event_table import ACTION_CODES, Action
 from snapconv.snapshot.readers.compiled_pickle import Fill, NoPickle, OddFile, fill_from_pieces, read_compiled
-from snapconv.snapshot.readers.packings import most_unpacked_bytes, packing_of, unpacked
-from snapconv.snapshot.readers.unpickle import load_plain_pickle
+from snapconv.snapshot.readers.plain_pickle import load_plain_pickle
 from snapconv.units import counted, shown
 
 _SNIFF_BYTES = 4096
-_MAX_RANK = 1 << 31
-_N_NAMES = 6
 _SOME_KEY = {"segments", "device_traces", "host_segments", "host_traces"}
 _EMBEDDED = rb'"base64"\s*:\s*"([A-Za-z0-9+/=\\\s]*)"'
-
+# Real snapshots shrink 5 to 40 times, as JSON up to 92 times; beyond this a small file is an attempt to fill
+# the memory. A hostile pickle costs 16 bytes of memory for a byte: 1 MiB of gzip has to stay below 3 GB.
+_MAX_RATIO = 120
+_MAX_FREE_BYTES = 32 << 20
+_PIECE_BYTES = 1 << 16
+# What zipfile raises for archives that are damaged, or made by somebody who means harm.
+_ZIP_ERRORS = (
+    zipfile.BadZipFile, zlib.error, struct.error, EOFError, LookupError, ValueError, OverflowError,
+    RuntimeError, OSError,
+)  # fmt: skip
 _OTHER_FORMATS: tuple[tuple[bytes, str], ...] = (
-    (b"SQLite format 3\x00", "a SQLite database, perhaps a report that was already made"),
-    (b"\x28\xb5\x2f\xfd", "compressed with Zstandard: decompress it first (zstd -d FILE)"),
-    (b"\xfd7zXZ", "compressed with xz: decompress it first (xz -d FILE)"),
-    (b"BZh", "compressed with bzip2: decompress it first (bzip2 -d FILE)"),
-    (b"%PDF", "a PDF"),
-    (b"\x89PNG", "a picture"),
-    (b"\x7fELF", "a program"),
+    (b"SQLite format 3\x00", "it is a SQLite database, perhaps a report that was already made"),
+    (b"\x28\xb5\x2f\xfd", "it is compressed with Zstandard: decompress it first (zstd -d FILE)"),
+    (b"\xfd7zXZ", "it is compressed with xz: decompress it first (xz -d FILE)"),
+    (b"BZh", "it is compressed with bzip2: decompress it first (bzip2 -d FILE)"),
+    *(
+        (start, "it looks like a pickle of protocol 0 or 1; dump it again with protocol 2 to 5")
+        for start in (b"(dp", b"(lp", b"}q", b"]q", b"(d.", b"cc", b"ctorch")
+    ),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """The wrapping of the raw value: ``format`` is pickle, json or html, ``packing`` gzip, zip, both or none.
+    """The wrapping of the raw value: ``format`` is pickle, json or html, ``packing`` gzip, zip or none.
 
     ``n_bytes`` is the size of the file, ``n_unpacked_bytes`` that of what its packing or its page contains.
     """
@@ -62,23 +72,23 @@ class Container:
         """Return the format and the packing, as in ``pickle in gzip``."""
         return f"{self.format} in {self.packing}" if self.packing else self.format
 
-    @property
-    def is_of_zip(self) -> bool:
-        """Whether the value was a file of a zip."""
-        return self.packing in ("zip", "gzip in zip")
 
-
-def read_raw(path: Path, progress: Progress | None = None, *, member: str = "") -> tuple[object, Container]:
-    """Read the value in a file; ``member`` names the file that is meant in a zip of several.
+def read_raw(path: Path, progress: Progress | None = None) -> tuple[object, Container]:
+    """Read the value in a file.
 
     Raises NotASnapshotError for other formats, TruncatedFileError for files that break off,
     MalformedSnapshotError for damaged ones, UnsafePickleError for pickles that import code.
     """
     try:
-        with open_input(path) as file:
-            n_bytes = os.fstat(file.fileno()).st_size
-            value, container = _read(file, n_bytes, member, most_unpacked_bytes(n_bytes), progress)
-            return value, replace(container, n_bytes=n_bytes)
+        with _opened(path, progress) as (file, n_bytes):
+            unpacked = _Unpacked.of(file, n_bytes)
+            if not unpacked:
+                return _read(file, n_bytes)
+            data, packing = b"".join(unpacked), unpacked.packing
+            if inner := _packing_of(data):
+                raise NotASnapshotError(f"the file is a {inner} file in a {packing} file: unpack it once")
+            value, container = _read(io.BytesIO(data), len(data))
+            return value, replace(container, n_bytes=n_bytes, packing=packing)
     except OSError as error:
         hint = (
             f"it is a folder without snapshot.pickle: name one of its files, or type `snapconv ranks {path}`"
@@ -88,82 +98,163 @@ def read_raw(path: Path, progress: Progress | None = None, *, member: str = "") 
         raise InputError(f"cannot be read: {error.strerror or error}; {hint}") from error
 
 
-def read_raw_compiled(
-    path: Path, core: CDLL, progress: Progress | None = None, *, member: str = ""
-) -> tuple[object, Container]:
+def read_raw_compiled(path: Path, core: CDLL, progress: Progress | None = None) -> tuple[object, Container]:
     """Read a pickle, packed or not, with the compiled core; the traces in the value are CompiledTrace.
 
     Raises NoPickle for everything else, OddFile for whatever is wrong: read_raw has the errors.
     """
     try:
-        with open_input(path) as file:
-            return _read_compiled(file, os.fstat(file.fileno()).st_size, core, member, progress)
+        with _opened(path, progress) as (file, n_bytes):
+            unpacked = _Unpacked.of(file, n_bytes)
+            head = next(unpacked, b"") if unpacked else file.peek(2)
+            if len(head) < 2 or head[0] != 0x80 or not 2 <= head[1] <= 5:
+                raise NoPickle
+            fill: Fill = fill_from_pieces(chain([head], unpacked)) if unpacked else file.readinto
+            raw = read_compiled(core, fill, ACTION_CODES, oom=Action.OOM)
+            for _ in unpacked or ():
+                pass  # the end of a packed file has its checksum
+            container = Container("pickle", n_bytes, n_bytes, pickle_protocol=head[1])
+            if unpacked:
+                container = replace(container, n_unpacked_bytes=unpacked.n_bytes, packing=unpacked.packing)
+            return raw, container
     except (OSError, InputError) as error:
         raise OddFile from error
 
 
-def _read_compiled(
-    file: io.BufferedReader, n_bytes: int, core: CDLL, member: str, progress: Progress | None
-) -> tuple[object, Container]:
-    head = file.read(_SNIFF_BYTES)
-    file.seek(0)
-    packing = packing_of(head)
-    fill: Fill = file.readinto
-    pieces = _Counted(iter(()))
-    if packing:
-        most = most_unpacked_bytes(n_bytes)
-        pieces = _Counted(unpacked(file, packing, member, most=most, progress=progress))
-        head = next(pieces, b"")
-        fill = fill_from_pieces(chain([head], pieces))
-    if len(head) < 2 or head[0] != 0x80 or not 2 <= head[1] <= 5:
-        raise NoPickle
+class _Reported(io.RawIOBase):
+    """An open file that reports how much of it was read."""
 
-    def report(n_read: int) -> None:
-        if progress and not packing:
-            progress("loading", n_read, n_bytes)
+    def __init__(self, file: BinaryIO, n_bytes: int, progress: Progress | None) -> None:
+        self._file, self._n_bytes, self._progress = file, n_bytes, progress
 
-    raw = read_compiled(core, fill, ACTION_CODES, oom=Action.OOM, report=report)
-    for _ in pieces:
-        pass  # the end of a packed file has its checksum
-    n_unpacked_bytes = pieces.n_bytes if packing else n_bytes
-    return raw, Container("pickle", n_bytes, n_unpacked_bytes, packing, pickle_protocol=head[1])
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        return self._file.seek(offset, whence)
+
+    def readinto(self, buffer: Any, /) -> int:
+        n_read: int = self._file.readinto(buffer)  # type: ignore[attr-defined]  # typeshed has it for some
+        if self._progress:
+            self._progress("loading", min(self._file.tell(), self._n_bytes), self._n_bytes)
+        return n_read
 
 
-class _Counted:
-    """Pieces of bytes, with how many bytes have gone by."""
+@contextmanager
+def _opened(path: Path, progress: Progress | None) -> Iterator[tuple[io.BufferedReader, int]]:
+    with open_input(path) as file:
+        n_bytes = os.fstat(file.fileno()).st_size
+        yield io.BufferedReader(_Reported(file, n_bytes, progress), 1 << 18), n_bytes
 
-    def __init__(self, pieces: Iterator[bytes]) -> None:
-        self._pieces = pieces
-        self.n_bytes = 0
 
-    def __iter__(self) -> Iterator[bytes]:
-        return self
+# --- packings
+
+
+def _packing_of(head: bytes) -> str:
+    """Return what a file is packed in by its first bytes: gzip, zip, or nothing."""
+    if head.startswith(b"\x1f\x8b"):
+        return "gzip"
+    return "zip" if head.startswith((b"PK\x03\x04", b"PK\x05\x06")) else ""
+
+
+class _Unpacked(Iterator[bytes]):
+    """The content of a packed file in pieces, with how many bytes have gone by.
+
+    Whatever is wrong with the file shows at the latest after the last piece.
+    """
+
+    def __init__(self, file: BinaryIO, n_bytes: int, packing: str) -> None:
+        self.packing, self.n_bytes = packing, 0
+        self._pieces = _gunzip(file, n_bytes) if packing == "gzip" else _unzip(file)
+        self._most = n_bytes * _MAX_RATIO + _MAX_FREE_BYTES
+
+    @classmethod
+    def of(cls, file: io.BufferedReader, n_bytes: int) -> "_Unpacked | None":
+        """Return the content, or None where the file is not packed."""
+        packing = _packing_of(file.peek(4)[:4])
+        return cls(file, n_bytes, packing) if packing else None
 
     def __next__(self) -> bytes:
         piece = next(self._pieces)
         self.n_bytes += len(piece)
+        if self.n_bytes > self._most:
+            how = "gzip -d FILE" if self.packing == "gzip" else "unzip FILE"
+            raise MalformedSnapshotError(
+                f"the {self.packing} file unpacks to more than {_MAX_RATIO} times its size, which no "
+                f"snapshot does; if it is one all the same, unpack it yourself ({how})"
+            )
         return piece
 
 
-def _read(
-    file: BinaryIO, n_bytes: int, member: str, most: int, progress: Progress | None
-) -> tuple[object, Container]:
+def _gunzip(file: BinaryIO, n_bytes: int) -> Iterator[bytes]:
+    decompress = zlib.decompressobj(wbits=31)
+    try:
+        # Small pieces: at every member's end zlib copies what is left of the piece.
+        while packed := file.read(_PIECE_BYTES):
+            while packed:
+                yield decompress.decompress(packed, 1 << 20)
+                packed = decompress.unconsumed_tail
+                if decompress.eof and decompress.unused_data.startswith(b"\x1f\x8b"):
+                    packed = decompress.unused_data
+                    decompress = zlib.decompressobj(wbits=31)
+            if len(decompress.unused_data) > 1:
+                break  # padding, not another member
+    except zlib.error as error:
+        raise MalformedSnapshotError(f"the gzip file is damaged: {error}") from error
+    if not decompress.eof:
+        raise TruncatedFileError.of("the gzip file", n_bytes)
+
+
+def _unzip(file: BinaryIO) -> Iterator[bytes]:
+    try:
+        with zipfile.ZipFile(file) as archive:
+            info = _only_file(archive.infolist())
+            if info.flag_bits & 1 or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                what = "has a password" if info.flag_bits & 1 else "is packed in a rare way"
+                raise MalformedSnapshotError(f"the zip file {what}: unpack it yourself (unzip FILE)")
+            with archive.open(info) as content:
+                while part := content.read(_PIECE_BYTES):
+                    yield part
+    except _ZIP_ERRORS as error:
+        raise MalformedSnapshotError(f"the zip file cannot be unpacked: {shown(str(error))}") from error
+
+
+def _only_file(infos: list[zipfile.ZipInfo]) -> zipfile.ZipInfo:
+    """Return the file in a zip, beside what file managers and torch.save put into one of their own."""
+    paths = {PurePosixPath(info.filename): info for info in infos if not info.is_dir()}
+    names = {path.name for path in paths}
+    files = {
+        path: info
+        for path, info in paths.items()
+        if path.parts[:1] != ("__MACOSX",) and path.name not in (".DS_Store", "Thumbs.db")
+        if not {"data.pkl", "version"} <= names or path.name == "data.pkl"
+    }
+    if not files:
+        raise NotASnapshotError("this is not a memory snapshot: the zip file is empty")
+    if len(files) > 1:
+        raise NotASnapshotError(
+            f"the zip file has {len(files)} files, and one is expected: unpack it (unzip FILE); the first is "
+            f"{shown(str(next(iter(files))))}"
+        )
+    return next(iter(files.values()))
+
+
+# --- formats
+
+
+def _read(file: BinaryIO, n_bytes: int) -> tuple[object, Container]:
     head = file.read(_SNIFF_BYTES)
     file.seek(0)
     if not head:
         raise TruncatedFileError("the file is empty (0 bytes): the job was probably killed while dumping")
     if head[:1] == b"\x80":
-        return _read_pickle(file, n_bytes, head, progress)
-    if packing := packing_of(head):
-        data = b"".join(unpacked(file, packing, member, most=most, progress=progress))
-        inner = packing_of(data[:4])
-        if inner and (packing, inner) != ("zip", "gzip"):
-            raise NotASnapshotError(f"the file is a {inner} file in a {packing} file: unpack it once")
-        value, container = _read(io.BytesIO(data), len(data), "", most, progress)
-        return value, replace(container, packing=f"gzip in {packing}" if inner else packing)
+        return _read_pickle(file, n_bytes, head)
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if text[:1] == b"<":
-        return _read_html(file.read(), progress)
+        return _read_html(file.read())
     if text[:1] in (b"{", b"["):
         return _read_json(file.read()), Container("json", n_bytes, n_bytes)
     raise NotASnapshotError(f"this is not a memory snapshot: {_what_it_is(head)}")
@@ -180,19 +271,16 @@ def _read_json(text: bytes) -> object:
         ) from error
 
 
-def _read_pickle(
-    file: BinaryIO, n_bytes: int, head: bytes, progress: Progress | None
-) -> tuple[object, Container]:
+def _read_pickle(file: BinaryIO, n_bytes: int, head: bytes) -> tuple[object, Container]:
     if n_bytes < 2:
         raise TruncatedFileError("the file breaks off after its first byte")
     protocol = head[1]
     if not 2 <= protocol <= 5:
         raise NotASnapshotError(f"this is not a memory snapshot: pickle protocol {protocol} is unknown")
-    value = load_plain_pickle(file, n_bytes, progress=progress)
-    return value, Container("pickle", n_bytes, n_bytes, pickle_protocol=protocol)
+    return load_plain_pickle(file, n_bytes), Container("pickle", n_bytes, n_bytes, pickle_protocol=protocol)
 
 
-def _read_html(data: bytes, progress: Progress | None) -> tuple[object, Container]:
+def _read_html(data: bytes) -> tuple[object, Container]:
     found = re.findall(_EMBEDDED, data)
     if not found:
         raise NotASnapshotError(
@@ -206,77 +294,55 @@ def _read_html(data: bytes, progress: Progress | None) -> tuple[object, Containe
         raise MalformedSnapshotError(f"the snapshot embedded in the page is damaged: {error}") from error
     if pickled[:1] != b"\x80":
         raise MalformedSnapshotError("what is embedded in the page is not a pickle")
-    value, container = _read_pickle(io.BytesIO(pickled), len(pickled), pickled[:2], progress)
+    value, container = _read_pickle(io.BytesIO(pickled), len(pickled), pickled[:2])
     return value, replace(container, format="html", n_embedded=len(found))
 
 
 def _what_it_is(head: bytes) -> str:
     for magic, description in _OTHER_FORMATS:
         if head.startswith(magic):
-            return f"it is {description}"
-    if head.startswith((b"(dp", b"(lp", b"}q", b"]q", b"(d.", b"cc", b"ctorch")):
-        return "it looks like a pickle of protocol 0 or 1; dump it again with protocol 2 to 5"
+            return description
     if b"out of memory" in head.lower() or head.startswith(b"Traceback (most recent"):
         return "it is a program's output; `snapconv oom --message LOG` explains torch's text about memory"
-    shown = head[:16].decode("ascii", "replace")
-    return f"it begins with {shown!r}. Expected a pickle, its gzip, JSON, or a page of torch's viewer"
+    begin = head[:16].decode("ascii", "replace")
+    return f"it begins with {begin!r}. Expected a pickle, its gzip, JSON, or a page of torch's viewer"
 
 
-def as_snapshot_dict(raw: object, member: str = "", *, is_of_zip: bool = False) -> dict[str, object]:
-    """Bring the known top-level shapes into one, or name what the value is instead.
+# --- shapes of the value
 
-    ``member`` is the key or the position of the snapshot that is meant, where the value has several; of a
-    zip, it may have been the name of the file.
-    """
+
+def as_snapshot_dict(raw: object) -> dict[str, object]:
+    """Return the only snapshot in a value of a known shape, or name what the value is instead."""
     if _is_snapshot(raw):
-        if member and not is_of_zip:
-            raise NotASnapshotError(f"the file has one snapshot: leave #{shown(member)} out")
         return raw
     if isinstance(raw, list) and all(isinstance(item, dict) and "blocks" in item for item in raw):
         return {"segments": raw}
-    several = _snapshots_in(raw)
-    if not several and isinstance(raw, list):
-        raise NotASnapshotError(f"this is not a memory snapshot: {_describe_list(raw)}")
-    if not several and isinstance(raw, dict):
-        raise NotASnapshotError(f"this is not a memory snapshot: {_describe_dict(raw)}")
-    if not several:
-        raise NotASnapshotError(f"this is not a memory snapshot: it contains a single {type(raw).__name__}")
-    if len(several) == 1 and not member:
-        return next(iter(several.values()))
-    if member not in several:
-        names = [shown(name) for name in list(several)[:_N_NAMES]]
-        more = f" and {len(several) - _N_NAMES} more" if len(several) > _N_NAMES else ""
+    values = raw if isinstance(raw, list) else raw.values() if isinstance(raw, dict) else ()
+    several = [value for value in values if _is_snapshot(value)]
+    if len(several) == 1:
+        return several[0]
+    if several:
         raise NotASnapshotError(
-            f"the file has {counted(len(several), 'snapshot')}: name one of them, as in 'FILE#{names[0]}'; "
-            f"it has {', '.join(names)}{more}"
+            f"the file has {counted(len(several), 'snapshot')}, as of several ranks, and one is expected: "
+            "write each to a file of its own"
         )
-    return several[member]
+    raise NotASnapshotError(f"this is not a memory snapshot: {_described(raw)}")
 
 
 def _is_snapshot(value: object) -> TypeGuard[dict[str, object]]:
     return isinstance(value, dict) and bool(_SOME_KEY & value.keys())
 
 
-def _snapshots_in(raw: object) -> dict[str, dict[str, object]]:
-    """Find the snapshots of several ranks in one value, by their keys or positions."""
-    if isinstance(raw, list):
-        return {str(i): each for i, each in enumerate(raw) if _is_snapshot(each)}
-    if not isinstance(raw, dict):
-        return {}
-    keys = [key for key in raw if isinstance(key, str) or (isinstance(key, int) and abs(key) < _MAX_RANK)]
-    return {str(key): raw[key] for key in keys if _is_snapshot(raw[key])}
-
-
-def _describe_list(raw: list[object]) -> str:
+def _described(raw: object) -> str:
+    if isinstance(raw, dict) and "traceEvents" in raw:
+        return "a Chrome trace of the profiler; dump torch.cuda.memory._snapshot() instead"
+    if isinstance(raw, dict):
+        keys = ", ".join(shown(str(key)) for key in list(raw)[:6])
+        return f"a dictionary with the keys {keys or '(none)'}, and no segments or device_traces"
+    if not isinstance(raw, list):
+        return f"it contains a single {type(raw).__name__}"
     if len(raw) == 2 and all(isinstance(part, list) for part in raw):
         return "two lists, as the profiler's export_memory_timeline writes; that format has no allocations"
     if isinstance(raw[0], list) and len(raw[0]) == 4:
         return "a raw memory timeline of the profiler's export_memory_timeline"
     return f"a list of {len(raw)} {type(raw[0]).__name__}"
-
-
-def _describe_dict(raw: dict[object, object]) -> str:
-    if "traceEvents" in raw:
-        return "a Chrome trace of the profiler; dump torch.cuda.memory._snapshot() instead"
-    keys = ", ".join(shown(str(key)) for key in list(raw)[:6])
-    return f"a dictionary with the keys {keys or '(none)'}, and no segments or device_traces"

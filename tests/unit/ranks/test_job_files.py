@@ -94,13 +94,3 @@ def test_a_mesh_places_ranks_as_an_array_of_its_shape_does():
 def test_what_is_no_mesh_is_refused(text):
     with pytest.raises(ValueError, match="expected axes"):
         Mesh.parse(text)
-
-
-def test_snapshots_of_one_file_are_ranks_by_their_names(tmp_path):
-    """The error of a file with several says FILE#NAME."""
-    path = tmp_path / "job.pickle"
-    path.write_bytes(b"x")
-    found = find_inputs([f"{path}#{rank}" for rank in range(3)])
-    assert [(one.place.rank, one.error) for one in found] == [(0, None), (1, None), (2, None)]
-    (gone,) = find_inputs([str(path), f"{path}#"])[1:]
-    assert gone.error is not None

@@ -34,7 +34,7 @@ def pickles_in(folder: Path) -> list[Path]:
 def read(content: bytes, *, n_at_once: int = 1 << 18):
     pieces = (content[at : at + n_at_once] for at in range(0, len(content), n_at_once))
     fill = fill_from_pieces(pieces)
-    return read_compiled(core(), fill, ACTION_CODES, oom=Action.OOM, report=lambda n: None)
+    return read_compiled(core(), fill, ACTION_CODES, oom=Action.OOM)
 
 
 def columns(raw):
@@ -161,7 +161,7 @@ def test_an_interruption_between_two_windows_frees_the_reader():
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        read_compiled(core(), interrupted, ACTION_CODES, oom=Action.OOM, report=lambda n: None)
+        read_compiled(core(), interrupted, ACTION_CODES, oom=Action.OOM)
 
 
 def test_filling_from_pieces_gives_every_byte_once():

@@ -19,9 +19,7 @@ from snapconv.errors import (
     TruncatedFileError,
     UnsafePickleError,
 )
-from snapconv.files import stem_of_outputs
-from snapconv.snapshot.load import load_snapshot
-from snapconv.snapshot.readers import containers, packings
+from snapconv.snapshot.readers import containers
 from snapconv.snapshot.readers.containers import as_snapshot_dict, read_raw
 from tests.builders import TraceBuilder
 
@@ -137,12 +135,12 @@ class TestGzip:
             read(gzip.compress(gzip.compress(PICKLE)))
 
     def test_a_bomb_is_refused(self, read, monkeypatch):
-        monkeypatch.setattr(packings, "_MAX_FREE_BYTES", 1000)
+        monkeypatch.setattr(containers, "_MAX_FREE_BYTES", 1000)
         with pytest.raises(MalformedSnapshotError, match="more than 120 times its size"):
             read(gzip.compress(bytes(1_000_000)))
 
     def test_a_bomb_of_many_members_is_refused_too(self, read, monkeypatch):
-        monkeypatch.setattr(packings, "_MAX_FREE_BYTES", 1000)
+        monkeypatch.setattr(containers, "_MAX_FREE_BYTES", 1000)
         with pytest.raises(MalformedSnapshotError, match="more than 120 times its size"):
             read(gzip.compress(bytes(100_000)) * 3)
 
@@ -150,11 +148,11 @@ class TestGzip:
         with pytest.raises(NotASnapshotError):
             read(zlib.compress(PICKLE))
 
-    def test_progress_of_unpacking_ends_at_the_files_size(self, read):
+    def test_progress_ends_at_the_files_size(self, read):
         seen = []
         read(gzip.compress(PICKLE), lambda *args: seen.append(args))
         n_bytes = len(gzip.compress(PICKLE))
-        assert ("decompressing", n_bytes, n_bytes) in seen
+        assert ("loading", n_bytes, n_bytes) in seen
 
 
 class TestJson:
@@ -272,24 +270,14 @@ class TestZip:
         assert json.loads(json.dumps(value)) == AS_JSON
         assert container.packing == "zip"
 
-    def test_gzip_in_a_zip_is_read_and_a_zip_in_a_zip_is_not(self, read):
-        value, container = read(zipped({"snapshot.pickle.gz": gzip.compress(PICKLE)}))
-        assert (value, container.description) == (SNAPSHOT, "pickle in gzip in zip")
-        with pytest.raises(NotASnapshotError, match="a zip file in a zip file: unpack it once"):
-            read(zipped({"a.zip": zipped({"a": PICKLE})}))
+    def test_a_packed_file_in_a_zip_is_refused_with_advice(self, read):
+        for inner, name in ((gzip.compress(PICKLE), "gzip"), (zipped({"a": PICKLE}), "zip")):
+            with pytest.raises(NotASnapshotError, match=f"a {name} file in a zip file: unpack it once"):
+                read(zipped({"a": inner}))
 
-    def test_of_several_files_one_is_named(self, tmp_path):
-        path = tmp_path / "run.zip"
-        ranks = {f"job/rank{i}.pickle": pickle.dumps({**SNAPSHOT, "n": i}) for i in range(9)}
-        path.write_bytes(zipped(ranks))
-        with pytest.raises(
-            NotASnapshotError, match=r"9 files: name one .* 'FILE.zip#job/rank0.pickle'.* 3 more"
-        ):
-            read_raw(path)
-        for name in ("job/rank7.pickle", "rank7.pickle"):
-            assert read_raw(path, member=name)[0]["n"] == 7
-        with pytest.raises(NotASnapshotError, match="no single file rank9"):
-            read_raw(path, member="rank9")
+    def test_of_several_files_none_is_read(self, read):
+        with pytest.raises(NotASnapshotError, match=r"has 2 files, and one is expected.* job/rank0.pickle"):
+            read(zipped({f"job/rank{i}.pickle": PICKLE for i in range(2)}))
 
     @pytest.mark.parametrize("end", [40, -30, -1])
     def test_a_damaged_zip_is_malformed(self, read, end):
@@ -310,9 +298,6 @@ class TestZip:
             read(bytes(locked))
 
 
-FIRST = {**SNAPSHOT, "n": 0}
-
-
 class TestSeveralSnapshots:
     @pytest.mark.parametrize(
         "value",
@@ -321,34 +306,15 @@ class TestSeveralSnapshots:
     def test_the_only_snapshot_in_a_value_is_the_one(self, value):
         assert as_snapshot_dict(value) == SNAPSHOT
 
-    @pytest.mark.parametrize("value", [{0: FIRST, 1: SNAPSHOT}, [FIRST, SNAPSHOT]])
-    def test_of_several_one_is_named_by_its_key_or_position(self, value):
-        assert as_snapshot_dict(value, "1") == SNAPSHOT
-        with pytest.raises(
-            NotASnapshotError, match=r"2 snapshots: name one of them, as in 'FILE#0'; .* 0, 1"
-        ):
+    @pytest.mark.parametrize("value", [{0: SNAPSHOT, 1: SNAPSHOT}, [SNAPSHOT, SNAPSHOT]])
+    def test_several_are_refused_with_advice(self, value):
+        with pytest.raises(NotASnapshotError, match="2 snapshots, as of several ranks, and one is expected"):
             as_snapshot_dict(value)
-        with pytest.raises(NotASnapshotError, match="2 snapshots"):
-            as_snapshot_dict(value, "2")
 
-    def test_a_name_that_means_nothing_is_refused(self):
-        with pytest.raises(NotASnapshotError, match="has one snapshot: leave #2 out"):
-            as_snapshot_dict(SNAPSHOT, "2")
-
-    @pytest.mark.parametrize("value", [{1 << 40: SNAPSHOT, (): SNAPSHOT}, [1, 2], {}, {"a": [SNAPSHOT]}])
-    def test_strange_keys_and_values_are_no_snapshots(self, value):
+    @pytest.mark.parametrize("value", [[1, 2], {}, {"a": [SNAPSHOT]}, 3, "text"])
+    def test_strange_values_are_no_snapshots(self, value):
         with pytest.raises(NotASnapshotError, match="this is not a memory snapshot"):
             as_snapshot_dict(value)
-
-    @pytest.mark.parametrize("wrap", [lambda s: {"snapshot": s}, lambda s: [s, s], lambda s: {0: s, 7: s}])
-    def test_a_path_with_a_name_is_loaded_as_the_snapshot_alone_is(self, tmp_path, wrap):
-        alone, several = tmp_path / "alone.pickle", tmp_path / "several.pickle"
-        alone.write_bytes(PICKLE)
-        several.write_bytes(pickle.dumps(wrap(SNAPSHOT)))
-        names = {"dict": "", "list": "#1"}[type(wrap(0)).__name__] if 7 not in wrap(0) else "#7"
-        found = load_snapshot(f"{several}{names}")
-        assert len(found.devices[0].events) == len(load_snapshot(alone).devices[0].events)
-        assert stem_of_outputs(found.path).name == f"several{names.replace('#', '.')}"
 
 
 class TestStrangers:
@@ -360,9 +326,6 @@ class TestStrangers:
             (b"\xfd7zXZ\x00", r"xz: decompress it first \(xz -d FILE\)"),
             (b"BZh91AY", r"bzip2: decompress it first \(bzip2 -d FILE\)"),
             (b"PK\x05\x06" + bytes(18), "the zip file is empty"),
-            (b"%PDF-1.7", "a PDF"),
-            (b"\x89PNG\r\n", "a picture"),
-            (b"\x7fELF\x02", "a program"),
             (b"\x00\x01\x02\x03", "it begins with .*Expected a pickle"),
             (
                 b"torch.OutOfMemoryError: CUDA out of memory. Tried",
