@@ -22,8 +22,7 @@ from snapconv.classification.features import Features, find_features
 from snapconv.classification.user_rules import NO_RULES, UserRule, UserRules, match_rules, read_rules
 from snapconv.columns import Int8Column, Int32Column, Int64Column, has_code, read_only, sums_by
 from snapconv.errors import InputError
-from snapconv.naming.modules import Modules, find_modules
-from snapconv.naming.operation_names import Operations, name_allocations
+from snapconv.naming.origins import Modules, Operations, find_modules, name_allocations
 from snapconv.naming.weight_table import WeightTable, match_weights
 from snapconv.notes import Progress
 from snapconv.phases.recorded_matches import RecordedMatches, match_recorded
@@ -42,7 +41,7 @@ from snapconv.stop_signals import stage
 from snapconv.units import counted, device_argument, device_name, format_bytes
 
 if TYPE_CHECKING:  # what names weights by a list or a record is imported where there is one
-    from snapconv.naming.param_names import Naming
+    from snapconv.naming.listed_weights import Naming
     from snapconv.snapshot.recorded.params_file import ParamList
 
 
@@ -400,11 +399,9 @@ def _weights(
     iteration_events = (peak_iteration.first_event, peak_iteration.last_event)
     if params is None or device.is_host:
         return match_weights(allocations, category, event=peak, iteration_events=iteration_events), None
-    from snapconv.naming.param_names import listed_weights
+    from snapconv.naming.listed_weights import listed_weights
 
-    return listed_weights(
-        params, snapshot.stacks, allocations, category, event=peak, iteration_events=iteration_events
-    )
+    return listed_weights(params, allocations, category, event=peak, iteration_events=iteration_events)
 
 
 def _has_names(recorded: RecordedMatches | None, device: DeviceSnapshot) -> bool:

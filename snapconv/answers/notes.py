@@ -162,12 +162,16 @@ def _list_notes(found: DeviceAnalysis, ordinal: int) -> Iterator[Note]:
     params = found.params
     if not params:
         return
-    from snapconv.naming.param_names import naming_notes, unused_list_note
+    from snapconv.naming.listed_weights import naming_note
 
     if found.naming:
-        yield from naming_notes(found.naming, params, ordinal)
+        yield from naming_note(found.naming, ordinal)
     elif found.recorded:
-        yield unused_list_note(params, found.recorded.metadata.parameters, ordinal)
+        yield Note(
+            "unused-params",
+            f"the capture has names that were read from the model itself, so {params.path.name} was not used",
+            ordinal,
+        )
 
 
 _MOST_LINES = 2

@@ -83,10 +83,9 @@ def _naming_lines(report: MemoryReport) -> Iterator[str]:
     if naming is None:
         return
     named = format_share(naming.named_bytes, naming.n_bytes)
-    ambiguous = format_share(naming.named_bytes - naming.certain_bytes, naming.n_bytes)
     yield (
         f"  {named} of the weights' bytes named by {naming.file_name} ({naming.n_named} of "
-        f"{counted(len(naming.names), 'weight')}), {ambiguous} ambiguous"
+        f"{counted(len(naming.names), 'weight')})"
     )
 
 

@@ -2,7 +2,7 @@
 
 import pickle
 
-from snapconv.naming.operation_names import BY_NODE
+from snapconv.naming.origins import BY_NODE
 from snapconv.session import load
 from snapconv.stacks import operations
 from tests.builders import TraceBuilder, frame
