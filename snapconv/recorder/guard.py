@@ -63,6 +63,10 @@ class OriginalCall:
         return self._result
 
 
+class _BrokenOff(RuntimeError):
+    """An exception meant for the program, such as SystemExit, reached our work; has its name."""
+
+
 class Guard:
     """Runs our work for one feature: in the process that made it only, and with our failures kept.
 
@@ -113,7 +117,7 @@ class Guard:
             self.keep(failure)
             return True
         if has_interrupted(failure):
-            self.keep(RuntimeError(f"broken off by an exception of the program's: {type(failure).__name__}"))
+            self.keep(_BrokenOff(type(failure).__name__))
         return False
 
     def keep(self, failure: BaseException) -> None:
@@ -239,12 +243,15 @@ class Guards:
 
 def fault_note(guard: Guard) -> Note:
     """Say what a failure costs, in one line."""
-    text = " ".join(f"{type(guard.failure).__name__}: {guard.failure}".split())
+    what = "a fault of snapconv"
     cost = guard.cost or _COSTS.get(guard.feature, "they are missing from there on; bytes are as recorded")
+    if isinstance(guard.failure, _BrokenOff):
+        what, then = f"{guard.failure}, raised in the midst of snapconv's work,", ""
+    else:
+        text = " ".join(f"{type(guard.failure).__name__}: {guard.failure}".split())
+        then = f". The program ran on. Please report {text[:_MAX_MESSAGE]} ({guard.place})"
     return Note(
-        "recorder-fault",
-        f"a fault of snapconv ended one part of the recording, {guard.feature.value}: {cost}. The program "
-        f"ran on. Please report {text[:_MAX_MESSAGE]} ({guard.place})",
+        "recorder-fault", f"{what} ended one part of the recording, {guard.feature.value}: {cost}{then}"
     )
 
 
