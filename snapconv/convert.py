@@ -19,9 +19,9 @@ from snapconv.notes import Note, Progress
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot, load_snapshot
 from snapconv.stacks.project_frames import Project
 from snapconv.units import HOST_NAME
-from snapconv.writers.sqlite.database import write_databases
-from snapconv.writers.sqlite.skyline_memory import memory_database
-from snapconv.writers.sqlite.skyline_time import time_database
+from snapconv.writers.sqlite.memory_database import memory_database
+from snapconv.writers.sqlite.tables import write_databases
+from snapconv.writers.sqlite.time_database import time_database
 
 
 @dataclass(frozen=True, slots=True)

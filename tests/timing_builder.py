@@ -19,8 +19,8 @@ from typing import Any
 from snapconv.answers.times import TimeReport, build_time_report
 from snapconv.snapshot.recorded.timing_file import load_timing
 from snapconv.stacks.project_frames import find_project
-from snapconv.writers.sqlite.database import write_databases
-from snapconv.writers.sqlite.skyline_time import time_database
+from snapconv.writers.sqlite.tables import write_databases
+from snapconv.writers.sqlite.time_database import time_database
 
 ROOT = "/home/me/project"
 TORCH = "/venv/lib/python3.11/site-packages/torch"

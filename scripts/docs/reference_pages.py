@@ -25,8 +25,8 @@ from snapconv.errors import EXIT_CODES
 from snapconv.json_text import read_json
 from snapconv.snapshot.recorded import metadata, params_file, timing_file
 from snapconv.writers.sqlite.extended_memory import SCHEMA_VERSION
-from snapconv.writers.sqlite.extended_time import TIME_SCHEMA_VERSION
 from snapconv.writers.sqlite.job_database import JOB_SCHEMA_VERSION
+from snapconv.writers.sqlite.time_database import TIME_SCHEMA_VERSION
 
 ROOT = Path(__file__).parents[2]
 _KINDS = {int: "integer", str: "string", bool: "boolean", float: "number", type(None): "null"}

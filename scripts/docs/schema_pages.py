@@ -11,13 +11,11 @@ from snapconv.answers.memory_report import (
     START,
     moment_name,
 )
-from snapconv.writers.sqlite.allocation_views import EXTENDED_VIEWS
-from snapconv.writers.sqlite.extended_memory import EXTENDED_TABLES
-from snapconv.writers.sqlite.extended_time import EXTENDED_TIME_TABLES, EXTENDED_TIME_VIEWS
+from snapconv.writers.sqlite.extended_memory import EXTENDED_TABLES, EXTENDED_VIEWS
 from snapconv.writers.sqlite.job_database import JOB_TABLES
-from snapconv.writers.sqlite.skyline_memory import TABLES
-from snapconv.writers.sqlite.skyline_time import TIME_TABLES
+from snapconv.writers.sqlite.memory_database import TABLES
 from snapconv.writers.sqlite.tables import Table, View
+from snapconv.writers.sqlite.time_database import EXTENDED_TIME_TABLES, EXTENDED_TIME_VIEWS, TIME_TABLES
 
 # What the values of a column mean: (table, column) -> (value, meaning).
 Values = Mapping[tuple[str, str], Sequence[tuple[str, str]]]

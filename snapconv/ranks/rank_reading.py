@@ -24,8 +24,8 @@ from snapconv.json_text import read_json, write_json
 from snapconv.ranks.job_files import is_remote, open_store
 from snapconv.stacks.paths import PathMap
 from snapconv.version import VERSION
-from snapconv.writers.sqlite.database import write_databases
-from snapconv.writers.sqlite.skyline_memory import memory_database
+from snapconv.writers.sqlite.memory_database import memory_database
+from snapconv.writers.sqlite.tables import write_databases
 
 _PIECE_BYTES = 4 << 20
 # Left free for others on the disk of temporary files.

@@ -22,13 +22,11 @@ from snapconv.answers.ranks.job_report import report_job
 from snapconv.answers.ranks.rank_file import RankFile, rank_file
 from snapconv.replay.history_verdict import Verdict
 from snapconv.session import load
-from snapconv.writers.sqlite.allocation_views import EXTENDED_VIEWS
-from snapconv.writers.sqlite.extended_memory import EXTENDED_TABLES
-from snapconv.writers.sqlite.extended_time import EXTENDED_TIME_TABLES, EXTENDED_TIME_VIEWS
+from snapconv.writers.sqlite.extended_memory import EXTENDED_TABLES, EXTENDED_VIEWS
 from snapconv.writers.sqlite.job_database import JOB_TABLES, write_job_database
-from snapconv.writers.sqlite.skyline_memory import TABLES
-from snapconv.writers.sqlite.skyline_time import TIME_TABLES
+from snapconv.writers.sqlite.memory_database import TABLES
 from snapconv.writers.sqlite.tables import View
+from snapconv.writers.sqlite.time_database import EXTENDED_TIME_TABLES, EXTENDED_TIME_VIEWS, TIME_TABLES
 from tests.job_builder import rank_trace, write_rank
 from tests.report_builder import small_analysis, small_report, write_memory_reports
 from tests.timing_builder import time_report, write_time_report

@@ -325,7 +325,7 @@ module, name = sys.argv[1].rsplit(".", 1)
 setattr(import_module(module), name, hang)
 sys.exit(main(sys.argv[2:]))
 """
-READING, WRITING = "snapconv.snapshot.load.as_snapshot_dict", "snapconv.writers.sqlite.database.write_rows"
+READING, WRITING = "snapconv.snapshot.load.as_snapshot_dict", "snapconv.writers.sqlite.tables.write_rows"
 STOPS = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 
 

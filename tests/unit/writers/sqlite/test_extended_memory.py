@@ -14,11 +14,14 @@ from snapconv.columns import take
 from snapconv.phases.trace_phases import Phase
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.project_lines import SourceLine
-from snapconv.writers.sqlite import database
-from snapconv.writers.sqlite.allocation_views import EXTENDED_VIEWS
-from snapconv.writers.sqlite.database import CHUNK_ROWS
-from snapconv.writers.sqlite.extended_memory import EXTENDED_TABLES, SCHEMA_VERSION, extended_rows
-from snapconv.writers.sqlite.skyline_memory import TABLES
+from snapconv.writers.sqlite import tables
+from snapconv.writers.sqlite.extended_memory import (
+    EXTENDED_TABLES,
+    EXTENDED_VIEWS,
+    SCHEMA_VERSION,
+)
+from snapconv.writers.sqlite.memory_database import TABLES
+from snapconv.writers.sqlite.tables import CHUNK_ROWS
 from tests.report_builder import (
     curve,
     int32,
@@ -71,11 +74,6 @@ def test_every_extended_name_begins_with_snapconv(tmp_path):
     ] == []
     assert [name for kind, name in ours if kind == "table"] == [table.name for table in EXTENDED_TABLES]
     assert [name for kind, name in ours if kind == "view"] == [view.name for view in EXTENDED_VIEWS]
-
-
-def test_every_table_has_its_rows():
-    filled = sorted(rows.table.name for rows in extended_rows(small_report()))
-    assert filled == sorted(table.name for table in EXTENDED_TABLES)
 
 
 def test_the_report_row_shows_what_it_is_about(ask):
@@ -326,17 +324,17 @@ def test_stacks_come_out_as_they_went_in_however_they_are_cut(stacks, is_project
         frame_ids=int32(*[frame for stack in stacks for frame in stack]),
     )
     report = small_report(stacks=stacks_of(table, is_project))
-    made = {rows.table.name: rows for rows in extended_rows(report)}
     wanted_frames = [(i, at, frame) for i, stack in enumerate(stacks) for at, frame in enumerate(stack)]
     wanted_stacks = [
         (i, len(stack), next(iter(stack), -1), next((f for f in stack if is_project[f]), -1))
         for i, stack in enumerate(stacks)
     ]
-    for name, wanted in (("snapconv_stack_frames", wanted_frames), ("snapconv_stacks", wanted_stacks)):
-        rows = made[name]
-        assert rows.n_rows == len(wanted)
-        starts = range(0, rows.n_rows, chunk)
-        assert [row for s in starts for row in rows.chunk(s, min(s + chunk, rows.n_rows))] == wanted
+    made = {table.name: table for table in EXTENDED_TABLES}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tables, "CHUNK_ROWS", chunk)
+        for name, wanted in (("snapconv_stack_frames", wanted_frames), ("snapconv_stacks", wanted_stacks)):
+            n_rows, rows = made[name].rows_of(report)
+            assert (n_rows, list(rows)) == (len(wanted), wanted)
 
 
 @pytest.mark.parametrize("n_rows", [0, 1, 15, 16, 17, CHUNK_ROWS - 1, CHUNK_ROWS, CHUNK_ROWS + 17])
@@ -352,6 +350,6 @@ def test_every_row_arrives_once_and_in_order_whatever_their_number(ask, n_rows):
 def test_the_size_of_a_chunk_changes_nothing(ask, tmp_path, monkeypatch):
     ask("SELECT 1")
     whole = (tmp_path / "report.sqlite").read_bytes()
-    monkeypatch.setattr(database, "CHUNK_ROWS", 3)
+    monkeypatch.setattr(tables, "CHUNK_ROWS", 3)
     ask("SELECT 1")
     assert (tmp_path / "report.sqlite").read_bytes() == whole

@@ -12,7 +12,7 @@ import pytest
 from snapconv.answers.memory_report import ActivationEntry, WeightEntry
 from snapconv.errors import OutputExistsError, OutputWriteError
 from snapconv.stacks.project_lines import SourceLine
-from snapconv.writers.sqlite import database, skyline_memory
+from snapconv.writers.sqlite import memory_database, tables
 from tests.report_builder import (
     ACTIVATION,
     BUILD,
@@ -153,7 +153,7 @@ def test_a_path_that_is_no_unicode_is_only_a_path(write, tmp_path):
 def test_no_lock_is_needed_since_some_file_systems_have_none(tmp_path):
     with closing(sqlite3.connect(tmp_path / "a", isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
-        with database.new_database(tmp_path / "a", output=tmp_path / "a") as connection:
+        with tables._new_database(tmp_path / "a", output=tmp_path / "a") as connection:
             connection.execute("CREATE TABLE written (column)")
 
 
@@ -188,7 +188,7 @@ def test_of_several_reports_all_are_written_or_none(tmp_path):
 
 @pytest.mark.parametrize("extended", [False, True])
 def test_progress_rises_to_the_total_over_all_reports(tmp_path, monkeypatch, extended):
-    monkeypatch.setattr(database, "CHUNK_ROWS", 2)
+    monkeypatch.setattr(tables, "CHUNK_ROWS", 2)
     calls = []
     reports = [(tmp_path / "0", small_report()), (tmp_path / "1", small_report(device=1))]
     write_memory_reports(
@@ -212,8 +212,8 @@ def test_a_failing_progress_call_keeps_its_own_error_and_leaves_nothing(tmp_path
 
 
 def test_a_full_disk_is_an_output_error_and_leaves_nothing(write, tmp_path, monkeypatch):
-    pragmas = (*database._PRAGMAS, "PRAGMA max_page_count = 12")  # the 13th page does not fit
-    monkeypatch.setattr(database, "_PRAGMAS", pragmas)
+    pragmas = (*tables._PRAGMAS, "PRAGMA max_page_count = 12")  # the 13th page does not fit
+    monkeypatch.setattr(tables, "_PRAGMAS", pragmas)
     with pytest.raises(
         OutputWriteError, match=r"report\.sqlite: SQLite reports 'database or disk is full'; check"
     ):
@@ -223,7 +223,8 @@ def test_a_full_disk_is_an_output_error_and_leaves_nothing(write, tmp_path, monk
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 does not have SQLite's error code")
 def test_a_wrong_statement_is_a_bug_of_ours_and_no_output_error(write, monkeypatch):
-    monkeypatch.setattr(skyline_memory, "ENTRY_TYPE_AND_ID", "CREATE NONSENSE")
+    wrong = replace(memory_database.TABLES[0], index="CREATE NONSENSE")
+    monkeypatch.setattr(memory_database, "TABLES", (wrong,))
     with pytest.raises(sqlite3.OperationalError, match="NONSENSE"):
         write(small_report())
 

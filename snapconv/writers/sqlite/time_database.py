@@ -1,0 +1,228 @@
+"""A TimeReport -> an SQLite file in the schema of ``skyline time`` (skyline-cli 0.5.0), and tables of ours.
+
+DeepView.Profile 0.14.5 has the same. What the rows mean is in docs/reference/time-schema.md. The names of our
+tables begin with ``snapconv_``, as in a memory report; the two reports are two files. Whoever changes one of
+them raises TIME_SCHEMA_VERSION and runs ``scripts/make_docs.py``.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from snapconv.answers.times import CallColumns, TimeReport
+from snapconv.snapshot.recorded.timing_file import PHASES
+from snapconv.writers.sqlite.shared_tables import (
+    ENTRY_KEY,
+    FILE_PATH,
+    FRAME_OF_ENTRY,
+    FRAMES,
+    LINE_FUNCTION,
+    LINE_NUMBER,
+    NOTES,
+    SOURCE,
+    STACK_FRAMES,
+    USER_VERSION,
+    EntryFrames,
+    report_table,
+)
+from snapconv.writers.sqlite.tables import (
+    Column,
+    Database,
+    View,
+    integer,
+    key,
+    milliseconds,
+    row_of,
+    table,
+    text,
+)
+
+TIME_SCHEMA_VERSION = 1
+
+_NO_PHASE = "the iteration has no such phase"
+_NO_CALL = "no call made the node"
+_NO_BACKWARD = "nothing of it ran in backward"
+_FORWARD_MS = "from before the call to after it, on the device"
+
+TIME_TABLES = (
+    table(
+        "run_time_entries",
+        "One row per outermost call of a torch function in the forward pass of the reported iteration, in "
+        "the order of the calls.",
+        ENTRY_KEY,
+        text("operation_name", "the function that was called", "1.operation_name"),
+        milliseconds("forward_ms", _FORWARD_MS, at="1.forward_ms"),
+        milliseconds(
+            "backward_ms",
+            "what autograd ran for it in backward, on the device",
+            _NO_BACKWARD,
+            "1.backward_ms",
+        ),
+        records=lambda report: enumerate(report.entries, 1),
+        is_skylines=True,
+    ),
+    table(
+        "stack_frames",
+        "The frames of the project that led to the call; every entry has at least one.",
+        *FRAME_OF_ENTRY,
+        integer("entry_id", "row of `run_time_entries`", "0"),
+        records=lambda report: EntryFrames(report.entries),
+        constraint="PRIMARY KEY (entry_id, ordering)",
+        is_skylines=True,
+    ),
+)
+
+
+def _texts(calls: CallColumns, ids: Sequence[int]) -> list[str | None]:
+    """Get the texts of a column of their positions; None where it is -1."""
+    return [None if i < 0 else calls.texts[i] for i in ids]
+
+
+_CALLS = table(
+    "snapconv_calls",
+    "Every outermost call of a torch function in every timed iteration, in order; after an iteration's calls "
+    "come the nodes of autograd's graph that no call had made.",
+    key(lambda calls: range(len(calls.table))),
+    Column(
+        "iteration",
+        "INTEGER REFERENCES snapconv_iterations (iteration)",
+        "the iteration",
+        at="table.iteration",
+    ),
+    text(
+        "operation",
+        "the function that was called; of phase `backward`, the node",
+        lambda calls: _texts(calls, calls.table.name_id.tolist()),
+    ),
+    text(
+        "phase",
+        "`forward`, `backward`, `optimizer` or `other`, see docs/design/timing.md",
+        lambda calls: [PHASES[phase] for phase in calls.table.phase.tolist()],
+    ),
+    text(
+        "module",
+        "path of the innermost module being called; empty: the model itself",
+        lambda calls: _texts(calls, calls.table.module_id.tolist()),
+        null="none",
+    ),
+    row_of("snapconv_stacks", "stack_id", _NO_CALL, "table.stack_id"),
+    row_of("run_time_entries", "entry_id", "it has none there"),
+    milliseconds("forward_ms", _FORWARD_MS, _NO_CALL, "table.forward_ms"),
+    milliseconds(
+        "backward_ms",
+        "its nodes, each up to the beginning of the next node",
+        _NO_BACKWARD,
+        "table.backward_ms",
+    ),
+    milliseconds("backward_strict_ms", "its nodes alone", _NO_BACKWARD, "table.backward_strict_ms"),
+    milliseconds("host_ms", "what the call took on the host", at="table.host_ms"),
+    arrays=lambda report: report.calls,
+)
+
+EXTENDED_TIME_TABLES = (
+    report_table(
+        TIME_SCHEMA_VERSION,
+        integer("device", "ordinal of the device that the report is about"),
+        text("clock", "`cuda`: CUDA events; `cpu`: the processor's clock"),
+        integer("is_simulated", "1: the capture was made without a GPU; 0: it was not"),
+        integer("iteration", "the iteration that `run_time_entries` is about", "reported.iteration"),
+        root="project_root",
+    ),
+    SOURCE,
+    NOTES,
+    table(
+        "snapconv_iterations",
+        "Every timed iteration: what was measured around its phases, and what its calls add up to.",
+        Column("iteration", "INTEGER PRIMARY KEY", "number of the iteration in the recorded run"),
+        integer("is_reported", "1: `run_time_entries` is about it, as its total is the median; 0: no"),
+        milliseconds(
+            "forward_ms",
+            "from the first to the end of the last forward call, with what is between them",
+            _NO_PHASE,
+        ),
+        milliseconds("backward_ms", "the runs of autograd's engine", _NO_PHASE),
+        milliseconds("optimizer_ms", "the steps of the optimizers", _NO_PHASE),
+        milliseconds("forward_rows_ms", "sum of `forward_ms` over its calls of phase `forward`"),
+        milliseconds("backward_rows_ms", "sum of `backward_ms` over its calls"),
+        milliseconds(
+            "bookkeeping_ms", "the timer's own time in `forward_ms`, on the host; in no call", "not recorded"
+        ),
+        records=lambda report: report.iterations,
+    ),
+    table(
+        "snapconv_launches",
+        "Whether the device waited for the host, over all timed iterations. No rows on the processor's "
+        "clock.",
+        text("phase", "`forward` or `backward`"),
+        integer("n_calls", "calls in forward; nodes in backward"),
+        integer(
+            "n_waited_for",
+            "those to which the device came before all of their work was queued: their times include waiting",
+        ),
+        milliseconds(
+            "device_ms", "what they took on the device: calls in forward, the engine's runs in backward"
+        ),
+        milliseconds("host_ms", "the same on the host"),
+        records=lambda report: report.launches,
+    ),
+    table(
+        "snapconv_lines",
+        "What every line of the project took in the reported iteration, by the innermost frame of each "
+        "entry.",
+        FILE_PATH,
+        LINE_NUMBER,
+        LINE_FUNCTION,
+        integer("n_calls", "number of calls"),
+        milliseconds("forward_ms", "sum over them"),
+        milliseconds("backward_ms", "sum over them"),
+        records=lambda report: report.lines,
+    ),
+    replace(
+        FRAMES,
+        columns=(
+            *FRAMES.columns,
+            integer(
+                "is_of_module",
+                "1: its variable `self` is an `nn.Module`; 0: it is not",
+                lambda stacks: stacks.is_of_module[stacks.frame_id],
+            ),
+        ),
+    ),
+    table(
+        "snapconv_stacks",
+        "The distinct stacks.",
+        key("stack_id"),
+        integer("n_frames", "number of frames"),
+        arrays=lambda report: report.stacks,
+    ),
+    STACK_FRAMES,
+    _CALLS,
+)
+
+EXTENDED_TIME_VIEWS = (
+    View(
+        "snapconv_module_times",
+        "What the calls directly in every module took, per iteration; those of its submodules are theirs.",
+        (
+            integer("iteration", "the iteration"),
+            text("module", "path of the module; empty: the model itself", null="outside of any module"),
+            integer("n_calls", "number of calls"),
+            milliseconds("forward_ms", "sum over them"),
+            milliseconds("backward_ms", "sum over them"),
+        ),
+        """\
+CREATE VIEW snapconv_module_times AS
+SELECT iteration, module, count(*) AS n_calls, total(forward_ms) AS forward_ms,
+       total(backward_ms) AS backward_ms
+FROM snapconv_calls
+WHERE phase IN ('forward', 'backward')
+GROUP BY iteration, module""",
+    ),
+)
+
+
+def time_database(path: Path, report: TimeReport, *, extended: bool) -> Database:
+    """Arrange the file of a time report; ``write_databases`` writes it."""
+    if not extended:
+        return Database(path, USER_VERSION, report, TIME_TABLES)
+    return Database(path, USER_VERSION, report, (*TIME_TABLES, *EXTENDED_TIME_TABLES), EXTENDED_TIME_VIEWS)
