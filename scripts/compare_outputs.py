@@ -61,8 +61,7 @@ _ANSWERS = (
 )
 _LIMITS = "check FILE --max-peak 1GiB --max-reserved 1TiB --max-category activation=1MiB --max-growth 0"
 _OTHERS = (
-    "diff FILE OTHER --markdown",
-    *(f"{_LIMITS} --format {name}" for name in ("text", "json", "github", "junit")),
+    *(f"{_LIMITS} --format {name}" for name in ("text", "json", "github")),
     "check FILE --baseline OTHER --fail-over 5%",
 )
 _WRITERS = (

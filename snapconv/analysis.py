@@ -35,6 +35,7 @@ from snapconv.snapshot.recorded.metadata import RecordedProject
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.paths import PathMap
 from snapconv.stacks.project_frames import Project, find_project
+from snapconv.stacks.project_lines import ProjectLines
 from snapconv.stacks.stack_facts import StackFacts, find_stack_facts
 from snapconv.stacks.stack_roles import StackRoles
 from snapconv.stop_signals import stage
@@ -75,15 +76,16 @@ class Iteration:
 class DeviceAnalysis:
     """Everything known about one device of a file; ``snapshot`` and ``facts`` are those of the whole file.
 
-    ``features`` are what the classification went by. ``operation_id`` (position in
-    ``operations``), ``iteration`` (-1: before the trace) and the columns of ``classification`` and ``named``
-    have one entry per row of ``replay.allocations``. ``activation_rows`` are the activations live at
-    ``activation_event``, the high-water mark of activations in the iteration with the peak, newest
-    first.
+    ``lines`` has the project's lines of every stack. ``features`` are what the classification went by.
+    ``operation_id`` (position in ``operations``), ``iteration`` (-1: before the trace) and the columns of
+    ``classification`` and ``named`` have one entry per row of ``replay.allocations``. ``activation_rows`` are
+    the activations live at ``activation_event``, the high-water mark of activations in the iteration with
+    the peak, newest first.
     """
 
     snapshot: Snapshot
     facts: StackFacts
+    lines: ProjectLines
     device: DeviceSnapshot
     replay: Replay
     history: History
@@ -332,9 +334,8 @@ def analyze_device(
     phases = find_phases(snapshot, device, allocations, facts.roles)
     recorded = _recorded(snapshot, device, allocations)
     features = find_features(replayed, phases, facts.roles, user_rules=user_rules, recorded=recorded)
-    classification = classify(features, order_of(is_host=device.is_host))
-    if certain:
-        classification = only_certain(classification)
+    classified = classify(features, order_of(is_host=device.is_host))
+    classification = only_certain(classified) if certain else classified
     category = classification.category
     named = name_allocations(facts.stacks, facts.operations, allocations)
     iterations = tuple(_iterations(replayed.allocated, phases))
@@ -347,6 +348,7 @@ def analyze_device(
     found = DeviceAnalysis(
         snapshot=snapshot,
         facts=facts,
+        lines=ProjectLines(snapshot.stacks, facts.project),
         device=device,
         replay=replayed,
         history=decide_history(snapshot, device, replayed),

@@ -104,19 +104,16 @@ def _limits(item: pytest.Item) -> tuple[int | None, bool | None]:
 
 def _at_the_peak(capture: Path) -> Iterator[str]:
     """Say what was live at the peak: the largest categories and lines, and how to see more."""
-    from snapconv.answers.category_totals import rows_of_summary, total_of_either, totals_by_category
-    from snapconv.answers.peak import totals_by_line
+    from snapconv.answers.totals import summary_totals, totals_by_line
     from snapconv.session import load
-    from snapconv.stacks.project_lines import ProjectLines
     from snapconv.units import format_bytes, printable
 
     session = load(capture)
-    lines = ProjectLines(session.snapshot.stacks, session.project)
     for found in session.devices:
         live = found.allocations.live_at(found.peak_event)
-        totals = rows_of_summary(tuple(totals_by_category(found, live)), total_of_either(found, live))
+        totals = summary_totals(found, live)
         rows = [(row.block_bytes, ", ".join(filter(None, (row.category, row.certainty)))) for row in totals]
-        by_line = totals_by_line(found.allocations, live, lines)
+        by_line = totals_by_line(found, live)
         rows = sorted(rows, reverse=True)[:3]
         rows += [(row.block_bytes, f"{row.line.place} in {row.line.function}") for row in by_line[:5]]
         yield from (f"{format_bytes(n_bytes):>14}  {printable(name)}" for n_bytes, name in rows if n_bytes)

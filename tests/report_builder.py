@@ -17,8 +17,6 @@ from typing import Any
 import numpy as np
 
 from snapconv.analysis import Iteration
-from snapconv.answers.annotations import AnnotatedSpans
-from snapconv.answers.category_totals import CategoryTotal
 from snapconv.answers.growth import Fate, Growth
 from snapconv.answers.memory_report import (
     PEAK_ALLOCATED,
@@ -34,11 +32,11 @@ from snapconv.answers.oom.failed_allocation import FailedAllocation
 from snapconv.answers.peak import (
     BreakdownRow,
     DeviceMemory,
-    LineTotal,
-    ModuleTotal,
     MomentState,
 )
+from snapconv.answers.program_names import AnnotatedSpans
 from snapconv.answers.report_frames import ReportStacks, report_stacks
+from snapconv.answers.totals import CategoryTotal, LineTotal, ModuleTotal
 from snapconv.classification.categories import Category, Evidence
 from snapconv.columns import Int32Column, Int64Column
 from snapconv.notes import Note
@@ -237,8 +235,8 @@ def small_report(**changes: Any) -> MemoryReport:
         ),
         breakdown=(BreakdownRow("reserved", None, 2 << 20), BreakdownRow("weights", "reserved", 1024)),
         growth=(
-            Growth(0, Fate.NEVER_FREED, 0, 0, 1, 4096, np.arange(8), (FORWARD,)),
-            Growth(-1, Fate.FREED_LATE, 0, 0, 1, 1536, np.arange(3)),
+            Growth(0, Fate.NEVER_FREED, 0, 0, 1, 4096, 4096, np.arange(8), (FORWARD,)),
+            Growth(-1, Fate.FREED_LATE, 0, 0, 1, 1536, 1536, np.arange(3)),
         ),
         oom_events=(FAILED,),
         after_oom=None,

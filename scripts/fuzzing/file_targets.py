@@ -83,10 +83,10 @@ def _answers(file: str) -> list[Command]:
         ["what-if", file, "--setting", "max_split_size_mb:64", "--batch-scale", "2", "--json"],
         ["explain", file, "#1"],
         ["explain", file, "0x7f0000000200", "--json"],
-        ["check", file, "--max-peak", "1GiB", "--max-growth", "0", "--format", "junit"],
+        ["check", file, "--max-peak", "1GiB", "--max-growth", "0", "--format", "github"],
         ["check", file, "--max-category", "activation=1MiB", "--format", "github"],
         ["diff", file, str(FIXTURES / "torch_2_13.pickle"), "--json"],
-        ["diff", str(FIXTURES / "torch_2_13.pickle"), file, "--markdown"],
+        ["diff", str(FIXTURES / "torch_2_13.pickle"), file],
     ]
 
 

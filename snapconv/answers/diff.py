@@ -9,25 +9,38 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
+from typing import Any, TypeVar
 
 import numpy as np
 
 from snapconv.analysis import Analysis, DeviceAnalysis
-from snapconv.answers.category_totals import totals_by_category
-from snapconv.answers.peak import totals_by_module, totals_by_operation
+from snapconv.answers.totals import (
+    CategoryTotal,
+    ModuleTotal,
+    OperationTotal,
+    Sum,
+    sums_by_name,
+    totals_by_category,
+    totals_by_module,
+    totals_by_operation,
+)
 from snapconv.classification.categories import Category, Evidence
-from snapconv.columns import BoolColumn, Int64Column, sums_by
 from snapconv.snapshot.load import Snapshot
-from snapconv.stacks.project_lines import ProjectLines, SourceLine, line_values
+from snapconv.stacks.project_lines import SourceLine, line_values
 from snapconv.units import device_kind
 
-# What a line allocates: the names of its operations and its categories.
-Contents = frozenset[str]
-# The lines of every function, in order, by its file and its name.
-_Functions = dict[tuple[str, str], list[SourceLine]]
+# What every line allocates: the names of its operations and its categories.
+Contents = Mapping[SourceLine, frozenset[str]]
+# A line of the old version and the same of the new one; None where a version does not have it.
+Match = tuple[SourceLine | None, SourceLine | None]
+# A file and a function of it.
+_Function = tuple[str, str]
+_Functions = dict[_Function, list[SourceLine]]
+_Key = TypeVar("_Key")
 
 # Aligning the lines of one function takes the time of their product; no one writes one of so many.
 _MOST_PAIRS = 10_000
+_NOTHING = Sum(0, 0, 0)
 
 
 class Difference(Enum):
@@ -178,11 +191,10 @@ class FileDiff:
 def compare_files(old: Analysis, new: Analysis) -> FileDiff:
     """Compare two files."""
     pairs, only_old, only_new = paired(old.devices, new.devices)
-    old_lines, new_lines = (ProjectLines(side.snapshot.stacks, side.project) for side in (old, new))
     return FileDiff(
         old_name=str(old.snapshot.path),
         new_name=str(new.snapshot.path),
-        devices=tuple(_compared(a, b, old_lines=old_lines, new_lines=new_lines) for a, b in pairs),
+        devices=tuple(_compared(*pair) for pair in pairs),
         only_old=tuple(only_old),
         only_new=tuple(only_new),
         settings=tuple(_settings(old.snapshot, new.snapshot)),
@@ -198,11 +210,16 @@ def _settings(old: Snapshot, new: Snapshot) -> Iterator[ComparedSetting]:
             yield ComparedSetting(name, before, after)
 
 
-def _compared(
-    old: DeviceAnalysis, new: DeviceAnalysis, *, old_lines: ProjectLines, new_lines: ProjectLines
-) -> DeviceDiff:
+def _compared(*pair: DeviceAnalysis) -> DeviceDiff:
     """Compare two devices at their peaks of allocated bytes."""
-    sides = [(one, one.allocations.live_at(one.peak_event)) for one in (old, new)]
+    old, new = pair
+    sides = [(one, one.allocations.live_at(one.peak_event)) for one in pair]
+    likely = (
+        int(one.allocations.block_bytes[live & one.classification.is_likely].sum()) for one, live in sides
+    )
+    modules = (
+        [row for row in totals_by_module(*side) if row.evidence == Evidence.METADATA.label] for side in sides
+    )
     return DeviceDiff(
         old_device=old.device.device,
         new_device=new.device.device,
@@ -210,113 +227,65 @@ def _compared(
         reserved=Change(old.replay.reserved.peak, new.replay.reserved.peak),
         old_iterations=tuple(iteration.peak_bytes for iteration in old.iterations),
         new_iterations=tuple(iteration.peak_bytes for iteration in new.iterations),
-        categories=_rows(*(_categories(one, live) for one, live in sides)),
-        lines=_compared_lines(_at_lines(old, old_lines), _at_lines(new, new_lines)),
-        modules=_rows(*(_modules(one, live) for one, live in sides)),
-        operations=_rows(*(_operations(one, live) for one, live in sides)),
-        likely=Change(*(_likely_bytes(one, live) for one, live in sides)),
+        categories=_rows("category", *(totals_by_category(*side) for side in sides)),
+        lines=_lines(*pair),
+        modules=_rows("module", *modules),
+        operations=_rows("operation", *(totals_by_operation(*side) for side in sides)),
+        likely=Change(*likely),
     )
 
 
-_Total = tuple[str, int, int]
+_Totals = Sequence[CategoryTotal] | Sequence[ModuleTotal] | Sequence[OperationTotal]
 
 
-def _categories(one: DeviceAnalysis, live: BoolColumn) -> Iterator[_Total]:
-    for row in totals_by_category(one, live):
-        yield row.category, row.n_allocations, row.block_bytes
+def _rows(name: str, old: _Totals, new: _Totals) -> tuple[ComparedRow, ...]:
+    """Bring the totals of one name together."""
+    sides = (
+        {getattr(row, name): Sum(row.n_allocations, row.block_bytes, 0) for row in one} for one in (old, new)
+    )
+    return tuple(ComparedRow(*found) for found in _changes(*sides, order=str))
 
 
-def _likely_bytes(one: DeviceAnalysis, live: BoolColumn) -> int:
-    return int(one.allocations.block_bytes[live & one.classification.is_likely].sum())
-
-
-def _modules(one: DeviceAnalysis, live: BoolColumn) -> Iterator[_Total]:
-    for row in totals_by_module(one, live):
-        if row.evidence == Evidence.METADATA.label:
-            yield row.module, row.n_allocations, row.block_bytes
-
-
-def _operations(one: DeviceAnalysis, live: BoolColumn) -> Iterator[_Total]:
-    for row in totals_by_operation(one, live):
-        yield row.operation, row.n_allocations, row.block_bytes
-
-
-def _rows(old: Iterable[_Total], new: Iterable[_Total]) -> tuple[ComparedRow, ...]:
-    """Bring the totals of one name together, those without memory on either side left out."""
-    sides = [{name: (count, size) for name, count, size in one} for one in (old, new)]
-    rows = []
-    for name in dict.fromkeys((*sides[0], *sides[1])):
-        (n_old, old_bytes), (n_new, new_bytes) = (side.get(name, (0, 0)) for side in sides)
-        if n_old or n_new:
-            rows.append(ComparedRow(name, Change(old_bytes, new_bytes, n_old, n_new)))
-    return tuple(sorted(rows, key=lambda row: (*_order(row.change), row.name)))
-
-
-@dataclass(frozen=True, slots=True)
-class _AtLine:
-    """The memory of a line at the peak, and all that it allocates at any time."""
-
-    n_bytes: int
-    n_allocations: int
-    contents: Contents
-
-
-def _at_lines(analysis: DeviceAnalysis, lines: ProjectLines) -> dict[SourceLine | None, _AtLine]:
-    """Sum up the peak by line of the project; None has the memory that no line made."""
-    allocations = analysis.allocations
-    stacks, place = np.unique(allocations.stack_id, return_inverse=True)
-    live = allocations.live_at(analysis.peak_event)
-    n_bytes = sums_by(place.reshape(-1)[live], allocations.block_bytes[live], len(stacks))
-    counts = np.bincount(place.reshape(-1)[live], minlength=len(stacks))
-    names = _contents(analysis, place)
-    by_line: dict[SourceLine | None, list[int]] = defaultdict(list)
-    for number, stack in enumerate(stacks.tolist()):
-        by_line[lines.innermost(stack)].append(number)
-    return {
-        line: _AtLine(
-            int(n_bytes[numbers].sum()),
-            int(counts[numbers].sum()),
-            frozenset().union(*map(names, numbers)),
-        )
-        for line, numbers in by_line.items()
-    }
-
-
-def _contents(analysis: DeviceAnalysis, place: Int64Column) -> Callable[[int], Contents]:
-    """Make a function that gives the operations and categories of a stack by its place."""
-    category = analysis.classification.category.astype(np.int64)
-    both = np.stack((place.reshape(-1), analysis.operation_id.astype(np.int64), category), axis=1)
-    names: dict[int, set[str]] = defaultdict(set)
-    for stack, operation, kind in np.unique(both, axis=0).tolist():
-        names[stack] |= {analysis.operations[operation], f"category {Category(kind).label}"}
-    return lambda stack: frozenset(names[stack])
-
-
-def _compared_lines(
-    old: dict[SourceLine | None, _AtLine], new: dict[SourceLine | None, _AtLine]
-) -> tuple[ComparedLine, ...]:
-    contents = [{line: at.contents for line, at in side.items() if line} for side in (old, new)]
-    pairs: list[tuple[SourceLine | None, SourceLine | None]] = [(None, None)]
-    pairs += [(match.old, match.new) for match in match_lines(*contents)]
-    nothing = _AtLine(0, 0, frozenset())
-    rows = []
-    for old_line, new_line in pairs:
-        is_rest = old_line is None and new_line is None
-        before = old.get(old_line, nothing) if old_line or is_rest else nothing
-        after = new.get(new_line, nothing) if new_line or is_rest else nothing
+def _changes(
+    old: Mapping[_Key, Sum], new: Mapping[_Key, Sum], *, order: Callable[[_Key], Any]
+) -> list[tuple[_Key, Change]]:
+    """Bring the sums of one key together, the largest changes first, those without memory left out."""
+    found = []
+    for key in dict.fromkeys((*old, *new)):
+        before, after = old.get(key, _NOTHING), new.get(key, _NOTHING)
         if before.n_allocations or after.n_allocations:
-            change = Change(before.n_bytes, after.n_bytes, before.n_allocations, after.n_allocations)
-            rows.append(ComparedLine(old_line, new_line, change))
-    return tuple(sorted(rows, key=lambda row: (*_order(row.change), _name(row))))
+            figures = (before.block_bytes, after.block_bytes, before.n_allocations, after.n_allocations)
+            found.append((key, Change(*figures)))
+    return sorted(found, key=lambda one: (-abs(one[1].more_bytes), -one[1].new_bytes, order(one[0])))
 
 
-def _order(change: Change) -> tuple[int, int]:
-    return -abs(change.more_bytes), -change.new_bytes
+def _lines(old: DeviceAnalysis, new: DeviceAnalysis) -> tuple[ComparedLine, ...]:
+    """Compare the lines of the project at the peaks; memory that no line made is a row too."""
+    matches: list[Match] = [(None, None), *match_lines(_contents(old), _contents(new))]
+    sides = []
+    for side, one in enumerate((old, new)):
+        live = one.allocations.live_at(one.peak_event)
+        sums = sums_by_name(one, live, one.lines.innermost, one.allocations.stack_id)
+        mine = (match for match in matches if match[side] or match == (None, None))
+        sides.append({match: sums.get(match[side], _NOTHING) for match in mine})
+
+    def place(match: Match) -> tuple[str, int]:
+        line = match[1] or match[0]
+        return (line.file_path, line.line_number) if line else ("", 0)
+
+    return tuple(ComparedLine(*match, change) for match, change in _changes(*sides, order=place))
 
 
-def _name(row: ComparedLine) -> tuple[str, int]:
-    line = row.new_line or row.old_line
-    return (line.file_path, line.line_number) if line else ("", 0)
+def _contents(analysis: DeviceAnalysis) -> Contents:
+    """Find what every line of the project allocates at any time: the operations, and the categories."""
+    everything = np.ones(len(analysis.allocations), np.bool_)
+    category, innermost = analysis.classification.category, analysis.lines.innermost
+    names: dict[SourceLine, set[str]] = defaultdict(set)
+    columns = (analysis.allocations.stack_id, analysis.operation_id, category)
+    for stack, operation, code in sums_by_name(analysis, everything, lambda *key: key, *columns):
+        if line := innermost(stack):
+            names[line] |= {analysis.operations[operation], f"category {Category(code).label}"}
+    return {line: frozenset(found) for line, found in names.items()}
 
 
 def paired(
@@ -326,155 +295,97 @@ def paired(
 
     Where each has one, beside pinned host memory, they are a pair whatever their ordinals are.
     """
-    on_old, on_new = ([one for one in side if not one.device.is_host] for side in (old, new))
+    left, right = ({one.device.device: one for one in side} for side in (old, new))
+    on_old, on_new = (
+        [number for number in side if not side[number].device.is_host] for side in (left, right)
+    )
     pairs = []
     if len(on_old) == len(on_new) == 1:
-        pairs.append((on_old[0], on_new[0]))
-    in_pairs = {id(one) for pair in pairs for one in pair}
-    rest = {one.device.device: one for one in new if id(one) not in in_pairs}
-    for one in old:
-        if id(one) not in in_pairs and one.device.device in rest:
-            pairs.append((one, rest.pop(one.device.device)))
-            in_pairs.add(id(one))
-    gone = [one.device.device for one in old if id(one) not in in_pairs]
-    return pairs, gone, list(rest)
+        pairs.append((left.pop(on_old[0]), right.pop(on_new[0])))
+    pairs += [(left.pop(number), right.pop(number)) for number in list(left) if number in right]
+    return pairs, list(left), list(right)
 
 
-@dataclass(frozen=True, slots=True)
-class LineMatch:
-    """A line of the old version and the same of the new one; None where a version does not have it."""
-
-    old: SourceLine | None
-    new: SourceLine | None
-
-    @property
-    def is_moved(self) -> bool:
-        """Whether it is another line, or in another file, now."""
-        return self.old is not None and self.new is not None and self.old.place != self.new.place
-
-
-def match_lines(
-    old: Mapping[SourceLine, Contents], new: Mapping[SourceLine, Contents]
-) -> tuple[LineMatch, ...]:
+def match_lines(old: Contents, new: Contents) -> list[Match]:
     """Match the lines of two versions; each is in exactly one match.
 
     Lines of one function keep their order. A file that only one version has is taken for a file of the same
     name that only the other has, where there is just one such and they share a function; and a function that
     only one version of a file has for one that only the other has, where just these two allocate the same.
     """
-    renamed = _renamed_files(old, new)
-    functions_old, functions_new = _by_function(old, renamed), _by_function(new, {})
+    functions_old, functions_new = _by_function(old, _renamed_files(old, new)), _by_function(new, {})
     for before, after in _renamed_functions(functions_old, functions_new, old, new):
         functions_old[after] = functions_old.pop(before)
-    found: list[LineMatch] = []
+    found: list[Match] = []
     for function in dict.fromkeys((*functions_old, *functions_new)):
-        lines_old, lines_new = functions_old.get(function, []), functions_new.get(function, [])
-        found += _aligned(lines_old, lines_new, old, new)
-    return tuple(found)
+        found += _aligned(functions_old.get(function, []), functions_new.get(function, []), old, new)
+    return found
 
 
-def _by_function(lines: Mapping[SourceLine, Contents], renamed: Mapping[str, str]) -> _Functions:
+def _by_function(lines: Iterable[SourceLine], renamed: Mapping[str, str]) -> _Functions:
     functions: _Functions = defaultdict(list)
     for line in sorted(lines):
         functions[renamed.get(line.file_path, line.file_path), line.function].append(line)
     return functions
 
 
-def _renamed_files(old: Mapping[SourceLine, Contents], new: Mapping[SourceLine, Contents]) -> dict[str, str]:
+def _renamed_files(old: Contents, new: Contents) -> dict[str, str]:
     """Find the files of the old version that have another path in the new one."""
-    functions_old, functions_new = _functions_of_files(old), _functions_of_files(new)
-    gone, come = (
-        _by_name(file for file in one if file not in other)
-        for one, other in ((functions_old, functions_new), (functions_new, functions_old))
-    )
+    sides: list[dict[str, set[str]]] = []  # the functions of every file
+    for lines in (old, new):
+        sides.append(defaultdict(set))
+        for line in lines:
+            sides[-1][line.file_path].add(line.function)
+    same_name: dict[str, tuple[list[str], list[str]]] = defaultdict(lambda: ([], []))
+    for side in (0, 1):
+        for file in sides[side].keys() - sides[1 - side].keys():
+            same_name[file.replace("\\", "/").rpartition("/")[2]][side].append(file)
     return {
-        before[0]: after[0]
-        for name, before in gone.items()
-        if len(before) == 1
-        and len(after := come.get(name, [])) == 1
-        and functions_old[before[0]] & functions_new[after[0]]
+        gone[0]: come[0]
+        for gone, come in same_name.values()
+        if len(gone) == len(come) == 1 and sides[0][gone[0]] & sides[1][come[0]]
     }
 
 
 def _renamed_functions(
-    functions_old: _Functions,
-    functions_new: _Functions,
-    old: Mapping[SourceLine, Contents],
-    new: Mapping[SourceLine, Contents],
-) -> list[tuple[tuple[str, str], tuple[str, str]]]:
+    functions_old: _Functions, functions_new: _Functions, old: Contents, new: Contents
+) -> list[tuple[_Function, _Function]]:
     """Find the functions of the old version that have another name in the new one."""
-    alike: dict[object, tuple[list[tuple[str, str]], list[tuple[str, str]]]] = defaultdict(lambda: ([], []))
+    equal: dict[object, tuple[list[_Function], list[_Function]]] = defaultdict(lambda: ([], []))
     sides = ((functions_old, functions_new, old), (functions_new, functions_old, new))
     for side, (own, others, contents) in enumerate(sides):
         for function in own.keys() - others.keys():
             allocated = tuple(contents[line] for line in own[function])
-            alike[function[0], allocated][side].append(function)
-    return [(gone[0], come[0]) for gone, come in alike.values() if len(gone) == 1 and len(come) == 1]
-
-
-def _functions_of_files(lines: Mapping[SourceLine, Contents]) -> dict[str, set[str]]:
-    functions: dict[str, set[str]] = defaultdict(set)
-    for line in lines:
-        functions[line.file_path].add(line.function)
-    return functions
-
-
-def _by_name(files: Iterable[str]) -> dict[str, list[str]]:
-    names: dict[str, list[str]] = defaultdict(list)
-    for file in files:
-        names[file.replace("\\", "/").rpartition("/")[2]].append(file)
-    return names
+            equal[function[0], allocated][side].append(function)
+    return [(gone[0], come[0]) for gone, come in equal.values() if len(gone) == len(come) == 1]
 
 
 def _aligned(
-    old: Sequence[SourceLine],
-    new: Sequence[SourceLine],
-    contents_old: Mapping[SourceLine, Contents],
-    contents_new: Mapping[SourceLine, Contents],
-) -> list[LineMatch]:
+    old: Sequence[SourceLine], new: Sequence[SourceLine], in_old: Contents, in_new: Contents
+) -> list[Match]:
     """Pair the lines of one function in their order, so that most of them allocate the same."""
     if len(old) * len(new) > _MOST_PAIRS:
-        return _by_number(old, new)
-    score = [[_likeness(a, b, contents_old[a], contents_new[b]) for b in new] for a in old]
+        numbers = {line.line_number: line for line in new}
+        pairs: list[Match] = [(line, numbers.pop(line.line_number, None)) for line in old]
+        return pairs + [(None, line) for line in numbers.values()]
+    score = [[_likeness(a, b, in_old[a], in_new[b]) for b in new] for a in old]
     best = [[0.0] * (len(new) + 1) for _ in range(len(old) + 1)]
     for i in range(len(old) - 1, -1, -1):
         for j in range(len(new) - 1, -1, -1):
             best[i][j] = max(best[i + 1][j], best[i][j + 1], best[i + 1][j + 1] + score[i][j])
-    return _walked(old, new, score, best)
-
-
-def _walked(
-    old: Sequence[SourceLine],
-    new: Sequence[SourceLine],
-    score: list[list[float]],
-    best: list[list[float]],
-) -> list[LineMatch]:
-    """Follow the best alignment from the first line to the last."""
-    found, i, j = [], 0, 0
+    found: list[Match] = []
+    i = j = 0
     while i < len(old) and j < len(new):
-        if score[i][j] and best[i][j] == best[i + 1][j + 1] + score[i][j]:
-            found.append(LineMatch(old[i], new[j]))
-            i, j = i + 1, j + 1
-        elif best[i][j] == best[i + 1][j]:
-            found.append(LineMatch(old[i], None))
-            i += 1
-        else:
-            found.append(LineMatch(None, new[j]))
-            j += 1
-    found += [LineMatch(line, None) for line in old[i:]]
-    return found + [LineMatch(None, line) for line in new[j:]]
+        is_pair = score[i][j] > 0 and best[i][j] == best[i + 1][j + 1] + score[i][j]
+        is_gone = not is_pair and best[i][j] == best[i + 1][j]
+        found.append((None if not (is_pair or is_gone) else old[i], None if is_gone else new[j]))
+        i, j = i + (is_pair or is_gone), j + (not is_gone)
+    return found + [(line, None) for line in old[i:]] + [(None, line) for line in new[j:]]
 
 
-def _likeness(old: SourceLine, new: SourceLine, in_old: Contents, in_new: Contents) -> float:
+def _likeness(old: SourceLine, new: SourceLine, in_old: frozenset[str], in_new: frozenset[str]) -> float:
     """Score how likely two lines of one function are the same: 0 where they allocate nothing alike."""
     is_same_number = old.line_number == new.line_number
     if not in_old & in_new:
         return 0.25 if is_same_number else 0.0
-    alike = len(in_old & in_new) / len(in_old | in_new)
-    return 1.0 + alike + 0.5 * is_same_number
-
-
-def _by_number(old: Sequence[SourceLine], new: Sequence[SourceLine]) -> list[LineMatch]:
-    numbers = {line.line_number: line for line in new}
-    pairs = [LineMatch(line, numbers.pop(line.line_number, None)) for line in old]
-    return pairs + [LineMatch(None, line) for line in numbers.values()]
+    return 1.0 + len(in_old & in_new) / len(in_old | in_new) + 0.5 * is_same_number

@@ -14,19 +14,17 @@ from enum import Enum
 import numpy as np
 
 from snapconv.analysis import Analysis, DeviceAnalysis
-from snapconv.answers.category_totals import job_sentence
-from snapconv.answers.views.tensor_names import owner_names
+from snapconv.answers.program_names import owner_names
+from snapconv.answers.totals import job_sentence
 from snapconv.classification.categories import EVIDENCE_WORTH, Category, Certainty, Evidence
 from snapconv.classification.certainty import GRADIENT_OR_STATE, SLUG
 from snapconv.classification.classify import opinions as opinions_of
 from snapconv.classification.classify import order_of, reason_of
 from snapconv.columns import BoolColumn, Int64Column
 from snapconv.errors import InputError
-from snapconv.phases.trace_phases import Phase, is_engine
+from snapconv.phases.trace_phases import Phase
 from snapconv.snapshot.event_table import Action
 from snapconv.stacks.project_lines import both_ends
-from snapconv.stacks.stack_roles import matching_frame
-from snapconv.torch_knowledge.frame_roles import Role
 from snapconv.torch_knowledge.operation_catalog import UNNAMED
 from snapconv.units import counted, device_name, format_bytes, format_duration_us
 
@@ -134,17 +132,6 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True)
-class StackRole:
-    """A role of a stack, the rule that found it, and the innermost frame that the rule matched."""
-
-    role: str
-    rule: str
-    reason: str
-    torch: str | None
-    frame: Frame | None
-
-
-@dataclass(frozen=True, slots=True)
 class Segment:
     """The segment that the block is in; ``freed_event`` is where it was given back, None: never."""
 
@@ -215,8 +202,6 @@ class Origin:
     operation_from: str
     stack: tuple[Frame, ...]
     free_stack: tuple[Frame, ...]
-    stack_roles: tuple[StackRole, ...]
-    free_stack_roles: tuple[StackRole, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +264,16 @@ def _signed(number: int) -> int:
     return number - (1 << 64) if number >= 1 << 63 else number
 
 
+def _unsigned(addr: int) -> str:
+    """Write an address as people do."""
+    return hex(addr & (1 << 64) - 1)
+
+
+def _contains_addr(addr: Int64Column, n_bytes: Int64Column, wanted: int) -> BoolColumn:
+    """Mark the pieces of memory that an address is in."""
+    return np.asarray((addr <= wanted) & (wanted <= addr + (n_bytes - 1)))
+
+
 def _rows(analysis: DeviceAnalysis, question: Question) -> Int64Column:
     """Return the allocations that are meant, in the order of the answer."""
     table, number = analysis.allocations, question.number
@@ -288,7 +283,7 @@ def _rows(analysis: DeviceAnalysis, question: Question) -> Int64Column:
     if question.occurrence is not None:
         began_here = np.flatnonzero(table.addr == number)
         return began_here[question.occurrence : question.occurrence + 1]
-    rows = np.flatnonzero(contains_addr(table.addr, table.block_bytes, number))
+    rows = np.flatnonzero(_contains_addr(table.addr, table.block_bytes, number))
     is_live = table.live_at(analysis.peak_event)[rows]
     order = np.lexsort((-table.alloc_event[rows], ~is_live, table.addr[rows] != number))
     return np.asarray(rows[order])
@@ -315,201 +310,147 @@ def _nearest(analysis: DeviceAnalysis, question: Question) -> Iterator[str]:
         yield f"{counted(int(np.count_nonzero(starts == wanted)), 'allocation')} began there"
         return
     segments = analysis.device.segments
-    for segment in segments.addr[contains_addr(segments.addr, segments.total_bytes, wanted)].tolist():
-        yield f"it is in the segment at {unsigned(segment)}"
+    for segment in segments.addr[_contains_addr(segments.addr, segments.total_bytes, wanted)].tolist():
+        yield f"it is in the segment at {_unsigned(segment)}"
     below, above = starts[starts < wanted], starts[starts > wanted]
     if len(below):
-        yield f"the next one below is at {unsigned(int(below.max()))}"
+        yield f"the next one below is at {_unsigned(int(below.max()))}"
     if len(above):
-        yield f"the next one above is at {unsigned(int(above.min()))}"
+        yield f"the next one above is at {_unsigned(int(above.min()))}"
     if not len(starts):
         yield "it has none at all"
 
 
 def _explain_allocations(analysis: DeviceAnalysis, rows: Int64Column) -> Iterator[AllocationExplanation]:
     """Explain some allocations of a device, in the order given."""
-    explainer = _Explainer(analysis)
     opinions: dict[int, list[Opinion]] = {row: [] for row in rows.tolist()}
-    order = order_of(is_host=analysis.device.is_host)
-    for opinion in opinions_of(analysis.features, rows, order):
-        opinions[opinion.row].append(explainer.opinion(opinion.category, opinion.evidence, opinion.reason))
+    for found in opinions_of(analysis.features, rows, order_of(is_host=analysis.device.is_host)):
+        opinions[found.row].append(_opinion(analysis, found.category, found.evidence, found.reason))
+    table, names = analysis.allocations, owner_names(analysis)
+    is_live_at_peak, freed = table.live_at(analysis.peak_event), table.freed_event
     for row in rows.tolist():
-        yield explainer.explain(row, opinions[row])
-
-
-def unsigned(addr: int) -> str:
-    """Write an address as people do."""
-    return hex(addr & (1 << 64) - 1)
-
-
-def contains_addr(addr: Int64Column, n_bytes: Int64Column, wanted: int) -> BoolColumn:
-    """Mark the pieces of memory that an address is in."""
-    return np.asarray((addr <= wanted) & (wanted <= addr + (n_bytes - 1)))
-
-
-class _Explainer:
-    """Turns rows of the tables of one device into explanations."""
-
-    def __init__(self, analysis: DeviceAnalysis) -> None:
-        self._snapshot, self._project, self._analysis = analysis.snapshot, analysis.project, analysis
-        self._live_at_peak = analysis.allocations.live_at(analysis.peak_event)
-        self._freed_event = analysis.allocations.freed_event
-        self._names = owner_names(analysis)
-        self._of_user = {rule.slug: "a rule of yours" for rule in analysis.user_rules.rules}
-
-    def explain(self, row: int, opinions: list[Opinion]) -> AllocationExplanation:
-        """Everything about one allocation; ``opinions`` are those of all rules."""
-        table = self._analysis.allocations
-        return AllocationExplanation(
-            device=self._analysis.device.device,
+        yield AllocationExplanation(
+            device=analysis.device.device,
             id=row,
-            address=unsigned(int(table.addr[row])),
-            name=self._names.get(row),
+            address=_unsigned(int(table.addr[row])),
+            name=names.get(row),
             requested_bytes=int(table.requested_bytes[row]),
             block_bytes=int(table.block_bytes[row]),
             is_exact=bool(table.is_exact[row]),
-            place=self._place(row),
-            lifetime=self._lifetime(row),
-            annotations=tuple(self._annotations(row)),
-            origin=self._origin(row),
-            verdict=self._verdict(row, opinions),
+            place=_place(analysis, row),
+            lifetime=_lifetime(analysis, row, int(freed[row]), is_live_at_peak=bool(is_live_at_peak[row])),
+            annotations=tuple(_annotations(analysis, row)),
+            origin=_origin(analysis, row),
+            verdict=_verdict(analysis, row, opinions[row]),
         )
 
-    def opinion(self, category: Category, evidence: Evidence, slug: str) -> Opinion:
-        """Return the decision of one rule, with the reason of that rule."""
-        reason, torch = (self._of_user[slug], "") if slug in self._of_user else reason_of(slug)
-        return Opinion(category.label, evidence.label, slug, reason, torch or None)
 
-    def _lifetime_event(self, event: int) -> LifetimeEvent | None:
-        if event < 0:
-            return None
-        times, phases = self._analysis.device.events.time_us, self._analysis.phases
-        return LifetimeEvent(
-            event=event,
-            time_us=None if times is None else int(times[event]),
-            after_us=None if times is None else int(times[event] - times[0]),
-            iteration=int(phases.iteration[event]),
-            phase=Phase(int(phases.phase[event])).name.lower(),
-        )
+def _opinion(analysis: DeviceAnalysis, category: Category, evidence: Evidence, slug: str) -> Opinion:
+    """Return the decision of one rule, with the reason of that rule."""
+    is_of_user = slug in {rule.slug for rule in analysis.user_rules.rules}
+    reason, torch = ("a rule of yours", "") if is_of_user else reason_of(slug)
+    return Opinion(category.label, evidence.label, slug, reason, torch or None)
 
-    def _lifetime(self, row: int) -> Lifetime:
-        table, events = self._analysis.allocations, self._analysis.device.events
-        alloc, end, freed = (
-            int(table.alloc_event[row]),
-            int(table.end_event[row]),
-            int(self._freed_event[row]),
-        )
-        first, last = max(alloc, 0), freed if freed >= 0 else max(len(events) - 1, 0)
-        times = events.time_us if len(events) else None
-        return Lifetime(
-            allocated=self._lifetime_event(alloc),
-            free_requested=self._lifetime_event(int(table.free_requested_event[row])),
-            free_completed=self._lifetime_event(int(table.free_completed_event[row])),
-            end_event=end if end >= 0 else None,
-            in_use_us=None if times is None else int(times[last] - times[first]),
-            in_use_events=last - first,
-            is_live_at_peak=bool(self._live_at_peak[row]),
-            is_live_at_dump=end < 0,
-        )
 
-    def _annotations(self, row: int) -> Iterator[Annotation]:
-        """Yield the annotations of its alloc (_set_memory_metadata, or the allocator), and later ones."""
-        events, table, texts = self._analysis.device.events, self._analysis.allocations, self._snapshot.texts
-        alloc, end = int(table.alloc_event[row]), int(table.end_event[row])
-        is_annotation = (events.action == Action.ANNOTATE) & (events.addr == int(table.addr[row]))
-        annotations = np.flatnonzero(is_annotation)
-        annotations = annotations[(annotations > alloc) & ((end < 0) | (annotations < end))]
-        columns = ((events.user_metadata_id, False), (events.internal_metadata_id, True))
-        for event in [*([alloc] if alloc >= 0 else []), *annotations[:_MOST_ANNOTATIONS].tolist()]:
-            for ids, is_internal in columns:
-                if ids is not None and ids[event] >= 0 and texts[ids[event]]:
-                    yield Annotation(event, texts[ids[event]], is_internal)
+def _lifetime_event(analysis: DeviceAnalysis, event: int) -> LifetimeEvent | None:
+    if event < 0:
+        return None
+    times, phases = analysis.device.events.time_us, analysis.phases
+    return LifetimeEvent(
+        event=event,
+        time_us=None if times is None else int(times[event]),
+        after_us=None if times is None else int(times[event] - times[0]),
+        iteration=int(phases.iteration[event]),
+        phase=Phase(int(phases.phase[event])).name.lower(),
+    )
 
-    def _place(self, row: int) -> Place:
-        """Find its segment: that returned to the driver after the alloc, or else that at the dump."""
-        events, segments = self._analysis.device.events, self._analysis.device.segments
-        table, pools = self._analysis.allocations, self._snapshot.pools
-        addr, alloc, pool = (int(column[row]) for column in (table.addr, table.alloc_event, table.pool_id))
-        segment = None
-        is_return = np.isin(events.action, (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP))
-        given_back = np.flatnonzero(is_return & contains_addr(events.addr, events.size, addr))
-        there = np.flatnonzero(contains_addr(segments.addr, segments.total_bytes, addr))
-        if len(later := given_back[given_back > alloc]):
-            event = int(later[0])
-            segment = Segment(unsigned(int(events.addr[event])), int(events.size[event]), event)
-        elif len(there):
-            at_dump = int(there[0])
-            segment = Segment(unsigned(int(segments.addr[at_dump])), int(segments.total_bytes[at_dump]), None)
-            pool = int(segments.pool_id[at_dump]) if pool < 0 else pool
-        return Place(segment, pools[pool] if pool >= 0 else None, int(table.stream[row]))
 
-    def _origin(self, row: int) -> Origin:
-        table = self._analysis.allocations
-        stack = int(table.stack_id[row])
-        free_stack = int(table.free_stack_id[row]) if self._analysis.phases.free_sites_known else -1
-        operation, operation_from = self._operation(row)
-        return Origin(
-            operation=operation,
-            operation_from=operation_from,
-            stack=self._stack(stack),
-            free_stack=self._stack(free_stack),
-            stack_roles=tuple(self._roles(stack)),
-            free_stack_roles=tuple(self._roles(free_stack)),
-        )
+def _lifetime(analysis: DeviceAnalysis, row: int, freed: int, *, is_live_at_peak: bool) -> Lifetime:
+    table, events = analysis.allocations, analysis.device.events
+    alloc, end = int(table.alloc_event[row]), int(table.end_event[row])
+    first, last = max(alloc, 0), freed if freed >= 0 else max(len(events) - 1, 0)
+    times = events.time_us if len(events) else None
+    return Lifetime(
+        allocated=_lifetime_event(analysis, alloc),
+        free_requested=_lifetime_event(analysis, int(table.free_requested_event[row])),
+        free_completed=_lifetime_event(analysis, int(table.free_completed_event[row])),
+        end_event=end if end >= 0 else None,
+        in_use_us=None if times is None else int(times[last] - times[first]),
+        in_use_events=last - first,
+        is_live_at_peak=is_live_at_peak,
+        is_live_at_dump=end < 0,
+    )
 
-    def _verdict(self, row: int, opinions: list[Opinion]) -> CategoryVerdict:
-        found = self._analysis.classification
-        category, evidence = Category(int(found.category[row])), Evidence(int(found.evidence[row]))
-        certainty = Certainty(int(found.certainty[row]))
-        decision = self.opinion(category, evidence, found.reasons[int(found.reason_id[row])])
-        worth = EVIDENCE_WORTH[evidence]
-        # Without its records a rule gives the same category with weaker evidence: that is no other opinion.
-        others = (
-            opinion
-            for opinion in opinions
-            if (opinion.category, opinion.rule) != (decision.category, decision.rule)
-        )
-        return CategoryVerdict(
-            decision=decision,
-            certainty=certainty.label,
-            probability=round(float(found.probability[row]), 3) or None,
-            job=job_sentence(self._analysis) if decision.rule in (SLUG, GRADIENT_OR_STATE) else None,
-            follows_from=worth.follows_from,
-            is_wrong_when=worth.is_wrong_when,
-            others=tuple(others),
-        )
 
-    def _roles(self, stack: int) -> Iterator[StackRole]:
-        """Yield the roles of a stack, each with the first rule that matches."""
-        roles, stacks = self._analysis.roles, self._snapshot.stacks
-        if stack < 0:
-            return
-        for role in Role:
-            number = int(roles.rule_id[role, stack])
-            if number >= 0:
-                rule = roles.rules[number]
-                frame = self._frame(matching_frame(stacks, rule, stack))
-                torch = None if rule.slug in self._of_user else rule.seen
-                yield StackRole(role.name.lower(), rule.slug, rule.reason, torch, frame)
-        is_host = self._analysis.device.is_host
-        if not is_host and roles.is_empty[stack] and is_engine(roles, np.array([stack], np.int32))[0]:
-            reason = "with Python-only stacks the engine's thread shows as a stack without frames"
-            yield StackRole(Role.ENGINE.name.lower(), "empty-stack", reason, None, None)
+def _annotations(analysis: DeviceAnalysis, row: int) -> Iterator[Annotation]:
+    """Yield the annotations of its alloc (_set_memory_metadata, or the allocator), and later ones."""
+    events, table, texts = analysis.device.events, analysis.allocations, analysis.snapshot.texts
+    alloc, end = int(table.alloc_event[row]), int(table.end_event[row])
+    found = np.flatnonzero((events.action == Action.ANNOTATE) & (events.addr == int(table.addr[row])))
+    found = found[(found > alloc) & ((end < 0) | (found < end))]
+    columns = ((events.user_metadata_id, False), (events.internal_metadata_id, True))
+    for event in [*([alloc] if alloc >= 0 else []), *found[:_MOST_ANNOTATIONS].tolist()]:
+        for ids, is_internal in columns:
+            if ids is not None and ids[event] >= 0 and texts[ids[event]]:
+                yield Annotation(event, texts[ids[event]], is_internal)
 
-    def _operation(self, row: int) -> tuple[str | None, str]:
-        """Return the name of the operation, and what it was inferred from."""
-        operation = self._analysis.named.found[int(self._analysis.named.id[row])]
-        return (None if operation.name == UNNAMED else operation.name), operation.source
 
-    def _stack(self, stack: int) -> tuple[Frame, ...]:
-        frames = self._snapshot.stacks.frames_of(stack).tolist()
-        return tuple(self._frame(frame) for frame in both_ends(frames, _FRAMES_OF_AN_END))
+def _place(analysis: DeviceAnalysis, row: int) -> Place:
+    """Find its segment: that returned to the driver after the alloc, or else that at the dump."""
+    events, segments = analysis.device.events, analysis.device.segments
+    table, pools = analysis.allocations, analysis.snapshot.pools
+    addr, alloc, pool = (int(column[row]) for column in (table.addr, table.alloc_event, table.pool_id))
+    segment = None
+    is_return = np.isin(events.action, (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP))
+    given_back = np.flatnonzero(is_return & _contains_addr(events.addr, events.size, addr))
+    there = np.flatnonzero(_contains_addr(segments.addr, segments.total_bytes, addr))
+    if len(later := given_back[given_back > alloc]):
+        event = int(later[0])
+        segment = Segment(_unsigned(int(events.addr[event])), int(events.size[event]), event)
+    elif len(there):
+        at_dump = int(there[0])
+        segment = Segment(_unsigned(int(segments.addr[at_dump])), int(segments.total_bytes[at_dump]), None)
+        pool = int(segments.pool_id[at_dump]) if pool < 0 else pool
+    return Place(segment, pools[pool] if pool >= 0 else None, int(table.stream[row]))
 
-    def _frame(self, frame: int) -> Frame:
-        frames, project = self._snapshot.stacks.frames, self._project
-        return Frame(
-            function=frames.names[frame],
+
+def _origin(analysis: DeviceAnalysis, row: int) -> Origin:
+    table, named = analysis.allocations, analysis.named
+    operation = named.found[int(named.id[row])]
+    free_stack = int(table.free_stack_id[row]) if analysis.phases.free_sites_known else -1
+    return Origin(
+        operation=None if operation.name == UNNAMED else operation.name,
+        operation_from=operation.source,
+        stack=_stack(analysis, int(table.stack_id[row])),
+        free_stack=_stack(analysis, free_stack),
+    )
+
+
+def _stack(analysis: DeviceAnalysis, stack: int) -> tuple[Frame, ...]:
+    stacks, project = analysis.snapshot.stacks, analysis.project
+    return tuple(
+        Frame(
+            function=stacks.frames.names[frame],
             file=project.relative_paths[frame],
-            line=int(frames.lines[frame]) or None,
+            line=int(stacks.frames.lines[frame]) or None,
             is_project=bool(project.is_project[frame]),
         )
+        for frame in both_ends(stacks.frames_of(stack).tolist(), _FRAMES_OF_AN_END)
+    )
+
+
+def _verdict(analysis: DeviceAnalysis, row: int, opinions: list[Opinion]) -> CategoryVerdict:
+    found = analysis.classification
+    category, evidence = Category(int(found.category[row])), Evidence(int(found.evidence[row]))
+    decision = _opinion(analysis, category, evidence, found.reasons[int(found.reason_id[row])])
+    # Without its records a rule gives the same category with weaker evidence: that is no other opinion.
+    decided = (decision.category, decision.rule)
+    return CategoryVerdict(
+        decision=decision,
+        certainty=Certainty(int(found.certainty[row])).label,
+        probability=round(float(found.probability[row]), 3) or None,
+        job=job_sentence(analysis) if decision.rule in (SLUG, GRADIENT_OR_STATE) else None,
+        follows_from=EVIDENCE_WORTH[evidence].follows_from,
+        is_wrong_when=EVIDENCE_WORTH[evidence].is_wrong_when,
+        others=tuple(other for other in opinions if (other.category, other.rule) != decided),
+    )

@@ -7,16 +7,17 @@ expandable segment its pages lie is an inference: they are taken to begin where 
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from snapconv.allocator.allocator_settings import LARGE_SEGMENT_BYTES, SMALL_SEGMENT_BYTES
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.moments import FoundMoment
-from snapconv.columns import BoolColumn, Int64Column, sums_by
+from snapconv.columns import BoolColumn, Int64Column, grouped, sums_by
 from snapconv.replay.memory_layout import MemoryLayout, layouts
 from snapconv.snapshot.load import Snapshot
-from snapconv.stacks.project_lines import ProjectLines, SourceLine
+from snapconv.stacks.project_lines import SourceLine
 from snapconv.units import device_kind
 
 _DEFAULT_POOL = (0, 0)
@@ -116,13 +117,12 @@ def find_fragmentation(
     events = [moment.event for moment in (*moments, details_at)]
     found = layouts(analysis.device, analysis.allocations, events)
     detailed = found[details_at.event]
-    lines = ProjectLines(analysis.snapshot.stacks, analysis.project)
     return Fragmentation(
         device=analysis.device.device,
         moments=tuple(free_memory(analysis, found[m.event], m.name) for m in moments),
         details_at=details_at.name,
         pools=tuple(pool_memory(analysis.snapshot, detailed)),
-        holders=_holders(analysis, detailed, lines),
+        holders=_holders(analysis, detailed),
         n_conflicts=max(layout.n_conflicts for layout in found.values()),
         has_expandable=any(bool(layout.segments.is_expandable.any()) for layout in found.values()),
         history_verdict=analysis.history.verdict.value,
@@ -130,63 +130,76 @@ def find_fragmentation(
     )
 
 
+class SegmentSums(NamedTuple):
+    """The blocks and the free pieces of every segment of a layout, counted and summed up."""
+
+    active_bytes: Int64Column
+    n_blocks: Int64Column
+    n_free: Int64Column
+    largest_free_bytes: Int64Column
+
+
+def segment_sums(layout: MemoryLayout) -> SegmentSums:
+    """Sum up a layout by segment."""
+    blocks, free, n_segments = layout.blocks, layout.free, len(layout.segments)
+    largest = np.zeros(n_segments, np.int64)
+    np.maximum.at(largest, free.segment, free.n_bytes)
+    return SegmentSums(
+        sums_by(blocks.segment, blocks.n_bytes, n_segments),
+        np.bincount(blocks.segment, minlength=n_segments),
+        np.bincount(free.segment, minlength=n_segments),
+        largest,
+    )
+
+
 def free_memory(analysis: DeviceAnalysis, layout: MemoryLayout, name: str) -> FreeMemory:
     """Sum up the free pieces of a layout by what could become of them."""
-    segments, free = layout.segments, layout.free
-    n_blocks = np.bincount(layout.blocks.segment, minlength=len(segments))
-    enclosed, returnable = _enclosed(layout), _whole_pages(layout)
+    segments, blocks, free = layout.segments, layout.blocks, layout.free
+    returnable = _whole_pages(layout)
+    enclosed = free.n_bytes - returnable
     is_private = _is_private(analysis.snapshot, layout)[free.segment]
-    free_bytes = int(free.n_bytes.sum())
-    returned, private = int(returnable[~is_private].sum()), int(returnable[is_private].sum())
-    of_blocks = analysis.allocations.requested_bytes[layout.blocks.allocation]
+    active = int(blocks.n_bytes.sum())
     return FreeMemory(
         moment=name,
         event=layout.event if layout.event >= 0 else None,
         reserved_bytes=int(segments.total_bytes.sum()),
-        active_bytes=int(layout.blocks.n_bytes.sum()),
+        active_bytes=active,
         allocated_bytes=analysis.replay.allocated.at(layout.event),
-        free_bytes=free_bytes,
-        returnable_bytes=returned,
-        private_bytes=private,
+        free_bytes=int(free.n_bytes.sum()),
+        returnable_bytes=int(returnable[~is_private].sum()),
+        private_bytes=int(returnable[is_private].sum()),
         enclosed_bytes=int(enclosed.sum()),
         n_segments=len(segments),
-        n_free_segments=int(np.count_nonzero(n_blocks == 0)),
+        n_free_segments=int(np.count_nonzero(segment_sums(layout).n_blocks == 0)),
         n_enclosed_pieces=int(np.count_nonzero(enclosed)),
         largest_enclosed_bytes=int(enclosed.max(initial=0)),
         largest_free_bytes=int(free.n_bytes.max(initial=0)),
-        rounding_bytes=int(layout.blocks.n_bytes.sum() - of_blocks.sum()),
+        rounding_bytes=active - int(analysis.allocations.requested_bytes[blocks.allocation].sum()),
     )
 
 
 def pool_memory(snapshot: Snapshot, layout: MemoryLayout) -> Iterator[PoolMemory]:
     """Sum up a layout by pool, stream and size, with the most free bytes first."""
-    segments, n_segments = layout.segments, len(layout.segments)
-    if not n_segments:
-        return
-    active = sums_by(layout.blocks.segment, layout.blocks.n_bytes, n_segments)
-    free = sums_by(layout.free.segment, layout.free.n_bytes, n_segments)
-    n_pieces = np.bincount(layout.free.segment, minlength=n_segments)
-    largest = np.zeros(n_segments, np.int64)
-    np.maximum.at(largest, layout.free.segment, layout.free.n_bytes)
+    segments, sums = layout.segments, segment_sums(layout)
+    free = sums_by(layout.free.segment, layout.free.n_bytes, len(segments))
     keys = np.stack((segments.pool_id.astype(np.int64), segments.stream, segments.is_small.astype(np.int64)))
-    found, group = np.unique(keys, axis=1, return_inverse=True)
-    group = group.reshape(-1)
-    rows = []
-    for number, (pool, stream, is_small) in enumerate(found.T.tolist()):
-        mine = np.flatnonzero(group == number)
-        rows.append(
-            PoolMemory(
-                pool=snapshot.pools[pool] if pool >= 0 else None,
-                stream=stream,
-                is_small=bool(is_small),
-                n_segments=len(mine),
-                reserved_bytes=int(segments.total_bytes[mine].sum()),
-                active_bytes=int(active[mine].sum()),
-                free_bytes=int(free[mine].sum()),
-                n_pieces=int(n_pieces[mine].sum()),
-                largest_free_bytes=int(largest[mine].max()),
-            )
+    kinds, group = np.unique(keys, axis=1, return_inverse=True)
+    rows = [
+        PoolMemory(
+            pool=snapshot.pools[pool] if pool >= 0 else None,
+            stream=stream,
+            is_small=bool(is_small),
+            n_segments=len(mine),
+            reserved_bytes=int(segments.total_bytes[mine].sum()),
+            active_bytes=int(sums.active_bytes[mine].sum()),
+            free_bytes=int(free[mine].sum()),
+            n_pieces=int(sums.n_free[mine].sum()),
+            largest_free_bytes=int(sums.largest_free_bytes[mine].max()),
         )
+        for (pool, stream, is_small), mine in zip(
+            kinds.T.tolist(), grouped(np.arange(len(segments)), group.reshape(-1)), strict=True
+        )
+    ]
     yield from sorted(rows, key=lambda row: (-row.free_bytes, -row.reserved_bytes, row.stream))
 
 
@@ -197,14 +210,8 @@ def _whole_pages(layout: MemoryLayout) -> Int64Column:
     end = start + free.n_bytes
     page = np.where(segments.is_small[free.segment], SMALL_SEGMENT_BYTES, LARGE_SEGMENT_BYTES)
     pages = np.maximum(end // page * page - -(-start // page) * page, 0)
-    is_whole = free.n_bytes == segments.total_bytes[free.segment]
-    ordinary = np.where(is_whole, free.n_bytes, 0)
-    return np.where(segments.is_expandable[free.segment], np.where(is_whole, free.n_bytes, pages), ordinary)
-
-
-def _enclosed(layout: MemoryLayout) -> Int64Column:
-    """Of every free piece, the bytes that stay reserved as long as the blocks beside it are live."""
-    return layout.free.n_bytes - _whole_pages(layout)
+    of_others = np.where(segments.is_expandable[free.segment], pages, 0)
+    return np.where(free.n_bytes == segments.total_bytes[free.segment], free.n_bytes, of_others)
 
 
 def _is_private(snapshot: Snapshot, layout: MemoryLayout) -> BoolColumn:
@@ -214,29 +221,22 @@ def _is_private(snapshot: Snapshot, layout: MemoryLayout) -> BoolColumn:
     return np.asarray((pool_id >= 0) & ~np.isin(pool_id, default))
 
 
-def _holders(
-    analysis: DeviceAnalysis, layout: MemoryLayout, lines: ProjectLines
-) -> tuple[SegmentHolder, ...]:
+def _holders(analysis: DeviceAnalysis, layout: MemoryLayout) -> tuple[SegmentHolder, ...]:
     """Find the lines whose blocks keep free bytes enclosed, those that keep most first."""
-    blocks = layout.blocks
-    enclosed = sums_by(layout.free.segment, _enclosed(layout), len(layout.segments))
+    blocks, free, lines = layout.blocks, layout.free, analysis.lines
+    enclosed = sums_by(free.segment, free.n_bytes - _whole_pages(layout), len(layout.segments))
     kept = np.flatnonzero(enclosed[blocks.segment] > 0)
     stack_ids = analysis.allocations.stack_id[blocks.allocation[kept]]
-    in_segment: dict[int, dict[_Maker, list[int]]] = defaultdict(dict)
+    in_segment: dict[int, dict[_Maker, list[int]]] = defaultdict(lambda: defaultdict(list))
     columns = (blocks.segment[kept], blocks.n_bytes[kept], stack_ids)
     for segment, n_bytes, stack in zip(*(column.tolist() for column in columns), strict=True):
-        maker = lines.innermost(stack), lines.has_frames(stack)
-        counts = in_segment[segment].setdefault(maker, [0, 0])
-        counts[0] += 1
-        counts[1] += n_bytes
+        in_segment[segment][lines.innermost(stack), lines.has_frames(stack)].append(n_bytes)
     # Per line: segments, segments alone, blocks, bytes of blocks, bytes enclosed.
-    totals: dict[_Maker, list[int]] = defaultdict(lambda: [0] * 5)
+    totals: dict[_Maker, tuple[int, int, int, int, int]] = defaultdict(lambda: (0, 0, 0, 0, 0))
     for segment, of_lines in in_segment.items():
-        maker, (n_blocks, n_bytes) = max(of_lines.items(), key=lambda item: (item[1][1], str(item[0])))
-        row = (1, len(of_lines) == 1, n_blocks, n_bytes, int(enclosed[segment]))
-        totals[maker] = [before + more for before, more in zip(totals[maker], row, strict=True)]
-    rows = [
-        SegmentHolder(line, n, alone, n_blocks, n_bytes, stuck, has_stack)
-        for (line, has_stack), (n, alone, n_blocks, n_bytes, stuck) in totals.items()
-    ]
+        maker, sizes = max(of_lines.items(), key=lambda item: (sum(item[1]), str(item[0])))
+        n, alone, n_blocks, n_bytes, stuck = totals[maker]
+        alone, stuck = alone + (len(of_lines) == 1), stuck + int(enclosed[segment])
+        totals[maker] = n + 1, alone, n_blocks + len(sizes), n_bytes + sum(sizes), stuck
+    rows = [SegmentHolder(line, *figures, has_stack) for (line, has_stack), figures in totals.items()]
     return tuple(sorted(rows, key=lambda row: (-row.enclosed_bytes, str(row.line))))

@@ -3,22 +3,25 @@
 Weights and optimizer states are made in the first step, a full cache frees the oldest for every new one. What
 grows allocates in step after step, and frees nothing, or nothing for a long while, or replaces its memory by
 something larger. Columns in, columns out; linear in the allocations, but for a sort.
+
+A server has no steps of an optimizer. What leaks there leaves memory behind in nearly every part of the
+trace; weights do so in the first parts only, and what is in use just now in the last.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import NamedTuple
 
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
-from snapconv.answers.leaks import UnfreedLine, unfreed_lines
 from snapconv.classification.categories import Category
-from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, read_only, sums_by, take
+from snapconv.columns import BoolColumn, Int64Column, is_among, read_only, sums_by, take
 from snapconv.notes import Note
 from snapconv.phases.trace_phases import Phase, Phases
-from snapconv.replay.device_replay import AllocationTable
-from snapconv.stacks.project_lines import ProjectLines, SourceLine, line_values
+from snapconv.stacks.project_lines import SourceLine, line_values
 from snapconv.stacks.stack_roles import innermost_frames
 from snapconv.units import counted, device_kind, format_bytes
 
@@ -34,6 +37,10 @@ _LEAST_LARGER, _LEAST_EQUALLY_LARGER = 8, 4
 _ITERATIONS_THAT_MATTER = 100_000
 # Made once for a parameter, a kernel or a shape, on its first use, which may be in a later iteration.
 _MADE_ON_FIRST_USE = (Category.WEIGHT, Category.OPTIMIZER_STATE, Category.WORKSPACE)
+# The trace is looked at in parts; what leaves memory behind in most of them, up to the last, keeps growing.
+N_PARTS, _MOST_PARTS = 8, 6
+# What a program makes once and keeps, however long that takes.
+_USUALLY_KEPT = (*_MADE_ON_FIRST_USE, Category.GRADIENT)
 
 
 class Fate(str, Enum):
@@ -59,20 +66,20 @@ class Confidence(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """The memory that one stack (-1: those without any) holds more from iteration to iteration.
+    """The memory that one stack (-1: those without any), or a line, holds more from iteration to iteration.
 
-    Of a line that several stacks reach, ``stack_id`` is the one with most bytes. It grew in every
-    ``period``-th iteration from the first to the last, by ``block_bytes`` in all; of FREED_LATE these are
-    the most that was freed at once. ``rows`` are the allocations, in the order of the AllocationTable;
-    ``frames`` the project's, innermost first.
+    Of a line that several stacks reach, ``stack_id`` is the one with most bytes. ``block_bytes`` is by how
+    much it grew in all; of FREED_LATE these are the most that was freed at once. ``rows`` are the
+    allocations, in the order of the AllocationTable; ``frames`` the project's, innermost first.
     """
 
     stack_id: int
     fate: Fate
     first_iteration: int
     last_iteration: int
-    period: int
+    n_iterations: int
     block_bytes: int
+    bytes_per_iteration: int
     rows: Int64Column
     frames: tuple[SourceLine, ...] = ()
 
@@ -80,11 +87,6 @@ class Growth:
     def line(self) -> SourceLine | None:
         """Its innermost line of the project."""
         return self.frames[0] if self.frames else None
-
-    @property
-    def n_iterations(self) -> int:
-        """The number of iterations in which it grew."""
-        return (self.last_iteration - self.first_iteration) // self.period + 1
 
     @property
     def n_allocations(self) -> int:
@@ -99,84 +101,54 @@ class Growth:
         return Confidence.FAIR if self.n_iterations >= _FAIR_ITERATIONS else Confidence.WEAK
 
     @property
-    def bytes_per_iteration(self) -> int:
-        """The bytes that an iteration adds."""
-        if self.fate is Fate.REPLACED:
-            return self.block_bytes // (self.last_iteration - self.first_iteration)
-        return self.block_bytes // (self.n_iterations * self.period)
+    def figures(self) -> dict[str, object]:
+        """JSON-ready values, without the place."""
+        return {
+            "fate": self.fate.value,
+            "confidence": self.confidence.value,
+            "first_iteration": self.first_iteration,
+            "last_iteration": self.last_iteration,
+            "n_iterations": self.n_iterations,
+            "n_allocations": self.n_allocations,
+            "block_bytes": self.block_bytes,
+            "bytes_per_iteration": self.bytes_per_iteration,
+        }
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values, with its line."""
-        return line_values(self.line) | _figures(self)
+        return line_values(self.line) | self.figures
+
+
+class Trend(str, Enum):
+    """When a line left memory behind; the values stand in every output."""
+
+    GROWS = "kept growing"
+    KEPT = "usually kept"
+    STOPPED = "stopped growing"
+    RECENT = "recent"
 
 
 @dataclass(frozen=True, slots=True)
-class LineGrowth:
-    """The stacks of one line of the project (or of none) that grow with one fate, most bytes first."""
+class UnfreedLine:
+    """The memory that one line allocated in the trace and never freed; None: library code, or no stack."""
 
-    stacks: tuple[Growth, ...]
-
-    @property
-    def frames(self) -> tuple[SourceLine, ...]:
-        """The line and its callers, innermost first; none for memory that no line of the project made."""
-        return self.stacks[0].frames
-
-    @property
-    def fate(self) -> Fate:
-        """The end of its memory."""
-        return self.stacks[0].fate
-
-    @property
-    def confidence(self) -> Confidence:
-        """The certainty of the surest stack."""
-        return max((stack.confidence for stack in self.stacks), key=list(Confidence).index)
-
-    @property
-    def first_iteration(self) -> int:
-        """The first iteration in which it grew."""
-        return min(stack.first_iteration for stack in self.stacks)
-
-    @property
-    def last_iteration(self) -> int:
-        """The last iteration in which it grew."""
-        return max(stack.last_iteration for stack in self.stacks)
-
-    @property
-    def n_iterations(self) -> int:
-        """The number of iterations in which it grew, by the stack that has most."""
-        return max(stack.n_iterations for stack in self.stacks)
-
-    @property
-    def n_allocations(self) -> int:
-        """The number of allocations that were left behind."""
-        return sum(stack.n_allocations for stack in self.stacks)
-
-    @property
-    def block_bytes(self) -> int:
-        """The bytes by which it grew."""
-        return sum(stack.block_bytes for stack in self.stacks)
-
-    @property
-    def bytes_per_iteration(self) -> int:
-        """The bytes that an iteration adds."""
-        return sum(stack.bytes_per_iteration for stack in self.stacks)
+    line: SourceLine | None
+    has_stack: bool
+    n_allocations: int
+    block_bytes: int
+    first_event: int
+    last_event: int
+    trend: Trend
 
     def to_json(self) -> dict[str, object]:
-        """Return JSON-ready values, with its callers."""
-        return {"frames": [line_values(line) for line in self.frames]} | _figures(self)
-
-
-def _figures(found: Growth | LineGrowth) -> dict[str, object]:
-    return {
-        "fate": found.fate.value,
-        "confidence": found.confidence.value,
-        "first_iteration": found.first_iteration,
-        "last_iteration": found.last_iteration,
-        "n_iterations": found.n_iterations,
-        "n_allocations": found.n_allocations,
-        "block_bytes": found.block_bytes,
-        "bytes_per_iteration": found.bytes_per_iteration,
-    }
+        """Return JSON-ready values."""
+        return line_values(self.line) | {
+            "n_allocations": self.n_allocations,
+            "block_bytes": self.block_bytes,
+            "first_event": self.first_event,
+            "last_event": self.last_event,
+            "trend": self.trend.value,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,24 +161,14 @@ class GrowthReport:
 
     device: int
     end_bytes: tuple[int, ...]
-    lines: tuple[LineGrowth, ...]
+    lines: tuple[Growth, ...]
     unknown: str
     never_freed: tuple[UnfreedLine, ...] = ()
 
     @property
-    def growing(self) -> tuple[LineGrowth, ...]:
-        """The lines that grow up to the end of the trace."""
-        return tuple(line for line in self.lines if line.fate.goes_on)
-
-    @property
-    def freed_late(self) -> tuple[LineGrowth, ...]:
-        """The lines that hold memory of several iterations, and free it at once."""
-        return tuple(line for line in self.lines if not line.fate.goes_on)
-
-    @property
     def bytes_per_iteration(self) -> int:
         """The bytes that an iteration adds for good."""
-        return sum(line.bytes_per_iteration for line in self.growing)
+        return sum(line.bytes_per_iteration for line in self.lines if line.fate.goes_on)
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values in bytes; docs/reference/json.md has the schema."""
@@ -216,7 +178,7 @@ class GrowthReport:
             "unknown": self.unknown or None,
             "iteration_end_bytes": list(self.end_bytes),
             "bytes_per_iteration": self.bytes_per_iteration,
-            "lines": [line.to_json() for line in self.lines],
+            "lines": [{"frames": list(map(line_values, one.frames))} | one.figures for one in self.lines],
             "never_freed": [line.to_json() for line in self.never_freed],
         }
 
@@ -234,12 +196,23 @@ def report_growth(analysis: DeviceAnalysis) -> GrowthReport:
     )
 
 
-def by_line(found: Sequence[Growth]) -> tuple[LineGrowth, ...]:
-    """Group the stacks by their innermost line and their fate; those that go on first, most bytes first."""
+def by_line(found: Sequence[Growth]) -> tuple[Growth, ...]:
+    """Sum up the stacks by their innermost line and their fate; those that go on first, most bytes first."""
     groups: dict[tuple[SourceLine | None, Fate], list[Growth]] = {}
     for growth in found:
         groups.setdefault((growth.line, growth.fate), []).append(growth)
-    lines = [LineGrowth(tuple(stacks)) for stacks in groups.values()]
+    lines = [
+        replace(
+            stacks[0],
+            first_iteration=min(stack.first_iteration for stack in stacks),
+            last_iteration=max(stack.last_iteration for stack in stacks),
+            n_iterations=max(stack.n_iterations for stack in stacks),
+            block_bytes=sum(stack.block_bytes for stack in stacks),
+            bytes_per_iteration=sum(stack.bytes_per_iteration for stack in stacks),
+            rows=np.concatenate([stack.rows for stack in stacks]),
+        )
+        for stacks in groups.values()
+    ]
     return tuple(sorted(lines, key=lambda one: (not one.fate.goes_on, -one.block_bytes, one.frames)))
 
 
@@ -260,8 +233,25 @@ class _Kept:
     after_last_step: BoolColumn
 
 
-# Growth of NEVER_FREED, with the bytes of each of its iterations.
-_Run = tuple[Growth, Int64Column]
+class _Run(NamedTuple):
+    """Iterations, each ``period`` after the one before, that each kept something, with the bytes of each."""
+
+    first: int
+    last: int
+    period: int
+    rows: Int64Column
+    sums: Int64Column
+
+    @property
+    def n_iterations(self) -> int:
+        return (self.last - self.first) // self.period + 1
+
+    def growth(self, key: int, fate: Fate, n_bytes: int) -> Growth:
+        """Return it as the growth of a stack; what is replaced grows between its iterations."""
+        n_grown = self.last - self.first if fate is Fate.REPLACED else self.n_iterations * self.period
+        return Growth(
+            key, fate, self.first, self.last, self.n_iterations, n_bytes, n_bytes // n_grown, self.rows
+        )
 
 
 def find_growth(analysis: DeviceAnalysis) -> tuple[Growth, ...]:
@@ -270,43 +260,43 @@ def find_growth(analysis: DeviceAnalysis) -> tuple[Growth, ...]:
     Without optimizer steps, iterations may be parts of one step, which may keep memory until its end: then
     nothing is found.
     """
-    allocations, phases, iteration = analysis.allocations, analysis.phases, analysis.iteration
-    stacks, category = analysis.snapshot.stacks, analysis.classification.category
-    if not phases.has_steps or phases.n_iterations < LEAST_ITERATIONS:
+    phases = analysis.phases
+    n_iterations = phases.n_iterations
+    if not phases.has_steps or n_iterations < LEAST_ITERATIONS:
         return ()
-    kept = _kept(allocations, phases, iteration, category, has_frames=np.diff(stacks.offsets) > 0)
-    found = list(_never_freed(kept, phases.n_iterations))
-    line_of_stack = innermost_frames(stacks, analysis.project.is_project)
-    found += _of_lines(kept, phases.n_iterations, allocations, line_of_stack, [one.stack_id for one in found])
+    kept = _kept(analysis)
+    found = list(_never_freed(kept, n_iterations))
+    found += _of_lines(analysis, kept, [one.stack_id for one in found])
     done = {one.stack_id for one in found}
-    found += [one for one in _freed_late(kept, phases.n_iterations) if one.stack_id not in done]
-    found += _replaced(kept, phases.n_iterations, allocations.requested_bytes)
+    found += [one for one in _freed_late(kept, n_iterations) if one.stack_id not in done]
+    found += _replaced(kept, n_iterations, analysis.allocations.requested_bytes)
     order = sorted(found, key=lambda one: (not one.fate.goes_on, -one.block_bytes, one.stack_id))
-    lines = ProjectLines(stacks, analysis.project)
-    return tuple(read_only(replace(one, frames=lines.of(one.stack_id))) for one in order)
+    return tuple(read_only(replace(one, frames=analysis.lines.of(one.stack_id))) for one in order)
 
 
-def _kept(
-    allocations: AllocationTable,
-    phases: Phases,
-    iteration: Int32Column,
-    category: Int8Column,
-    *,
-    has_frames: BoolColumn,
-) -> _Kept:
-    freed_event = allocations.freed_event
-    made, freed = iteration.astype(np.int64), np.full(len(allocations), phases.n_iterations, np.int64)
+def _kept(analysis: DeviceAnalysis) -> _Kept:
+    allocations, phases = analysis.allocations, analysis.phases
+    freed_event, last = allocations.freed_event, phases.n_iterations - 1
+    made = analysis.iteration.astype(np.int64)
+    freed = np.full(len(allocations), phases.n_iterations, np.int64)
     freed[freed_event >= 0] = phases.iteration[freed_event[freed_event >= 0]]
     row = np.flatnonzero((made >= 0) & (freed > made))
-    stack = allocations.stack_id[row].astype(np.int64)
     # Without frames it may be anyone's; where the last iteration was cut short, what it would have freed is
     # still there.
-    is_evidence = np.concatenate((has_frames, [False]))[stack] & np.bool_(_is_last_complete(phases))
-    is_evidence &= ~np.isin(category[row], _MADE_ON_FIRST_USE)
+    has_frames = np.append(np.diff(analysis.snapshot.stacks.offsets) > 0, [False])
+    is_evidence = has_frames[allocations.stack_id[row]] & np.bool_(_is_last_complete(phases))
+    is_evidence &= ~np.isin(analysis.classification.category[row], _MADE_ON_FIRST_USE)
     steps = np.flatnonzero(phases.certain == Phase.OPTIMIZER)
     after = allocations.alloc_event[row] > (steps[-1] if len(steps) else len(phases.certain))
-    after &= made[row] == phases.n_iterations - 1
-    return _Kept(row, stack, made[row], freed[row], allocations.block_bytes[row], is_evidence, after)
+    return _Kept(
+        row=row,
+        key=allocations.stack_id[row].astype(np.int64),
+        made=made[row],
+        freed=freed[row],
+        n_bytes=allocations.block_bytes[row],
+        is_weak_evidence=is_evidence,
+        after_last_step=after & (made[row] == last),
+    )
 
 
 def _is_last_complete(phases: Phases) -> bool:
@@ -315,57 +305,58 @@ def _is_last_complete(phases: Phases) -> bool:
     first, before, end = np.searchsorted(phases.iteration, (last - 1, last, last + 1)).tolist()
     if phases.ends_in_oom:
         return False
-    return bool(np.any(phases.certain[before:end] == Phase.OPTIMIZER)) or end - before >= 0.9 * (
-        before - first
-    )
+    has_step = bool(np.any(phases.certain[before:end] == Phase.OPTIMIZER))
+    return has_step or end - before >= 0.9 * (before - first)
 
 
 def _never_freed(kept: _Kept, n_iterations: int) -> Iterator[Growth]:
     """Find the stacks that keep something of every iteration up to the end."""
-    for growth, sums, one in _runs(kept, n_iterations):
+    for key, run, one in _runs(kept, n_iterations):
+        growth = run.growth(key, Fate.NEVER_FREED, int(run.sums.sum()))
         is_weak = growth.confidence is Confidence.WEAK
-        if not is_weak or (one.is_weak_evidence.all() and sums.min() * 2 >= sums.max()):
+        if not is_weak or (one.is_weak_evidence.all() and run.sums.min() * 2 >= run.sums.max()):
             yield growth
 
 
-def _of_lines(
-    kept: _Kept,
-    n_iterations: int,
-    allocations: AllocationTable,
-    line_of_stack: Int32Column,
-    done: Sequence[int],
-) -> Iterator[Growth]:
-    """Find the lines of the project that grow by one stack or another, none of which does so every time."""
-    line = np.where(kept.key >= 0, line_of_stack[kept.key] if len(line_of_stack) else -1, -1).astype(np.int64)
+def _of_lines(analysis: DeviceAnalysis, kept: _Kept, done: Sequence[int]) -> Iterator[Growth]:
+    """Find the lines of the project that grow by one stack or another, none of which does so every time.
+
+    ``done`` are the stacks that do.
+    """
+    allocations = analysis.allocations
+    line_of_stack = innermost_frames(analysis.snapshot.stacks, analysis.project.is_project)
+    line = np.append(line_of_stack, [-1]).astype(np.int64)[kept.key]  # the last is that of stack -1
     lines_done = [int(line_of_stack[stack]) for stack in done if stack >= 0]
-    wanted = (line >= 0) & ~np.isin(line, lines_done)
-    for growth, _, _ in _runs(take(replace(kept, key=line), np.flatnonzero(wanted)), n_iterations):
-        if growth.n_iterations >= _LEAST_OF_LINE:
-            stacks, place = np.unique(allocations.stack_id[growth.rows], return_inverse=True)
-            n_bytes = sums_by(place.reshape(-1), allocations.block_bytes[growth.rows], len(stacks))
-            yield replace(growth, stack_id=int(stacks[n_bytes.argmax()]))
+    wanted = np.flatnonzero((line >= 0) & ~np.isin(line, lines_done))
+    for _, run, _ in _runs(take(replace(kept, key=line), wanted), analysis.phases.n_iterations):
+        if run.n_iterations >= _LEAST_OF_LINE:
+            stack_ids = allocations.stack_id[run.rows].astype(np.int64)
+            stacks, n_bytes = _sums(stack_ids, allocations.block_bytes[run.rows])
+            yield run.growth(int(stacks[n_bytes.argmax()]), Fate.NEVER_FREED, int(run.sums.sum()))
 
 
-def _runs(kept: _Kept, n_iterations: int) -> Iterator[tuple[Growth, Int64Column, _Kept]]:
-    """Find the keys that keep memory of every iteration to the end, with the bytes of each and all they keep.
+def _runs(kept: _Kept, n_iterations: int) -> Iterator[tuple[int, _Run, _Kept]]:
+    """Find the keys that keep memory of every iteration to the end, with that run and all they keep.
 
     Not what frees a part of it later: a window that is full does, and what the collector frees.
     """
     # What the last iteration made may still be freed in the next, which the trace does not have.
     outlived = (kept.freed >= kept.made + 2) | (kept.made == n_iterations - 1)
     stays = outlived & (kept.freed == n_iterations)
-    late_bytes = dict(_sums(take(kept, np.flatnonzero(outlived & ~stays))))
+    late = outlived & ~stays
+    keys, n_late = _sums(kept.key[late], kept.n_bytes[late])
+    late_bytes = dict(zip(keys.tolist(), n_late.tolist(), strict=True))
     for key, one in _groups(take(kept, np.flatnonzero(stays))):
-        run = _longer(_last_run(one, n_iterations), _run_after_steps(one, n_iterations))
-        if run and late_bytes.get(key, 0) * 10 <= run[0].block_bytes:
-            yield *run, one
+        runs = filter(None, (_last_run(one, n_iterations), _run_after_steps(one, n_iterations)))
+        run = max(runs, key=lambda run: run.n_iterations, default=None)
+        if run and late_bytes.get(key, 0) * 10 <= run.sums.sum():
+            yield key, run, one
 
 
-def _sums(kept: _Kept) -> Iterator[tuple[int, int]]:
-    """Sum up the bytes by key."""
-    keys, place = np.unique(kept.key, return_inverse=True)
-    n_bytes = sums_by(place.reshape(-1), kept.n_bytes, len(keys))
-    return zip(keys.tolist(), n_bytes.tolist(), strict=True)
+def _sums(key: Int64Column, n_bytes: Int64Column) -> tuple[Int64Column, Int64Column]:
+    """Return the distinct keys, and the sum of the bytes of each."""
+    keys, place = np.unique(key, return_inverse=True)
+    return keys, sums_by(place.reshape(-1), n_bytes, len(keys))
 
 
 def _groups(kept: _Kept) -> Iterator[tuple[int, _Kept]]:
@@ -382,11 +373,11 @@ def _groups(kept: _Kept) -> Iterator[tuple[int, _Kept]]:
 
 
 def _last_run(one: _Kept, n_iterations: int) -> _Run | None:
-    """Find the last iterations, equally far apart, that each kept something, with the bytes of each.
+    """Find the last iterations, equally far apart, that each kept something.
 
     None where there are too few, or where the next one should have come before the end of the trace.
     """
-    made, sums = _by_iteration(one, one.n_bytes)
+    made, sums = _sums(one.made, one.n_bytes)
     # The last iteration counts only where it has no more than the others kept: the rest may be freed yet.
     if len(made) > 1 and made[-1] == n_iterations - 1 and sums[-1] > sums[:-1].max():
         made, sums = made[:-1], sums[:-1]
@@ -399,10 +390,7 @@ def _last_run(one: _Kept, n_iterations: int) -> _Run | None:
     if len(made) - start < least or int(made[-1]) + period < n_iterations - 1:
         return None
     first, last = int(made[start]), int(made[-1])
-    rows = one.row[(one.made >= first) & (one.made <= last)]
-    n_bytes = int(sums[start:].sum())
-    growth = Growth(int(one.key[0]), Fate.NEVER_FREED, first, last, period, n_bytes, rows)
-    return growth, sums[start:]
+    return _Run(first, last, period, one.row[(one.made >= first) & (one.made <= last)], sums[start:])
 
 
 def _run_after_steps(one: _Kept, n_iterations: int) -> _Run | None:
@@ -410,24 +398,7 @@ def _run_after_steps(one: _Kept, n_iterations: int) -> _Run | None:
     if not one.after_last_step.any():
         return None
     found = _last_run(replace(one, made=one.made + one.after_last_step), n_iterations + 1)
-    if not found:
-        return None
-    growth, sums = found
-    first, last = max(growth.first_iteration - 1, 0), growth.last_iteration - 1
-    return replace(growth, first_iteration=first, last_iteration=last), sums
-
-
-def _longer(one: _Run | None, other: _Run | None) -> _Run | None:
-    """Choose the run of more iterations; of equals the first."""
-    if one and other:
-        return other if other[0].n_iterations > one[0].n_iterations else one
-    return one or other
-
-
-def _by_iteration(one: _Kept, n_bytes: Int64Column) -> tuple[Int64Column, Int64Column]:
-    """Sum up the bytes by the iteration that made them."""
-    made, place = np.unique(one.made, return_inverse=True)
-    return made, sums_by(place.reshape(-1), n_bytes, len(made))
+    return found and found._replace(first=max(found.first - 1, 0), last=found.last - 1)
 
 
 def _begins(holds: BoolColumn) -> int:
@@ -443,16 +414,14 @@ def _freed_late(kept: _Kept, n_iterations: int) -> Iterator[Growth]:
     """
     is_late = (kept.freed >= kept.made + 2) & (kept.freed < n_iterations)
     for key, one in _groups(take(kept, np.flatnonzero(is_late))):
-        freed, place = np.unique(one.freed, return_inverse=True)
-        place = place.reshape(-1)
-        n_bytes = sums_by(place, one.n_bytes, len(freed))
+        freed, n_bytes = _sums(one.freed, one.n_bytes)
+        place = np.searchsorted(freed, one.freed)
         n_made = np.bincount(np.unique(np.stack((place, one.made)), axis=1)[0], minlength=len(freed))
         is_bulk = n_made >= LEAST_ITERATIONS
         if 2 * int(n_bytes[is_bulk].sum()) > int(n_bytes.sum()):
-            at_once = place == int(np.where(is_bulk, n_bytes, -1).argmax())
-            made, rows = one.made[at_once], one.row[at_once]
-            n_freed = int(one.n_bytes[at_once].sum())
-            yield Growth(key, Fate.FREED_LATE, int(made.min()), int(made.max()), 1, n_freed, rows)
+            at_once = take(one, np.flatnonzero(place == int(np.where(is_bulk, n_bytes, -1).argmax())))
+            run = _Run(int(at_once.made.min()), int(at_once.made.max()), 1, at_once.row, at_once.n_bytes)
+            yield run.growth(key, Fate.FREED_LATE, int(at_once.n_bytes.sum()))
 
 
 def _replaced(kept: _Kept, n_iterations: int, requested_bytes: Int64Column) -> Iterator[Growth]:
@@ -462,7 +431,7 @@ def _replaced(kept: _Kept, n_iterations: int, requested_bytes: Int64Column) -> I
         (kept.freed < n_iterations) | (kept.made >= n_iterations - 2)
     )
     for key, one in _groups(take(kept, np.flatnonzero(is_replaced & (kept.key >= 0)))):
-        made, n_bytes = _by_iteration(one, requested_bytes[one.row])
+        made, n_bytes = _sums(one.made, requested_bytes[one.row])
         more = np.where(np.diff(made) == 1, np.diff(n_bytes), 0)
         if made[-1] != n_iterations - 1 or not len(more) or more[-1] <= 0:
             continue
@@ -470,9 +439,35 @@ def _replaced(kept: _Kept, n_iterations: int, requested_bytes: Int64Column) -> I
         if len(made) - start < _LEAST_LARGER:
             start = _begins(more == more[-1])
         if len(made) - start >= _LEAST_EQUALLY_LARGER:
-            grown = int(n_bytes[-1] - n_bytes[start])
             rows = one.row[one.made >= made[start]]
-            yield Growth(key, Fate.REPLACED, int(made[start]), int(made[-1]), 1, grown, rows)
+            run = _Run(int(made[start]), int(made[-1]), 1, rows, n_bytes[start:])
+            yield run.growth(key, Fate.REPLACED, int(n_bytes[-1] - n_bytes[start]))
+
+
+def unfreed_lines(analysis: DeviceAnalysis) -> tuple[UnfreedLine, ...]:
+    """Sum up what was allocated in the trace and is live at its end, by line; most bytes first."""
+    table, lines, n_events = analysis.allocations, analysis.lines, len(analysis.device.events)
+    rows = np.flatnonzero((table.alloc_event >= 0) & (table.freed_event < 0))
+    is_kept = is_among(analysis.classification.category[rows], _USUALLY_KEPT)
+    of_line: dict[tuple[SourceLine | None, bool, bool], list[int]] = defaultdict(list)
+    columns = (rows.tolist(), table.stack_id[rows].tolist(), is_kept.tolist())
+    for row, stack, kept in zip(*columns, strict=True):
+        of_line[lines.innermost(stack), lines.has_frames(stack), kept].append(row)
+    found = []
+    for (line, has_stack, kept), mine in of_line.items():
+        events = table.alloc_event[mine].astype(np.int64)
+        trend = Trend.KEPT if kept else _trend(set((events * N_PARTS // n_events).tolist()))
+        n_bytes, first, last = int(table.block_bytes[mine].sum()), int(events.min()), int(events.max())
+        found.append(UnfreedLine(line, has_stack, len(mine), n_bytes, first, last, trend))
+    return tuple(sorted(found, key=lambda one: (-one.block_bytes, str(one.line))))
+
+
+def _trend(parts: set[int]) -> Trend:
+    """Decide by the parts of the trace in which a line left memory behind."""
+    last = N_PARTS - 1
+    if parts == {last}:
+        return Trend.RECENT
+    return Trend.GROWS if last in parts and len(parts) >= _MOST_PARTS else Trend.STOPPED
 
 
 def why_unknown(phases: Phases, *, n_events: int) -> str:

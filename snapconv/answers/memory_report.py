@@ -13,22 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snapconv.analysis import DeviceAnalysis
-from snapconv.answers.annotations import (
+from snapconv.answers.fragmentation import FreeMemory, segment_sums
+from snapconv.answers.growth import Growth, find_growth
+from snapconv.answers.moments import FoundMoment
+from snapconv.answers.notes import device_notes
+from snapconv.answers.oom.failed_allocation import FailedAllocation, failed_allocations, free_after_oom
+from snapconv.answers.peak import BreakdownRow, MomentState, breakdown_at, state_at
+from snapconv.answers.program_names import (
     AnnotatedSpans,
     AnnotationTotal,
     annotated_spans,
     totals_by_annotation,
 )
-from snapconv.answers.fragmentation import FreeMemory
-from snapconv.answers.growth import Growth, find_growth
-from snapconv.answers.moments import FoundMoment
-from snapconv.answers.notes import device_notes
-from snapconv.answers.oom.failed_allocation import (
-    FailedAllocation,
-    failed_allocations,
-    free_after_oom,
-)
-from snapconv.answers.peak import BreakdownRow, MomentState, breakdown_at, state_at
 from snapconv.answers.report_frames import (
     ReportStacks,
     left_out_note,
@@ -36,13 +32,13 @@ from snapconv.answers.report_frames import (
     report_stacks,
     with_fewer_frames,
 )
-from snapconv.columns import Int8Column, Int64Column, distinct, sums_by
+from snapconv.columns import Int8Column, Int64Column, distinct
 from snapconv.naming.weight_table import weight_names
 from snapconv.notes import Note
 from snapconv.replay.memory_layout import MemoryLayout, layouts
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot
 from snapconv.stacks.project_frames import Project
-from snapconv.stacks.project_lines import ProjectLines, SourceLine
+from snapconv.stacks.project_lines import SourceLine
 from snapconv.stop_signals import stage
 from snapconv.units import device_argument, device_kind
 from snapconv.version import VERSION
@@ -171,7 +167,7 @@ class MemoryReport:
 
     def to_json(self, output: Path) -> dict[str, object]:
         """Return JSON-ready values; ``output`` is the file that the report was written to."""
-        peak, naming = self.peak, self.analysis.naming
+        peak, naming, after = self.peak, self.analysis.naming, self.after_oom
         return {
             "device": self.device,
             "kind": device_kind(self.device),
@@ -183,7 +179,8 @@ class MemoryReport:
             "job": peak.job,
             "breakdown": list(map(asdict, self.breakdown)),
             "oom_events": list(map(_failed_values, self.oom_events)),
-            "after_oom": _free_values(self.after_oom) if self.after_oom else None,
+            "after_oom": after
+            and {"free_bytes": after.free_bytes, "returnable_bytes": after.returnable_bytes},
             "annotations": list(map(asdict, self.annotation_totals)),
             "project_root": peak.project_root,
             "project_includes": list(peak.project_includes),
@@ -209,21 +206,18 @@ def _failed_values(oom: FailedAllocation) -> dict[str, object]:
     }
 
 
-def _free_values(free: FreeMemory) -> dict[str, object]:
-    return {"free_bytes": free.free_bytes, "returnable_bytes": free.returnable_bytes}
-
-
 @stage
 def build_memory_report(analysis: DeviceAnalysis) -> MemoryReport:
     """Put together all that any writer of one device's memory report needs."""
-    lines = ProjectLines(analysis.snapshot.stacks, analysis.project)
-    weights, activations = tuple(_weights(analysis, lines)), tuple(_activations(analysis, lines))
+    weights, activations = tuple(_weights(analysis)), tuple(_activations(analysis))
     n_frames = n_frames_of_an_end([*weights, *activations], analysis.snapshot.container.n_unpacked_bytes)
     spans = annotated_spans(analysis)
     events = {PEAK_ALLOCATED: analysis.peak_event, END_ALLOCATED: len(analysis.device.events) - 1}
     by_event = layouts(analysis.device, analysis.allocations, list(events.values()))
     found, growth = [(name, by_event[event]) for name, event in events.items()], find_growth(analysis)
-    left_out = left_out_note(n_frames, n_cut_stacks=lines.n_cut_stacks, device=analysis.device.device)
+    stacks = (analysis.weights.stack_id, analysis.allocations.stack_id[analysis.activation_rows])
+    n_cut = len(analysis.lines.cut_stacks.intersection(np.concatenate(stacks).tolist()))
+    left_out = left_out_note(n_frames, n_cut_stacks=n_cut, device=analysis.device.device)
     return MemoryReport(
         analysis=analysis,
         peak=state_at(
@@ -251,20 +245,20 @@ def build_memory_report(analysis: DeviceAnalysis) -> MemoryReport:
     )
 
 
-def _weights(analysis: DeviceAnalysis, lines: ProjectLines) -> Iterator[WeightEntry]:
-    table = analysis.weights
+def _weights(analysis: DeviceAnalysis) -> Iterator[WeightEntry]:
+    table, lines = analysis.weights, analysis.lines
     names = weight_names(table.names, table.stack_id, lines)
     columns = (column.tolist() for column in (table.size_bytes, table.gradient_bytes, table.stack_id))
     for name, size_bytes, gradient_bytes, stack_id in zip(names, *columns, strict=True):
         yield WeightEntry(name, size_bytes, gradient_bytes, lines.of(stack_id))
 
 
-def _activations(analysis: DeviceAnalysis, lines: ProjectLines) -> Iterator[ActivationEntry]:
+def _activations(analysis: DeviceAnalysis) -> Iterator[ActivationEntry]:
     for row in analysis.activation_rows.tolist():
         yield ActivationEntry(
             operation_name=analysis.operations[int(analysis.operation_id[row])],
             size_bytes=int(analysis.allocations.block_bytes[row]),
-            frames=lines.of(int(analysis.allocations.stack_id[row])),
+            frames=analysis.lines.of(int(analysis.allocations.stack_id[row])),
         )
 
 
@@ -333,17 +327,11 @@ def _below_each_other(
 
 
 def _segment_columns(layout: MemoryLayout) -> tuple[NDArray[Any], ...]:
-    segments, blocks, free = layout.segments, layout.blocks, layout.free
-    n_segments = len(segments)
-    largest = np.zeros(n_segments, np.int64)
-    np.maximum.at(largest, free.segment, free.n_bytes)
+    segments = layout.segments
     return (
         segments.addr,
         segments.total_bytes,
-        sums_by(blocks.segment, blocks.n_bytes, n_segments),
-        np.bincount(blocks.segment, minlength=n_segments),
-        np.bincount(free.segment, minlength=n_segments),
-        largest,
+        *segment_sums(layout),
         segments.stream,
         segments.pool_id,
         segments.is_small.astype(np.int8),

@@ -1,50 +1,42 @@
 """All that is live at one moment of a device: how much, for what, by which lines, modules and operations.
 
-The peak is one moment among others: what is said of it can be said of every event. ``live`` marks
-allocations, as ``AllocationTable.live_at`` does; every sum is of these. Rows with the most bytes come first,
-but for categories, which have their own order.
+The peak is one moment among others: what is said of it can be said of every event.
 
 The memory of the device outside torch (contexts, libraries, NCCL and other processes) is in no file. With the
 device's total, and what the driver had free, it is what is left; without, it is not known, and never taken
 for nothing.
 """
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
-from snapconv.answers.annotations import annotations_at
-from snapconv.answers.category_totals import (
+from snapconv.answers.moments import FoundMoment
+from snapconv.answers.oom.message_figures import compact, read_message
+from snapconv.answers.program_names import annotations_at
+from snapconv.answers.totals import (
     CategoryTotal,
+    LineTotal,
+    ModuleTotal,
+    OperationTotal,
+    PoolTotal,
     job_sentence,
     rows_of_summary,
     total_of_either,
     totals_by_category,
+    totals_by_line,
+    totals_by_module,
+    totals_by_operation,
+    totals_by_pool,
 )
-from snapconv.answers.moments import FoundMoment
-from snapconv.answers.oom.message_figures import compact, read_message
-from snapconv.classification.categories import APPEARANCES, Evidence
-from snapconv.columns import (
-    BoolColumn,
-    Int32Column,
-    Int64Column,
-    first_known,
-    is_among,
-    sums_by,
-)
+from snapconv.classification.categories import APPEARANCES
+from snapconv.columns import BoolColumn, is_among
 from snapconv.phases.trace_phases import Phase
-from snapconv.replay.device_replay import AllocationTable
 from snapconv.replay.memory_layout import MemoryLayout, layout_at
 from snapconv.snapshot.event_table import Action
-from snapconv.stacks.project_lines import ProjectLines, SourceLine, line_values
-from snapconv.units import HOST, counted, device_kind
-
-_ANY_NUMBER = "*"
-# Paths of modules are not deeper; a longer one stays as it is.
-_MAX_DEPTH = 32
+from snapconv.units import HOST, device_kind
 
 # TBD's classes, and those that are parts of "dynamic".
 _CLASSES = ("weights", "gradients", "activations", "workspace")
@@ -70,64 +62,6 @@ class DeviceMemory:
     outside_bytes: int | None
     at_most_bytes: int | None
     is_simulated: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class LineTotal:
-    """The bytes of one line of the project."""
-
-    line: SourceLine
-    n_allocations: int
-    block_bytes: int
-
-    def to_json(self) -> dict[str, object]:
-        """Return JSON-ready values."""
-        return line_values(self.line) | {"n_allocations": self.n_allocations, "block_bytes": self.block_bytes}
-
-
-@dataclass(frozen=True, slots=True)
-class ModuleTotal:
-    """The bytes of one module; ``evidence``: how its name is known."""
-
-    module: str
-    evidence: str
-    n_allocations: int
-    block_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class OperationTotal:
-    """The bytes of one operation."""
-
-    operation: str
-    n_allocations: int
-    block_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class PoolTotal:
-    """The bytes of one memory pool and stream; ``pool`` None: the file does not contain it."""
-
-    pool: tuple[int, int] | None
-    stream: int
-    n_allocations: int
-    block_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class ModuleGroup:
-    """Modules with as many allocations and as many bytes each; ``block_bytes`` is what all have together."""
-
-    path: tuple[str, ...]
-    n_modules: int
-    n_allocations: int
-    block_bytes: int
-
-    @property
-    def label(self) -> str:
-        """The path, and how many modules it stands for."""
-        path = ".".join(self.path)
-        return path if self.n_modules == 1 else f"{path}, {counted(self.n_modules, 'module')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,15 +153,13 @@ def state_at(
         active_bytes=replay.active.at(event),
         reserved_bytes=replay.reserved.at(event),
         n_allocations=int(np.count_nonzero(live)),
-        categories=tuple(totals_by_category(analysis, live)),
+        categories=totals_by_category(analysis, live),
         gradient_or_state=total_of_either(analysis, live),
         job=job_sentence(analysis),
-        lines=totals_by_line(
-            analysis.allocations, live, ProjectLines(analysis.snapshot.stacks, analysis.project)
-        ),
+        lines=totals_by_line(analysis, live),
         modules=totals_by_module(analysis, live),
         operations=totals_by_operation(analysis, live),
-        pools=totals_by_pool(analysis, live, layout, analysis.snapshot.pools),
+        pools=totals_by_pool(analysis, live, layout),
         project_root=analysis.project.root,
         project_includes=analysis.project.includes,
         history_verdict=analysis.history.verdict.value,
@@ -238,9 +170,9 @@ def state_at(
 
 
 def _no_stack_bytes(analysis: DeviceAnalysis, live: BoolColumn) -> int:
-    stack_id = analysis.allocations.stack_id[live]
-    is_recorded = np.concatenate((np.diff(analysis.snapshot.stacks.offsets) > 0, [False]))[stack_id]
-    return int(analysis.allocations.block_bytes[live][~is_recorded].sum())
+    is_recorded = np.append(np.diff(analysis.snapshot.stacks.offsets) > 0, [False])  # -1 is the last
+    is_without = live & ~is_recorded[analysis.allocations.stack_id]
+    return int(analysis.allocations.block_bytes[is_without].sum())
 
 
 def device_memory(analysis: DeviceAnalysis, event: int, *, given_total: int | None = None) -> DeviceMemory:
@@ -279,115 +211,6 @@ def _total(analysis: DeviceAnalysis, given: int | None) -> tuple[int | None, str
     if message.total_bytes is not None and message.device == device:
         return message.total_bytes, "torch's message"
     return None, None
-
-
-def totals_by_line(
-    allocations: AllocationTable, live: BoolColumn, lines: ProjectLines
-) -> tuple[LineTotal, ...]:
-    """Sum by the innermost line of the project; what has none is in no row."""
-    stack_ids, inverse = np.unique(allocations.stack_id[live], return_inverse=True)
-    n_bytes = sums_by(inverse, allocations.block_bytes[live], len(stack_ids))
-    counts = np.bincount(inverse, minlength=len(stack_ids))
-    totals: dict[SourceLine, tuple[int, int]] = {}
-    for stack, size, count in zip(stack_ids.tolist(), n_bytes.tolist(), counts.tolist(), strict=True):
-        if line := lines.innermost(stack):
-            before = totals.get(line, (0, 0))
-            totals[line] = before[0] + count, before[1] + size
-    rows = [LineTotal(line, count, size) for line, (count, size) in totals.items()]
-    return tuple(sorted(rows, key=lambda row: (-row.block_bytes, row.line)))
-
-
-def totals_by_module(analysis: DeviceAnalysis, live: BoolColumn) -> tuple[ModuleTotal, ...]:
-    """Sum by module; what is of no known module is in no row."""
-    found = analysis.modules
-    counts, n_bytes = _sums(analysis, live, found.module_id, len(found.names))
-    columns = (found.names, found.evidence, counts.tolist(), n_bytes.tolist())
-    totals = [
-        ModuleTotal(name, evidence.label, count, size)
-        for name, evidence, count, size in zip(*columns, strict=True)
-        if count
-    ]
-    return tuple(sorted(totals, key=lambda total: (-total.block_bytes, total.module)))
-
-
-def totals_by_operation(analysis: DeviceAnalysis, live: BoolColumn) -> tuple[OperationTotal, ...]:
-    """Sum by the operation that allocated it."""
-    counts, n_bytes = _sums(analysis, live, analysis.operation_id, len(analysis.operations))
-    columns = (analysis.operations, counts.tolist(), n_bytes.tolist())
-    totals = [OperationTotal(*row) for row in zip(*columns, strict=True) if row[1]]
-    return tuple(sorted(totals, key=lambda total: (-total.block_bytes, total.operation)))
-
-
-def totals_by_pool(
-    analysis: DeviceAnalysis, live: BoolColumn, layout: MemoryLayout, pools: tuple[tuple[int, int], ...]
-) -> tuple[PoolTotal, ...]:
-    """Sum by memory pool and stream; the segment shows the pool of a block whose own events do not."""
-    rows, allocations = np.flatnonzero(live), analysis.allocations
-    of_segment = np.full(len(allocations), -1, np.int64)
-    of_segment[layout.blocks.allocation] = layout.segments.pool_id[layout.blocks.segment]
-    pool_id = first_known(allocations.pool_id.astype(np.int64), of_segment)[rows]
-    both = np.stack((pool_id, allocations.stream[rows]), axis=1)
-    found, inverse = np.unique(both, axis=0, return_inverse=True)
-    inverse = inverse.reshape(-1)
-    n_bytes = sums_by(inverse, allocations.block_bytes[rows], len(found))
-    counts = np.bincount(inverse, minlength=len(found))
-    totals = [
-        PoolTotal(pools[pool] if pool >= 0 else None, stream, count, size)
-        for (pool, stream), count, size in zip(found.tolist(), counts.tolist(), n_bytes.tolist(), strict=True)
-    ]
-    return tuple(sorted(totals, key=lambda total: (-total.block_bytes, str(total.pool), total.stream)))
-
-
-def _sums(
-    analysis: DeviceAnalysis, live: BoolColumn, group: Int32Column, n_groups: int
-) -> tuple[Int64Column, Int64Column]:
-    """How many of the allocations every group has, and their bytes; -1 is no group."""
-    rows = np.flatnonzero(live & (group >= 0))
-    n_bytes = sums_by(group[rows], analysis.allocations.block_bytes[rows], n_groups)
-    return np.bincount(group[rows], minlength=n_groups), n_bytes
-
-
-def group_modules(modules: Sequence[ModuleTotal]) -> tuple[ModuleGroup, ...]:
-    """Put equal modules into groups, number by number from the left; most bytes first.
-
-    A module whose name is not a recorded path is a group of its own.
-    """
-    groups = [ModuleGroup(_path_of(row), 1, row.n_allocations, row.block_bytes) for row in modules]
-    for place in range(min(_MAX_DEPTH, max((len(group.path) for group in groups), default=0))):
-        groups = _joined_at(groups, place)
-    return tuple(sorted(groups, key=lambda group: (-group.block_bytes, group.path)))
-
-
-def _path_of(total: ModuleTotal) -> tuple[str, ...]:
-    is_path = total.evidence == Evidence.METADATA.label
-    return tuple(total.module.split(".")) if is_path else (total.module,)
-
-
-def _joined_at(groups: Iterable[ModuleGroup], place: int) -> list[ModuleGroup]:
-    """Join the groups that differ in the number at one place of their path alone."""
-    alike: dict[object, list[ModuleGroup]] = defaultdict(list)
-    for group in groups:
-        sizes = group.n_modules, group.n_allocations, group.block_bytes
-        alike[_without_number(group.path, place), sizes].append(group)
-    return [_join(same, place) for same in alike.values()]
-
-
-def _join(groups: Sequence[ModuleGroup], place: int) -> ModuleGroup:
-    first = groups[0]
-    if len(groups) == 1:
-        return first
-    return ModuleGroup(
-        path=_without_number(first.path, place),
-        n_modules=sum(group.n_modules for group in groups),
-        n_allocations=sum(group.n_allocations for group in groups),
-        block_bytes=sum(group.block_bytes for group in groups),
-    )
-
-
-def _without_number(path: tuple[str, ...], place: int) -> tuple[str, ...]:
-    if len(path) <= place or not path[place].isdecimal():
-        return path
-    return (*path[:place], _ANY_NUMBER, *path[place + 1 :])
 
 
 def breakdown_at(analysis: DeviceAnalysis, event: int) -> Iterator[BreakdownRow]:

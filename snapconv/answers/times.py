@@ -15,7 +15,7 @@ from snapconv.answers.report_frames import (
     report_stacks,
     with_fewer_frames,
 )
-from snapconv.columns import Int32Column, MsColumn, distinct
+from snapconv.columns import Int32Column, MsColumn, grouped
 from snapconv.files import timing_file
 from snapconv.notes import Note
 from snapconv.snapshot.load import Snapshot
@@ -91,7 +91,7 @@ class IterationTimes:
 
 @dataclass(frozen=True, slots=True)
 class TimeTotal:
-    """What the calls of one operation, or of one line, took in the reported iteration."""
+    """What the calls of one operation, or of one module (empty: none), took in the reported iteration."""
 
     name: str
     n_calls: int
@@ -120,18 +120,9 @@ class LineTime:
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""
-        times = {"forward_ms": self.forward_ms, "backward_ms": self.backward_ms}
-        return line_values(self.line) | {"n_calls": self.n_calls} | times
-
-
-@dataclass(frozen=True, slots=True)
-class ModuleTime:
-    """One module's calls; ``module`` is empty for calls outside any."""
-
-    module: str
-    n_calls: int
-    forward_ms: float
-    backward_ms: float
+        return line_values(self.line) | {
+            name: value for name, value in asdict(self).items() if name != "line"
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +194,7 @@ def time_report_of(timing: Timing, snapshot: Snapshot, options: AnalysisOptions)
     return build_time_report(timing, project)
 
 
-def build_time_report(timing: Timing, project: Project, *, notes: tuple[Note, ...] = ()) -> TimeReport:
+def build_time_report(timing: Timing, project: Project) -> TimeReport:
     """Put together all that any writer of a time report needs."""
     measured = tuple(_iterations(timing))
     reported = replace(_median(measured), is_reported=True)
@@ -211,7 +202,7 @@ def build_time_report(timing: Timing, project: Project, *, notes: tuple[Note, ..
     lines = ProjectLines(timing.stacks, project, partial(_chosen, timing))
     entries = tuple(_entries(timing, lines, reported.iteration))
     n_frames = n_frames_of_an_end(entries, timing.n_bytes)
-    left_out = left_out_note(n_frames, n_cut_stacks=lines.n_cut_stacks, device=timing.device)
+    left_out = left_out_note(n_frames, n_cut_stacks=len(lines.cut_stacks), device=timing.device)
     return TimeReport(
         device=timing.device,
         clock=timing.clock,
@@ -219,12 +210,12 @@ def build_time_report(timing: Timing, project: Project, *, notes: tuple[Note, ..
         reported=reported,
         entries=with_fewer_frames(entries, n_frames),
         iterations=iterations,
-        operations=_operations(timing, reported.iteration),
+        operations=_totals(timing, reported.iteration, timing.calls.name_id),
         lines=_lines(entries),
         launches=timing.launch_bound,
         source=_source(timing, project),
         project_root=project.root,
-        notes=(*notes, *_notes(timing, entries), *left_out),
+        notes=(*_notes(timing, entries), *left_out),
         calls=_call_columns(timing, entries),
         stacks=replace(
             report_stacks(timing.stacks, np.arange(len(timing.stacks)), project.is_project),
@@ -281,23 +272,29 @@ def _chosen(timing: Timing, mine: list[int]) -> list[int]:
     return [frame for frame in mine if timing.is_of_module[frame]] or mine
 
 
-def _operations(timing: Timing, iteration: int) -> tuple[TimeTotal, ...]:
-    """Add up the rows of every operation, also those without a frame of the project."""
+def _totals(timing: Timing, iteration: int, ids: Int32Column) -> tuple[TimeTotal, ...]:
+    """Add up the calls of an iteration by their texts of these ids, most time first.
+
+    Calls without a frame of the project count too, and what has only run in backward.
+    """
     calls = timing.calls
-    rows = (calls.iteration == iteration) & ((calls.phase == _FORWARD) | ~np.isnan(calls.backward_ms))
-    totals = []
-    for name_id in distinct(calls.name_id[rows]).tolist():
-        own = rows & (calls.name_id == name_id)
-        forward = own & (calls.phase == _FORWARD)
-        totals.append(
-            TimeTotal(
-                timing.texts[name_id],
-                n_calls=int(np.count_nonzero(own)),
-                forward_ms=_sum(calls.forward_ms[forward]),
-                backward_ms=_sum(calls.backward_ms[own]),
-            )
+    is_forward = calls.phase == _FORWARD
+    rows = np.flatnonzero((calls.iteration == iteration) & (is_forward | ~np.isnan(calls.backward_ms)))
+    totals = [
+        TimeTotal(
+            timing.texts[ids[own[0]]] if ids[own[0]] >= 0 else "",
+            n_calls=len(own),
+            forward_ms=_sum(calls.forward_ms[own[is_forward[own]]]),
+            backward_ms=_sum(calls.backward_ms[own]),
         )
+        for own in grouped(rows, ids)
+    ]
     return tuple(sorted(totals, key=lambda total: (-total.total_ms, total.name)))
+
+
+def module_times(timing: Timing, iteration: int) -> tuple[TimeTotal, ...]:
+    """Add up the calls of every module; a call counts for the innermost one alone."""
+    return _totals(timing, iteration, timing.calls.module_id)
 
 
 def _lines(entries: Iterable[RunTimeEntry]) -> tuple[LineTime, ...]:
@@ -318,20 +315,20 @@ def _lines(entries: Iterable[RunTimeEntry]) -> tuple[LineTime, ...]:
 
 
 def _notes(timing: Timing, entries: tuple[RunTimeEntry, ...]) -> Iterator[Note]:
-    device = timing.device
+    """Say what the times are not, and what is missing."""
+    messages = {}
     if timing.is_simulated:
-        message = (
+        messages["simulated-times"] = (
             "the times are those of a processor: the number of calls is as on a GPU, their durations are not"
         )
-        yield Note("simulated-times", message, device)
     elif timing.clock == "cpu":
-        yield Note("cpu-times", "the times are those of the processor: the operations ran on it", device)
+        messages["cpu-times"] = "the times are those of the processor: the operations ran on it"
     if timing.is_warm_up:
-        message = (
+        messages["warm-up-times"] = (
             "the times are those of the iteration in which the timer warmed up: they may include costs "
             "that occur only once; record one iteration more"
         )
-        yield Note("warm-up-times", message, device)
+    yield from (Note(slug, message, timing.device) for slug, message in messages.items())
     for count in timing.launch_bound:
         if count.n_calls and count.n_waited_for / count.n_calls > _MANY_WAITED_FOR:
             share = format_share(count.n_waited_for, count.n_calls)
@@ -339,16 +336,16 @@ def _notes(timing: Timing, entries: tuple[RunTimeEntry, ...]) -> Iterator[Note]:
                 f"the device came to {share} of the {count.phase} operations before the host had launched "
                 "all of their work: their times include the wait for it"
             )
-            yield Note("launch-bound", message, device)
+            yield Note("launch-bound", message, timing.device)
     if timing.overflowed:
         message = "an iteration had more calls than are recorded: the later ones are missing"
-        yield Note("too-many-calls", message, device)
+        yield Note("too-many-calls", message, timing.device)
     if not entries:
         message = (
             "no timed operation was called from a file of the project, so that the run time report is empty; "
             "name the project's folder with --project-root"
         )
-        yield Note("no-timed-lines", message, device)
+        yield Note("no-timed-lines", message, timing.device)
 
 
 def _source(timing: Timing, project: Project) -> tuple[tuple[str, str], ...]:
@@ -378,23 +375,3 @@ def _call_columns(timing: Timing, entries: tuple[RunTimeEntry, ...]) -> CallColu
 def _sum(times: MsColumn) -> float:
     """Add up what is there."""
     return float(np.nansum(times))
-
-
-def module_times(timing: Timing, iteration: int) -> tuple[ModuleTime, ...]:
-    """Add up the calls of every module, most time first; a call counts for the innermost one alone."""
-    calls = timing.calls
-    is_forward = calls.phase == _FORWARD
-    rows = np.flatnonzero((calls.iteration == iteration) & (is_forward | ~np.isnan(calls.backward_ms)))
-    modules, group = np.unique(calls.module_id[rows], return_inverse=True)
-    forward = np.where(is_forward[rows], np.nan_to_num(calls.forward_ms[rows]), 0.0)
-    backward = np.nan_to_num(calls.backward_ms[rows])
-    found = [
-        ModuleTime(
-            timing.texts[module] if module >= 0 else "",
-            int(np.count_nonzero(group == number)),
-            float(forward[group == number].sum()),
-            float(backward[group == number].sum()),
-        )
-        for number, module in enumerate(modules.tolist())
-    ]
-    return tuple(sorted(found, key=lambda row: (-row.forward_ms - row.backward_ms, row.module)))

@@ -5,34 +5,31 @@ that is reserved and never used on a device that is nearly full, or else what th
 largest causes, and the command that has more.
 """
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.findings import advise
-from snapconv.answers.category_totals import (
-    EITHER_LABEL,
-    CategoryTotal,
-    is_either,
-    likely_words,
-    rows_of_summary,
-    total_of_either,
-    totals_by_category,
-)
 from snapconv.answers.fragmentation import free_memory
 from snapconv.answers.growth import find_growth, growth_notes
 from snapconv.answers.moments import worst_event
 from snapconv.answers.oom.failed_allocation import find_out_of_memory
 from snapconv.answers.peak import device_memory
+from snapconv.answers.totals import (
+    EITHER_LABEL,
+    CategoryTotal,
+    is_either,
+    likely_words,
+    summary_totals,
+    sums_by_name,
+)
 from snapconv.classification.categories import APPEARANCES, Category
-from snapconv.columns import BoolColumn, sums_by
+from snapconv.columns import BoolColumn
 from snapconv.replay.history_verdict import Verdict
 from snapconv.replay.memory_layout import layout_at
-from snapconv.snapshot.event_table import Action
-from snapconv.stacks.project_lines import ProjectLines, SourceLine
+from snapconv.stacks.project_lines import SourceLine
 from snapconv.units import device_kind, format_bytes
 
 N_CAUSES = 3
@@ -94,23 +91,41 @@ class FileVerdict:
         return {"kind": device_kind(self.device), **asdict(self)}
 
 
+@dataclass(frozen=True, slots=True)
+class _Fact:
+    """A fact that a verdict may be about; ``live`` are the allocations whose causes are named."""
+
+    about: str
+    sentence: str
+    moment: str
+    live: BoolColumn
+    command: str
+    also: tuple[str, ...] = ()
+
+
 def find_verdict(analysis: DeviceAnalysis) -> FileVerdict:
     """Find what matters most about one device."""
-    lines = ProjectLines(analysis.snapshot.stacks, analysis.project)
-    attempts = (attempt(analysis, lines) for attempt in (_out_of_memory, _grows, _unused))
-    found = next(filter(None, attempts), None) or _peak(analysis, lines)
-    return replace(found, also=(*found.also, *_faults(analysis)))
+    attempts = (attempt(analysis) for attempt in (_out_of_memory, _grows, _unused))
+    found = next(filter(None, attempts), None) or _peak(analysis)
+    faults = (
+        f"fault: {fault.what.removesuffix('.')}: {format_bytes(fault.held_bytes)} at the peak "
+        "(snapconv advise has the change)"
+        for fault in advise(analysis, cheap=True).faults
+    )
+    return FileVerdict(
+        device=analysis.device.device,
+        about=found.about,
+        sentence=found.sentence,
+        moment=found.moment,
+        causes=largest_causes(analysis, found.live),
+        command=found.command,
+        history_verdict=analysis.history.verdict.value,
+        also=(*found.also, *faults),
+    )
 
 
-def _faults(analysis: DeviceAnalysis) -> Iterator[str]:
-    """Name the faults that are found at once."""
-    for fault in advise(analysis, cheap=True).faults:
-        what = fault.what.removesuffix(".")
-        yield f"fault: {what}: {format_bytes(fault.held_bytes)} at the peak (snapconv advise has the change)"
-
-
-def _out_of_memory(analysis: DeviceAnalysis, lines: ProjectLines) -> FileVerdict | None:
-    if not (analysis.device.events.action == Action.OOM).any():
+def _out_of_memory(analysis: DeviceAnalysis) -> _Fact | None:
+    if not analysis.ran_out:
         return None
     found = find_out_of_memory(analysis)
     verdict, request = found.verdict, found.request
@@ -118,17 +133,12 @@ def _out_of_memory(analysis: DeviceAnalysis, lines: ProjectLines) -> FileVerdict
         return None
     where = f" at {request.lines[0].place}" if request.lines else ""
     inferred = " (inferred)" if verdict.is_inferred else ""
-    return _verdict(
-        analysis,
-        "oom",
-        f"out of memory{where}: {verdict.sentence}{inferred}",
-        "when the request failed",
-        largest_causes(analysis, lines, analysis.allocations.live_at(request.event)),
-        "oom",
-    )
+    live = analysis.allocations.live_at(request.event)
+    sentence = f"out of memory{where}: {verdict.sentence}{inferred}"
+    return _Fact("oom", sentence, "when the request failed", live, "oom")
 
 
-def _grows(analysis: DeviceAnalysis, lines: ProjectLines) -> FileVerdict | None:
+def _grows(analysis: DeviceAnalysis) -> _Fact | None:
     """Report growth to the end of the trace, where it is enough for a note."""
     growing = [one for one in find_growth(analysis) if one.fate.goes_on]
     if not any(growth_notes(analysis, growing)):
@@ -136,36 +146,21 @@ def _grows(analysis: DeviceAnalysis, lines: ProjectLines) -> FileVerdict | None:
     per_iteration = sum(one.bytes_per_iteration for one in growing)
     first = max(growing, key=lambda one: one.block_bytes).line
     where = f", most of it at {first.place}" if first else ""
-    live = analysis.allocations.live_at(len(analysis.device.events) - 1)
-    grown = live & False
-    for one in growing:
-        grown[one.rows] = live[one.rows]
-    return _verdict(
-        analysis,
-        "growth",
-        f"memory grows by {format_bytes(per_iteration)} per iteration{where}",
-        "of the growth, live at the dump",
-        largest_causes(analysis, lines, grown),
-        "growth",
-    )
+    grown = np.zeros(len(analysis.allocations), np.bool_)
+    grown[np.concatenate([one.rows for one in growing])] = True
+    live = grown & analysis.allocations.live_at(len(analysis.device.events) - 1)
+    sentence = f"memory grows by {format_bytes(per_iteration)} per iteration{where}"
+    return _Fact("growth", sentence, "of the growth, live at the dump", live, "growth")
 
 
-def _unused(analysis: DeviceAnalysis, lines: ProjectLines) -> FileVerdict | None:
+def _unused(analysis: DeviceAnalysis) -> _Fact | None:
     """Much that is reserved and never used, on a device that is nearly full of it."""
     total = device_memory(analysis, analysis.peak_event).total_bytes
     if total is None or analysis.replay.reserved.peak < _NEARLY_FULL * total:
         return None
+    live = analysis.allocations.live_at(analysis.peak_event)
     reserve = _reserve(analysis)
-    if not reserve:
-        return None
-    return _verdict(
-        analysis,
-        "fragmentation",
-        reserve,
-        "at the peak",
-        largest_causes(analysis, lines, analysis.allocations.live_at(analysis.peak_event)),
-        "fragmentation",
-    )
+    return _Fact("fragmentation", reserve, "at the peak", live, "fragmentation") if reserve else None
 
 
 def _reserve(analysis: DeviceAnalysis) -> str:
@@ -187,29 +182,22 @@ def _reserve(analysis: DeviceAnalysis) -> str:
     )
 
 
-def _peak(analysis: DeviceAnalysis, lines: ProjectLines) -> FileVerdict:
-    event, allocated = analysis.peak_event, analysis.replay.allocated.peak
-    live = analysis.allocations.live_at(event)
-    rows = rows_of_summary(tuple(totals_by_category(analysis, live)), total_of_either(analysis, live))
-    causes = largest_causes(analysis, lines, live)
-    reserve = _reserve(analysis)
+def _peak(analysis: DeviceAnalysis) -> _Fact:
+    allocated = analysis.replay.allocated.peak
+    live = analysis.allocations.live_at(analysis.peak_event)
+    rows, reserve = summary_totals(analysis, live), _reserve(analysis)
     reserved = "" if reserve else f"; PyTorch reserved {format_bytes(analysis.replay.reserved.peak)}"
-    return _verdict(
-        analysis,
-        "peak",
-        f"{_peak_of(analysis)}{_shares(rows, allocated)}{reserved}",
-        "at the dump" if analysis.history.verdict is Verdict.NO_TRACE else "at the peak",
-        causes,
-        "tree" if allocated else "info",
+    has_trace = analysis.history.verdict is not Verdict.NO_TRACE
+    peak = f"peak {format_bytes(allocated)}{_in_this_trace(analysis)}"
+    return _Fact(
+        about="peak",
+        sentence=f"{peak if has_trace else f'{format_bytes(allocated)} allocated at the dump'}"
+        f"{_shares(rows, allocated)}{reserved}",
+        moment="at the peak" if has_trace else "at the dump",
+        live=live,
+        command="tree" if allocated else "info",
         also=tuple(filter(None, (_usual_states(rows), reserve))),
     )
-
-
-def _peak_of(analysis: DeviceAnalysis) -> str:
-    size = format_bytes(analysis.replay.allocated.peak)
-    if analysis.history.verdict is Verdict.NO_TRACE:
-        return f"{size} allocated at the dump"
-    return f"peak {size}{_in_this_trace(analysis)}"
 
 
 def _in_this_trace(analysis: DeviceAnalysis) -> str:
@@ -221,18 +209,13 @@ def _shares(rows: Sequence[CategoryTotal], whole: int) -> str:
     """Say what the peak is made of: the largest categories, and last what is unknown."""
     unknown = Category.UNKNOWN.label
     ordered = sorted(rows, key=lambda row: (row.category == unknown, -row.block_bytes))
-    shown = [row for row in ordered if row.block_bytes * _LEAST_SHOWN >= max(whole, 1)]
-    named = [f"{_percent(row.block_bytes, whole)} {_noun(row)}" for row in shown]
+    named = [
+        f"{100 * row.block_bytes / whole:.0f} % {_NOUNS.get(row.category, row.category)}"
+        f"{f' ({row.certainty})' if row.certainty else ''}"
+        for row in ordered
+        if row.block_bytes * _LEAST_SHOWN >= max(whole, 1)
+    ]
     return f": {', '.join(named)}" if named else ""
-
-
-def _percent(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.0f} %"
-
-
-def _noun(row: CategoryTotal) -> str:
-    noun = _NOUNS.get(row.category, row.category)
-    return f"{noun} ({row.certainty})" if row.certainty else noun
 
 
 def _usual_states(rows: Sequence[CategoryTotal]) -> str:
@@ -246,50 +229,19 @@ def _usual_states(rows: Sequence[CategoryTotal]) -> str:
 
 
 def largest_causes(
-    analysis: DeviceAnalysis, lines: ProjectLines, live: BoolColumn, *, n_most: int = N_CAUSES
+    analysis: DeviceAnalysis, live: BoolColumn, *, n_most: int = N_CAUSES
 ) -> tuple[Cause, ...]:
     """Find the largest parts of the live memory, by category and line."""
-    rows, allocations = np.flatnonzero(live), analysis.allocations
-    either, found = is_either(analysis), analysis.classification
-    code = np.where(either, _EITHER_CODE, found.category)[rows]
-    columns = (code, allocations.stack_id[rows])
-    pairs, inverse = np.unique(np.stack(columns).astype(np.int64), axis=1, return_inverse=True)
-    inverse = inverse.reshape(-1)
-    n_bytes = sums_by(inverse, allocations.block_bytes[rows], pairs.shape[1])
-    likely = sums_by(inverse, allocations.block_bytes[rows] * found.is_likely[rows], pairs.shape[1])
-    figures = zip(n_bytes.tolist(), np.bincount(inverse).tolist(), likely.tolist(), strict=True)
-    sums: dict[tuple[str, SourceLine | None, bool], list[int]] = defaultdict(lambda: [0, 0, 0])
-    for kind, stack, of_pair in zip(*pairs.tolist(), figures, strict=True):
-        total = sums[_label(kind), lines.innermost(stack), lines.has_frames(stack)]
-        total[:] = (one + more for one, more in zip(total, of_pair, strict=True))
-    largest = sorted(sums.items(), key=lambda item: (-item[1][0], str(item[0])))[:n_most]
+    lines = analysis.lines
+
+    def named(code: int, stack: int) -> tuple[str, SourceLine | None, bool]:
+        label = EITHER_LABEL if code == _EITHER_CODE else Category(code).label
+        return label, lines.innermost(stack), lines.has_frames(stack)
+
+    code = np.where(is_either(analysis), _EITHER_CODE, analysis.classification.category)
+    sums = sums_by_name(analysis, live, named, code, analysis.allocations.stack_id)
+    largest = sorted(sums.items(), key=lambda item: (-item[1].block_bytes, str(item[0])))[:n_most]
     return tuple(
-        Cause(size, count, category, line, likely, has_stack)
-        for (category, line, has_stack), (size, count, likely) in largest
-    )
-
-
-def _label(code: int) -> str:
-    return EITHER_LABEL if code == _EITHER_CODE else Category(code).label
-
-
-def _verdict(
-    analysis: DeviceAnalysis,
-    about: str,
-    sentence: str,
-    moment: str,
-    causes: tuple[Cause, ...],
-    command: str,
-    *,
-    also: tuple[str, ...] = (),
-) -> FileVerdict:
-    return FileVerdict(
-        device=analysis.device.device,
-        about=about,
-        sentence=sentence,
-        moment=moment,
-        causes=causes,
-        command=command,
-        history_verdict=analysis.history.verdict.value,
-        also=also,
+        Cause(one.block_bytes, one.n_allocations, category, line, one.likely_bytes, has_stack)
+        for (category, line, has_stack), one in largest
     )

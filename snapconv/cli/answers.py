@@ -69,7 +69,7 @@ def answer_by_device(
     """
     from snapconv.analysis import most_urgent_first
     from snapconv.answers.notes import main_notes
-    from snapconv.writers.text.notes import note_lines
+    from snapconv.writers.text.info import note_lines
 
     devices, answers = session.devices, list(found)
     order = most_urgent_first(devices)

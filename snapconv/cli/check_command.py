@@ -18,7 +18,7 @@ from snapconv.cli.arguments import (
     no_pipe,
     parsed,
 )
-from snapconv.cli.terminal import print_json, print_lines, print_text, show_notes
+from snapconv.cli.terminal import print_json, print_lines, show_notes
 from snapconv.errors import BudgetExceeded, InputError
 from snapconv.files import open_input
 from snapconv.toml_text import MOST_TOML_BYTES, read_toml
@@ -69,12 +69,12 @@ _Baseline = Annotated[
     ),
 ]
 _Format = Annotated[
-    Literal["text", "json", "github", "junit"],
+    Literal["text", "json", "github"],
     typer.Option(
         "--format",
         metavar="FORMAT",
         show_default=False,
-        help="text, json, github (a table in Markdown for a job's summary) or junit (XML). Default: text.",
+        help="text, json or github (a table in Markdown for a job's summary). Default: text.",
     ),
 ]
 
@@ -121,13 +121,12 @@ def check(
 
 
 def _printer(output_format: str) -> "Callable[[CheckedFile], None]":
-    from snapconv.writers.text.check import check_lines, github_lines, junit_text
+    from snapconv.writers.text.comparisons import check_lines, github_lines
 
     return {
         "text": lambda found: print_lines(check_lines(found), sys.stdout),
         "json": lambda found: print_json(found.to_json()),
         "github": lambda found: print_lines(github_lines(found), sys.stdout),
-        "junit": lambda found: print_text(junit_text(found)),
     }[output_format]
 
 

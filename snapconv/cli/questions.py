@@ -102,9 +102,6 @@ _Old = Annotated[
 _New = Annotated[
     Path, typer.Argument(metavar="NEW", help="The file to judge.", callback=no_pipe, readable=False)
 ]
-_Markdown = Annotated[
-    bool, typer.Option("--markdown", help="Print it as a block of code in Markdown, for a job's summary.")
-]
 
 
 @question
@@ -114,7 +111,7 @@ def verdict(snapshot: Snapshot, *, device: OneDevice = None, read: ReadOptions) 
     A verdict, the three largest causes, the next command to type.
     """
     from snapconv.answers.verdict import find_verdict
-    from snapconv.writers.text.verdict import verdict_lines
+    from snapconv.writers.text.moment import verdict_lines
 
     session = read_session(snapshot, read, device=device)
     found = map(find_verdict, session.devices)
@@ -313,7 +310,7 @@ def explain(
     from snapconv.answers.explanation import parse_question
     from snapconv.answers.notes import main_notes
     from snapconv.writers.text.explanation import explanation_lines
-    from snapconv.writers.text.notes import note_lines
+    from snapconv.writers.text.info import note_lines
 
     parsed(question, parse_question, "ADDR-OR-EVENT")
     chosen = device_number(device)
@@ -334,8 +331,7 @@ def info(snapshot: Snapshot) -> Answer:
     Its torch version, devices, events, settings and history.
     """
     from snapconv.answers.info import describe
-    from snapconv.writers.text.info import info_lines
-    from snapconv.writers.text.notes import note_lines
+    from snapconv.writers.text.info import info_lines, note_lines
 
     with progress_bar(shown=True) as progress:
         facts = describe(snapshot, progress=progress)
@@ -350,7 +346,6 @@ def diff(
     fail_over: FailOver = None,
     device: OneDevice = None,
     read: ReadOptions,
-    markdown: _Markdown = False,
 ) -> Answer:
     """Compare two files: what appeared, went and grew, and what it did to the peak.
 
@@ -358,17 +353,15 @@ def diff(
     moved; never by address.
     """
     from snapconv.answers.check import Budgets, parse_allowance
-    from snapconv.writers.text.check import fenced
-    from snapconv.writers.text.diff import diff_lines
+    from snapconv.writers.text.comparisons import diff_lines
 
     allowed = None if fail_over is None else parsed(fail_over, parse_allowance, "--fail-over")
     before, after = (read_session(path, read, device=device) for path in (old, new))
     report = after.compared_with(before)
-    lines = diff_lines(report)
     checks = after.check(Budgets(fail_over=allowed), baseline=before) if allowed else ()
     return Answer(
         report.to_json(),
-        fenced(list(lines)) if markdown else lines,
+        diff_lines(report),
         _notes_of_both(before.notes, after.notes),
         sum(one.snapshot.container.n_unpacked_bytes for one in (before, after)),
         exceeded="; ".join(check.sentence for check in checks if not check.holds),
@@ -377,7 +370,7 @@ def diff(
 
 def _notes_of_both(old: "Sequence[Note]", new: "Sequence[Note]") -> "Iterator[str]":
     """Show the main notes of both files, and all those of one alone with its name."""
-    from snapconv.writers.text.notes import note_lines
+    from snapconv.writers.text.info import note_lines
 
     yield from note_lines(tuple(note for note in old if note in new and not note.is_minor))
     for which, notes, others in (("old", old, new), ("new", new, old)):

@@ -108,13 +108,6 @@ def _with_short_folders(line: str, width: int) -> str:
     return " ".join(words)
 
 
-def shows_blocks(stream: TextIO | None) -> bool:
-    """Whether a stream is a terminal that can show what is drawn in characters beyond ASCII."""
-    if stream is None or not stream.isatty() or os.environ.get("TERM") == "dumb":
-        return False
-    return (stream.encoding or "").lower().replace("-", "") == "utf8"
-
-
 def unobeyed(text: str) -> str:
     """Break up what GitHub's runner would obey in any output of a step, such as ``##[add-mask]``."""
     if os.environ.get("GITHUB_ACTIONS") != "true":
@@ -165,7 +158,7 @@ def print_json(values: Mapping[str, object], *, n_bytes: int | None = None) -> N
 
 def show_notes(notes: Sequence[Note]) -> None:
     """Print notes, which come after the answer."""
-    from snapconv.writers.text.notes import note_lines
+    from snapconv.writers.text.info import note_lines
 
     print_lines(note_lines(tuple(notes)), sys.stderr)
 

@@ -16,7 +16,7 @@ from snapconv.cli.arguments import (
     Snapshot,
     device_number,
 )
-from snapconv.cli.terminal import print_json, print_lines, progress_bar, shows_blocks
+from snapconv.cli.terminal import print_json, print_lines, progress_bar
 from snapconv.errors import OutputWriteError
 from snapconv.notes import Note
 
@@ -80,13 +80,13 @@ def to_sqlite(
     else:
         order = most_urgent_first([report.analysis for _, report in made.reports])
         reports = tuple(made.reports[position] for position in order)
-        print_lines(summary_lines(reports, made.time, curve=shows_blocks(sys.stdout)), sys.stdout)
+        print_lines(summary_lines(reports, made.time), sys.stdout)
     _print_notes(made.all_notes, made.notes)
 
 
 def _print_notes(every: tuple[Note, ...], in_no_report: tuple[Note, ...]) -> None:
     """Print the notes: those in reports are short here, as reports have them whole."""
-    from snapconv.writers.text.notes import note_lines, short_note_lines
+    from snapconv.writers.text.info import note_lines, short_note_lines
 
     in_reports = tuple(note for note in every if note not in in_no_report)
     print_lines((*short_note_lines(in_reports), *note_lines(in_no_report)), sys.stderr)

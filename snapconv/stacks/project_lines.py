@@ -52,7 +52,7 @@ MAX_LINES_OF_AN_END = 64
 class ProjectLines:
     """The project's lines of each stack, innermost first; looked up once per stack.
 
-    Of many lines those at both ends; ``n_cut_stacks`` counts the stacks that have more. ``chosen`` picks
+    Of many lines those at both ends; ``cut_stacks`` are those looked up that have more. ``chosen`` picks
     among the project's frames of a stack: all of them by default.
     """
 
@@ -64,7 +64,7 @@ class ProjectLines:
         self._chosen = chosen
         self._known: dict[int, tuple[SourceLine, ...]] = {}
         self._line = cache(partial(_line_of, stacks, project))
-        self.n_cut_stacks = 0
+        self.cut_stacks: set[int] = set()
 
     def of(self, stack_id: int) -> tuple[SourceLine, ...]:
         """Return the lines of a stack; none for -1."""
@@ -72,7 +72,8 @@ class ProjectLines:
             frames = self._stacks.frames_of(stack_id).tolist()
             mine = self._chosen([frame for frame in frames if self._project.is_project[frame]])
             shown = both_ends(mine, MAX_LINES_OF_AN_END)
-            self.n_cut_stacks += len(shown) < len(mine)
+            if len(shown) < len(mine):
+                self.cut_stacks.add(stack_id)
             self._known[stack_id] = tuple(map(self._line, shown))
         return self._known[stack_id]
 

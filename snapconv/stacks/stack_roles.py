@@ -9,7 +9,7 @@ import numpy as np
 
 from snapconv.columns import BoolColumn, Int32Column, Int64Column, distinct, is_among, read_only
 from snapconv.snapshot.stack_table import FrameTable, StackTable
-from snapconv.stacks.frame_matching import FrameMatcher, matching_frames
+from snapconv.stacks.frame_matching import FrameMatcher
 from snapconv.stacks.paths import is_native, is_python, normal
 from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, FrameRule
 from snapconv.torch_knowledge.frame_roles import Role
@@ -228,12 +228,3 @@ def _outermost_python(stacks: StackTable, stack_of_frame: Int64Column) -> BoolCo
         owner = stack_of_frame[places]
         mark[places[np.concatenate((owner[1:] != owner[:-1], [True]))]] = True
     return mark
-
-
-def matching_frame(stacks: StackTable, rule: FrameRule, stack_id: int) -> int:
-    """Return the innermost frame for which a rule has given a stack its role."""
-    ids: list[int] = stacks.frames_of(stack_id).tolist()
-    if rule.is_outermost:
-        ids.reverse()
-    fits = matching_frames(stacks.frames, rule)
-    return next(frame for frame in ids if fits[frame])

@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from snapconv.analysis import Analysis, DeviceAnalysis
-from snapconv.answers.category_totals import rows_of_summary, total_of_either, totals_by_category
 from snapconv.answers.growth import find_growth
 from snapconv.answers.oom.failed_allocation import find_out_of_memory
 from snapconv.answers.peak import device_memory
+from snapconv.answers.totals import summary_totals
 from snapconv.answers.verdict import find_verdict, largest_causes
-from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK, ProjectLines, SourceLine, line_values
+from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK, SourceLine, line_values
 from snapconv.units import HOST, device_name
 
 # A line beyond these has less than each of them; the least of them bounds it.
@@ -206,9 +206,8 @@ def rank_device(analysis: DeviceAnalysis) -> RankDevice:
     """Reduce one device to its row."""
     verdict, replay = find_verdict(analysis), analysis.replay
     live = analysis.allocations.live_at(analysis.peak_event)
-    lines = ProjectLines(analysis.snapshot.stacks, analysis.project)
-    found = largest_causes(analysis, lines, live, n_most=N_LINES + 1)
-    totals = rows_of_summary(tuple(totals_by_category(analysis, live)), total_of_either(analysis, live))
+    found = largest_causes(analysis, live, n_most=N_LINES + 1)
+    totals = summary_totals(analysis, live)
     growing = [one for one in find_growth(analysis) if one.fate.goes_on]
     grown = max(growing, key=lambda one: one.bytes_per_iteration, default=None)
     failed = _failed(analysis) if verdict.about == "oom" else None

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
-from snapconv.answers.annotations import find_span_lanes
+from snapconv.answers.program_names import find_span_lanes
 from snapconv.classification.categories import Category
 from snapconv.columns import Int64Column
 from snapconv.phases.annotation_spans import find_spans

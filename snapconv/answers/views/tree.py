@@ -6,13 +6,14 @@ The lines are the project's, outermost first. By module, operation or category, 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
+from functools import cache
 
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
-from snapconv.answers.category_totals import codes_with_likely, label_with_likely
 from snapconv.answers.moments import FoundMoment
-from snapconv.columns import Int64Column, sums_by
+from snapconv.answers.totals import codes_with_likely, label_with_likely, sums_by_name
+from snapconv.columns import Int64Column
 from snapconv.files import most_bytes_of_part
 from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK
 from snapconv.stacks.stack_facts import WITHIN
@@ -84,11 +85,13 @@ def find_tree(
     all_frames: bool = False,
 ) -> MemoryTree:
     """Arrange what is live after a moment, by the project's frames, or with ``all_frames`` by all."""
-    rows = np.flatnonzero(analysis.allocations.live_at(moment.event))
-    root = _Root(most_bytes_of_part(analysis.snapshot.container.n_unpacked_bytes))
+    live, stacks = analysis.allocations.live_at(moment.event), analysis.allocations.stack_id
+    columns = (_groups(analysis, by), np.full(len(stacks), -1) if by is TreeBy.MODULE else stacks)
+    sums = sums_by_name(analysis, live, lambda *key: key, *columns)
     path_of = _paths(analysis, by, all_frames=all_frames)
-    for group, stack, n_bytes, n_blocks in sorted(_sums(analysis, rows, by), key=lambda one: -one[2]):
-        root.add(path_of(group, stack), n_bytes, n_blocks)
+    root = _Root(most_bytes_of_part(analysis.snapshot.container.n_unpacked_bytes))
+    for (group, stack), one in sorted(sums.items(), key=lambda item: -item[1].block_bytes):
+        root.add(path_of(group, stack), one.block_bytes, one.n_allocations)
     return MemoryTree(
         device=analysis.device.device,
         moment=moment.name,
@@ -109,22 +112,10 @@ class _Place:
         self.block_bytes = self.self_bytes = self.n_blocks = 0
         self.below: dict[str, _Place] = {}
 
-    def nodes(self) -> Iterator[TreeNode]:
-        """All that is below it in order; without recursion, since stacks can be deep."""
-        waiting = [(0, place) for place in self._sorted()]
-        while waiting:
-            depth, place = waiting.pop()
-            yield TreeNode(depth, place.name, place.block_bytes, place.self_bytes, place.n_blocks)
-            waiting += [(depth + 1, below) for below in place._sorted()]
-
     def count(self, n_bytes: int, n_blocks: int) -> None:
         """Count memory that is at this place or below it."""
         self.block_bytes += n_bytes
         self.n_blocks += n_blocks
-
-    def _sorted(self) -> list["_Place"]:
-        """Return the places right below it, smallest first."""
-        return sorted(self.below.values(), key=lambda place: (place.block_bytes, place.name))
 
 
 class _Root(_Place):
@@ -150,46 +141,43 @@ class _Root(_Place):
             place.count(n_bytes, n_blocks)
         place.self_bytes += n_bytes
 
+    def nodes(self) -> Iterator[TreeNode]:
+        """All that is below it in order; without recursion, since stacks can be deep."""
+        waiting: list[tuple[int, _Place]] = [(-1, self)]
+        while waiting:
+            depth, place = waiting.pop()
+            if place is not self:
+                yield TreeNode(depth, place.name, place.block_bytes, place.self_bytes, place.n_blocks)
+            smallest_first = sorted(place.below.values(), key=lambda below: (below.block_bytes, below.name))
+            waiting += [(depth + 1, below) for below in smallest_first]
 
-def _sums(analysis: DeviceAnalysis, rows: Int64Column, by: TreeBy) -> Iterator[tuple[int, int, int, int]]:
-    """Bytes and blocks of every pair of a group (what the tree is by) and a stack."""
-    stack = analysis.allocations.stack_id[rows].astype(np.int64)
-    group = np.zeros(len(rows), np.int64)
+
+def _groups(analysis: DeviceAnalysis, by: TreeBy) -> Int64Column:
+    """Return a number for what every allocation is grouped by."""
     if by is TreeBy.MODULE:
-        group, stack = analysis.modules.module_id[rows].astype(np.int64), np.full(len(rows), -1, np.int64)
-    elif by is TreeBy.OPERATION:
-        group = analysis.operation_id[rows].astype(np.int64)
-    elif by is TreeBy.CATEGORY:
-        group = codes_with_likely(analysis.classification)[rows]
-    pairs, inverse = np.unique(np.stack((group, stack)), axis=1, return_inverse=True)
-    inverse = inverse.reshape(-1)
-    n_bytes = sums_by(inverse, analysis.allocations.block_bytes[rows], pairs.shape[1])
-    counts = np.bincount(inverse, minlength=pairs.shape[1])
-    yield from zip(pairs[0].tolist(), pairs[1].tolist(), n_bytes.tolist(), counts.tolist(), strict=True)
+        return analysis.modules.module_id.astype(np.int64)
+    if by is TreeBy.OPERATION:
+        return analysis.operation_id.astype(np.int64)
+    is_by_category = by is TreeBy.CATEGORY
+    return codes_with_likely(analysis.classification) * is_by_category
 
 
 def _paths(
     analysis: DeviceAnalysis, by: TreeBy, *, all_frames: bool
 ) -> Callable[[int, int], tuple[str, ...]]:
     """Return a function that gives the names on the way to a group and a stack, outermost first."""
-    names: dict[int, str] = {}
-    frames = analysis.snapshot.stacks.frames
+    frames, project = analysis.snapshot.stacks.frames, analysis.project
 
+    @cache
     def line(frame: int) -> str:
-        if frame not in names:
-            number = int(frames.lines[frame])
-            file = (
-                f"{analysis.project.relative_paths[frame][-_MOST_OF_NAME:]}{f':{number}' if number else ''}"
-            )
-            function = shortened(frames.names[frame], _MOST_OF_NAME)
-            names[frame] = f"{file} in {function}" if file not in ("", "??") else function
-        return names[frame]
+        number = int(frames.lines[frame])
+        file = f"{project.relative_paths[frame][-_MOST_OF_NAME:]}{f':{number}' if number else ''}"
+        function = shortened(frames.names[frame], _MOST_OF_NAME)
+        return f"{file} in {function}" if file not in ("", "??") else function
 
     def lines(stack: int) -> tuple[str, ...]:
-        if stack < 0:
-            return (NO_STACK,)
         ids = analysis.snapshot.stacks.frames_of(stack).tolist()[::-1]
-        shown = [line(frame) for frame in ids if all_frames or analysis.project.is_project[frame]]
+        shown = [line(frame) for frame in ids if all_frames or project.is_project[frame]]
         return tuple(shown) or (LIBRARY_ONLY if ids else NO_STACK,)
 
     def path(group: int, stack: int) -> tuple[str, ...]:

@@ -6,17 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
-from snapconv.answers.annotations import SpanLanes, find_span_lanes
-from snapconv.answers.category_totals import (
-    EITHER_LABEL,
-    rows_of_summary,
-    total_of_either,
-    totals_by_category,
-)
 from snapconv.answers.notes import device_notes
+from snapconv.answers.program_names import SpanLanes, find_span_lanes, tensor_names
+from snapconv.answers.totals import EITHER_LABEL, summary_totals
 from snapconv.answers.verdict import Cause, FileVerdict, find_verdict
 from snapconv.answers.views.segment_lifetimes import SegmentLifetimes, find_segment_lifetimes
-from snapconv.answers.views.tensor_names import tensor_names
 from snapconv.answers.views.timeline_levels import TimelineLevel, bytes_by_category, timeline_level
 from snapconv.classification.categories import Category, Certainty, Evidence
 from snapconv.classification.classify import reason_of
@@ -135,8 +129,7 @@ def _facts(analysis: DeviceAnalysis) -> dict[str, object]:
 def _categories_at_peak(analysis: DeviceAnalysis) -> Iterator[list[object]]:
     """Yield the rows of the summary: name, bytes, number of allocations, and how much is likely."""
     live = analysis.allocations.live_at(analysis.peak_event)
-    totals = tuple(totals_by_category(analysis, live))
-    for row in rows_of_summary(totals, total_of_either(analysis, live)):
+    for row in summary_totals(analysis, live):
         if row.n_allocations:
             yield [row.category, row.block_bytes, row.n_allocations, row.certainty]
 

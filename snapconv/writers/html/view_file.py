@@ -1,15 +1,14 @@
 """What a page shows of a file as a whole: its origin, settings and times, and what differs from another."""
 
 from collections.abc import Iterable
-from dataclasses import asdict
 
 from snapconv.answers.diff import Change, ComparedRow, FileDiff
-from snapconv.answers.times import LineTime, ModuleTime, TimeReport, TimeTotal
+from snapconv.answers.times import LineTime, TimeReport, TimeTotal
 from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.project_frames import Project
 from snapconv.version import VERSION
 from snapconv.writers.html.column_encoding import page_text
-from snapconv.writers.text.diff import line_name
+from snapconv.writers.text.comparisons import line_name
 
 _SILENT = {"", "0", "0.0", "False", "-1"}
 
@@ -34,7 +33,7 @@ def file_facts(snapshot: Snapshot, project: Project, *, name: str) -> dict[str, 
     }
 
 
-def times_facts(report: TimeReport, modules: tuple[ModuleTime, ...]) -> dict[str, object]:
+def times_facts(report: TimeReport, modules: tuple[TimeTotal, ...]) -> dict[str, object]:
     """Plain values of a capture's times: the reported iteration by operation, module and line."""
     times = report.reported
     return {
@@ -47,14 +46,15 @@ def times_facts(report: TimeReport, modules: tuple[ModuleTime, ...]) -> dict[str
         "backward_ms": times.backward_ms,
         "optimizer_ms": times.optimizer_ms,
         "notes": [[note.slug, page_text(note.message)] for note in report.notes],
-        "operations": [_total(total) for total in report.operations],
-        "modules": [{**asdict(row), "module": page_text(row.module)} for row in modules],
+        "operations": [_total(total, "name") for total in report.operations],
+        "modules": [_total(row, "module") for row in modules],
         "lines": [_line(row) for row in report.lines],
     }
 
 
-def _total(total: TimeTotal) -> dict[str, object]:
-    return {**asdict(total), "name": page_text(total.name)}
+def _total(total: TimeTotal, key: str) -> dict[str, object]:
+    times = {"forward_ms": total.forward_ms, "backward_ms": total.backward_ms}
+    return {key: page_text(total.name), "n_calls": total.n_calls, **times}
 
 
 def _line(row: LineTime) -> dict[str, object]:

@@ -120,11 +120,6 @@ AT_PEAK = (
         _N_ALLOCATIONS,
         size("requested_bytes", _REQUESTED),
         size("block_bytes", _BLOCK),
-        integer(
-            "n_models",
-            "of weights: how many models of equal sizes they are",
-            null="one, or not known; and for other categories",
-        ),
         size("likely_bytes", "those of `block_bytes` that are likely, and not certain"),
         records=lambda report: report.peak.categories,
     ),

@@ -46,7 +46,6 @@ def _allocation_lines(explained: AllocationExplanation, *, whole_stack: bool) ->
     yield from _labelled("annotations", map(_annotation_text, explained.annotations))
     yield from _code_lines(explained.origin, whole_stack=whole_stack)
     yield from _category_lines(explained.verdict)
-    yield from _role_lines(explained.origin)
 
 
 def _labelled(label: str, lines: Iterable[str]) -> Iterator[str]:
@@ -129,9 +128,7 @@ def _category_lines(verdict: CategoryVerdict) -> Iterator[str]:
     if verdict.is_wrong_when:
         yield from _labelled("evidence", [f"{decision.evidence}: {verdict.follows_from}"])
         yield from _labelled("wrong when", [verdict.is_wrong_when])
-    agree = [other for other in verdict.others if other.category == decision.category]
     against = [other for other in verdict.others if other.category != decision.category]
-    yield from _labelled("agrees", map(_opinion_line, agree))
     nothing = ["no other rule gives another category"]
     yield from _labelled("against", [f"{o.category}, by {_opinion_line(o)}" for o in against] or nothing)
 
@@ -142,13 +139,6 @@ def _certainty(verdict: CategoryVerdict) -> str:
         return ""
     probability = "" if verdict.probability == 1 else f", {100 * verdict.probability:.0f} %"
     return f", {verdict.certainty}{probability}"
-
-
-def _role_lines(origin: Origin) -> Iterator[str]:
-    for label, roles in (("stack roles", origin.stack_roles), ("free roles", origin.free_stack_roles)):
-        yield from _labelled(
-            label, [f"{role.role}, by {role.rule}: {role.frame or role.reason}" for role in roles]
-        )
 
 
 def _opinion_line(opinion: Opinion) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from snapconv.answers.fragmentation import Fragmentation, FreeMemory, PoolMemory, SegmentHolder
 from snapconv.units import counted, device_name, format_bytes
-from snapconv.writers.text.size_rows import history_lines, most_rows, size_row, size_rows, where
+from snapconv.writers.text.size_rows import history_lines, size_rows, where
 
 _LABEL, _COLUMN = 26, 15
 _ROWS = (
@@ -52,18 +52,13 @@ def _event_row(columns: Sequence[FreeMemory]) -> Iterator[str]:
 def _pool_lines(pools: Sequence[PoolMemory], moment: str) -> Iterator[str]:
     yield f"  free at {moment}, by pool and stream (which cannot share free memory)"
     pools = [row for row in pools if row.free_bytes]
-    for row in pools[: most_rows()]:
+    rows = []
+    for row in pools:
         size = "small" if row.is_small else "large"
         blocks = f"{counted(row.n_pieces, 'block')}, the largest {format_bytes(row.largest_free_bytes)}"
         pool = "" if row.pool in (None, (0, 0)) else f"pool {row.pool}, "
-        text = f"{size} requests, {pool}stream {row.stream}: {blocks}"
-        yield size_row(row.free_bytes, text)
-    more = pools[most_rows() :]
-    if more:
-        yield size_row(
-            sum(row.free_bytes for row in more),
-            counted(len(more), "more pool and stream", "more pools and streams"),
-        )
+        rows.append((row.free_bytes, f"{size} requests, {pool}stream {row.stream}: {blocks}"))
+    yield from size_rows(rows, "pool and stream", like=None, plural="pools and streams")
 
 
 def _holder_lines(holders: Sequence[SegmentHolder], moment: str) -> Iterator[str]:

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from snapconv.answers.growth import Fate, GrowthReport, LineGrowth
-from snapconv.answers.leaks import N_PARTS, Trend, UnfreedLine
+from snapconv.answers.growth import N_PARTS, Fate, Growth, GrowthReport, Trend, UnfreedLine
 from snapconv.stacks.project_lines import LIBRARY_ONLY, SourceLine
 from snapconv.units import counted, device_name, format_bytes
 from snapconv.writers.text.size_rows import most_rows, size_rows, where
@@ -24,7 +23,9 @@ def growth_lines(report: GrowthReport) -> Iterator[str]:
     if report.unknown:
         yield from _unfreed_lines(name, report)
         return
-    n_iterations, growing = counted(len(report.end_bytes), "iteration"), report.growing
+    n_iterations = counted(len(report.end_bytes), "iteration")
+    growing = [line for line in report.lines if line.fate.goes_on]
+    freed_late = [line for line in report.lines if not line.fate.goes_on]
     if growing:
         per_iteration = format_bytes(report.bytes_per_iteration)
         yield f"{name}  memory grows by {per_iteration} per iteration; the trace has {n_iterations}"
@@ -32,7 +33,7 @@ def growth_lines(report: GrowthReport) -> Iterator[str]:
         yield f"{name}  nothing grows up to the end of the trace, which has {n_iterations}"
     yield f"  {_ends(report.end_bytes)}"
     yield from _table("never freed in this trace", growing, "at the end")
-    yield from _table("kept for several iterations, then freed", report.freed_late, "at most")
+    yield from _table("kept for several iterations, then freed", freed_late, "at most")
 
 
 def _ends(end_bytes: Sequence[int]) -> str:
@@ -68,7 +69,7 @@ def _unfreed(one: UnfreedLine) -> str:
     return f"{place}: {counted(one.n_allocations, 'allocation')}{until}"
 
 
-def _table(title: str, lines: Sequence[LineGrowth], when: str) -> Iterator[str]:
+def _table(title: str, lines: Sequence[Growth], when: str) -> Iterator[str]:
     if not lines:
         return
     yield f"  {title}"
@@ -82,7 +83,7 @@ def _table(title: str, lines: Sequence[LineGrowth], when: str) -> Iterator[str]:
         yield f"  {format_bytes(n_bytes):>14} per iteration  {counted(len(more), 'more line')}"
 
 
-def _seen(line: LineGrowth) -> str:
+def _seen(line: Growth) -> str:
     span = f"iterations {line.first_iteration} to {line.last_iteration}"
     n_spanned = line.last_iteration - line.first_iteration + 1
     every = "" if line.n_iterations == n_spanned else f"{line.n_iterations} of "

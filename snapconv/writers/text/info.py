@@ -1,16 +1,22 @@
-"""Lines of text for ``snapconv info``."""
+"""Facts of a file as text, and notes."""
 
+import re
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from snapconv.answers.info import DeviceFacts, FileFacts, TimesFacts
+from snapconv.notes import Note
 from snapconv.units import counted, device_name, format_bytes, format_duration_us, shortened
+
+if TYPE_CHECKING:  # notes are printed of what loads no analysis, too
+    from snapconv.answers.info import DeviceFacts, FileFacts, TimesFacts
 
 # Names and commands come from the file, which may have a text of any length.
 _MOST_OF_NAME, _MOST_OF_COMMAND = 80, 400
 _MOST_ITERATIONS = 8
 
 
-def info_lines(found: FileFacts) -> Iterator[str]:
+def info_lines(found: "FileFacts") -> Iterator[str]:
     """Show the facts of a file."""
     protocol = "" if found.pickle_protocol is None else f", protocol {found.pickle_protocol}"
     yield f"{found.path}: memory snapshot, {found.format}{protocol}, {format_bytes(found.n_bytes)}"
@@ -46,7 +52,7 @@ def _settings_text(settings: dict[str, str]) -> str:
     return shown or "all at their defaults"
 
 
-def _times_line(times: TimesFacts) -> str:
+def _times_line(times: "TimesFacts") -> str:
     numbers = ", ".join(map(str, times.iterations[:_MOST_ITERATIONS]))
     more = len(times.iterations) - _MOST_ITERATIONS
     shown = f"{numbers} and {more} more" if more > 0 else numbers or "none"
@@ -57,7 +63,7 @@ def _times_line(times: TimesFacts) -> str:
     )
 
 
-def _device_lines(facts: DeviceFacts) -> Iterator[str]:
+def _device_lines(facts: "DeviceFacts") -> Iterator[str]:
     duration = "" if facts.duration_us is None else f" over {format_duration_us(facts.duration_us)}"
     yield f"  {device_name(facts.device)}  {counted(facts.n_events, 'event')}{duration}"
     if facts.actions:
@@ -75,3 +81,32 @@ def _device_lines(facts: DeviceFacts) -> Iterator[str]:
             f"{facts.n_different_sizes} differ"
         )
     yield f"    history: {facts.history}: {facts.history_reason}"
+
+
+def note_lines(notes: tuple[Note, ...]) -> Iterator[str]:
+    """Write notes as they go to stderr, each once: one that several devices have names them all."""
+    devices: dict[tuple[str, str, bool], list[int]] = {}
+    for note in dict.fromkeys(notes):
+        found = devices.setdefault((note.slug, note.message, note.device is None), [])
+        found += [] if note.device is None else [note.device]
+    for (slug, message, _), found in devices.items():
+        where = f" ({_named(found)})" if found else ""
+        yield f"note: {slug}{where}: {message}"
+
+
+def short_note_lines(notes: tuple[Note, ...]) -> Iterator[str]:
+    """Write notes below figures: the slug and the first clause; docs/reference/notes.md has the rest."""
+    return note_lines(tuple(replace(note, message=_first_clause(note.message)) for note in notes))
+
+
+def _named(devices: list[int]) -> str:
+    """Return the names of devices, in a row as the first and the last."""
+    first, last = devices[0], devices[-1]
+    if len(devices) > 2 and devices == list(range(first, last + 1)):
+        return f"{device_name(first)} to {device_name(last)}"
+    return ", ".join(map(device_name, devices))
+
+
+def _first_clause(message: str) -> str:
+    clause = re.split(r"[;:] |\. ", message, maxsplit=1)[0]
+    return clause.split(" (")[0] if clause.count("(") > clause.count(")") else clause

@@ -1,15 +1,32 @@
-"""The memory of a moment for the terminal: its figures, and its largest part as a tree."""
+"""The memory of a moment for the terminal: the verdict on it, its figures, and its largest part as a tree."""
 
+import shlex
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from snapconv.answers.peak import DeviceMemory, MomentState, group_modules
+from snapconv.answers.peak import DeviceMemory, MomentState
+from snapconv.answers.totals import group_modules
 from snapconv.answers.views.tree import MemoryTree
 from snapconv.classification.categories import Evidence
 from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK
 from snapconv.units import counted, device_name, format_bytes
-from snapconv.writers.text.size_rows import category_lines, names_in_a_line, project_shown, size_rows, where
+from snapconv.writers.text.size_rows import (
+    category_lines,
+    history_lines,
+    names_in_a_line,
+    project_shown,
+    size_row,
+    size_rows,
+    where,
+)
+
+if TYPE_CHECKING:  # a verdict needs every other answer
+    from snapconv.answers.verdict import FileVerdict
 
 OUTSIDE = "outside PyTorch (CUDA context, libraries)"
+# A single line that calls the model adds nothing to the lines of the project.
+_LEAST_MODULES = 2
+MOST_NODES = 30
 
 
 def moment_lines(state: MomentState) -> Iterator[str]:
@@ -24,18 +41,13 @@ def moment_lines(state: MomentState) -> Iterator[str]:
     yield from outside_line(state.memory)
     if state.annotations:
         yield f"  inside {names_in_a_line(state.annotations, separator=' > ')}"
-    yield from category_lines(state.summary_rows, allocated)
-    yield f"  project lines, {project_shown(state.project_root, state.project_includes)}"
-    rows = [(row.block_bytes, where(row.line)) for row in state.lines]
-    yield from size_rows(rows, "line", like=allocated, rest=without_lines(state))
-    if state.modules:
-        has_paths = any(row.evidence == Evidence.METADATA.label for row in state.modules)
-        yield "  modules" + ("" if has_paths else ", by the lines that call them")
-        rows = [(group.block_bytes, group.label) for group in group_modules(state.modules)]
-        yield from size_rows(rows, "module", like=allocated)
+    yield from live_lines(state)
     if state.operations:
         yield "  operations"
-        rows = [(row.block_bytes, _counted(row.operation, row.n_allocations)) for row in state.operations]
+        rows = [
+            (row.block_bytes, f"{row.operation}, {counted(row.n_allocations, 'allocation')}")
+            for row in state.operations
+        ]
         yield from size_rows(rows, "operation", like=allocated)
     if len({row.pool for row in state.pools} - {None}) > 1 or len({row.stream for row in state.pools}) > 1:
         yield "  pools and streams"
@@ -44,10 +56,20 @@ def moment_lines(state: MomentState) -> Iterator[str]:
     yield f"  history: {state.history_verdict}: {state.history_reason}"
 
 
-def without_lines(state: MomentState) -> list[tuple[int, str]]:
-    """Return the bytes that no line of the project made, by whether their stacks were recorded."""
-    rest = state.allocated_bytes - sum(row.block_bytes for row in state.lines)
-    return [(rest - state.no_stack_bytes, LIBRARY_ONLY), (state.no_stack_bytes, NO_STACK)]
+def live_lines(state: MomentState) -> Iterator[str]:
+    """Show what is live by category, by line of the project, and by module or the lines that call these."""
+    allocated = state.allocated_bytes
+    yield from category_lines(state.summary_rows, allocated)
+    yield f"  project lines, {project_shown(state.project_root, state.project_includes)}"
+    rows = [(row.block_bytes, where(row.line)) for row in state.lines]
+    without = allocated - sum(n_bytes for n_bytes, _ in rows)
+    rest = [(without - state.no_stack_bytes, LIBRARY_ONLY), (state.no_stack_bytes, NO_STACK)]
+    yield from size_rows(rows, "line", like=allocated, rest=rest)
+    if len(state.modules) >= _LEAST_MODULES:
+        has_paths = any(row.evidence == Evidence.METADATA.label for row in state.modules)
+        yield "  modules" + ("" if has_paths else ", by the lines that call them")
+        rows = [(group.block_bytes, group.label) for group in group_modules(state.modules)]
+        yield from size_rows(rows, "module", like=allocated)
 
 
 def place_of(state: MomentState) -> str:
@@ -80,30 +102,34 @@ def pool_shown(pool: tuple[int, int] | None) -> str:
     return "default pool" if pool == (0, 0) else f"private pool {pool}"
 
 
-def _counted(name: str, n_allocations: int) -> str:
-    return f"{name}, {counted(n_allocations, 'allocation')}"
-
-
-MOST_NODES = 30
+def verdict_lines(found: "FileVerdict", file: str) -> Iterator[str]:
+    """Show the verdict, the largest causes, and the next command."""
+    yield f"{device_name(found.device)}  {found.sentence}"
+    yield from (f"  {sentence}" for sentence in found.also)
+    if found.causes:
+        yield f"  the largest causes {found.moment}"
+    for cause in found.causes:
+        yield size_row(cause.block_bytes, f"{cause.purpose}, {where(cause.line, has_stack=cause.has_stack)}")
+    yield from history_lines(found.history_verdict)
+    yield f"  next: snapconv {found.command} {shlex.quote(file)}"
 
 
 def tree_lines(tree: MemoryTree, *, n_most: int = MOST_NODES) -> Iterator[str]:
     """Yield the largest nodes, each below the one that it is part of."""
-    where = "" if tree.event is None else f", after event {tree.event}"
-    allocated = format_bytes(tree.allocated_bytes)
-    yield f"{device_name(tree.device)}  {allocated} at {tree.moment}{where}, by {tree.by}"
+    after = "" if tree.event is None else f", after event {tree.event}"
+    whole, n_all = tree.allocated_bytes, len(tree.nodes)
+    yield f"{device_name(tree.device)}  {format_bytes(whole)} at {tree.moment}{after}, by {tree.by}"
     if not tree.nodes:
         return
     yield f"  {'with below':>12} {'itself':>12} {'blocks':>7}"
     shown = tree.largest(n_most).nodes
     for node in shown:
-        size = format_bytes(node.block_bytes, like=tree.allocated_bytes)
-        itself = format_bytes(node.self_bytes, like=tree.allocated_bytes) if node.self_bytes else ""
+        size = format_bytes(node.block_bytes, like=whole)
+        itself = format_bytes(node.self_bytes, like=whole) if node.self_bytes else ""
         yield f"  {size:>12} {itself:>12} {node.n_blocks:>7}  {' ' * min(node.depth, 20)}{node.name}"
-    if len(shown) < len(tree.nodes):
+    if len(shown) < n_all:
         by_size = sorted((node.block_bytes for node in tree.nodes), reverse=True)
-        most = format_bytes(by_size[len(shown)], like=tree.allocated_bytes)
-        n_all = len(tree.nodes)
+        most = format_bytes(by_size[len(shown)], like=whole)
         yield f"  {n_all - len(shown)} more of at most {most} each: --top {n_all} shows all"
     if tree.n_cut_stacks:
         stacks = counted(tree.n_cut_stacks, "stack")

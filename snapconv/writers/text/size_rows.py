@@ -4,10 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-import numpy as np
-
-from snapconv.answers.category_totals import CategoryTotal
-from snapconv.columns import Int64Column, distinct
+from snapconv.answers.totals import CategoryTotal
 from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK, SourceLine
 from snapconv.units import counted, format_bytes, format_share, shortened
 
@@ -49,20 +46,16 @@ def size_rows(
     rows: Sequence[tuple[int, str]],
     noun: str,
     *,
-    like: int,
+    like: int | None,
     rest: Sequence[tuple[int, str]] = (),
+    plural: str = "",
 ) -> Iterator[str]:
     """Yield the first rows, the sum of the others, and those of the ``rest`` that have bytes."""
-    for n_bytes, text in rows[: most_rows()]:
+    shown, more = rows[: most_rows()], rows[most_rows() :]
+    n_more = sum(n_bytes for n_bytes, _ in more)
+    others = [(n_more, counted(len(more), f"more {noun}", plural and f"more {plural}")), *rest]
+    for n_bytes, text in (*shown, *(row for row in others if row[0] > 0)):
         yield size_row(n_bytes, text, like=like)
-    more = rows[most_rows() :]
-    if more:
-        n_bytes = sum(row[0] for row in more)
-        if n_bytes:
-            yield size_row(n_bytes, counted(len(more), f"more {noun}"), like=like)
-    for n_bytes, text in rest:
-        if n_bytes > 0:
-            yield size_row(n_bytes, text, like=like)
 
 
 def history_lines(verdict: str) -> Iterator[str]:
@@ -98,24 +91,6 @@ def category_lines(categories: tuple[CategoryTotal, ...], whole: int) -> Iterato
     for total in sorted(nonzero, key=lambda total: -total.block_bytes):
         size, share = format_bytes(total.block_bytes, like=whole), format_share(total.block_bytes, whole)
         allocations = "allocation" if total.n_allocations == 1 else "allocations"
-        models = f": {total.n_models} models of equal sizes" if total.n_models else ""
         likely = f", {total.certainty}" if total.certainty else ""
         name = f"{total.category:<{width}}"
-        yield f"  {name}{size:>13}{share:>9}{total.n_allocations:>9} {allocations}{models}{likely}"
-
-
-_LEVELS = " ▁▂▃▄▅▆▇█"
-
-
-def sparkline(values: Int64Column, *, width: int = 60) -> str:
-    """Draw values from 0 to their greatest in at most so many characters; empty where there are none."""
-    if not len(values):
-        return ""
-    starts = distinct(np.linspace(0, len(values), min(width, len(values)), endpoint=False).astype(np.int64))
-    most = np.maximum.reduceat(values, starts)
-    greatest = int(most.max())
-    if greatest <= 0:
-        return ""
-    # Only nothing looks like nothing.
-    levels = np.ceil(np.clip(most, 0, None) / greatest * (len(_LEVELS) - 1)).astype(np.int64)
-    return "".join(_LEVELS[level] for level in levels.tolist())
+        yield f"  {name}{size:>13}{share:>9}{total.n_allocations:>9} {allocations}{likely}"

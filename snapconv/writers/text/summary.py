@@ -4,55 +4,24 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from snapconv.answers.memory_report import (
-    PEAK_ALLOCATED,
-    PEAK_RESERVED,
-    MemoryReport,
-)
-from snapconv.answers.peak import group_modules
+from snapconv.answers.memory_report import PEAK_ALLOCATED, PEAK_RESERVED, MemoryReport
 from snapconv.answers.times import IterationTimes, TimeReport
-from snapconv.classification.categories import Evidence
-from snapconv.units import (
-    counted,
-    device_name,
-    format_bytes,
-    format_duration_us,
-    format_share,
-    shortened,
-)
-from snapconv.writers.text.moment import without_lines
-from snapconv.writers.text.size_rows import (
-    MOST_ROWS,
-    category_lines,
-    project_shown,
-    size_row,
-    size_rows,
-    sparkline,
-    where,
-)
+from snapconv.units import counted, device_name, format_bytes, format_duration_us, format_share, shortened
+from snapconv.writers.text.moment import live_lines
+from snapconv.writers.text.size_rows import MOST_ROWS, project_shown, size_row, where
 
 _N_CALLERS = 3
-_LEAST_MODULES = 2
 _MOST_OF_NAME = 60
 
 
 def summary_lines(
     reports: tuple[tuple[Path, MemoryReport], ...],
     time: tuple[Path, TimeReport] | None = None,
-    *,
-    curve: bool = False,
 ) -> Iterator[str]:
-    """Yield the summary of all devices, and of the times where there are any, line by line.
-
-    With ``curve`` the allocated bytes are drawn in a line of blocks, for a terminal that can show them.
-    """
+    """Yield the summary of all devices, and of the times where there are any, line by line."""
     for number, (path, report) in enumerate(reports):
         yield from [""] * bool(number)
-        head, *rest = _device_lines(report)
-        yield head
-        drawn = sparkline(report.analysis.replay.allocated.after) if curve else ""
-        yield from [f"  {drawn}"] if drawn else []
-        yield from rest
+        yield from _device_lines(report)
         yield f"  written: {path.absolute()}"
     if time:
         yield ""
@@ -65,13 +34,11 @@ def _device_lines(report: MemoryReport) -> Iterator[str]:
     n_events = len(report.analysis.replay.allocated.after)
     where = "before the first event" if event < 0 else f"after event {event} of {n_events}"
     yield f"{device_name(report.device)}  peak allocated {format_bytes(peak)} ({peak} bytes), {where}"
-    yield from category_lines(report.peak.summary_rows, peak)
     reserved = report.moment(PEAK_RESERVED).size_bytes
     yield f"  reserved at most {format_bytes(reserved)}"
     yield from _naming_lines(report)
     yield from _oom_lines(report)
-    yield from _line_lines(report)
-    yield from _module_lines(report)
+    yield from live_lines(report.peak)
     yield from _annotation_lines(report)
     yield from _growth_lines(report)
     yield f"  history: {report.peak.history_verdict}: {report.peak.history_reason}"
@@ -112,30 +79,6 @@ def _oom_lines(report: MemoryReport) -> Iterator[str]:
         )
 
 
-def _line_lines(report: MemoryReport) -> Iterator[str]:
-    project = project_shown(report.peak.project_root, report.peak.project_includes)
-    yield f"  project lines at the peak, {project}"
-    if not report.peak.lines:
-        yield "    none: nothing live at the peak has a stack with a frame of the project"
-        return
-    peak, rows = report.peak_usage_bytes, [(row.block_bytes, where(row.line)) for row in report.peak.lines]
-    yield from size_rows(rows, "line", like=peak, rest=without_lines(report.peak))
-
-
-def _module_lines(report: MemoryReport) -> Iterator[str]:
-    """Show the modules with most memory at the peak: by their paths, or by the lines that call them.
-
-    A single line that calls the model adds nothing to the lines of the project.
-    """
-    shown = report.peak.modules
-    if len(shown) < _LEAST_MODULES:
-        return
-    has_paths = any(row.evidence == Evidence.METADATA.label for row in shown)
-    yield "  modules at the peak" + ("" if has_paths else ", by the lines that call them")
-    for group in group_modules(shown)[:MOST_ROWS]:
-        yield size_row(group.block_bytes, group.label, like=report.peak_usage_bytes)
-
-
 def _annotation_lines(report: MemoryReport) -> Iterator[str]:
     """Show the program's own names for parts of the trace, with the highest peak of each."""
     found = report.annotation_totals
@@ -164,15 +107,12 @@ def _growth_lines(report: MemoryReport) -> Iterator[str]:
 
 def _time_lines(path: Path, report: TimeReport) -> Iterator[str]:
     times = report.reported
-    phases = [
-        f"{name} {_duration(ms)}"
-        for name, ms in (
-            ("forward", times.forward_ms),
-            ("backward", times.backward_ms),
-            ("optimizer", times.optimizer_ms),
-        )
-        if ms is not None
-    ]
+    measured = (
+        ("forward", times.forward_ms),
+        ("backward", times.backward_ms),
+        ("optimizer", times.optimizer_ms),
+    )
+    phases = [f"{name} {_duration(ms)}" for name, ms in measured if ms is not None]
     n_iterations = counted(len(report.iterations), "timed iteration")
     yield f"cuda:{report.device}  {', '.join(phases) or 'nothing was timed'}, in iteration {times.iteration}"
     yield f"  the median of {n_iterations}; {_coverage(times)}"
@@ -189,11 +129,8 @@ def _time_lines(path: Path, report: TimeReport) -> Iterator[str]:
 
 def _coverage(times: IterationTimes) -> str:
     """Report how much of the measured time is in rows."""
-    shares = [
-        f"{100 * coverage:.1f} % of {phase}"
-        for phase, coverage in (("forward", times.forward_coverage), ("backward", times.backward_coverage))
-        if coverage is not None
-    ]
+    measured = (("forward", times.forward_coverage), ("backward", times.backward_coverage))
+    shares = [f"{100 * part:.1f} % of {phase}" for phase, part in measured if part is not None]
     return f"its operations are {' and '.join(shares)}" if shares else "it has no forward and no backward"
 
 

@@ -251,15 +251,6 @@ def test_a_rule_has_no_opinion_where_another_case_of_it_holds(explanations, name
     assert said(explanations[name].verdict.others) == []
 
 
-def test_roles_of_stacks_have_the_frame_that_shows_them(explanations):
-    (call,) = explanations["saved"].origin.stack_roles
-    assert (call.role, call.rule) == ("module_call", "module-call")
-    assert call.frame.function == "_call_impl"
-    release = explanations["saved"].origin.free_stack_roles[-1]
-    assert (release.role, release.rule) == ("release", "release-variables")
-    assert str(release.frame) == "torch::autograd::generated::MulBackward0::release_variables()"
-
-
 def test_code_is_that_of_the_project_unless_the_whole_stack_is_wanted(load):
     model, events = training_step()
     explanation = load(model).explain(f"#{events['saved']}")
@@ -269,16 +260,6 @@ def test_code_is_that_of_the_project_unless_the_whole_stack_is_wanted(load):
     assert "stack       * net.py:7 in forward" in whole
     assert f"  {TORCH}/nn/modules/module.py:1750 in _call_impl" in whole
     assert "free stack    torch::autograd::generated::MulBackward0::release_variables()" in whole
-
-
-def test_with_python_only_stacks_the_thread_without_frames_is_the_engine(load):
-    model = CachingAllocator()
-    model.malloc(512, frames=FORWARD)
-    model.malloc(512, frames=[])
-    (explained,) = load(model).explain("#2").allocations
-    assert [(role.role, role.rule, role.frame) for role in explained.origin.stack_roles] == [
-        ("engine", "empty-stack", None)
-    ]
 
 
 def test_an_allocation_without_evidence_is_unknown(load):
@@ -302,7 +283,7 @@ def test_frees_that_repeat_the_stack_of_their_alloc_are_not_shown(load):
     model = CachingAllocator()
     model.free(model.malloc(512, frames=FORWARD), frames=FORWARD)
     (explained,) = load(model).explain("#1").allocations
-    assert (explained.origin.free_stack, explained.origin.free_stack_roles) == ((), ())
+    assert explained.origin.free_stack == ()
     assert len(explained.origin.stack) == len(FORWARD)
 
 
@@ -547,7 +528,7 @@ def test_the_command_prints_the_answer(run):
     assert code == 0
     assert all(line.startswith("note: ") for line in err.splitlines())
     assert re.match(r"0x[0-9a-f]+ on cuda:0: workspace, 2\.00 MiB, live at the peak\n", out)
-    assert "_call_impl" not in out.split("stack roles")[0]
+    assert "_call_impl" not in out
     assert "modules/module.py:1750 in _call_impl" in run("#1", "--stack")[1].split("category")[0]
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import snapconv
-from snapconv.answers.leaks import Trend, unfreed_lines
+from snapconv.answers.growth import Trend, unfreed_lines
 from snapconv.classification.categories import Category
 from tests.builders import TraceBuilder, frame
 

@@ -12,7 +12,7 @@ from snapconv.answers.memory_report import (
     WeightEntry,
     build_memory_report,
 )
-from snapconv.answers.peak import LineTotal, ModuleTotal
+from snapconv.answers.totals import LineTotal, ModuleTotal
 from snapconv.classification.categories import Category
 from snapconv.phases.trace_phases import Phase
 from snapconv.snapshot.load import load_snapshot

@@ -4,7 +4,8 @@ import pickle
 from pathlib import Path
 
 import snapconv
-from snapconv.answers.peak import ModuleTotal, device_memory, group_modules
+from snapconv.answers.peak import device_memory
+from snapconv.answers.totals import ModuleTotal, group_modules
 from tests.builders import MIB, TraceBuilder
 
 

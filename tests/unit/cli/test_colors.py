@@ -107,22 +107,6 @@ def test_colours_can_be_forced_into_a_pipe(printed, arguments):
     assert OURS in printed(arguments, to_terminal=False, FORCE_COLOR="1")
 
 
-@pytest.mark.parametrize(
-    ("to_terminal", "options", "is_drawn"),
-    [
-        (True, {}, True),
-        (True, {"NO_COLOR": "1"}, True),
-        (True, {"TERM": "dumb"}, False),
-        (True, {"encoding": "ascii"}, False),
-        (False, {}, False),
-        (False, {"FORCE_COLOR": "1"}, False),
-    ],
-)
-def test_the_memory_is_drawn_where_a_terminal_shows_blocks(printed, tmp_path, to_terminal, options, is_drawn):
-    shown = printed(["to-sqlite", SOURCE, "-o", tmp_path / "r.sqlite"], to_terminal=to_terminal, **options)
-    assert bool(BLOCKS.search(shown)) is is_drawn
-
-
 def test_a_figure_stays_with_its_unit_where_a_line_breaks():
     line = "cuda:0  peak 1.00 GiB: 17 % weights and 2.00 GiB more"
     assert fitted(line, 40, shortens_paths=True) == [

@@ -9,19 +9,17 @@ from pathlib import Path
 import pytest
 
 import snapconv
-from snapconv.answers.growth import report_growth
-from snapconv.answers.leaks import unfreed_lines
+from snapconv.answers.growth import report_growth, unfreed_lines
 from snapconv.answers.verdict import find_verdict
 from snapconv.answers.what_if.setting_trials import Request
 from snapconv.cli.terminal import fitted
 from snapconv.snapshot.segment_table import BlockState
 from snapconv.units import format_bytes
-from snapconv.writers.text.diff import diff_lines
+from snapconv.writers.text.comparisons import diff_lines
 from snapconv.writers.text.fragmentation import fragmentation_lines
 from snapconv.writers.text.growth import growth_lines
-from snapconv.writers.text.moment import moment_lines, tree_lines
+from snapconv.writers.text.moment import moment_lines, tree_lines, verdict_lines
 from snapconv.writers.text.oom import oom_lines
-from snapconv.writers.text.verdict import verdict_lines
 from snapconv.writers.text.what_if import what_if_lines
 
 SHARED = Path(__file__).parents[4] / "shared"

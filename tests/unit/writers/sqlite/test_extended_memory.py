@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snapconv.answers.memory_report import CURVES, PEAK_ALLOCATED, PEAK_RESERVED, Moment
-from snapconv.answers.peak import LineTotal
+from snapconv.answers.totals import LineTotal
 from snapconv.classification.categories import Category, Evidence
 from snapconv.columns import take
 from snapconv.phases.trace_phases import Phase
@@ -102,9 +102,9 @@ def test_a_moment_before_the_first_event_has_no_event(ask):
 
 def test_what_was_held_at_the_peak(ask):
     assert ask("SELECT * FROM snapconv_categories_at_peak") == [
-        ("activation", 1, 2000, 2048, None, 0),
-        ("weight", 1, 1000, 1024, None, 0),
-        ("unknown", 1, 500, 512, None, 0),
+        ("activation", 1, 2000, 2048, 0),
+        ("weight", 1, 1000, 1024, 0),
+        ("unknown", 1, 500, 512, 0),
     ]
     assert ask("SELECT * FROM snapconv_breakdown") == [
         ("reserved", None, 2 << 20),

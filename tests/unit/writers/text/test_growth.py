@@ -5,8 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from snapconv.answers.growth import Confidence, Fate, Growth, GrowthReport, by_line
-from snapconv.answers.leaks import Trend, UnfreedLine
+from snapconv.answers.growth import Confidence, Fate, Growth, GrowthReport, Trend, UnfreedLine, by_line
 from snapconv.stacks.project_lines import SourceLine
 from snapconv.writers.text.growth import growth_lines
 
@@ -15,7 +14,7 @@ KEEP, LOG, MAIN = (SourceLine(f"{name}.py", 5, name) for name in ("keep", "log",
 
 def row(frames, n_bytes, *, fate=Fate.NEVER_FREED, first=0, last=3):
     n = last - first + 1
-    return Growth(0, fate, first, last, 1, n * n_bytes, np.arange(n), frames)
+    return Growth(0, fate, first, last, n, n * n_bytes, n_bytes, np.arange(n), frames)
 
 
 def report_of(*rows, unknown=""):

@@ -6,14 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from snapconv.answers.category_totals import CategoryTotal
 from snapconv.answers.growth import Fate, Growth
 from snapconv.answers.memory_report import Moment
-from snapconv.answers.peak import LineTotal, ModuleTotal
+from snapconv.answers.totals import CategoryTotal, LineTotal, ModuleTotal
 from snapconv.notes import Note
 from snapconv.stacks.project_lines import SourceLine
 from snapconv.units import HOST, counted, format_bytes
-from snapconv.writers.text.notes import note_lines
+from snapconv.writers.text.info import note_lines, short_note_lines
 from snapconv.writers.text.size_rows import category_lines
 from snapconv.writers.text.summary import summary_lines
 from tests.report_builder import small_report
@@ -135,13 +134,13 @@ def test_the_line_that_requested_too_much_is_named_with_its_callers():
 
 def test_without_lines_of_the_project_it_is_reported():
     report = small_report(lines=(), project_root=None)
-    assert any("none" in line for line in lines(report))
+    assert any("3.50 KiB  library code only" in line for line in lines(report))
     assert not any("None" in line for line in lines(report))
 
 
 def modules_of(*rows):
     shown = lines(small_report(modules=rows))
-    begins = [i for i, line in enumerate(shown) if "modules at the peak" in line]
+    begins = [i for i, line in enumerate(shown) if line.startswith("  modules")]
     ends = [i for i, line in enumerate(shown) if "history:" in line]
     return [line.strip() for line in shown[begins[0] : ends[0]]] if begins else []
 
@@ -150,7 +149,7 @@ def test_modules_are_shown_by_their_paths_where_these_are_known_beside_what_is_o
     recorded = (ModuleTotal("head", "metadata", 1, 1024), ModuleTotal("blocks.0", "metadata", 2, 512))
     seen = ModuleTotal("a.py:1 < b.py:2", "frames", 1, 2048)
     assert modules_of(seen, *recorded) == [
-        "modules at the peak",
+        "modules",
         "2.00 KiB  a.py:1 < b.py:2",
         "1.00 KiB  head",
         "0.50 KiB  blocks.0",
@@ -160,8 +159,8 @@ def test_modules_are_shown_by_their_paths_where_these_are_known_beside_what_is_o
 def test_modules_without_paths_are_shown_by_the_lines_that_call_them():
     seen = [ModuleTotal(f"a.py:{n} < b.py:2", "frames", 1, 1024) for n in range(1, 9)]
     title, *shown = modules_of(*seen)
-    assert title == "modules at the peak, by the lines that call them"
-    assert shown == [f"1.00 KiB  a.py:{n} < b.py:2" for n in range(1, 6)]
+    assert title == "modules, by the lines that call them"
+    assert shown == [*(f"1.00 KiB  a.py:{n} < b.py:2" for n in range(1, 6)), "3.00 KiB  3 more modules"]
 
 
 def test_a_single_module_is_not_shown():
@@ -173,7 +172,7 @@ GROWS = (Note("growth", "It grows.", 0),)
 
 
 def row_of(line, per_iteration, fate=Fate.NEVER_FREED):
-    return Growth(0, fate, 1, 4, 1, 4 * per_iteration, np.arange(4), (line,) if line else ())
+    return Growth(0, fate, 1, 4, 4, 4 * per_iteration, per_iteration, np.arange(4), (line,) if line else ())
 
 
 def growth_of(*rows, notes=GROWS):
@@ -221,11 +220,6 @@ def test_it_ends_with_the_file():
     assert [line.strip() for line in lines() if line][-1] == f"written: {PATH.absolute()}"
 
 
-def test_several_models_of_equal_sizes_are_counted_beside_the_weights():
-    (line,) = category_lines((CategoryTotal("weight", 4, 4096, 4096, n_models=2),), 8192)
-    assert line.split("  ")[-1] == "4 allocations: 2 models of equal sizes"
-
-
 def test_what_is_likely_stands_behind_its_sum_and_what_is_one_of_two_has_a_row():
     rows = (
         CategoryTotal("weight", 4, 4096, 4096, likely_bytes=4096),
@@ -268,6 +262,26 @@ def test_a_note_that_several_devices_have_is_one_line_that_names_them():
     ]
 
 
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        (
+            "according to the file, its ring buffer overflowed; the true peak",
+            "according to the file, its ring buffer overflowed",
+        ),
+        ("the times are those of a processor: the number of calls", "the times are those of a processor"),
+        (
+            "the events have no times (torch before 2.2): order is known",
+            "the events have no times (torch before 2.2)",
+        ),
+        ("the events stood (one; two) here", "the events stood"),
+        ("Lost.", "Lost."),
+    ],
+)
+def test_a_short_note_is_its_slug_and_one_clause(message, shown):
+    assert list(short_note_lines((Note("a-slug", message, 1),))) == [f"note: a-slug (cuda:1): {shown}"]
+
+
 def test_the_values_are_those_of_the_report():
     values = REPORT.to_json(PATH)
     assert values["output"] == str(PATH)
@@ -277,7 +291,6 @@ def test_the_values_are_those_of_the_report():
         "n_allocations": 1,
         "requested_bytes": 500,
         "block_bytes": 512,
-        "n_models": None,
         "likely_bytes": 0,
     }
     assert (values["n_weights"], values["n_activations"]) == (1, 2)

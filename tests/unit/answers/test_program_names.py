@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 import snapconv
-from snapconv.answers.annotations import annotated_spans, find_span_lanes, totals_by_annotation
+from snapconv.answers.program_names import annotated_spans, find_span_lanes, totals_by_annotation
 from snapconv.phases.annotation_spans import find_spans
 from snapconv.snapshot.load import load_snapshot
 from tests.builders import MIB, START_US, TraceBuilder

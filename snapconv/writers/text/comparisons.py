@@ -1,9 +1,11 @@
-"""Lines of text for ``snapconv diff``."""
+"""Comparisons as text: of two files, and of a file with its limits, for a terminal or in Markdown."""
 
+import re
 from collections.abc import Iterator, Sequence
 
+from snapconv.answers.check import CheckedFile
 from snapconv.answers.diff import Change, ComparedLine, ComparedRow, DeviceDiff, Difference, FileDiff
-from snapconv.units import counted, device_name, format_bytes, shortened
+from snapconv.units import counted, device_name, format_bytes, printable, shortened
 from snapconv.writers.text.size_rows import most_rows, where
 
 _MOST_SETTING = 60
@@ -34,7 +36,7 @@ def _device_lines(found: DeviceDiff) -> Iterator[str]:
     yield f"  reserved at most {_change(found.reserved)}"
     yield f"  {_iterations(found)}"
     scale = max(found.allocated.old_bytes, found.allocated.new_bytes)
-    yield from _rows("categories", "category", [(row.change, row.name) for row in found.categories], scale)
+    yield from _rows("categories", "category", _named(found.categories), scale)
     if found.likely.old_bytes or found.likely.new_bytes:
         old, new = (
             format_bytes(size, like=scale) for size in (found.likely.old_bytes, found.likely.new_bytes)
@@ -63,11 +65,8 @@ def _rows(title: str, noun: str, rows: Sequence[tuple[Change, str]], scale: int)
     more = changed[most_rows() :]
     if more:
         n_bytes = sum(change.more_bytes for change, _ in more)
-        yield f"  {_signed(n_bytes, scale):>14}  {counted(len(more), f'more {noun}', _plural(noun))}"
-
-
-def _plural(noun: str) -> str:
-    return f"more {noun[:-1]}ies" if noun.endswith("y") else f"more {noun}s"
+        plural = f"more {'categories' if noun == 'category' else f'{noun}s'}"
+        yield f"  {_signed(n_bytes, scale):>14}  {counted(len(more), f'more {noun}', plural)}"
 
 
 def _difference(change: Change, scale: int) -> str:
@@ -106,3 +105,25 @@ def line_name(row: ComparedLine) -> str:
         before = str(old.line_number) if old.file_path == new.file_path else old.place
         return f"{where(new)} (was {before})"
     return where(new or old)
+
+
+def check_lines(found: CheckedFile) -> Iterator[str]:
+    """Show one line for each limit, and the overall result."""
+    for check in found.checks:
+        yield f"{'ok  ' if check.holds else 'FAIL'}  {check.sentence}"
+    yield found.sentence
+
+
+def github_lines(found: CheckedFile) -> Iterator[str]:
+    """Write a table in Markdown for ``$GITHUB_STEP_SUMMARY``."""
+    yield f"### {_markdown(found.sentence)}"
+    yield ""
+    yield "| | limit |"
+    yield "|---|---|"
+    for check in found.checks:
+        yield f"| {'✅' if check.holds else '❌'} | {_markdown(check.sentence)} |"
+
+
+def _markdown(text: str) -> str:
+    """Text as Markdown shows it, with everything escaped that could be markup."""
+    return re.sub(r"([\\`*_{}\[\]<>()#+!|~&@-])", r"\\\1", printable(text))

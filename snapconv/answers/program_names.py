@@ -1,5 +1,6 @@
-"""The parts of the trace that the program has named: the peak in each, what it left, and their lanes."""
+"""Names that the program has given: to parts of the trace, with the peak in each, and to tensors."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
@@ -7,12 +8,17 @@ import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.columns import Int32Column, Int64Column, read_only, sums_by
+from snapconv.naming.weight_table import weight_names
 from snapconv.phases.annotation_spans import AnnotationSpans, SpanKind, find_spans, is_of_program, peaks_in
+from snapconv.phases.recorded_matches import RecordedMatches
 from snapconv.replay.device_replay import Curve
 from snapconv.snapshot.load import Snapshot
 
 # What our recorder marks are the phases and iterations, which are known already.
 _OURS = "snapconv:"
+# What a tensor is to the parameter that it belongs to; a state of an optimizer has its own name in its place.
+_ITSELF, _GRADIENT = "", ".grad"
+_OF_PARAMETERS = (_ITSELF, _GRADIENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,3 +140,62 @@ def _at(curve: Curve, event: Int64Column) -> Int64Column:
     if not len(curve.after):
         return np.full(len(event), curve.start, np.int64)
     return np.where(event >= 0, curve.after[np.clip(event, 0, len(curve.after) - 1)], curve.start)
+
+
+def tensor_names(analysis: DeviceAnalysis) -> dict[int, str]:
+    """Return the name of the tensor in each row of the AllocationTable, where it is known.
+
+    Of several that used the memory one after the other, the parameter itself goes first, then its gradient.
+    """
+    names: dict[int, str] = {}
+    for row, owner, part in _tensors(analysis):
+        if row >= 0 and owner is not None and (owner or part not in _OF_PARAMETERS):
+            names.setdefault(row, f"{owner}{part}" if part in _OF_PARAMETERS else f"{owner}: {part}")
+    return names
+
+
+def owner_names(analysis: DeviceAnalysis) -> dict[int, str]:
+    """Return the name of the weight that each row is, or is the gradient or a state of, as in the report.
+
+    A state has its own name behind that of its weight. Memory that only the program keeps has no name.
+    """
+    weights = analysis.weights
+    names = weight_names(weights.names, weights.stack_id, analysis.lines)
+    rows = np.concatenate((weights.row, weights.gradient_row))
+    known = dict(zip(rows.tolist(), names * 2, strict=True))
+    if analysis.recorded is not None:
+        recorded = {
+            row: owner if part in _OF_PARAMETERS else f"{owner} ({part})"
+            for row, owner, part in _recorded_tensors(analysis.recorded)
+            if owner is not None
+        }
+        known |= {row: name for row, name in recorded.items() if name}
+    return known
+
+
+def _tensors(analysis: DeviceAnalysis) -> Iterator[tuple[int, str | None, str]]:
+    weights = analysis.weights
+    yield from ((row, name, _ITSELF) for row, name in zip(weights.row.tolist(), weights.names, strict=True))
+    if analysis.recorded is not None:
+        yield from _recorded_tensors(analysis.recorded)
+        return
+    gradients = zip(weights.gradient_row.tolist(), weights.names, strict=True)
+    yield from ((row, name, _GRADIENT) for row, name in gradients)
+
+
+def _recorded_tensors(recorded: RecordedMatches) -> Iterator[tuple[int, str | None, str]]:
+    """Yield what a recorder wrote: row, the name of its parameter (None: of none), what it is to it."""
+    metadata = recorded.metadata
+    names, states = metadata.parameters.names, metadata.states
+
+    def owner(parameter: int) -> str | None:
+        return names[parameter] if parameter >= 0 else None
+
+    for row, name in zip(recorded.parameters.tolist(), names, strict=True):
+        yield row, name, _ITSELF
+    gradients = metadata.gradients.parameter.tolist()
+    for row, parameter in zip(recorded.gradients.tolist(), gradients, strict=True):
+        yield row, owner(parameter), _GRADIENT
+    of_states = (recorded.states.tolist(), states.parameter.tolist(), states.states)
+    for row, parameter, state in zip(*of_states, strict=True):
+        yield row, owner(parameter), state
