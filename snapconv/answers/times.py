@@ -316,19 +316,20 @@ def _lines(entries: Iterable[RunTimeEntry]) -> tuple[LineTime, ...]:
 
 def _notes(timing: Timing, entries: tuple[RunTimeEntry, ...]) -> Iterator[Note]:
     """Say what the times are not, and what is missing."""
-    messages = {}
     if timing.is_simulated:
-        messages["simulated-times"] = (
+        message = (
             "the times are those of a processor: the number of calls is as on a GPU, their durations are not"
         )
+        yield Note("simulated-times", message, timing.device)
     elif timing.clock == "cpu":
-        messages["cpu-times"] = "the times are those of the processor: the operations ran on it"
+        message = "the times are those of the processor: the operations ran on it"
+        yield Note("cpu-times", message, timing.device)
     if timing.is_warm_up:
-        messages["warm-up-times"] = (
+        message = (
             "the times are those of the iteration in which the timer warmed up: they may include costs "
             "that occur only once; record one iteration more"
         )
-    yield from (Note(slug, message, timing.device) for slug, message in messages.items())
+        yield Note("warm-up-times", message, timing.device)
     for count in timing.launch_bound:
         if count.n_calls and count.n_waited_for / count.n_calls > _MANY_WAITED_FOR:
             share = format_share(count.n_waited_for, count.n_calls)
