@@ -51,8 +51,9 @@ def counted(count: int, noun: str, plural: str = "") -> str:
 
 
 def format_share(part: int, whole: int) -> str:
-    """Write a part of a whole in per cent: ``12.3 %``; of nothing, ``0.0 %``."""
-    return f"{100 * part / whole if whole else 0.0:.1f} %"
+    """Write a part of a whole in per cent: ``12.3 %``, ``< 0.1 %``; of nothing, ``0.0 %``."""
+    share = f"{100 * part / whole if whole else 0.0:.1f} %"
+    return "< 0.1 %" if part and share == "0.0 %" else share
 
 
 def format_duration_us(duration_us: int) -> str:

@@ -2,7 +2,11 @@
 
 import pytest
 
-from snapconv.units import parse_bytes
+from snapconv.units import format_share, parse_bytes
+
+
+def test_a_part_too_small_for_the_figure_is_not_written_as_nothing():
+    assert [format_share(part, 10_000) for part in (0, 4, 10)] == ["0.0 %", "< 0.1 %", "0.1 %"]
 
 
 @pytest.mark.parametrize(

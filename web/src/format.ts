@@ -24,7 +24,8 @@ export function counted(n: number, noun: string): string {
 }
 
 export function formatShare(part: number, whole: number): string {
-  return `${(whole ? (100 * part) / whole : 0).toFixed(1)} %`;
+  const share = (whole ? (100 * part) / whole : 0).toFixed(1);
+  return part && share === "0.0" ? "< 0.1 %" : `${share} %`;
 }
 
 export function formatMicroseconds(us: number): string {

@@ -100,7 +100,7 @@ class Page {
   private readonly fileBox = el("div", { class: "file" });
   private readonly tabs = el("div", { class: "tabs", attrs: { role: "tablist" } });
   private readonly panels = new Map<Tab, HTMLElement>();
-  private readonly moment = el("input", { class: "moment", attrs: { type: "number", min: "-1", "aria-label": "Event" } });
+  private readonly moment = el("input", { class: "moment", attrs: { type: "number", min: "-1", placeholder: "start", "aria-label": "Event" } });
   private readonly columns = el("div", { class: "columns" });
   private readonly lines = el("div", { class: "lines" });
 
@@ -299,7 +299,7 @@ class Page {
     for (const [tab, panel] of this.panels) panel.hidden = tab !== app.state.tab;
     for (const tab of this.tabs.children) tab.setAttribute("aria-selected", String((tab as HTMLElement).dataset["tab"] === app.state.tab));
     this.columns.classList.toggle("has-detail", app.state.row >= 0);
-    this.moment.value = String(app.state.moment);
+    this.moment.value = app.state.moment < 0 ? "" : String(app.state.moment);
     this.moment.max = String(app.device.facts.n_events - 1);
     this.moment.title = `of ${formatCount(app.device.facts.n_events)}`;
   }

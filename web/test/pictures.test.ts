@@ -2,7 +2,7 @@ import { deepEqual, equal, ok } from "node:assert/strict";
 import { test } from "node:test";
 import { STACKED, type Rgb, colorOf, mix } from "../src/colors.ts";
 import { fillColumn } from "../src/columns.ts";
-import { byteTicks, formatBytes, formatCount, ticks } from "../src/format.ts";
+import { byteTicks, formatBytes, formatCount, formatShare, ticks } from "../src/format.ts";
 import { flow } from "../src/map.ts";
 import { groupSegments, holes, reservedCurve, segmentsAt } from "../src/segments.ts";
 import { type State, fromHash, toHash } from "../src/state.ts";
@@ -94,6 +94,7 @@ test("a column is read as it was written, differences with their sign", () => {
 
 test("bytes are written as on the terminal", () => {
   deepEqual([0, 512, 1536, 67450880].map(formatBytes), ["0 B", "512 B", "1.50 KiB", "64.33 MiB"]);
+  deepEqual([0, 1, 5, 10_000].map((part) => formatShare(part, 10_000)), ["0.0 %", "< 0.1 %", "0.1 %", "100.0 %"]);
   deepEqual([1, 999, 1000, 1234567].map(formatCount), ["1", "999", "1,000", "1,234,567"]);
   deepEqual(ticks(0, 1, 3), [0, 0.5, 1]);
   const mib = 1024 ** 2;
