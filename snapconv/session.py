@@ -23,7 +23,6 @@ from snapconv.answers.oom.failed_allocation import OutOfMemory, find_out_of_memo
 from snapconv.answers.oom.remedies import Remedies, find_remedies
 from snapconv.answers.peak import MomentState, state_at
 from snapconv.answers.views.tree import MemoryTree, TreeBy, find_tree
-from snapconv.answers.what_if.batch_scale import OtherRun, ScaledSizes, scale_batch
 from snapconv.answers.what_if.setting_trials import Request, SettingTrials, try_settings
 from snapconv.classification.categories import Category, Certainty
 from snapconv.classification.user_rules import UserRule
@@ -136,24 +135,20 @@ class Session:
         self,
         device: int | None = None,
         *,
-        number: int = 1,
         device_total: int | None = None,
         replay: bool = True,
-        thorough: bool = False,
         progress: Progress | None = None,
     ) -> tuple[OutOfMemory, Remedies | None]:
-        """Why the request failed that was the ``number``-th of a device (by default the first) to do so.
+        """Explain why the first request of a device failed that did.
 
         With changes that get past it, each tried by a replay, unless ``replay`` is False. Without a failed
-        allocation in the file, it is the memory at the dump. Raises InputError where there are fewer.
+        allocation in the file, it is the memory at the dump.
         """
         analysis = self.analysis.device(device)
-        found = find_out_of_memory(analysis, number=number, device_total=device_total)
+        found = find_out_of_memory(analysis, device_total=device_total)
         if found.request is None or not replay:
             return found, None
-        event = found.request.event
-        remedies = find_remedies(analysis, event, thorough=thorough, progress=progress)
-        return found, remedies
+        return found, find_remedies(analysis, found.request.event, progress=progress)
 
     def advise(self, *, goal_bytes: int | None = None, trades: bool = False) -> tuple[Advice, ...]:
         """Find changes of the program that save memory at the peak of every device, by a replay of each.
@@ -181,28 +176,17 @@ class Session:
         request: Request | str,
         *,
         batch_scale: float = 1.0,
-        other_batch: "Session | None" = None,
-        other_scale: float | None = None,
         progress: Progress | None = None,
     ) -> tuple[SettingTrials | None, ...]:
         """Every device under other settings of the allocator, or with less memory, by replays of its trace.
 
         What is tried: ``"expandable_segments:True"``, or ``snapconv.Request.read("max_split_size_mb:128",
         capacity="38GiB")``. None for pinned host memory, whose allocator is another. ``batch_scale``
-        estimates another batch size, best from ``other_batch``: the same program at ``other_scale`` times the
-        batch (None: as its sizes show).
+        estimates another batch size.
         """
         tried = Request.read(request) if isinstance(request, str) else request
-
-        def scaled(found: DeviceAnalysis) -> ScaledSizes | None:
-            if batch_scale == 1:
-                return None
-            other = other_batch and other_batch.of_device(found.device.device)
-            run = OtherRun(other.devices[0], other_scale) if other else None
-            return scale_batch(found, batch_scale, run)
-
         return tuple(
-            try_settings(found, tried, scaled=scaled(found), progress=progress)
+            try_settings(found, tried, scale=batch_scale, progress=progress)
             if found.device.device != HOST
             else None
             for found in self.devices

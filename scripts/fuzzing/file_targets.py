@@ -75,7 +75,7 @@ def _answers(file: str) -> list[Command]:
         ["fragmentation", file, "--json"],
         ["fragmentation", file],
         ["oom", file],
-        ["oom", file, "--thorough", "--device-total", "80GiB", "--json"],
+        ["oom", file, "--device-total", "80GiB", "--json"],
         ["verdict", file],
         ["growth", file, "--json"],
         ["growth", file],

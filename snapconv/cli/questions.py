@@ -72,9 +72,6 @@ _OomSnapshot = Annotated[
         readable=False,
     ),
 ]
-_Number = Annotated[
-    int, typer.Option("--number", metavar="N", min=1, help="The N-th failed allocation. Default: the first.")
-]
 _Message = Annotated[
     Path | None,
     typer.Option(
@@ -85,9 +82,6 @@ _Message = Annotated[
     ),
 ]
 _NoReplay = Annotated[bool, typer.Option("--no-replay", help="Do not try what would have helped.")]
-_Thorough = Annotated[
-    bool, typer.Option("--thorough", help="Replay the whole trace, and not the last 100000 events.")
-]
 # A log of a long training is larger; the message is looked for in its end.
 _MOST_OF_LOG = 64 << 20
 _Old = Annotated[
@@ -173,10 +167,8 @@ def oom(
     snapshot: _OomSnapshot = None,
     *,
     message: _Message = None,
-    number: _Number = 1,
     device_total: DeviceTotal = None,
     no_replay: _NoReplay = False,
-    thorough: _Thorough = False,
     device: OneDevice = None,
     read: ReadOptions,
 ) -> Answer:
@@ -199,10 +191,8 @@ def oom(
         for analysis in session.devices:
             explained, remedies = session.explain_oom(
                 analysis.device.device,
-                number=number,
                 device_total=total,
                 replay=not no_replay,
-                thorough=thorough,
                 progress=progress,
             )
             values = explained.to_json() | {"remedies": asdict(remedies) if remedies else None}

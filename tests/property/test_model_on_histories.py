@@ -12,7 +12,7 @@ import pytest
 
 from snapconv.allocator.allocator_settings import MIB, AllocatorSettings
 from snapconv.answers.what_if.calls import find_calls
-from snapconv.answers.what_if.model_check import check_model
+from snapconv.answers.what_if.model_check import find_difference
 from snapconv.answers.what_if.trial import Trial, try_out
 from snapconv.replay.device_replay import replay
 from snapconv.snapshot.load import load_snapshot
@@ -38,10 +38,10 @@ def test_the_own_settings_give_the_own_segments(seed, tmp_path):
         # Where a segment begins, and how far it may grow, is in the events only.
         program = replace(program, capacity=None, record_from=0, keep=None)
     calls, device, replayed = calls_of(run(program), tmp_path / "snapshot.pickle")
-    check = check_model(calls, device, replayed.allocations.addr)
-    if check.reason and calls.start.n_inexact:
+    difference = find_difference(calls, device, replayed.allocations.addr)
+    if difference and calls.start.n_inexact:
         pytest.skip("the file does not show how large some blocks of before the trace were")
-    assert check.reason == ""
+    assert difference == ""
 
 
 @pytest.mark.parametrize("seed", SEEDS)

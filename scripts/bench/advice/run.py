@@ -13,9 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from snapconv.analysis import AnalysisOptions, DeviceAnalysis, analyze_file
-from snapconv.answers.advice.changes import Demand
+from snapconv.answers.advice.changes import Demand, scaled_batch
 from snapconv.answers.advice.findings import advise
-from snapconv.answers.advice.trades import scaled_batch
 from snapconv.units import format_bytes
 
 PROGRAMS = Path(__file__).with_name("programs.py")

@@ -6,11 +6,13 @@ the new peak. Lifetimes are the file's own, so the replay is exact where the cha
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
+from snapconv.answers.what_if.calls import MOST_BYTES
+from snapconv.classification.categories import Category
 from snapconv.columns import Int64Column, has_code
 from snapconv.phases.trace_phases import Phase
 from snapconv.snapshot.event_table import Action
@@ -21,16 +23,14 @@ class Change:
     """Bytes that allocations would not have, one row per allocation and range of events.
 
     ``n_bytes`` are missing after the events from ``first`` up to, but without, ``last``. An allocation may
-    have several ranges, which do not overlap.
+    have several ranges, which do not overlap. Requests that failed are ``failed_scale`` times as large.
     """
 
     rows: Int64Column
     first: Int64Column
     last: Int64Column
     n_bytes: Int64Column
-
-    def __len__(self) -> int:
-        return len(self.rows)
+    failed_scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,8 @@ class Demand:
         self.analysis = analysis
         curve, events = analysis.replay.allocated, analysis.device.events
         self._after = np.concatenate(([curve.start], curve.after))  # entry e + 1 is after event e
-        failed = np.flatnonzero(has_code(events.action, Action.OOM))
-        self._after[failed + 1] += events.size[failed]
+        self._failed = np.flatnonzero(has_code(events.action, Action.OOM))
+        self._requested = events.size[self._failed]
         self.n_events = len(events)
         self.peak = self.without(())
 
@@ -68,7 +68,7 @@ class Demand:
 
         So what two changes save of one allocation counts once.
         """
-        moves = np.zeros(self.n_events + 2, np.int64)
+        moves, failed_scale = np.zeros(self.n_events + 2, np.int64), 1.0
         is_changed = np.zeros(len(self.analysis.allocations), np.bool_)
         for change in changes:
             kept = ~is_changed[change.rows]
@@ -76,7 +76,9 @@ class Demand:
             np.add.at(moves, first[kept] + 1, -n_bytes[kept])
             np.add.at(moves, last[kept] + 1, n_bytes[kept])
             is_changed[change.rows] = True
-        needed = self._after + np.cumsum(moves[:-1]) if len(changes) else self._after
+            failed_scale *= change.failed_scale
+        needed = self._after + np.cumsum(moves[:-1])
+        needed[self._failed + 1] += (self._requested * failed_scale).astype(np.int64)
         event = int(needed.argmax()) - 1
         phase = Phase(int(self.analysis.phases.phase[event])) if event >= 0 else Phase.UNKNOWN
         return Peak(event, int(needed[event + 1]), _PHASES[phase])
@@ -110,5 +112,30 @@ def freed_from(analysis: DeviceAnalysis, rows: Int64Column, event: Int64Column) 
 def smaller(analysis: DeviceAnalysis, rows: Int64Column, share_saved: float) -> Change:
     """Return the change that makes allocations smaller by a share of their bytes."""
     change = removed(analysis, rows)
-    saved = (change.n_bytes * share_saved).astype(np.int64)
-    return Change(change.rows, change.first, change.last, saved)
+    return replace(change, n_bytes=(change.n_bytes * share_saved).astype(np.int64))
+
+
+# What an engineer expects to grow with the batch; of these, what the optimizer's step allocates does not.
+_GROWING = [
+    category for category in Category if category.label in ("activation", "input", "temporary", "kv_cache")
+]
+GROWS_WITH_BATCH = (
+    "activations, inputs and temporaries grow with the batch; weights, gradients and optimizer do not"
+)
+
+
+def scaled_batch(analysis: DeviceAnalysis, scale: float) -> Change:
+    """Return the change to another batch, or sequence; requests that failed are of it too."""
+    scaled = analysis.replay.rules.rounded(scaled_requests(analysis, scale))
+    saved = np.maximum(analysis.allocations.block_bytes - scaled, 0)
+    rows = np.flatnonzero(saved)
+    return replace(removed(analysis, rows), n_bytes=saved[rows], failed_scale=scale)
+
+
+def scaled_requests(analysis: DeviceAnalysis, scale: float) -> Int64Column:
+    """Estimate the requests of all allocations at ``scale`` times the batch; something stays something."""
+    sizes, alloc = analysis.allocations.requested_bytes, analysis.allocations.alloc_event
+    in_optimizer = (alloc >= 0) & (np.append(analysis.phases.phase, -1)[alloc] == Phase.OPTIMIZER)
+    grows = np.isin(analysis.classification.category, _GROWING) & ~in_optimizer
+    scaled = np.clip(np.ceil(np.where(grows, sizes * scale, sizes) - 1e-6), 1, MOST_BYTES)
+    return np.where(sizes > 0, scaled, 0).astype(np.int64)

@@ -3,17 +3,21 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
-from snapconv.answers.advice.calls import LineCalls
 from snapconv.answers.advice.changes import Change, Demand, Peak
-from snapconv.columns import BoolColumn, Int64Column, sums_by
+from snapconv.columns import BoolColumn, Int64Column, has_code, sums_by
+from snapconv.snapshot.event_table import Action
+from snapconv.stacks.paths import is_python, normal
 from snapconv.stacks.project_lines import ProjectLines, SourceLine
+from snapconv.stacks.stack_roles import stacks_by_frame
 
-# Of the peak: less than this is not worth a change of the program.
-LEAST_SHARE = 0.01
+# Of the peak: less than this is not worth a change of the program; a price, from the second on.
+LEAST_SHARE, LEAST_SHARE_OF_TRADE = 0.01, 0.05
+_MODULE_FILE = "torch/nn/modules/module.py"
 
 
 class Sort(str, Enum):
@@ -21,48 +25,6 @@ class Sort(str, Enum):
 
     FAULT = "fault"
     TRADE = "trade"
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """One device at one moment, where a detector looks for memory that need not be there.
-
-    ``goal_bytes``: the peak to reach, None where there is no such goal.
-
-    ``goal_bytes``: what the user wants to save, 0 where faults alone are wanted.
-    """
-
-    analysis: DeviceAnalysis
-    demand: Demand
-    moment: Peak
-    calls: LineCalls
-    lines: ProjectLines
-    goal_bytes: int | None = None
-
-    @property
-    def live(self) -> BoolColumn:
-        """The allocations in use at the moment."""
-        return self.analysis.allocations.live_at(self.moment.event)
-
-    @property
-    def least_bytes(self) -> int:
-        """The fewest bytes that are worth a finding."""
-        return max(int(self.moment.n_bytes * LEAST_SHARE), 1)
-
-    def bytes_of(self, rows: Int64Column) -> int:
-        """Return the sum of allocations."""
-        return int(self.analysis.allocations.block_bytes[rows].sum())
-
-    def main_line(self, rows: Int64Column) -> SourceLine | None:
-        """Return the line of the project that made most bytes of some allocations."""
-        table = self.analysis.allocations
-        stacks, group = np.unique(table.stack_id[rows], return_inverse=True)
-        sums = sums_by(group.reshape(-1), table.block_bytes[rows], len(stacks))
-        of_line: dict[SourceLine, int] = {}
-        for stack, n_bytes in zip(stacks.tolist(), sums.tolist(), strict=True):
-            if line := self.lines.innermost(stack):
-                of_line[line] = of_line.get(line, 0) + n_bytes
-        return max(of_line, key=lambda line: (of_line[line], line), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +39,124 @@ class Detected:
     where: SourceLine | None
     is_certain: bool
     values: dict[str, str]
+
+
+class LineCalls:
+    """The calls of lines on one device: a line is called from its first event to its last without a break."""
+
+    def __init__(self, analysis: DeviceAnalysis) -> None:
+        self.lines = ProjectLines(analysis.snapshot.stacks, analysis.project)
+        self._stacks, self._events = analysis.snapshot.stacks, analysis.device.events
+        self._files = self._stacks.frames.filenames  # looked at as they are needed: a file has many devices
+        is_alloc = has_code(self._events.action, Action.ALLOC)
+        self.n_allocs = np.cumsum(is_alloc, dtype=np.int64)
+        self.alloc_events = np.flatnonzero(is_alloc)
+        self._paths: dict[int, tuple[int, ...]] = {}
+        self._marks: dict[tuple[int, ...], BoolColumn] = {}
+
+    @cached_property
+    def _with_frame(self) -> Callable[[int], Int64Column]:
+        """The stacks of a frame; made when it is needed, as a file may have many devices."""
+        return stacks_by_frame(self._stacks)
+
+    def path(self, stack: int) -> tuple[int, ...]:
+        """Return the Python frames of a stack, the outermost first."""
+        if stack not in self._paths:
+            frames = self._stacks.frames_of(stack)[::-1].tolist()
+            self._paths[stack] = tuple(frame for frame in frames if is_python(self._files[frame]))
+        return self._paths[stack]
+
+    def is_module_call(self, frame: int) -> bool:
+        """Return whether a frame calls a module's forward."""
+        return normal(self._files[frame]).endswith(_MODULE_FILE)
+
+    def is_within(self, path: tuple[int, ...]) -> BoolColumn:
+        """Mark the stacks that begin with a path, and those that were not recorded (at the end: of none)."""
+        if path not in self._marks:
+            marks = np.zeros(len(self._stacks) + 1, np.bool_)
+            marks[-1] = True
+            for stack in self._with_frame(path[-1]).tolist():
+                marks[stack] = self.path(stack)[: len(path)] == path
+            self._marks[path] = marks
+        return self._marks[path]
+
+    def began(self, path: tuple[int, ...], event: int) -> int:
+        """Return the first event of the unbroken run of a path's events that an event ends."""
+        marks, chunk = self.is_within(path), 1024
+        while event > 0:
+            first = max(event - chunk, 0)
+            outside = np.flatnonzero(~marks[self._events.stack_id[first:event]])
+            if len(outside):
+                return first + int(outside[-1]) + 1
+            event, chunk = first, chunk * 2
+        return 0
+
+    def begins(self, path: tuple[int, ...]) -> Int64Column:
+        """Return the first event of every unbroken run of a path's events."""
+        marks = self.is_within(path)[self._events.stack_id]
+        return np.flatnonzero(marks & ~np.concatenate(([False], marks[:-1])))
+
+    def line_of(self, path: tuple[int, ...]) -> SourceLine | None:
+        """Return the project's line of a path: its innermost."""
+        return next((line for frame in reversed(path) if (line := self.lines.of_frame(frame))), None)
+
+    def alloc_after(self, event: int) -> int:
+        """Return the first event after this one that allocates; the number of events where none does."""
+        place = int(np.searchsorted(self.alloc_events, event, side="right"))
+        return int(self.alloc_events[place]) if place < len(self.alloc_events) else len(self._events)
+
+
+class Evidence:
+    """One device at one moment, where a detector looks for memory that need not be there.
+
+    ``live`` marks the allocations in use at the moment. ``goal_bytes``: the peak to reach, None for none.
+    """
+
+    def __init__(self, demand: Demand, moment: Peak, calls: LineCalls, goal_bytes: int | None = None) -> None:
+        self.demand, self.moment, self.calls, self.goal_bytes = demand, moment, calls, goal_bytes
+        self.analysis = demand.analysis
+        self.live = self.analysis.allocations.live_at(moment.event)
+
+    def is_worth(self, n_bytes: int, share: float = LEAST_SHARE) -> bool:
+        """Return whether bytes are a large enough part of the memory at the moment."""
+        return n_bytes >= max(int(self.moment.n_bytes * share), 1)
+
+    def is_large(self, rows: Int64Column, share: float = LEAST_SHARE) -> bool:
+        """Return whether allocations are worth a finding."""
+        return self.is_worth(self.bytes_of(rows), share)
+
+    def bytes_of(self, rows: Int64Column) -> int:
+        """Return the sum of allocations."""
+        return int(self.analysis.allocations.block_bytes[rows].sum())
+
+    def first_free_stack(self, rows: Int64Column) -> int:
+        """Return the first stack that is known to have freed one of some allocations; -1 for none."""
+        stacks = self.analysis.allocations.free_stack_id[rows]
+        return int(next(iter(stacks[stacks >= 0]), -1))
+
+    def found(
+        self,
+        change: Change,
+        rows: Int64Column,
+        where: SourceLine | None,
+        *,
+        is_certain: bool = False,
+        **values: object,
+    ) -> Detected:
+        """Return the finding about allocations, which names the line that made most of their bytes."""
+        texts = {name: str(value) for name, value in values.items()}
+        return Detected(change, self.main_line(rows), where, is_certain, texts)
+
+    def main_line(self, rows: Int64Column) -> SourceLine | None:
+        """Return the line of the project that made most bytes of some allocations."""
+        table = self.analysis.allocations
+        stacks, group = np.unique(table.stack_id[rows], return_inverse=True)
+        sums = sums_by(group.reshape(-1), table.block_bytes[rows], len(stacks))
+        of_line: dict[SourceLine, int] = {}
+        for stack, n_bytes in zip(stacks.tolist(), sums.tolist(), strict=True):
+            if line := self.calls.lines.innermost(stack):
+                of_line[line] = of_line.get(line, 0) + n_bytes
+        return max(of_line, key=lambda line: (of_line[line], line), default=None)
 
 
 @dataclass(frozen=True, slots=True)

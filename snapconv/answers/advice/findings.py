@@ -4,18 +4,17 @@ Every kind is a row of KINDS: its sentences, and a detector. Detectors look at t
 is left without their findings. A fault keeps memory for nothing; a trade saves memory for a price.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
-from snapconv.answers.advice.calls import LineCalls
 from snapconv.answers.advice.changes import Change, Demand, Peak
-from snapconv.answers.advice.evidence import Detected, Evidence, Kind, Sort
+from snapconv.answers.advice.evidence import Detected, Evidence, Kind, LineCalls, Sort
 from snapconv.answers.advice.kinds import KINDS
 from snapconv.replay.history_verdict import Verdict
-from snapconv.stacks.project_lines import ProjectLines, SourceLine
+from snapconv.stacks.project_lines import SourceLine
 from snapconv.stop_signals import stage
 from snapconv.units import device_kind, format_bytes
 
@@ -105,11 +104,8 @@ def advise(
     trades = trades or goal_bytes is not None
     wanted = [kind for kind in KINDS if kind.sort is Sort.FAULT or trades]
     kinds = [kind for kind in wanted if kind.is_cheap or not cheap]
-    unknown = _why_unknown(analysis)
-    found = (
-        [] if unknown else list(_search(analysis, demand, kinds, goal_bytes, rounds=1 if cheap else _ROUNDS))
-    )
-    found = _largest(found)
+    unknown, rounds = _why_unknown(analysis), 1 if cheap else _ROUNDS
+    found = _largest([] if unknown else _search(demand, kinds, goal_bytes, rounds=rounds))
     return Advice(
         device=analysis.device.device,
         peak=demand.peak,
@@ -148,14 +144,13 @@ def _why_unknown(analysis: DeviceAnalysis) -> str:
 
 
 def _search(
-    analysis: DeviceAnalysis, demand: Demand, kinds: Sequence[Kind], goal_bytes: int | None, *, rounds: int
+    demand: Demand, kinds: Sequence[Kind], goal_bytes: int | None, *, rounds: int
 ) -> Iterator[Finding]:
     """Find faults at the peak, at the peak that is left without them, and so on; then trades."""
-    calls, lines = LineCalls(analysis), ProjectLines(analysis.snapshot.stacks, analysis.project)
-    changes: list[Change] = []
+    calls, changes = LineCalls(demand.analysis), list[Change]()
     moment, known = demand.peak, set()
     for _ in range(rounds):
-        evidence = Evidence(analysis, demand, moment, calls, lines, goal_bytes)
+        evidence = Evidence(demand, moment, calls, goal_bytes)
         before = len(changes)
         for kind in kinds:
             for detected in kind.detect(evidence):
@@ -164,7 +159,7 @@ def _search(
                     continue
                 known.add(key)
                 finding = _finding(kind, detected, evidence, changes)
-                if max(finding.held_bytes, finding.saved_bytes) >= evidence.least_bytes:
+                if evidence.is_worth(max(finding.held_bytes, finding.saved_bytes)):
                     changes.append(detected.change)
                     yield finding
         moment = demand.without(changes)
@@ -204,7 +199,7 @@ def _finding(kind: Kind, found: Detected, evidence: Evidence, others: Sequence[C
     )
 
 
-def _largest(found: Sequence[Finding]) -> list[Finding]:
+def _largest(found: Iterable[Finding]) -> list[Finding]:
     """Return the faults, then the trades, each with the largest first."""
     order = sorted(
         found, key=lambda one: (one.sort is Sort.TRADE, -one.saved_bytes, -one.held_bytes, one.kind, one.what)

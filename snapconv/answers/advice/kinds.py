@@ -1,9 +1,7 @@
 """The kinds of findings: one row each, with its sentences and its detector."""
 
 from snapconv.answers.advice.evidence import Kind, Sort
-from snapconv.answers.advice.gradients import kept_gradients
-from snapconv.answers.advice.graphs import kept_graphs, unused_graphs
-from snapconv.answers.advice.replaced import previous_kept
+from snapconv.answers.advice.faults import kept_gradients, kept_graphs, previous_kept, unused_graphs
 from snapconv.answers.advice.trades import (
     attention_scores,
     checkpointed_blocks,
@@ -123,8 +121,8 @@ KINDS = (
     Kind(
         slug="batch",
         sort=Sort.TRADE,
-        what="The batch or sequence is too large for the goal; {share} of it is small enough.",
-        how=("Use {share} of the batch; in training, accumulate gradients over more batches.",),
+        what="batch or sequence × {share}.",
+        how=("In training, accumulate gradients over more batches.",),
         costs="more batches for the same samples",
         wrong_if="other memory grows with the batch",
         detect=smaller_batch,

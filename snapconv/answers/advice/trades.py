@@ -1,24 +1,22 @@
 """Savings with a price: a smaller batch, logits in parts, attention without scores, leaner optimizers."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
-from snapconv.answers.advice.changes import Change, removed, smaller
-from snapconv.answers.advice.evidence import Detected, Evidence
-from snapconv.answers.what_if.batch_scale import scale_batch
+from snapconv.answers.advice.changes import Change, removed, scaled_batch, smaller
+from snapconv.answers.advice.evidence import LEAST_SHARE_OF_TRADE, Detected, Evidence
 from snapconv.classification.categories import Category
 from snapconv.columns import BoolColumn, Int64Column, grouped, has_code
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_roles import Role
 
-# Of the peak: what a trade is about has at least this.
-_LEAST_SHARE = 0.05
-CHUNKS = 8
+_CHUNKS = 8
 # Tensors of one operation, in use together: of a foreach step, one for each parameter.
 _LEAST_OF_LIST = 4
-_BATCHES = (0.9, 0.8, 0.75, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25, 0.2, 0.125, 0.1)
+_BATCHES = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25, 0.2, 0.125, 0.1, 0.05)
 # Events of backward around that of a softmax.
 _NEAR, _FAR = 12, 1 << 40
 # Of states in 8 bits, with a scale for every 256 values; smaller states stay as they are.
@@ -36,16 +34,6 @@ def smaller_batch(evidence: Evidence) -> Iterator[Detected]:
             return
 
 
-def scaled_batch(analysis: DeviceAnalysis, share: float) -> Change:
-    """Return the change to a share of the batch, or of the sequence."""
-    table = analysis.allocations
-    scaled = analysis.replay.rules.rounded(scale_batch(analysis, share).requested_bytes)
-    saved = np.maximum(table.block_bytes - scaled, 0)
-    rows = np.flatnonzero(saved)
-    change = removed(analysis, rows)
-    return Change(change.rows, change.first, change.last, saved[rows])
-
-
 def full_logits(evidence: Evidence) -> Iterator[Detected]:
     """Find logits, their copies in other precisions and their gradients, by the size of the loss's own."""
     analysis, table = evidence.analysis, evidence.analysis.allocations
@@ -56,20 +44,14 @@ def full_logits(evidence: Evidence) -> Iterator[Detected]:
     largest = int(sizes[by_loss].max())
     rows = np.flatnonzero(_of_family(sizes, largest) & _is_computed(analysis))
     mine = rows[evidence.live[rows]]
-    if evidence.bytes_of(mine) < _LEAST_SHARE * evidence.moment.n_bytes:
-        return
-    yield Detected(
-        _in_chunks(analysis, rows),
-        evidence.main_line(mine),
-        evidence.main_line(np.flatnonzero(by_loss)),
-        is_certain=False,
-        values={"number": str(len(mine)), "chunks": str(CHUNKS)},
-    )
+    if evidence.is_large(mine, LEAST_SHARE_OF_TRADE):
+        where = evidence.main_line(np.flatnonzero(by_loss))
+        yield evidence.found(_in_chunks(analysis, rows), mine, where, number=len(mine), chunks=_CHUNKS)
 
 
 def _in_chunks(analysis: DeviceAnalysis, rows: Int64Column) -> Change:
     """Return the change to chunks; beside theirs backward then has the sum of the last layer's gradients."""
-    change, table = smaller(analysis, rows, 1 - 1 / CHUNKS), analysis.allocations
+    change, table = smaller(analysis, rows, 1 - 1 / _CHUNKS), analysis.allocations
     gradients = np.flatnonzero(has_code(analysis.classification.category, Category.GRADIENT))
     n_bytes = change.n_bytes.copy()
     for part in grouped(np.flatnonzero(analysis.features.by_engine[rows]), analysis.iteration[rows]):
@@ -80,7 +62,7 @@ def _in_chunks(analysis: DeviceAnalysis, rows: Int64Column) -> Change:
         place = np.searchsorted(table.alloc_event[gradients], events.max())
         if place < len(gradients):
             n_bytes[most] -= min(int(table.block_bytes[gradients[place]]), int(n_bytes[most]))
-    return Change(change.rows, change.first, change.last, n_bytes)
+    return replace(change, n_bytes=n_bytes)
 
 
 def _of_family(sizes: Int64Column, size: int) -> BoolColumn:
@@ -104,8 +86,7 @@ def attention_scores(evidence: Evidence) -> Iterator[Detected]:
     rows = np.flatnonzero(of_softmax)
     if not len(rows):
         return
-    size = int(max(grouped(rows, sizes), key=evidence.bytes_of)[0])
-    size = int(sizes[size])
+    size = int(sizes[max(grouped(rows, sizes), key=evidence.bytes_of)[0]])
     functions = {_function(evidence, int(stack)) for stack in np.unique(table.stack_id[rows]).tolist()}
     same = np.flatnonzero(_is_computed(analysis) & (_of_family(sizes, size) | (sizes == size // 4)))
     stacks = np.unique(table.stack_id[same])
@@ -118,15 +99,8 @@ def attention_scores(evidence: Evidence) -> Iterator[Detected]:
     mine = same[evidence.live[same]]
     made = sizes[mine][analysis.features.in_forward[mine]]
     # Of a softmax alone nothing shows that its input was made for it.
-    if len(made) < 2 or evidence.bytes_of(mine) < _LEAST_SHARE * evidence.moment.n_bytes:
-        return
-    yield Detected(
-        removed(analysis, same),
-        evidence.main_line(rows),
-        None,
-        is_certain=False,
-        values={"number": str(len(mine))},
-    )
+    if len(made) >= 2 and evidence.is_large(mine, LEAST_SHARE_OF_TRADE):
+        yield evidence.found(removed(analysis, same), rows, None, number=len(mine))
 
 
 def _is_near(alloc: Int64Column, is_softmax: BoolColumn) -> BoolColumn:
@@ -159,17 +133,10 @@ def foreach_temporaries(evidence: Evidence) -> Iterator[Detected]:
     if not lists:
         return
     mine = np.concatenate(lists)
-    if evidence.bytes_of(mine) < evidence.least_bytes:
-        return
-    stacks = [int(table.stack_id[rows[0]]) for rows in lists]
-    rows = np.flatnonzero(in_step & np.isin(table.stack_id, stacks))
-    yield Detected(
-        removed(analysis, rows),
-        evidence.main_line(mine),
-        evidence.main_line(mine),
-        is_certain=True,
-        values={"number": str(len(mine))},
-    )
+    if evidence.is_large(mine):
+        rows = np.flatnonzero(in_step & np.isin(table.stack_id, table.stack_id[mine]))
+        where = evidence.main_line(mine)
+        yield evidence.found(removed(analysis, rows), mine, where, is_certain=True, number=len(mine))
 
 
 def full_states(evidence: Evidence) -> Iterator[Detected]:
@@ -178,15 +145,8 @@ def full_states(evidence: Evidence) -> Iterator[Detected]:
     is_state = has_code(analysis.classification.category, Category.OPTIMIZER_STATE)
     rows = np.flatnonzero(is_state & (table.block_bytes >= _LEAST_STATE_BYTES))
     mine = rows[evidence.live[rows]]
-    if evidence.bytes_of(mine) < _LEAST_SHARE * evidence.moment.n_bytes:
-        return
-    yield Detected(
-        smaller(analysis, rows, _SAVED_BY_8_BITS),
-        evidence.main_line(mine),
-        None,
-        is_certain=False,
-        values={"number": str(len(mine))},
-    )
+    if evidence.is_large(mine, LEAST_SHARE_OF_TRADE):
+        yield evidence.found(smaller(analysis, rows, _SAVED_BY_8_BITS), mine, None, number=len(mine))
 
 
 def checkpointed_blocks(evidence: Evidence) -> Iterator[Detected]:
@@ -210,15 +170,10 @@ def checkpointed_blocks(evidence: Evidence) -> Iterator[Detected]:
         return
     mine, first, last = (np.concatenate(column) for column in zip(*parts, strict=True))
     change = Change(mine, first, last, table.block_bytes[mine])
-    if evidence.demand.bytes_at(change, evidence.moment.event) < _LEAST_SHARE * evidence.moment.n_bytes:
-        return
-    yield Detected(
-        change,
-        None,
-        None,
-        is_certain=False,
-        values={"modules": name, "number": str(len(np.unique(number[mine])))},
-    )
+    held = evidence.demand.bytes_at(change, evidence.moment.event)
+    if evidence.is_worth(held, LEAST_SHARE_OF_TRADE):
+        values = {"modules": name, "number": str(len(np.unique(number[mine])))}
+        yield Detected(change, None, None, is_certain=False, values=values)
 
 
 def _blocks(analysis: DeviceAnalysis) -> tuple[Int64Column, str]:

@@ -15,12 +15,12 @@ from snapconv.answers.moments import FoundMoment
 from snapconv.answers.oom.verdict import FreePieces, OomCause, OomVerdict, Shortage, decide_oom
 from snapconv.answers.peak import DeviceMemory, MomentState, state_at
 from snapconv.columns import BoolColumn, Int64Column, sums_by
-from snapconv.errors import InputError, SettingError
+from snapconv.errors import SettingError
 from snapconv.replay.memory_layout import MemoryLayout, layouts
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.project_lines import ProjectLines, SourceLine
-from snapconv.units import counted, device_kind, device_name
+from snapconv.units import device_kind
 
 _DEFAULT_POOL = (0, 0)
 
@@ -77,7 +77,6 @@ class OutOfMemory:
     ``after`` is the memory at the dump where the program went on, None where it did not.
     """
 
-    number: int
     n_failed: int
     state: MomentState
     request: FailedAllocation | None
@@ -124,29 +123,20 @@ def failed_allocations(analysis: DeviceAnalysis) -> tuple[FailedAllocation, ...]
     return tuple(found)
 
 
-def find_out_of_memory(
-    analysis: DeviceAnalysis,
-    *,
-    number: int = 1,
-    device_total: int | None = None,
-) -> OutOfMemory:
-    """Explain the failed allocation of that number (from 1), or the dump where there is none."""
+def find_out_of_memory(analysis: DeviceAnalysis, *, device_total: int | None = None) -> OutOfMemory:
+    """Explain the first failed allocation, or the dump where there is none."""
     failed = failed_allocations(analysis)
-    if failed and number > len(failed):
-        has = f"it has {counted(len(failed), 'failed allocation')}"
-        raise InputError(f"{device_name(analysis.device.device)} has no failed allocation {number}; {has}")
     last = len(analysis.device.events) - 1
-    event = failed[number - 1].event if failed else last
+    event = failed[0].event if failed else last
     found = layouts(analysis.device, analysis.allocations, [event, last])
-    name = f"failed allocation {number} of {len(failed)}" if failed else "the dump"
+    name = f"failed allocation 1 of {len(failed)}" if failed else "the dump"
     state = state_at(analysis, FoundMoment(event, name), device_total=device_total)
-    request = _explained(analysis, failed[number - 1], found[event]) if failed else None
+    request = _explained(analysis, failed[0], found[event]) if failed else None
     inside = _pieces(found[event].free.n_bytes)
     here, verdict = inside, None
     if request is not None:
         here, verdict = _decide(analysis, request, state.memory, found[event])
     return OutOfMemory(
-        number=number,
         n_failed=len(failed),
         state=state,
         request=request,

@@ -1,11 +1,12 @@
 """Remedies for a failed allocation: each tried by a replay of the trace up to the failed request.
 
-What is tried: the findings of ``advise``, a smaller batch, and settings of the allocator. The replay begins
-some events before the request, with the memory of that moment, because a replay of all costs more. The file's
-own settings are tried first: where the request does not fail under these, other replays prove nothing.
+What is tried: the findings of ``advise``, a smaller batch among them, and settings of the allocator. The
+replay begins some events before the request, with the memory of that moment, because a replay of all costs
+more. The file's own settings are tried first: where the request does not fail under these, other replays
+prove nothing.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,17 +14,14 @@ import numpy as np
 from snapconv.allocator.allocator_settings import AllocatorSettings
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.changes import Change
-from snapconv.answers.advice.findings import Finding, advise
-from snapconv.answers.what_if.batch_scale import scale_batch
+from snapconv.answers.advice.findings import advise, goal_of
 from snapconv.answers.what_if.calls import AllocatorCalls, find_calls
-from snapconv.answers.what_if.setting_trials import candidates, scaled_calls
+from snapconv.answers.what_if.setting_trials import candidates
 from snapconv.answers.what_if.trial import Outcome, Trial, capacity_at_oom, try_out
 from snapconv.notes import Progress
 from snapconv.units import format_bytes
 
 MOST_EVENTS = 100_000
-# Shares of the batch that are tried, the largest that suffices by bisection.
-_BATCHES = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25, 0.2, 0.125, 0.1, 0.05)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +29,7 @@ class Remedy:
     """One change that was tried, and whether the request was served; ``detail`` says how well, or why not.
 
     ``is_setting``: of the allocator, and not of the program. ``how`` is the change, in a sentence.
-    ``assumptions`` are those of the replay; with any, the outcome is an estimate.
+    ``assumptions`` are those of the change and of its replay; with any, the outcome is an estimate.
     """
 
     name: str
@@ -51,131 +49,76 @@ class Remedies:
     why_none: str = ""
 
 
-def find_remedies(
-    analysis: DeviceAnalysis,
-    event: int,
-    *,
-    thorough: bool = False,
-    progress: Progress | None = None,
-) -> Remedies:
-    """Try to get past the request that failed at an event; ``thorough``: by the whole trace."""
-    first = 0 if thorough else max(event + 1 - MOST_EVENTS, 0)
-    tries = _Tries(analysis, first, event)
-    again = tries.outcome(tries.calls, tries.own)
+def find_remedies(analysis: DeviceAnalysis, event: int, *, progress: Progress | None = None) -> Remedies:
+    """Try to get past the request that failed at an event."""
+    first = max(event + 1 - MOST_EVENTS, 0)
+    calls = find_calls(analysis.snapshot, analysis.device, analysis.replay, first_event=first)
+    calls = calls.until(event + 1)
+    capacity, own = capacity_at_oom(calls, event), replace(calls.own, memory_fraction=1.0)
+    again = try_out(calls, Trial(own, capacity))
     n_events = event + 1 - first
     if event not in again.failed_again:
         return Remedies(n_events, (), _not_reproduced(again, event))
     tried: list[Remedy] = []
-    for remedy in tries.all():
+    for remedy, changed, settings in _attempts(analysis, calls, own, first):
         if progress:
             progress("replaying", len(tried), len(tried) + 1)
-        tried.append(remedy)
+        before = [*calls.start.rows.values()]
+        is_placed_anew = bool(np.any(changed.requested_bytes[before] != calls.requested_bytes[before]))
+        outcome = try_out(changed, Trial(settings, capacity, is_placed_anew=is_placed_anew))
+        is_served, detail = _result(outcome, event)
+        assumptions = (*remedy.assumptions, *outcome.assumptions)
+        tried.append(replace(remedy, is_served=is_served, detail=detail, assumptions=assumptions))
     return Remedies(n_events, tuple(tried))
 
 
-class _Tries:
-    """Replays of the calls up to a failed request, with the memory that torch had then."""
-
-    def __init__(self, analysis: DeviceAnalysis, first: int, event: int) -> None:
-        self.analysis, self.first, self.event = analysis, first, event
-        self.calls = self._calls()
-        self.own = replace(self.calls.own, memory_fraction=1.0)
-        self.capacity = capacity_at_oom(self.calls, event)
-
-    def outcome(
-        self, calls: AllocatorCalls, settings: AllocatorSettings, *, is_placed_anew: bool = False
-    ) -> Outcome:
-        """Replay calls under settings."""
-        trial = Trial(settings, self.capacity, device_bytes=self.capacity, is_placed_anew=is_placed_anew)
-        return try_out(calls, trial)
-
-    def all(self) -> Iterator[Remedy]:
-        """Try changes of the program, the batch, then settings that the file does not have already."""
-        for finding in advise(self.analysis, trades=True).findings:
-            outcome = self.outcome(self._changed(finding.change), self.own)
-            yield _remedy(_name(finding), outcome, self.event, how=finding.how[0])
-        yield from self._smaller_batch()
-        ends = [i.first_event for i in self.analysis.iterations[1:]]
-        if ends := [end for end in ends if self.first < end <= self.event]:
-            emptied = self._calls(empty_cache_before=ends)
-            outcome = self.outcome(emptied, self.own)
-            yield _remedy("empty_cache() at the end of every iteration", outcome, self.event, is_setting=True)
-        for candidate, settings in candidates(self.calls.own):
-            if candidate.in_oom:
-                outcome = self.outcome(self.calls, settings)
-                yield _remedy(candidate.shown or candidate.conf, outcome, self.event, is_setting=True)
-
-    def _calls(
-        self, *, freed_before: dict[int, int] | None = None, empty_cache_before: Sequence[int] = ()
-    ) -> AllocatorCalls:
-        """Find the calls up to the failed request."""
-        return find_calls(
-            self.analysis.snapshot,
-            self.analysis.device,
-            self.analysis.replay,
-            first_event=self.first,
-            freed_before=freed_before,
-            empty_cache_before=empty_cache_before,
-        ).until(self.event + 1)
-
-    def _changed(self, change: Change) -> AllocatorCalls:
-        """Find the calls of the changed program: allocations that are not made, freed earlier, or smaller."""
-        table = self.analysis.allocations
-        alloc, whole = table.alloc_event[change.rows], table.block_bytes[change.rows]
-        is_whole = change.n_bytes >= whole
-        is_in_window = alloc >= self.first
-        is_missing = is_whole & is_in_window & (change.first <= alloc)
-        is_early = is_whole & ~is_missing & (change.first <= self.event) & (change.last > self.event)
-        at = np.maximum(change.first, self.first)[is_early]
-        freed_before = dict(zip(change.rows[is_early].tolist(), at.tolist(), strict=True))
-        calls = self._calls(freed_before=freed_before)
-        kept = ~np.isin(calls.row, change.rows[is_missing])
-        sizes = calls.requested_bytes.copy()
-        part = change.rows[~is_whole]
-        share = 1 - change.n_bytes[~is_whole] / np.maximum(whole[~is_whole], 1)
-        sizes[part] = np.maximum(sizes[part] * share, 1).astype(np.int64)
-        return replace(
-            calls,
-            operation=calls.operation[kept],
-            row=calls.row[kept],
-            event=calls.event[kept],
-            requested_bytes=sizes,
-        )
-
-    def _smaller_batch(self) -> Iterator[Remedy]:
-        """Find the largest share of the batch that gets past the request."""
-        first, after, best = 0, len(_BATCHES), None
-        while first < after:
-            middle = (first + after) // 2
-            scaled = scale_batch(self.analysis, _BATCHES[middle])
-            calls = scaled_calls(self.calls, scaled)
-            outcome = self.outcome(calls, self.own, is_placed_anew=True)
-            if self.event in outcome.served:
-                best, after = (_BATCHES[middle], outcome, scaled.how), middle
-            else:
-                first = middle + 1
-        if best:
-            share, outcome, how = best
-            remedy = _remedy(f"batch or sequence × {share:g}", outcome, self.event)
-            yield replace(remedy, assumptions=(how, *remedy.assumptions))
+def _attempts(
+    analysis: DeviceAnalysis, calls: AllocatorCalls, own: AllocatorSettings, first: int
+) -> Iterator[tuple[Remedy, AllocatorCalls, AllocatorSettings]]:
+    """List changes of the program, then settings that the file does not have already; not yet tried."""
+    goal = goal_of(analysis, capacity=None, save=None)
+    for finding in advise(analysis, goal_bytes=goal).findings:
+        estimated = (finding.estimated,) if finding.estimated else ()
+        remedy = Remedy(finding.what.removesuffix("."), False, "", estimated, how=finding.how[0])
+        yield remedy, _changed(analysis, calls, finding.change, first), own
+    last = int(calls.event[-1])
+    ends = [i.first_event for i in analysis.iterations[1:] if first < i.first_event <= last]
+    if ends:
+        name = "empty_cache() at the end of every iteration"
+        yield Remedy(name, False, "", (), is_setting=True), calls.emptied_before(ends), own
+    for candidate, settings in candidates(calls.own):
+        if candidate.in_oom:
+            name = candidate.shown or candidate.conf
+            yield Remedy(name, False, "", (), is_setting=True), calls, settings
 
 
-def _name(finding: Finding) -> str:
-    return finding.what.removesuffix(".")
+def _changed(analysis: DeviceAnalysis, calls: AllocatorCalls, change: Change, first: int) -> AllocatorCalls:
+    """Return the calls of the changed program: allocations are not made, freed earlier, or smaller."""
+    table, last = analysis.allocations, int(calls.event[-1])
+    alloc, block_bytes = table.alloc_event[change.rows], table.block_bytes[change.rows]
+    is_whole = change.n_bytes >= block_bytes
+    is_missing = is_whole & (alloc >= first) & (change.first <= alloc)
+    is_early = is_whole & ~is_missing & (change.first <= last) & (change.last > last)
+    at = np.maximum(change.first, first)[is_early]
+    changed = calls.kept(~np.isin(calls.row, change.rows[is_missing]))
+    changed = changed.freed_before(change.rows[is_early], at)
+    if is_whole.all():
+        return changed
+    sizes = calls.requested_bytes.copy()
+    sizes[change.rows[~is_whole]] = np.maximum(block_bytes - change.n_bytes, 1)[~is_whole]
+    return changed.resized(sizes, change.failed_scale)
 
 
-def _remedy(name: str, outcome: Outcome, event: int, *, is_setting: bool = False, how: str = "") -> Remedy:
-    is_served = event in outcome.served
+def _result(outcome: Outcome, event: int) -> tuple[bool, str]:
+    """Return whether the request of an event was served, and how well, or why not."""
     ran_out = outcome.ran_out
-    if is_served:
-        detail = f"reserved at most {format_bytes(outcome.peak_reserved)}"
-    elif ran_out is None or ran_out.event == event:
-        detail = "fails at the same request"
-    elif ran_out.event < 0:
-        detail = "the memory of before the trace does not fit"
-    else:
-        detail = f"fails earlier, at event {ran_out.event}"
-    return Remedy(name, is_served, detail, outcome.assumptions, is_setting, how)
+    if event in outcome.served:
+        return True, f"reserved at most {format_bytes(outcome.peak_reserved)}"
+    if ran_out is None or ran_out.event == event:
+        return False, "fails at the same request"
+    if ran_out.event < 0:
+        return False, "the memory of before the trace does not fit"
+    return False, f"fails earlier, at event {ran_out.event}"
 
 
 def _not_reproduced(outcome: Outcome, event: int) -> str:

@@ -4,27 +4,33 @@ Segments are not called for: they come and go by what the allocator does with th
 program called ``empty_cache()``, or the device had no memory left, the trace's own segment events show it.
 """
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from snapconv.allocator.allocator_settings import (
+    MIN_BLOCK_BYTES,
     SMALL_REQUEST_BYTES,
     SMALL_SEGMENT_BYTES,
     AllocatorSettings,
 )
+from snapconv.allocator.allocator_state import LiveBlock, SegmentLayout
 from snapconv.allocator.allocator_trace import DEFAULT_POOL, PoolId
-from snapconv.answers.what_if.start import ReplayStart, start_before
-from snapconv.columns import BoolColumn, Int8Column, Int64Column, read_only
-from snapconv.replay.device_replay import Replay
+from snapconv.columns import BoolColumn, Int8Column, Int64Column, is_among, read_only
+from snapconv.replay.device_replay import AllocationTable, Replay
 from snapconv.replay.lifetimes import real_events
+from snapconv.replay.memory_layout import MemoryLayout, layout_at
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot
 from snapconv.snapshot.stack_table import StackTable
+
+# No memory is as large, and sums of it are still integers of 64 bits.
+MOST_BYTES = 1 << 50
 
 
 class Operation(IntEnum):
@@ -39,6 +45,24 @@ class Operation(IntEnum):
     DEVICE_IS_FULL = 5
     # A request that failed: the trace's ``oom`` event.
     FAILED_MALLOC = 6
+
+
+_FREES = (Operation.FREE, Operation.REQUEST_FREE, Operation.COMPLETE_FREE)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayStart:
+    """The segments just before an event, with their live blocks.
+
+    ``rows`` maps the address of a live block to its row among the allocations. ``n_inexact`` counts blocks
+    whose size is only known to be at least the one here, ``n_outside`` live ones that no segment contains:
+    they are left out.
+    """
+
+    segments: tuple[SegmentLayout, ...]
+    rows: dict[int, int]
+    n_inexact: int
+    n_outside: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,37 +95,63 @@ class AllocatorCalls:
     def __len__(self) -> int:
         return len(self.operation)
 
+    def pool_of_event(self, event: int) -> PoolId:
+        """Return the pool that an event is about; one that it does not name is the default."""
+        column = self.events.pool_id
+        found = int(column[event]) if column is not None else -1
+        return self.pools[found if found >= 0 else self.default_pool]
+
+    def kept(self, calls: NDArray[Any] | slice) -> "AllocatorCalls":
+        """Return some of the calls."""
+        return replace(self, operation=self.operation[calls], row=self.row[calls], event=self.event[calls])
+
     def until(self, event: int) -> "AllocatorCalls":
         """Return the calls of the events before this one."""
-        kept = int(np.searchsorted(self.event, event))
-        return replace(self, operation=self.operation[:kept], row=self.row[:kept], event=self.event[:kept])
+        return self.kept(slice(int(np.searchsorted(self.event, event))))
+
+    def emptied_before(self, events: ArrayLike) -> "AllocatorCalls":
+        """Return the calls with ``empty_cache()`` just before some events, in their order."""
+        return self._with(Operation.EMPTY_CACHE, np.asarray(events, np.int64), -1)
+
+    def freed_before(self, rows: ArrayLike, events: ArrayLike) -> "AllocatorCalls":
+        """Return the calls with allocations freed just before some events, and not where the trace has it."""
+        order = np.argsort(events, kind="stable")
+        rows, events = np.asarray(rows, np.int64)[order], np.asarray(events, np.int64)[order]
+        is_free = is_among(self.operation, _FREES) & is_among(self.row, rows)
+        return self.kept(~is_free)._with(Operation.FREE, events, rows)
+
+    def _with(self, operation: Operation, events: Int64Column, rows: ArrayLike) -> "AllocatorCalls":
+        place = np.searchsorted(self.event, events)
+        return replace(
+            self,
+            operation=np.insert(self.operation, place, operation),
+            row=np.insert(self.row, place, rows),
+            event=np.insert(self.event, place, events),
+        )
+
+    def resized(self, requested_bytes: Int64Column, failed_scale: float = 1.0) -> "AllocatorCalls":
+        """Return the same calls for other sizes; requests that failed are ``failed_scale`` times as large."""
+        events = self.events
+        grown = np.minimum(events.size * failed_scale, MOST_BYTES).astype(np.int64)
+        size = np.where(events.action == Action.OOM, grown - grown % -MIN_BLOCK_BYTES, events.size)
+        return replace(self, requested_bytes=requested_bytes, events=replace(events, size=size))
 
 
 def find_calls(
-    snapshot: Snapshot,
-    device: DeviceSnapshot,
-    replayed: Replay,
-    *,
-    first_event: int = 0,
-    freed_before: Mapping[int, int] | None = None,
-    empty_cache_before: Sequence[int] = (),
+    snapshot: Snapshot, device: DeviceSnapshot, replayed: Replay, *, first_event: int = 0
 ) -> AllocatorCalls:
-    """Find the calls from ``first_event`` on, and the memory just before it.
-
-    ``freed_before`` maps rows of the allocations to events: these are freed just before them and not where
-    the trace has it. ``empty_cache_before`` are events before which ``empty_cache()`` is called too.
-    """
+    """Find the calls from ``first_event`` on, and the memory just before it."""
     events, rows = real_events(device.events), replayed.allocations
     device = DeviceSnapshot(device.device, events, device.segments, device.blocks)
     pools = snapshot.pools or (DEFAULT_POOL,)
     default = pools.index(DEFAULT_POOL) if DEFAULT_POOL in pools else len(pools)
     pools = pools if default < len(pools) else (*pools, DEFAULT_POOL)
-    returns = _find_returns(events, replayed, snapshot.stacks)
+    emptied, filled, n_unsure_returns = _find_returns(events, replayed, snapshot.stacks)
     parts = [
-        *_of_allocations(events, replayed, freed_before or {}),
-        *returns.parts(),
+        *_of_allocations(events, replayed),
+        _part(emptied, Operation.EMPTY_CACHE, place=_BEFORE),
+        _part(filled, Operation.DEVICE_IS_FULL, place=_BEFORE),
         _part(np.flatnonzero(events.action == Action.OOM), Operation.FAILED_MALLOC, place=_ITSELF),
-        _part(np.array(empty_cache_before, np.int64), Operation.EMPTY_CACHE, place=_BEFORE),
     ]
     order, operation, row = (np.concatenate(column) for column in zip(*parts, strict=True))
     sort = np.argsort(order, kind="stable")
@@ -121,7 +171,7 @@ def find_calls(
             own=replayed.rules.settings,
             reserved_after=replayed.reserved.after,
             n_missing=replayed.n_missing_events,
-            n_unsure_returns=returns.n_unsure,
+            n_unsure_returns=n_unsure_returns,
         )
     )
 
@@ -143,63 +193,46 @@ def _part(
     )
 
 
-def _of_allocations(events: EventTable, replayed: Replay, freed_before: Mapping[int, int]) -> list[_Part]:
-    """Mallocs and frees. A free that completes right after its request is one call."""
+def _of_allocations(events: EventTable, replayed: Replay) -> list[_Part]:
+    """List mallocs and frees. A free that completes right after its request is one call."""
     rows = replayed.allocations
-    requested, ended = rows.free_requested_event.copy(), rows.end_event.copy()
-    moved = np.array(list(freed_before), np.int64)
-    requested[moved] = ended[moved] = np.array(list(freed_before.values()), np.int64)
-    is_moved = np.zeros(len(rows), np.bool_)
-    is_moved[moved] = True
+    requested, ended = rows.free_requested_event, rows.end_event
     malloc = np.flatnonzero(rows.alloc_event >= 0)
     has_end = ended >= 0
     # Where a free is missing, the block was freed before the malloc that found its memory free.
     action = np.append(events.action, Action.UNKNOWN)  # for those without an end
-    is_implied = has_end & ((action[ended] == Action.ALLOC) | is_moved)
+    is_implied = has_end & (action[ended] == Action.ALLOC)
     at_once = has_end & ~is_implied & ((requested < 0) | (ended - requested <= 1))
     # What was requested before the trace is pending when it begins.
     at_once &= (requested >= 0) | ~np.any(events.action == Action.FREE_REQUESTED)
     later = has_end & ~is_implied & ~at_once
     is_requested = (requested >= 0) & ~is_implied & ~at_once
     at_once_event = np.where(requested >= 0, requested, ended)
+    frees = (
+        (ended, is_implied, Operation.FREE, _BEFORE),
+        (at_once_event, at_once, Operation.FREE, _ITSELF),
+        (requested, is_requested, Operation.REQUEST_FREE, _ITSELF),
+        (ended, later, Operation.COMPLETE_FREE, _AFTER),
+    )
     return [
         _part(rows.alloc_event[malloc], Operation.MALLOC, place=_ITSELF, row=malloc),
-        _free_part(ended, is_implied, Operation.FREE, place=_BEFORE),
-        _free_part(at_once_event, at_once, Operation.FREE, place=_ITSELF),
-        _free_part(requested, is_requested, Operation.REQUEST_FREE, place=_ITSELF),
-        _free_part(ended, later, Operation.COMPLETE_FREE, place=_AFTER),
+        *(
+            _part(event[is_such], operation, place=place, row=np.flatnonzero(is_such))
+            for event, is_such, operation, place in frees
+        ),
     ]
 
 
-def _free_part(
-    event: NDArray[np.integer[Any]], where: NDArray[np.bool_], operation: Operation, *, place: int
-) -> _Part:
-    rows = np.flatnonzero(where)
-    return _part(event[rows], operation, place=place, row=rows)
+def _find_returns(
+    events: EventTable, replayed: Replay, stacks: StackTable
+) -> tuple[Int64Column, Int64Column, int]:
+    """Find where the program emptied the cache, where the device was full, and how often that is unsure.
 
-
-@dataclass(frozen=True, slots=True)
-class _Returns:
-    """Events at which a run of segments begins that were given back, and by whom: one entry for each."""
-
-    event: Int64Column
-    is_by_program: BoolColumn
-    n_unsure: int
-
-    def parts(self) -> list[_Part]:
-        return [
-            _part(self.event[self.is_by_program], Operation.EMPTY_CACHE, place=_BEFORE),
-            _part(self.event[~self.is_by_program], Operation.DEVICE_IS_FULL, place=_BEFORE),
-        ]
-
-
-def _find_returns(events: EventTable, replayed: Replay, stacks: StackTable) -> _Returns:
-    """Find where the program emptied the cache, and where the device was full.
-
-    A malloc that finds the device full gives segments back, and then gets new memory or fails. So it was
-    the program where something else follows; where a stack says so (stacks of all events have the name);
-    where one of the segments would have fitted the malloc; and where the device had more at another time
-    than would have been needed, unless garbage was collected.
+    Both as the events at which a run of segments begins that were given back. A malloc that finds the device
+    full gives segments back, and then gets new memory or fails. So it was the program where something else
+    follows; where a stack says so (stacks of all events have the name); where one of the segments would have
+    fitted the malloc; and where the device had more at another time than would have been needed, unless
+    garbage was collected.
     """
     action, settings = events.action, replayed.rules.settings
     is_return = (action == Action.SEGMENT_FREE) | (action == Action.SEGMENT_UNMAP)
@@ -215,9 +248,8 @@ def _find_returns(events: EventTable, replayed: Replay, stacks: StackTable) -> _
     is_by_program |= (stack >= 0) & _stacks_that_empty(stacks)[stack]
     if settings.garbage_collection_threshold == 0:
         reserved = replayed.reserved
-        before = np.append(reserved.after, reserved.start)[
-            begins - 1
-        ]  # the last entry is of before the trace
+        # The last entry is of before the trace.
+        before = np.append(reserved.after, reserved.start)[begins - 1]
         wanted = np.append(events.size, 0)[follower]
         is_by_program |= is_growth & (before + wanted <= reserved.peak)
     if settings.max_split_size_bytes is None:
@@ -226,7 +258,7 @@ def _find_returns(events: EventTable, replayed: Replay, stacks: StackTable) -> _
         serves = _would_serve(events, returned, follower[run])
         is_by_program |= np.bincount(run[serves], minlength=len(first)) > 0
     is_sure = is_by_program | ((stack >= 0) & (stack == next_stack))
-    return _Returns(begins, is_by_program, int(np.count_nonzero(~is_sure)))
+    return begins[is_by_program], begins[~is_by_program], int(np.count_nonzero(~is_sure))
 
 
 def _would_serve(events: EventTable, returned: Int64Column, follower: Int64Column) -> BoolColumn:
@@ -292,3 +324,110 @@ def _birth_events(device: DeviceSnapshot) -> Int64Column:
     got = np.flatnonzero(events.action == Action.SEGMENT_ALLOC)
     last = dict(zip(events.addr[got].tolist(), got.tolist(), strict=True))
     return np.array([last.get(addr, -1) for addr in device.segments.addr.tolist()], np.int64)
+
+
+def start_before(
+    device: DeviceSnapshot, replayed: Replay, pools: tuple[PoolId, ...], event: int
+) -> ReplayStart:
+    """Find where memory was just before an event of one device."""
+    rows = replayed.allocations
+    sizes, is_exact = block_sizes(device, replayed)
+    layout = layout_at(device, replace(rows, block_bytes=sizes), event - 1)
+    live, is_pending = layout.blocks.allocation, _is_pending(device.events, rows, event)
+    blocks = [
+        LiveBlock(*fields)
+        for fields in zip(
+            layout.blocks.addr.tolist(),
+            layout.blocks.n_bytes.tolist(),
+            rows.requested_bytes[live].tolist(),
+            is_pending[live].tolist(),
+            strict=True,
+        )
+    ]
+    segments = tuple(_with_blocks(layout, blocks, pools))
+    inside = {block.addr for segment in segments for block in segment.live}
+    is_live = (rows.alloc_event < event) & ((rows.end_event < 0) | (rows.end_event >= event))
+    row_of = zip(layout.blocks.addr.tolist(), live.tolist(), strict=True)
+    return ReplayStart(
+        segments=segments,
+        rows={addr: row for addr, row in row_of if addr in inside},
+        n_inexact=int(np.count_nonzero(~is_exact[live])),
+        n_outside=int(np.count_nonzero(is_live)) - len(inside),
+    )
+
+
+def block_sizes(device: DeviceSnapshot, replayed: Replay) -> tuple[Int64Column, BoolColumn]:
+    """Derive the block bytes of every allocation, and which are certain.
+
+    Beyond the replay's own inference: a block is placed where free memory begins, which is where its left
+    neighbour ends. So a pre-existing block ends where the nearest block to its right begins, if that one
+    was allocated in the trace while the first was there.
+    """
+    rows = replayed.allocations
+    sizes, is_exact = rows.block_bytes.copy(), rows.is_exact.copy()
+    unknown = np.flatnonzero(~is_exact)
+    if not len(unknown):
+        return sizes, is_exact
+    order = np.lexsort((rows.alloc_event, rows.addr))
+    addr = rows.addr[order]
+    first = np.flatnonzero(np.concatenate(([True], addr[1:] != addr[:-1])))
+    addrs, first_alloc = addr[first].tolist(), rows.alloc_event[order][first].tolist()
+    starts = _segment_starts(device)
+    least_remainder = replayed.rules.least_remainder(sizes[unknown], rows.addr[unknown]).tolist()
+    for row, least in zip(unknown.tolist(), least_remainder, strict=True):
+        start, end, size = int(rows.addr[row]), int(rows.end_event[row]), int(sizes[row])
+        place = bisect_right(addrs, start)
+        while place < len(addrs) and first_alloc[place] >= end:
+            place += 1
+        if place == len(addrs) or first_alloc[place] < 0 or addrs[place] in starts:
+            continue
+        if size <= addrs[place] - start < size + least:
+            sizes[row], is_exact[row] = addrs[place] - start, True
+    return sizes, is_exact
+
+
+def _segment_starts(device: DeviceSnapshot) -> set[int]:
+    events = device.events
+    moves = (events.action >= Action.SEGMENT_ALLOC) & (events.action <= Action.SEGMENT_UNMAP)
+    return {*device.segments.addr.tolist(), *events.addr[moves].tolist()}
+
+
+def _is_pending(events: EventTable, rows: AllocationTable, event: int) -> BoolColumn:
+    """Mark the allocations that were freed before the event, as far as they are live just then."""
+    has_requests = bool(np.any(events.action == Action.FREE_REQUESTED))
+    before = (rows.free_requested_event >= 0) & (rows.free_requested_event < event)
+    # Requested before the first event: only its completion, or its state at the dump, shows it.
+    unseen = (rows.alloc_event < 0) & (rows.free_requested_event < 0)
+    completes = (rows.free_completed_event >= 0) & has_requests
+    return np.asarray(before | (unseen & (completes | rows.is_pending_at_end)))
+
+
+def _with_blocks(
+    layout: MemoryLayout, blocks: list[LiveBlock], pools: tuple[PoolId, ...]
+) -> Iterator[SegmentLayout]:
+    """Put the live blocks into their segments; no block or segment lies over another."""
+    segments, first, end = layout.segments, 0, 0
+    columns = (segments.addr, segments.total_bytes, segments.stream, segments.pool_id, segments.is_small)
+    rows = zip(*(column.tolist() for column in (*columns, segments.is_expandable)), strict=True)
+    counts = np.bincount(layout.blocks.segment, minlength=len(segments)).tolist()
+    for (addr, size, stream, pool, is_small, is_expandable), count in zip(rows, counts, strict=True):
+        if addr < end:
+            first += count
+            continue
+        end = addr + size
+        live = _cut_where_they_overlap(blocks[first : first + count], addr + size)
+        first += count
+        if is_expandable and live:
+            # What was unmapped may have been of either pool; its blocks show which.
+            is_small = live[0].size <= SMALL_REQUEST_BYTES
+        pool_id = pools[pool] if pool >= 0 else DEFAULT_POOL
+        yield SegmentLayout(addr, size, stream, pool_id, is_small, is_expandable, live)
+
+
+def _cut_where_they_overlap(blocks: list[LiveBlock], end: int) -> tuple[LiveBlock, ...]:
+    limits = [block.addr for block in blocks[1:]] + [end]
+    return tuple(
+        block if block.addr + block.size <= limit else replace(block, size=limit - block.addr)
+        for block, limit in zip(blocks, limits, strict=False)
+        if limit > block.addr
+    )

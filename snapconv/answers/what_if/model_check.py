@@ -5,7 +5,6 @@ else is the model's: where each block goes, when memory is got and given back, w
 """
 
 from bisect import bisect_right
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,72 +20,49 @@ from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.load import DeviceSnapshot
 from snapconv.snapshot.segment_table import BlockState
 
-
-@dataclass(frozen=True, slots=True)
-class ModelCheck:
-    """The outcome of the model's replay of a trace.
-
-    ``event`` is the first where it differs from the trace, -1 if none; ``reason`` says how it differs there
-    or in the final segments, and is empty where all is equal.
-    """
-
-    n_events: int
-    event: int
-    reason: str
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether every block lies where the trace has it, and the final segments are those of the file."""
-        return not self.reason
-
-
 _CALLS_PER_STEP = 1 << 16
 _RETURNS = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
+_Piece = tuple[int, ...]
 
 
-class Difference(Exception):
-    """The model differs from the trace; for this module alone."""
+class _Difference(Exception):
+    """The model differs from the trace."""
 
 
-def check_model(
+def find_difference(
     calls: AllocatorCalls,
     device: DeviceSnapshot,
     addr: Int64Column,
     *,
     first: int = 0,
-    after: int | None = None,
+    to_end: bool = True,
     progress: Progress | None = None,
-) -> ModelCheck:
-    """Replay all calls of a device under its own settings; ``addr`` are those of its allocations.
+) -> str:
+    """Say where a replay under the file's own settings first differs from the trace, and how; empty: nowhere.
 
-    The calls are those from the event ``first`` on and before ``after``; where the trace goes on, its final
-    segments are not compared.
+    ``addr`` are the addresses of the allocations. The calls begin at the event ``first``; unless they go
+    ``to_end``, the final segments are not compared.
     """
-    run = _Check(calls, device, addr, first)
-    n_events = len(calls.events)
-    event = -1
+    run, event = _Check(calls, addr, first), -1
+    rows = zip(calls.operation.tolist(), calls.row.tolist(), calls.event.tolist(), strict=True)
     try:
-        rows = zip(calls.operation.tolist(), calls.row.tolist(), calls.event.tolist(), strict=True)
         for number, (operation, row, event) in enumerate(rows):
             if progress and not number % _CALLS_PER_STEP:
                 progress("checking the model", number, len(calls))
             run.call(operation, row, event)
-        event = -1
-        if after in (None, n_events):
-            run.compare_end()
-    except Difference as difference:
-        return ModelCheck(n_events, event, str(difference))
-    return ModelCheck(n_events, -1, "")
+    except _Difference as difference:
+        return f"from event {event} on: {difference}"
+    differing = _pieces_of_file(device) ^ _pieces_of_model(run.allocator) if to_end else set()
+    return f"at the end: the block at {min(differing)[0]:#x} is another" if differing else ""
 
 
 class _Check:
     """The replay, beside the trace."""
 
-    def __init__(self, calls: AllocatorCalls, device: DeviceSnapshot, addr: Int64Column, first: int) -> None:
+    def __init__(self, calls: AllocatorCalls, addr: Int64Column, first: int) -> None:
         self.calls = calls
-        self.device = device
         self.addr: list[int] = addr.tolist()
-        self.addresses = TracedAddresses(calls.events, first)
+        self.addresses = _TracedAddresses(calls.events, first)
         self.allocator = CachingAllocator(settings=calls.own, record=False, addresses=self.addresses)
         self.rounded: list[int] = RoundingRules(calls.own).rounded(calls.requested_bytes).tolist()
         self.blocks: dict[int, Block] = {
@@ -99,8 +75,8 @@ class _Check:
     def call(self, operation: int, row: int, event: int) -> None:
         """Make one call, and compare what can be compared."""
         block = self.blocks.get(row)
-        if operation == Operation.MALLOC:
-            self._malloc(row, event)
+        if operation in (Operation.MALLOC, Operation.FAILED_MALLOC):
+            self._request(row, event)
         elif operation == Operation.EMPTY_CACHE:
             returned = self._returned_from(event)
             self._release_pools(returned)
@@ -108,35 +84,46 @@ class _Check:
             event = returned[-1] if returned else event
         elif operation == Operation.DEVICE_IS_FULL:
             self.full_event = event
-        elif operation == Operation.FAILED_MALLOC:
-            self._fail(event)
         elif block is None:
             return
-        elif operation == Operation.COMPLETE_FREE:
-            self.allocator.complete(block)
-            del self.blocks[row]
         elif operation == Operation.REQUEST_FREE:
             self.allocator.give_back_later(block)
         else:
-            self.allocator.give_back(block)
+            free = self.allocator.give_back if operation == Operation.FREE else self.allocator.complete
+            free(block)
             del self.blocks[row]
-        if self.full_event < 0:
-            self._compare_reserved(event)
+        expected, got = int(self.calls.reserved_after[event]), self.allocator.reserved_bytes
+        if self.full_event < 0 and got != expected:
+            raise _Difference(f"the model has {got} bytes reserved, the trace {expected}")
 
-    def _malloc(self, row: int, event: int) -> None:
-        calls, size = self.calls, self.rounded[row]
-        pool = self.allocator.pool(calls.pools[int(calls.pool[row])], is_small=size <= SMALL_REQUEST_BYTES)
-        self.addresses.go_on_to(event)
+    def _request(self, row: int, event: int) -> None:
+        """Make a request; ``row`` -1 is one that failed."""
+        calls = self.calls
+        if row >= 0:
+            self.addresses.go_on_to(event)
+            stream, pool_id = int(calls.stream[row]), calls.pools[int(calls.pool[row])]
+            size, n_bytes = self.rounded[row], int(calls.requested_bytes[row])
+        else:
+            stream, pool_id = int(calls.events.stream[event]), calls.pool_of_event(event)
+            size = n_bytes = int(calls.events.size[event])
+        pool = self.allocator.pool(pool_id, is_small=size <= SMALL_REQUEST_BYTES)
         # Where the device was full, it had as much as the trace has reserved afterwards.
-        is_full = self._give_back(pool.id)
+        is_full = self._give_back(pool_id) or row < 0
         self.allocator.capacity = int(calls.reserved_after[event]) if is_full else None
         try:
-            block = self.allocator.take(pool, int(calls.stream[row]), size, int(calls.requested_bytes[row]))
+            block = self.allocator.take(pool, stream, size, n_bytes)
         except ModelOutOfMemory:
-            raise Difference("the model has no memory for a request that was served") from None
+            if row >= 0:
+                raise _Difference("the model has no memory for a request that was served") from None
+            self.allocator.capacity = None
+            return
         self.allocator.capacity = None
+        if row < 0:
+            raise _Difference("the model serves a request that failed")
         if block.addr != self.addr[row]:
-            raise Difference(f"the model places a block at {block.addr:#x}, the trace at {self.addr[row]:#x}")
+            raise _Difference(
+                f"the model places a block at {block.addr:#x}, the trace at {self.addr[row]:#x}"
+            )
         self.blocks[row] = block
 
     def _give_back(self, pool: PoolId) -> bool:
@@ -155,21 +142,6 @@ class _Check:
             return True
         self.allocator.empty_cache()
         return False
-
-    def _fail(self, event: int) -> None:
-        events = self.calls.events
-        size = int(events.size[event])
-        found = int(events.pool_id[event]) if events.pool_id is not None else -1
-        pool_id = self.calls.pools[found if found >= 0 else self.calls.default_pool]
-        pool = self.allocator.pool(pool_id, is_small=size <= SMALL_REQUEST_BYTES)
-        self._give_back(pool_id)
-        self.allocator.capacity = int(self.calls.reserved_after[event])
-        try:
-            self.allocator.take(pool, int(events.stream[event]), size, size)
-        except ModelOutOfMemory:
-            self.allocator.capacity = None
-            return
-        raise Difference("the model serves a request that failed")
 
     def _returned_from(self, event: int) -> list[int]:
         """Find the events that give memory back, in the run that begins at an event."""
@@ -196,66 +168,32 @@ class _Check:
             if block is not None and addr < block.addr + block.size and block.pool.id != besides:
                 self.allocator.release_pool(block.pool.id)
 
-    def _compare_reserved(self, event: int) -> None:
-        expected, got = int(self.calls.reserved_after[event]), self.allocator.reserved_bytes
-        if got != expected:
-            raise Difference(f"the model has {got} bytes reserved, the trace {expected}")
 
-    def compare_end(self) -> None:
-        """Compare the segments and their blocks with those of the file."""
-        expected, got = _of_file(self.device), _of_model(self.allocator)
-        for addr in sorted(expected.keys() | got.keys()):
-            if expected.get(addr) != got.get(addr):
-                raise Difference(
-                    f"at {addr:#x} the file has {expected.get(addr, 'no block')}, "
-                    f"the model {got.get(addr, 'no block')}"
-                )
+def _pieces_of_file(device: DeviceSnapshot) -> set[_Piece]:
+    """Return the final blocks: address, size, state, stream, and whether its segment is small, and begins."""
+    blocks, segments, of = device.blocks, device.segments, device.blocks.segment_id
+    columns = (segments.stream[of], segments.is_small[of], blocks.addr == segments.addr[of])
+    both = (blocks.addr, blocks.block_bytes, blocks.state, *columns)
+    return set(zip(*(column.tolist() for column in both), strict=True))
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """A block and the segment that it is in, as far as both sides have them."""
-
-    size: int
-    state: str
-    stream: int
-    is_small: bool
-    is_first: bool
-
-    def __str__(self) -> str:
-        return f"{self.size} bytes {self.state} in a {'small' if self.is_small else 'large'} segment"
-
-
-def _of_file(device: DeviceSnapshot) -> dict[int, _Piece]:
-    blocks, segments = device.blocks, device.segments
-    states = {BlockState.INACTIVE: "free", BlockState.ACTIVE: "in use", BlockState.PENDING_FREE: "pending"}
+def _pieces_of_model(allocator: CachingAllocator) -> set[_Piece]:
+    pending, free = BlockState.PENDING_FREE, BlockState.INACTIVE
     return {
-        int(blocks.addr[i]): _Piece(
-            size=int(blocks.block_bytes[i]),
-            state=states[BlockState(int(blocks.state[i]))],
-            stream=int(segments.stream[segment]),
-            is_small=bool(segments.is_small[segment]),
-            is_first=bool(blocks.addr[i] == segments.addr[segment]),
-        )
-        for i, segment in enumerate(blocks.segment_id.tolist())
-    }
-
-
-def _of_model(allocator: CachingAllocator) -> dict[int, _Piece]:
-    return {
-        block.addr: _Piece(
-            size=block.size,
-            state="in use" if block.is_allocated else "pending" if block.is_active else "free",
-            stream=block.stream,
-            is_small=block.pool.is_small,
-            is_first=block.before is None or not block.before.is_mapped,
+        (
+            block.addr,
+            block.size,
+            int(BlockState.ACTIVE if block.is_allocated else pending if block.is_active else free),
+            block.stream,
+            block.pool.is_small,
+            block.before is None or not block.before.is_mapped,
         )
         for block in allocator.all_blocks()
     }
 
 
-class TracedAddresses:
-    """New segments lie where they lay on the real device."""
+class _TracedAddresses:
+    """Addresses of new segments: where they lay on the real device."""
 
     def __init__(self, events: EventTable, first: int) -> None:
         got = np.flatnonzero((events.action == Action.SEGMENT_ALLOC) | (events.action == Action.SEGMENT_MAP))
@@ -275,4 +213,4 @@ class TracedAddresses:
         return self._addrs[first]
 
     def give_back(self, addr: int, n_bytes: int) -> None:
-        """Nothing to do: the trace has the next address too."""
+        """Do nothing: the trace has the next address too."""

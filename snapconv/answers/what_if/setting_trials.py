@@ -7,17 +7,12 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
-from snapconv.allocator.allocator_settings import (
-    MIN_BLOCK_BYTES,
-    MODELLED_SETTINGS,
-    AllocatorSettings,
-    split_conf,
-)
+from snapconv.allocator.allocator_settings import MODELLED_SETTINGS, AllocatorSettings, split_conf
 from snapconv.analysis import DeviceAnalysis
+from snapconv.answers.advice.changes import GROWS_WITH_BATCH, scaled_requests
 from snapconv.answers.peak import device_memory
-from snapconv.answers.what_if.batch_scale import MOST_BYTES, ScaledSizes
-from snapconv.answers.what_if.calls import AllocatorCalls, find_calls
-from snapconv.answers.what_if.model_check import ModelCheck, check_model
+from snapconv.answers.what_if.calls import MOST_BYTES, AllocatorCalls, find_calls
+from snapconv.answers.what_if.model_check import find_difference
 from snapconv.answers.what_if.trial import FailedRequest, Outcome, Trial, capacity_at_oom, try_out
 from snapconv.errors import SettingError
 from snapconv.notes import Progress
@@ -77,17 +72,14 @@ class Request:
     """Alternatives to the file's settings, each as PYTORCH_ALLOC_CONF is written, and the memory of a device.
 
     ``capacity`` is what torch can have, None: as much as it likes, or, in a file with a failed request, what
-    it had then. ``card_bytes`` in its place is a whole card, with ``outside_bytes`` that are not torch's;
-    None: as many as the file shows. A search of more than MOST_EVENTS_OF_SEARCH events replays a part of
-    them, unless it ``is_thorough``.
+    it had then. ``card_bytes`` in its place is a whole card, of which something is not torch's: as much as
+    the file shows, or as is usual. A search of more than MOST_EVENTS_OF_SEARCH events replays a part of them.
     """
 
     settings: tuple[str, ...] = ()
     is_search: bool = False
     capacity: int | None = None
     card_bytes: int | None = None
-    outside_bytes: int | None = None
-    is_thorough: bool = False
 
     @classmethod
     def read(
@@ -96,17 +88,13 @@ class Request:
         search: bool = False,
         capacity: str | int | None = None,
         card: str | int | None = None,
-        outside: str | int | None = None,
-        thorough: bool = False,
     ) -> "Request":
         """Read what the command line takes: ``Request.read("expandable_segments:True", card="24GiB")``.
 
         Raises ValueError for a text that is no setting or no size.
         """
-        given = {"capacity": capacity, "card_bytes": card, "outside_bytes": outside}
-        sizes = {name: parse_bytes(size) if isinstance(size, str) else size for name, size in given.items()}
-        checked = tuple(map(read_setting, settings))
-        return cls(checked, is_search=search, is_thorough=thorough, **sizes)
+        sizes = (parse_bytes(size) if isinstance(size, str) else size for size in (capacity, card))
+        return cls(tuple(map(read_setting, settings)), search, *sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +150,8 @@ class SettingTrials:
 
     ``capacity_from`` says where the capacity is from; empty: it was given, or there is none.
     ``tried`` begins with the file's own settings; after a search the others are ranked: those that do not run
-    out of memory first, the least reserved first. ``estimated`` are reasons why the figures are estimates.
+    out of memory first, the least reserved first. ``is_exact``: under the file's own settings every block
+    lies where the trace has it. ``estimated`` are reasons why the figures are estimates.
     """
 
     device: int
@@ -172,7 +161,7 @@ class SettingTrials:
     capacity_from: str
     scale: float
     tried: tuple[Tried, ...]
-    check: ModelCheck
+    is_exact: bool
     estimated: tuple[str, ...]
 
     def to_json(self) -> dict[str, object]:
@@ -186,22 +175,10 @@ class SettingTrials:
             "capacity_from": self.capacity_from,
             "batch_scale": self.scale,
             "recorded": asdict(self.recorded),
-            "model_is_exact": self.check.is_exact,
+            "model_is_exact": self.is_exact,
             "estimated": list(self.estimated),
             "tried": [tried.to_json() for tried in self.tried],
         }
-
-
-@dataclass(frozen=True, slots=True)
-class NotModelled:
-    """A device whose allocator is another: pinned host memory."""
-
-    device: int
-    unknown: str = "pinned host memory has an allocator of its own, which is not modelled"
-
-    def to_json(self) -> dict[str, object]:
-        """Return JSON-ready values."""
-        return {"device": self.device, "kind": device_kind(self.device), "unknown": self.unknown}
 
 
 def read_setting(text: str) -> str:
@@ -225,26 +202,29 @@ def read_setting(text: str) -> str:
 
 
 def try_settings(
-    analysis: DeviceAnalysis,
-    request: Request,
-    *,
-    scaled: ScaledSizes | None = None,
-    progress: Progress | None = None,
+    analysis: DeviceAnalysis, request: Request, *, scale: float = 1.0, progress: Progress | None = None
 ) -> SettingTrials:
-    """Replay one device under its own settings and under each of the others.
+    """Replay one device under its own settings and under each of the others, at ``scale`` times the batch.
 
-    ``scaled`` replaces what the allocations requested. Raises InputError where a card is requested and what
-    lies outside of torch is not known, or where a setting contradicts the file's own.
+    Raises InputError where a setting contradicts the file's own.
     """
     device, replayed = analysis.device, analysis.replay
+    n_events = len(device.events)
     first, after = _window(analysis, request)
     calls = find_calls(analysis.snapshot, device, replayed, first_event=first).until(after)
-    check = check_model(calls, device, replayed.allocations.addr, first=first, after=after, progress=progress)
+    difference = find_difference(
+        calls,
+        device,
+        replayed.allocations.addr,
+        first=first,
+        to_end=after == n_events,
+        progress=progress,
+    )
     capacity, capacity_from = _capacity(analysis, calls, request)
-    if scaled is not None:
-        calls = scaled_calls(calls, scaled)
+    if scale != 1:
+        calls = calls.resized(scaled_requests(analysis, scale), scale)
     request = replace(request, capacity=capacity)
-    outcomes = _try_all(calls, request, is_placed_anew=scaled is not None, progress=progress)
+    outcomes = _try_all(calls, request, is_placed_anew=scale != 1, progress=progress)
     lines = ProjectLines(analysis.snapshot.stacks, analysis.project)
     return SettingTrials(
         device=device.device,
@@ -253,12 +233,16 @@ def try_settings(
         capacity=capacity,
         capacity_from=capacity_from,
         tried=tuple(Tried(name, found, _line_of(found.ran_out, analysis, lines)) for name, found in outcomes),
-        check=check,
-        scale=1.0 if scaled is None else scaled.scale,
+        is_exact=not difference,
+        scale=scale,
         estimated=(
-            *([] if scaled is None else [f"batch × {scaled.scale:g}: {scaled.how}"]),
-            *_left_out(first, after, len(device.events)),
-            *_reasons(check, analysis.history, [outcome for _, outcome in outcomes]),
+            *([] if scale == 1 else [f"batch × {scale:g}: {GROWS_WITH_BATCH}"]),
+            *(
+                []
+                if after - first == n_events
+                else [f"only events {first} to {after - 1} of {n_events} are replayed"]
+            ),
+            *_reasons(difference, analysis.history, [outcome for _, outcome in outcomes]),
         ),
     )
 
@@ -269,18 +253,13 @@ def _window(analysis: DeviceAnalysis, request: Request) -> tuple[int, int]:
     Where a request failed, its capacity is what is tried: the events end with that request.
     """
     n_events = len(analysis.device.events)
-    if not request.is_search or request.is_thorough or n_events <= MOST_EVENTS_OF_SEARCH:
+    if not request.is_search or n_events <= MOST_EVENTS_OF_SEARCH:
         return 0, n_events
     failed = np.flatnonzero(analysis.device.events.action == Action.OOM)
     last = int(failed[0]) if len(failed) else analysis.replay.reserved.peak_event + MOST_EVENTS_OF_SEARCH // 4
     after = min(last + 1, n_events)
     first = max(after - MOST_EVENTS_OF_SEARCH, 0)
     return first, first + MOST_EVENTS_OF_SEARCH
-
-
-def _left_out(first: int, after: int, n_events: int) -> Iterator[str]:
-    if after - first < n_events:
-        yield f"only events {first} to {after - 1} of {n_events} are replayed: --thorough replays all"
 
 
 def _line_of(
@@ -307,15 +286,6 @@ def _trial(calls: AllocatorCalls, settings: AllocatorSettings, request: Request)
     if device_bytes is None and request.capacity is not None and 0 < fraction == calls.own.memory_fraction:
         device_bytes = math.ceil(min(request.capacity / fraction, MOST_BYTES))
     return Trial(settings, request.capacity, device_bytes)
-
-
-def scaled_calls(calls: AllocatorCalls, scaled: ScaledSizes) -> AllocatorCalls:
-    """Return the same calls for other sizes; a request that failed is taken to grow with the batch."""
-    events = calls.events
-    is_failed = events.action == Action.OOM
-    grown = np.minimum(events.size * scaled.scale, MOST_BYTES).astype(np.int64)
-    size = np.where(is_failed, grown - grown % -MIN_BLOCK_BYTES, events.size)
-    return replace(calls, requested_bytes=scaled.requested_bytes, events=replace(events, size=size))
 
 
 def _try_all(
@@ -367,7 +337,7 @@ def _differs(settings: AllocatorSettings, own: AllocatorSettings) -> bool:
 def _capacity(analysis: DeviceAnalysis, calls: AllocatorCalls, request: Request) -> tuple[int | None, str]:
     """Find the memory that torch can have, and where that figure is from."""
     if request.card_bytes is not None:
-        outside, how = _outside(analysis) if request.outside_bytes is None else (request.outside_bytes, "")
+        outside, how = _outside(analysis)
         left = max(request.card_bytes - outside, 0)
         card = f"{format_bytes(request.card_bytes)} less {format_bytes(outside)} outside PyTorch"
         return left, f"{card}{how}"
@@ -387,7 +357,7 @@ def _outside(analysis: DeviceAnalysis) -> tuple[int, str]:
         found = device_memory(analysis, len(analysis.device.events) - 1).outside_bytes
         if found is not None:
             return found, ", as when a request failed"
-    return _USUAL_OUTSIDE_BYTES, " (estimated; give it with --outside)"
+    return _USUAL_OUTSIDE_BYTES, " (estimated; --capacity is exact)"
 
 
 def _recorded(device: DeviceSnapshot, replayed: Replay) -> RecordedFigures:
@@ -403,11 +373,10 @@ def _recorded(device: DeviceSnapshot, replayed: Replay) -> RecordedFigures:
     )
 
 
-def _reasons(check: ModelCheck, history: History, outcomes: Sequence[Outcome]) -> Iterator[str]:
+def _reasons(difference: str, history: History, outcomes: Sequence[Outcome]) -> Iterator[str]:
     """Why figures are estimates, each reason once."""
-    if not check.is_exact:
-        where = f"from event {check.event} on" if check.event >= 0 else "at the end"
-        yield f"under the file's own settings the model differs from the file {where}: {check.reason}"
+    if difference:
+        yield f"under the file's own settings the model differs from the file {difference}"
     if history.verdict is Verdict.TRUNCATED:
         yield "the oldest events are lost, and with them what they did to fragmentation"
     yield from dict.fromkeys(reason for outcome in outcomes for reason in outcome.assumptions)

@@ -60,11 +60,6 @@ class MemoryState:
     largest_free_bytes: int
     n_free_blocks: int
 
-    @property
-    def free_bytes(self) -> int:
-        """Reserved and not in use."""
-        return self.reserved_bytes - self.active_bytes
-
 
 @dataclass(frozen=True, slots=True)
 class FailedRequest:
@@ -93,14 +88,13 @@ class FailedRequest:
 class Outcome:
     """The outcome of a trial.
 
-    ``ran_out`` is the first request that failed; one that failed in the trace
-    too is in ``failed_again`` (events) and the replay goes on as the trace does, after another it ends.
+    ``ran_out`` is the first request that failed; one that failed in the trace too is in ``failed_again``
+    (events) and the replay goes on as the trace does, after another it ends.
     ``served`` are events of requests that failed in the trace and now do not. ``is_placed_anew``: the blocks
     of before the trace were allocated anew, and do not lie where they lay.
     """
 
     trial: Trial
-    start_reserved: int
     peak_reserved: int
     peak_reserved_event: int
     peak_allocated: int
@@ -113,11 +107,6 @@ class Outcome:
     end: MemoryState
     is_placed_anew: bool
     assumptions: tuple[str, ...]
-
-    @property
-    def fragmentation(self) -> float:
-        """The share of the reserved peak that lies above the allocated peak: never in use at once."""
-        return 1 - self.peak_allocated / self.peak_reserved if self.peak_reserved else 0.0
 
 
 def try_out(calls: AllocatorCalls, trial: Trial, *, progress: Progress | None = None) -> Outcome:
@@ -179,7 +168,6 @@ class _Run:
         self.rounded: list[int] = rounded.tolist()
         self.blocks: list[Block | None] = [None] * len(self.rounded)
         self.peak_event = -1
-        self.start_reserved = 0
         self.ran_out: FailedRequest | None = None
         self.failed_again: list[int] = []
         self.served: list[int] = []
@@ -190,14 +178,11 @@ class _Run:
         layout, reserved = self.calls.start, sum(s.size for s in self.calls.start.segments)
         fits = all(most is None or reserved <= most for most in (self.trial.capacity, self.trial.limit))
         is_alike = places_alike(self.trial.settings, self.calls.own)
-        if fits and is_alike and not self.trial.is_placed_anew:
-            for addr, block in self.allocator.adopt_layout(layout.segments).items():
-                self.blocks[layout.rows[addr]] = block
-        else:
-            self.is_placed_anew = True
-            if not self._place_anew():
-                return False
-        self.start_reserved = self.allocator.reserved_bytes
+        self.is_placed_anew = self.trial.is_placed_anew or not (fits and is_alike)
+        if self.is_placed_anew:
+            return self._place_anew()
+        for addr, block in self.allocator.adopt_layout(layout.segments).items():
+            self.blocks[layout.rows[addr]] = block
         return True
 
     def _place_anew(self) -> bool:
@@ -287,10 +272,8 @@ class _Run:
         if self.trial.capacity is None and self.trial.limit is None:
             self.served.append(event)
             return
-        events = self.calls.events
-        size, stream = int(events.size[event]), int(events.stream[event])
-        pool_id = self.calls.pools[self._pool_of_event(event)]
-        pool = self._pool(pool_id, size)
+        size, stream = int(self.calls.events.size[event]), int(self.calls.events.stream[event])
+        pool = self._pool(self.calls.pool_of_event(event), size)
         try:
             block = self.allocator.take(pool, stream, size, size)
         except ModelOutOfMemory as error:
@@ -299,11 +282,6 @@ class _Run:
             return
         self.served.append(event)
         self.allocator.give_back(block)
-
-    def _pool_of_event(self, event: int) -> int:
-        column = self.calls.events.pool_id
-        found = int(column[event]) if column is not None else -1
-        return found if found >= 0 else self.calls.default_pool
 
     def _pool(self, pool_id: tuple[int, int], size: int) -> BlockPool:
         return self.allocator.pool(pool_id, is_small=size <= SMALL_REQUEST_BYTES)
@@ -355,7 +333,6 @@ class _Run:
         ledger = self.allocator.ledger
         return Outcome(
             trial=self.trial,
-            start_reserved=self.start_reserved,
             peak_reserved=ledger.max_reserved_bytes,
             peak_reserved_event=self.peak_event,
             peak_allocated=ledger.max_allocated_bytes,

@@ -38,7 +38,7 @@ def oom_lines(found: OutOfMemory, remedies: Remedies | None) -> Iterator[str]:
             f"returns {returnable}"
         )
     if found.n_failed > 1:
-        yield f"  {counted(found.n_failed, 'failed allocation')} in the file: --number N explains another"
+        yield f"  {counted(found.n_failed, 'failed allocation')} in the file: this is the first"
     yield from history_lines(found.state.history_verdict)
 
 
@@ -52,7 +52,7 @@ def verdict_lines(verdict: OomVerdict) -> Iterator[str]:
 def _heading(found: OutOfMemory) -> str:
     if found.verdict is None:
         return "no failed allocation in the file: this is the memory at the dump"
-    which = f"failed allocation {found.number} of {found.n_failed}"
+    which = f"failed allocation 1 of {found.n_failed}"
     return f"out of memory: {found.verdict.cause} ({which}, event {found.state.event})"
 
 

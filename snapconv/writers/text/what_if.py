@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from snapconv.answers.what_if.setting_trials import NotModelled, SettingTrials, Tried
+from snapconv.answers.what_if.setting_trials import SettingTrials, Tried
 from snapconv.units import counted, device_name, format_bytes, format_share
 from snapconv.writers.text.size_rows import where
 
@@ -12,14 +12,11 @@ _MOST_NAME = 80 - sum(_COLUMNS) - 4
 _INDENT = 6
 
 
-def what_if_lines(trials: SettingTrials | NotModelled) -> Iterator[str]:
+def what_if_lines(trials: SettingTrials) -> Iterator[str]:
     """Show the trials of one device."""
-    name = device_name(trials.device)
-    if isinstance(trials, NotModelled):
-        yield f"{name}  {trials.unknown}"
-        return
     batch = "" if trials.scale == 1 else f", batch × {trials.scale:g}"
-    yield f"{name}  {counted(trials.n_events, 'event')} replayed{batch}, {_capacity(trials)}"
+    events = counted(trials.n_events, "event")
+    yield f"{device_name(trials.device)}  {events} replayed{batch}, {_capacity(trials)}"
     yield _columns("reserved", "allocated", "unused", "cudaMalloc")
     recorded = trials.recorded
     failed = f", {counted(recorded.n_ooms, 'failed request')}" if recorded.n_ooms else ""
@@ -32,7 +29,7 @@ def what_if_lines(trials: SettingTrials | NotModelled) -> Iterator[str]:
     for same in _with_equal_ends(trials.tried):
         yield from _trial_lines(same[0], [tried.name for tried in same])
     yield "  reserved and allocated: peaks; unused: (reserved - allocated) / reserved"
-    if trials.check.is_exact:
+    if trials.is_exact:
         yield "  check passed: replaying the recorded settings reproduces the file exactly"
     for reason in trials.estimated:
         yield f"  estimated: {reason}"

@@ -211,7 +211,7 @@ def test_a_goal_asks_for_the_largest_batch_that_reaches_it(advice_on):
     assert advice_on(loop).findings == ()
     (trade,) = advice_on(loop, goal_bytes=33 * MIB).findings
     assert (trade.kind, trade.peak.n_bytes) == ("batch", 32 * MIB)
-    assert "0.8 of it is small enough" in trade.what
+    assert trade.what == "batch or sequence × 0.8."
 
 
 def test_check_fails_where_a_change_brings_a_fault(tmp_path, capsys):

@@ -122,7 +122,6 @@ def test_torchs_own_message_is_explained_from_a_log_and_from_a_pipe(tmp_path, sn
         (["oom", "--message", "LOG"], 3, "pipe it into `snapconv oom --message -`"),
         (["oom", "--message", "FILE"], 3, "no out-of-memory message"),
         (["oom", "FILE", "--device-total", "80"], 2, "such as 24GiB"),
-        (["oom", "FILE", "--number", "2"], 3, "no failed allocation 2; it has 1 failed allocation"),
     ],
 )
 def test_a_wrong_question_has_an_error_that_helps(arguments, code, words, tmp_path, snapconv):

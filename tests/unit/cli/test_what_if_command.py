@@ -48,13 +48,8 @@ def test_json_has_what_the_table_has(snapconv):
 
 def test_a_card_has_less_for_torch_than_its_size(snapconv):
     path = FIXTURES / "training_step.pickle"
-    _, out, _ = snapconv("what-if", path, "--card", "2GiB", "--outside", "512MiB", "--json")
-    assert json.loads(out)["devices"][0]["capacity_bytes"] == 3 << 29
-
-
-def test_what_lies_outside_of_torch_is_marked_where_it_is_estimated(snapconv):
-    _, out, _ = snapconv("what-if", FIXTURES / "out_of_memory.pickle", "--card", "2GiB")
-    assert "with 1.00 GiB, 2.00 GiB less 1.00 GiB outside PyTorch (estimated; give it with --outside)" in out
+    _, out, _ = snapconv("what-if", path, "--card", "2GiB")
+    assert "with 1.00 GiB, 2.00 GiB less 1.00 GiB outside PyTorch (estimated; --capacity is exact)" in out
 
 
 def test_settings_that_fail_at_the_same_request_share_one_reason(snapconv):
@@ -71,10 +66,6 @@ def test_settings_that_fail_at_the_same_request_share_one_reason(snapconv):
         (("--capacity", "1GiB", "--card", "2GiB"), "not both"),
         (("--batch-scale", "0"), "expected more than 0"),
         (("--batch-scale", "nan"), "expected more than 0"),
-        (("--search", "--other-batch", "file"), "it needs --batch-scale"),
-        (("--batch-scale", "2", "--other-scale", "0.5"), "it needs --other-batch"),
-        (("--outside", "2GiB", "--search"), "it needs --card"),
-        (("--card", "2GiB", "--outside", "2GiB"), "leaves nothing of the card"),
     ],
 )
 def test_a_wrong_command_line_is_refused_before_the_file_is_read(options, message, snapconv):

@@ -126,13 +126,10 @@ def test_emptying_the_cache_and_freeing_earlier_are_tried_too(calls_of):
     found.malloc(50 * MIB)  # event 7
     plain = try_out(calls_of(found), Trial(AllocatorSettings()))
     assert plain.peak_reserved == 120 * MIB
-    emptied = try_out(calls_of(found, empty_cache_before=[6]), Trial(AllocatorSettings()))
-    assert emptied.peak_reserved == 90 * MIB
-    earlier = try_out(calls_of(found, freed_before={0: 2}), Trial(AllocatorSettings()))
-    assert earlier.peak_allocated == 90 * MIB
-    assert plain.peak_allocated == 90 * MIB
-    both = try_out(calls_of(found, freed_before={0: 2}, empty_cache_before=[2]), Trial(AllocatorSettings()))
-    assert both.peak_reserved == 90 * MIB
+    calls, earlier = calls_of(found), calls_of(found).freed_before([0], [2])
+    assert try_out(calls.emptied_before([6]), Trial(AllocatorSettings())).peak_reserved == 90 * MIB
+    assert try_out(earlier, Trial(AllocatorSettings())).peak_allocated == plain.peak_allocated == 90 * MIB
+    assert try_out(earlier.emptied_before([3]), Trial(AllocatorSettings())).peak_reserved == 90 * MIB
 
 
 def test_empty_cache_of_the_program_is_repeated(calls_of):

@@ -1,0 +1,549 @@
+"""Faults: memory that is kept for nothing, each found in the trace by one function.
+
+A previous output, loss, graph or batch that is in use while its replacement is made: ``out = model(batch)``
+in a loop keeps the previous ``out`` until the new one is there, since Python gives the name its new value
+last. Gradients that stay through forward. Graphs that no backward uses, of a forward without one and of
+earlier steps.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from snapconv.analysis import DeviceAnalysis
+from snapconv.answers.advice.changes import Change, freed_from
+from snapconv.answers.advice.evidence import Detected, Evidence, LineCalls
+from snapconv.classification.categories import Category
+from snapconv.columns import BoolColumn, Int64Column, distinct, grouped, has_code, run_starts, sums_by
+from snapconv.phases.trace_phases import Phase, Phases
+from snapconv.stacks.project_lines import SourceLine
+from snapconv.torch_knowledge.frame_roles import Role
+
+# Of the bytes of a burst: the rest may be temporaries of the call.
+_NEARLY = 0.9
+# More bursts than this are not looked at, nor more allocations of one.
+_MOST_BURSTS, _MOST_ROWS = 2000, 1 << 16
+_READ_BY_EVERYTHING = (Category.WEIGHT, Category.GRADIENT, Category.OPTIMIZER_STATE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Burst:
+    """Old allocations that one line freed together, and the first event of the call that replaced them.
+
+    ``path``: the Python frames down to that line. ``is_unfinished``: the moment is within that call, and the
+    line does not free the old allocations, as when memory runs out in it.
+    """
+
+    rows: Int64Column
+    call: int
+    path: tuple[int, ...]
+    is_graph: bool
+    is_unfinished: bool = False
+
+
+def previous_kept(evidence: Evidence) -> Iterator[Detected]:
+    """Find what lines keep until its replacement is made, at the moment and everywhere else in the trace."""
+    if not evidence.analysis.phases.free_sites_known:
+        return
+    finder = _Finder(evidence.analysis, evidence.calls)
+    found: dict[tuple[int, ...], list[_Burst]] = {}
+    finished = list(finder.finished(evidence))
+    for burst in (*finished, *finder.unfinished(evidence, finished)):
+        found.setdefault(burst.path, []).append(burst)
+    for bursts in found.values():
+        mine = np.concatenate([burst.rows for burst in bursts])
+        if not evidence.is_large(mine):
+            continue
+        every = [*finder.everywhere(bursts[0].path), *(burst for burst in bursts if burst.is_unfinished)]
+        change = freed_from(
+            evidence.analysis,
+            np.concatenate([burst.rows for burst in every]),
+            np.concatenate([np.full(len(burst.rows), burst.call) for burst in every]),
+        )
+        is_graph = any(burst.is_graph for burst in bursts)
+        where, thing = (
+            evidence.calls.line_of(bursts[0].path),
+            _thing(evidence.analysis, mine, is_graph=is_graph),
+        )
+        yield evidence.found(change, mine, where, is_certain=is_graph, thing=thing)
+
+
+def _thing(analysis: DeviceAnalysis, rows: Int64Column, *, is_graph: bool) -> str:
+    if is_graph:
+        return "output and the graph of its forward"
+    category = analysis.classification.category[rows]
+    names = {Category.INPUT: "batch", Category.KV_CACHE: "cache of keys and values"}
+    return names.get(Category(int(category[0])), "output") if len(set(category.tolist())) == 1 else "output"
+
+
+class _Finder:
+    """Bursts of frees on one device. A burst ends where something is allocated."""
+
+    def __init__(self, analysis: DeviceAnalysis, calls: LineCalls) -> None:
+        self.analysis, self.calls, self.table = analysis, calls, analysis.allocations
+        # A row's, once: there are thousands of bursts, and each looks at a few rows.
+        self.freed = freed = self.table.freed_event.astype(np.int64)
+        self.burst = np.where(freed >= 0, calls.n_allocs[np.maximum(freed, 0)], -1)
+        self._paths: dict[tuple[int, ...], int] = {}
+        self.path_id = self._path_ids()
+        # The allocs of each stack, in their order.
+        traced = np.flatnonzero(self.table.alloc_event >= 0)
+        order = traced[np.argsort(self.table.stack_id[traced], kind="stable")]
+        self._stack, self._alloc = self.table.stack_id[order], self.table.alloc_event[order].astype(np.int64)
+        self._row = order
+        self._n_events = len(analysis.device.events)
+        self._key = self._stack.astype(np.int64) * (self._n_events + 1) + self._alloc
+
+    def _path_ids(self) -> Int64Column:
+        """Return a number for the Python frames that freed each allocation; stacks differ in C++ too."""
+        known = self._paths
+        stacks, group = np.unique(self.table.free_stack_id, return_inverse=True)
+        ids = [known.setdefault(self.calls.path(stack), len(known)) for stack in stacks.tolist()]
+        return np.array(ids, np.int64)[group.reshape(-1)] if len(ids) else np.zeros(0, np.int64)
+
+    def bursts(self, rows: Int64Column) -> Iterator[Int64Column]:
+        """Group allocations by the burst and the line that freed them."""
+        for of_path in grouped(rows, self.path_id):
+            yield from grouped(of_path, self.burst)
+
+    def finished(self, evidence: Evidence) -> Iterator[_Burst]:
+        """Find bursts whose old allocations are in use at the moment, while their replacement is made."""
+        freed, moment = self.freed, evidence.moment.event
+        live = np.flatnonzero(evidence.live & (freed > moment) & (self.table.free_stack_id >= 0))
+        for rows in self.bursts(live):
+            if not evidence.is_large(rows):
+                continue
+            found = self.replaced(rows)
+            if found and found.call <= moment and (found.is_graph or self.is_never_read(found)):
+                yield found
+
+    def unfinished(self, evidence: Evidence, finished: Sequence[_Burst]) -> Iterator[_Burst]:
+        """Find other allocations that the call at the moment would have replaced, as its line did before.
+
+        Each is as the last one of its stack that was freed.
+        """
+        moment, stack = evidence.moment.event, -1
+        if moment >= 0:
+            stack = int(self.analysis.device.events.stack_id[moment])
+        is_open = evidence.live & (self.table.alloc_event >= 0)
+        for burst in finished:
+            is_open[burst.rows] = False
+        live = np.flatnonzero(is_open)
+        freed = self.freed[self._row]
+        done = self._row[(freed >= 0) & (freed <= moment)]
+        if stack < 0 or not len(done):
+            return
+        earlier = self._last_of_stack(done, live)
+        is_known = (earlier >= 0) & (self.table.stack_id[live] >= 0)
+        live, earlier = live[is_known], earlier[is_known]
+        for rows_of_burst in self.bursts(np.unique(earlier)):
+            rows = live[np.isin(earlier, rows_of_burst)]
+            if not evidence.is_large(rows):
+                continue
+            found = self.replaced(rows_of_burst)
+            if found is None or not self.calls.is_within(found.path)[stack]:
+                continue
+            call = self.calls.began(found.path, moment)
+            rows = live[np.isin(earlier, found.rows)]
+            rows = rows[self.table.alloc_event[rows] < call]
+            if len(rows) and (found.is_graph or self.is_never_read(found)):
+                yield _Burst(rows, call, found.path, found.is_graph, is_unfinished=True)
+
+    def _last_of_stack(self, done: Int64Column, rows: Int64Column) -> Int64Column:
+        """Return the last of allocations (in the order of stacks) with the stack of each row; -1: none."""
+        stacks = self.table.stack_id[done]
+        place = np.searchsorted(stacks, self.table.stack_id[rows], side="right") - 1
+        found = done[np.maximum(place, 0)]
+        return np.where(self.table.stack_id[found] == self.table.stack_id[rows], found, -1)
+
+    def everywhere(self, path: tuple[int, ...]) -> Iterator[_Burst]:
+        """Find what a line freed too late, in the whole trace."""
+        rows = np.flatnonzero((self.path_id == self._paths[path]) & (self.burst >= 0))
+        for number, of_burst in enumerate(grouped(rows, self.burst)):
+            if number == _MOST_BURSTS:
+                return
+            if found := self.replaced(of_burst):
+                yield found
+
+    def replaced(self, rows: Int64Column) -> _Burst | None:
+        """Find which allocations of a burst were replaced by the call that had just ended; None for none."""
+        free_stack, freed = int(self.table.free_stack_id[rows[0]]), int(self.freed[rows[0]])
+        path = self.calls.path(free_stack)
+        if not path or self._is_library_loop(free_stack):
+            return None
+        within = self.calls.is_within(path)
+        rows = rows[:_MOST_ROWS]
+        has_stack = self.table.stack_id[rows] >= 0
+        next_alloc = self._next_alloc(rows, self.table.alloc_event[rows].astype(np.int64))
+        is_old = within[self.table.stack_id[rows]] & (~has_stack | (next_alloc < freed))
+        rows = rows[is_old & (has_stack | (self.table.alloc_event[rows] < 0))]
+        if not len(rows):
+            return None
+        newest = int(self.table.alloc_event[rows].max())
+        call, is_graph = self.calls.began(path, freed), self._is_graph(rows)
+        if call <= newest:  # nothing but this line in the loop, or a temporary of the call itself
+            call = self.calls.alloc_after(newest)
+            if not is_graph and not self._is_after_another(rows, newest, call):
+                return None
+        is_made_anew = self._is_made_anew(rows, newest, call, freed)
+        n_bytes = self.table.block_bytes[rows]
+        if call >= freed or n_bytes[is_made_anew].sum() < _NEARLY * n_bytes.sum():
+            return None
+        return _Burst(rows, call, path, is_graph)
+
+    def _is_library_loop(self, free_stack: int) -> bool:
+        """Whether a line is not the program's own loop: it runs in the engine, or within a module."""
+        stack = np.array([free_stack], np.int32)
+        roles = self.analysis.roles
+        return bool(roles.of(Role.ENGINE, stack)[0] | roles.of(Role.MODULE_CALL, stack)[0])
+
+    def _is_after_another(self, rows: Int64Column, newest: int, call: int) -> bool:
+        """Whether the line freed an earlier one of the same stacks right after it had made these.
+
+        They were made by functions that the line calls: its own operations all have the same stack.
+        """
+        free_stack = int(self.table.free_stack_id[rows[0]])
+        depth = len(self.calls.path(free_stack))
+        stacks = np.unique(self.table.stack_id[rows])
+        if any(len(self.calls.path(stack)) <= depth for stack in stacks.tolist()):
+            return False
+        ranges = zip(*(np.searchsorted(self._stack, stacks, side) for side in ("left", "right")), strict=True)
+        same = np.concatenate([self._row[first:after] for first, after in ranges])
+        freed = self.freed[same]
+        is_earlier = (self.path_id[same] == self.path_id[rows[0]]) & (freed > newest) & (freed < call)
+        return bool(is_earlier.any())
+
+    def _next_alloc(self, rows: Int64Column, after: Int64Column) -> Int64Column:
+        """Return the next alloc of each allocation's stack after an event; the number of events for none."""
+        wanted = self.table.stack_id[rows].astype(np.int64) * (self._n_events + 1) + after
+        place = np.minimum(np.searchsorted(self._key, wanted, side="right"), len(self._key) - 1)
+        is_same = (self._stack[place] == self.table.stack_id[rows]) & (self._alloc[place] > after)
+        return np.where(is_same, self._alloc[place], self._n_events)
+
+    def _is_made_anew(self, rows: Int64Column, newest: int, call: int, freed: int) -> BoolColumn:
+        """Mark the allocations with a replacement: of the same stack, or without one of the same size."""
+        has_stack = self.table.stack_id[rows] >= 0
+        again = self._next_alloc(rows, np.full(len(rows), newest, np.int64)) < freed
+        if has_stack.all():
+            return again
+        first, after = np.searchsorted(self.calls.alloc_events, (call, freed))
+        sizes = self.analysis.device.events.size[self.calls.alloc_events[first:after]]
+        return np.where(has_stack, again, np.isin(self.table.requested_bytes[rows], sizes))
+
+    def _is_graph(self, rows: Int64Column) -> bool:
+        """Whether allocations are a graph: tensors of many lines of modules, or of before the trace."""
+        features = self.analysis.features
+        in_forward = features.in_forward[rows] | features.preexisting_in_forward[rows]
+        unknown = self.table.stack_id[rows] < 0
+        unknown |= np.append(self.analysis.roles.is_empty, True)[self.table.stack_id[rows]]
+        mine = rows[in_forward | unknown]
+        n_kinds = len(np.unique(self.table.stack_id[mine])) + len(
+            np.unique(self.table.requested_bytes[rows[unknown]])
+        )
+        return len(mine) >= _LEAST_ROWS and n_kinds >= _LEAST_STACKS
+
+    def is_never_read(self, burst: _Burst) -> bool:
+        """Whether the line's first call in the trace had no tensor of that size to read.
+
+        Its output has the same size each time: one that grows is read to make the next.
+        """
+        rows, table = burst.rows, self.table
+        if not (table.stack_id[rows] >= 0).all() or self._is_recorded_input(rows):
+            return False
+        places = np.searchsorted(self._stack, table.stack_id[rows])
+        first = int(self._alloc[places].min())
+        began = self.calls.began(burst.path, first)
+        live = np.flatnonzero(table.live_at(began - 1))
+        live = live[~np.isin(self.analysis.classification.category[live], _READ_BY_EVERYTHING)]
+        is_read = np.isin(table.requested_bytes[rows], table.requested_bytes[live])
+        next_alloc = self._next_alloc(rows, table.alloc_event[rows].astype(np.int64))
+        made = self._row_at(next_alloc)
+        is_same = table.requested_bytes[made] == table.requested_bytes[rows]
+        n_bytes = table.block_bytes[rows]
+        return bool(n_bytes[~is_read & is_same].sum() >= _NEARLY * n_bytes.sum())
+
+    def _row_at(self, alloc: Int64Column) -> Int64Column:
+        """Return the allocations that events made."""
+        n_before = int(np.searchsorted(self.table.alloc_event, 0))
+        return n_before + np.searchsorted(self.table.alloc_event[n_before:], alloc)
+
+    def _is_recorded_input(self, rows: Int64Column) -> bool:
+        recorded = self.analysis.recorded
+        return recorded is not None and bool(np.isin(rows, recorded.inputs).any())
+
+
+# Gradients times steps.
+_MOST_RANGES = 1 << 22
+
+
+def kept_gradients(evidence: Evidence) -> Iterator[Detected]:
+    """Find gradients in use at the moment, between a step and the next backward.
+
+    Between the two nothing adds to them: they are freed or zeroed before the backward. Where they stay, and
+    several backwards come before each step, they may be added up on purpose; nothing is found then.
+    """
+    analysis, moment = evidence.analysis, evidence.moment.event
+    table, phases = analysis.allocations, analysis.phases
+    idle = _idle_ranges(phases)
+    begun = idle[idle[:, 0] <= moment]
+    if not len(begun) or moment > phases.run_end[begun[-1, 1]]:
+        return
+    is_gradient = has_code(analysis.classification.category, Category.GRADIENT) & (table.alloc_event >= 0)
+    rows = np.flatnonzero(is_gradient)
+    mine = rows[evidence.live[rows] & (table.alloc_event[rows] < begun[-1, 0])]
+    if not evidence.is_large(mine) or len(rows) * len(idle) > _MOST_RANGES:
+        return
+    stays = (table.freed_event[mine] < 0) | (table.freed_event[mine] > begun[-1, 1])
+    if stays.any() and _has_several_backwards(phases):
+        return
+    yield evidence.found(
+        _without(evidence, rows, idle),
+        mine,
+        evidence.calls.lines.innermost(evidence.first_free_stack(mine)),
+        is_certain=not stays.any(),
+        when="not freed before backward" if stays.any() else "freed only after it",
+    )
+
+
+def _idle_ranges(phases: Phases) -> Int64Column:
+    """Return the ranges in which no gradient is read: from the end of a step up to the next backward.
+
+    A step that allocates nothing is known by the iteration that ends with it.
+    """
+    begins = run_starts(phases.phase)
+    kind = phases.phase[begins]
+    ends = phases.run_end[begins[has_code(kind, Phase.OPTIMIZER)]].astype(np.int64) + 1
+    if phases.has_steps:
+        ends = np.concatenate((ends, np.flatnonzero(np.diff(phases.iteration)) + 1))
+    ends = distinct(ends)
+    backwards = begins[has_code(kind, Phase.BACKWARD)]
+    before = np.concatenate(([-1], phases.run_end[backwards].astype(np.int64)))[:-1]
+    place = np.searchsorted(ends, backwards, side="right") - 1
+    last = np.append(ends, -1)[place]
+    ranges = np.stack((last, backwards), axis=1)
+    return np.asarray(ranges[(last > before) & (place >= 0)], np.int64)
+
+
+def _has_several_backwards(phases: Phases) -> bool:
+    """Whether any iteration has more than one backward."""
+    begins = run_starts(phases.phase)
+    backwards = begins[has_code(phases.phase[begins], Phase.BACKWARD)]
+    iterations = phases.iteration[backwards]
+    return len(np.unique(iterations)) < len(iterations)
+
+
+def _without(evidence: Evidence, rows: Int64Column, idle: Int64Column) -> Change:
+    """Return the change that frees gradients at the end of each step, until backward makes them anew.
+
+    It makes them in the order in which the first backward did.
+    """
+    table, phases = evidence.analysis.allocations, evidence.analysis.phases
+    alloc = table.alloc_event[rows].astype(np.int64)
+    freed = table.freed_event[rows].astype(np.int64)
+    freed = np.where(freed >= 0, freed, evidence.demand.n_events)
+    begins = run_starts(phases.phase)
+    of_run = np.searchsorted(begins, alloc, side="right") - 1
+    run_first, run_end = begins[of_run], phases.run_end[alloc].astype(np.int64)
+    place = (alloc - run_first) / np.maximum(run_end - run_first + 1, 1)
+    parts = []
+    for ends, backward in idle.tolist():
+        is_kept = (alloc < ends) & (freed > ends)
+        length = int(phases.run_end[backward]) - backward + 1
+        again = backward + (place[is_kept] * length).astype(np.int64)
+        mine = rows[is_kept]
+        last = np.where(freed[is_kept] <= backward, freed[is_kept], again)
+        parts.append(np.stack((mine, np.full(len(mine), ends), last, table.block_bytes[mine])))
+    return Change(*np.concatenate(parts, axis=1))
+
+
+# A graph has tensors of many lines of modules.
+_LEAST_STACKS, _LEAST_ROWS = 5, 8
+# Of the bytes that a forward leaves.
+_NEARLY = 0.9
+# Allocations of forwards that are followed through their functions.
+_MOST_ALLOCS = 200_000
+# Forwards whose graphs are in use together: two may be one forward and its replacement.
+_LEAST_GRAPHS = 3
+
+
+def unused_graphs(evidence: Evidence) -> Iterator[Detected]:
+    """Find forwards whose activations were kept for a backward, and freed without one."""
+    analysis, table = evidence.analysis, evidence.analysis.allocations
+    unused, features = _never_used(analysis), analysis.features
+    freed = np.flatnonzero(unused & (table.freed_event >= 0))
+    n_allocs = evidence.calls.n_allocs[np.maximum(table.freed_event, 0)]
+    thrown = [rows for rows in grouped(freed, n_allocs) if _is_whole_graph(analysis, rows)]
+    if not thrown:
+        return
+    stacks = np.unique(table.stack_id[np.concatenate(thrown)])
+    last = np.flatnonzero(unused & (table.freed_event < 0) & np.isin(table.stack_id, stacks))
+    thrown += [last] if _is_whole_graph(analysis, last) else []
+    rows = np.concatenate(thrown)
+    # A cache of keys and values stays without a graph too.
+    rows = rows[~(features.made_through(Role.CACHE) | features.made_through(Role.CACHE_UPDATE))[rows]]
+    mine = rows[evidence.live[rows]]
+    if evidence.is_large(mine):
+        change = freed_from(analysis, rows, _Scopes(evidence).deaths(rows))
+        yield evidence.found(change, mine, _caller(evidence, mine), is_certain=True)
+
+
+def kept_graphs(evidence: Evidence) -> Iterator[Detected]:
+    """Find graphs of several earlier forwards, in use together, that no backward has used."""
+    analysis, table = evidence.analysis, evidence.analysis.allocations
+    rows = np.flatnonzero(_never_used(analysis) & (table.alloc_event >= 0))
+    for of_call, begins in _by_forward(evidence, rows):
+        number = np.searchsorted(begins, table.alloc_event[of_call], side="right") - 1
+        live = evidence.live[of_call]
+        graphs = grouped(of_call[live], _spread(number, of_call, len(table)))
+        graphs = [part for part in graphs if _is_graph(analysis, part)]
+        if len(graphs) < _LEAST_GRAPHS:
+            continue
+        after = np.append(begins, len(analysis.device.events))[number + 1]
+        mine = np.concatenate(graphs[:-1])
+        if evidence.is_large(mine):
+            yield evidence.found(
+                freed_from(analysis, of_call, after),
+                mine,
+                _caller(evidence, mine),
+                is_certain=bool((table.freed_event[mine] >= 0).all()),
+                number=len(graphs),
+            )
+
+
+def _spread(number: Int64Column, rows: Int64Column, n_rows: int) -> Int64Column:
+    """Return numbers of some rows as a column of all."""
+    column = np.full(n_rows, -1, np.int64)
+    column[rows] = number
+    return column
+
+
+def _never_used(analysis: DeviceAnalysis) -> BoolColumn:
+    """Mark what a forward made and the program itself freed, or nobody, with no backward in between.
+
+    Where memory ran out meanwhile, the exception may have kept it from its backward.
+    """
+    features, table = analysis.features, analysis.allocations
+    found = (features.in_forward | features.preexisting_in_forward) & ~features.is_freed_by_engine
+    found &= features.next_backward >= features.end
+    if not analysis.phases.free_sites_known:
+        return np.zeros_like(found)
+    failed = analysis.phases.oom_events
+    ends = np.where(table.freed_event >= 0, table.freed_event, len(analysis.device.events))
+    found &= np.searchsorted(failed, table.alloc_event) == np.searchsorted(failed, ends)
+    # What is freed within a module's call is no graph.
+    return np.asarray(found & ~features.freed_through(Role.MODULE_CALL))
+
+
+def _is_graph(analysis: DeviceAnalysis, rows: Int64Column) -> bool:
+    stacks = analysis.allocations.stack_id[rows]
+    return len(rows) >= _LEAST_ROWS and len(np.unique(stacks)) >= _LEAST_STACKS
+
+
+def _is_whole_graph(analysis: DeviceAnalysis, rows: Int64Column) -> bool:
+    """Whether allocations are nearly all that their forward left: copies of autocast are no graph."""
+    if not _is_graph(analysis, rows):
+        return False
+    table = analysis.allocations
+    alloc, freed = table.alloc_event, table.freed_event
+    end = int(freed[rows].min())
+    first, after = np.searchsorted(alloc, alloc[rows].min()), np.searchsorted(alloc, alloc[rows].max() + 1)
+    made = np.arange(first, after)  # rows are in the order of their allocs
+    is_left = analysis.features.in_forward[made] & ((freed[made] < 0) | ((freed[made] >= end) & (end >= 0)))
+    n_bytes = table.block_bytes
+    return bool(n_bytes[rows].sum() >= _NEARLY * n_bytes[made[is_left]].sum())
+
+
+def _root(evidence: Evidence, stack: int) -> tuple[int, ...]:
+    """Return the Python frames down to the line that calls the outermost module."""
+    path = evidence.calls.path(stack)
+    is_call = evidence.calls.is_module_call
+    place = next((place for place, frame in enumerate(path) if is_call(frame)), 0)
+    return path[:place]
+
+
+def _caller(evidence: Evidence, rows: Int64Column) -> SourceLine | None:
+    stacks = evidence.analysis.allocations.stack_id[rows]
+    known = stacks[stacks >= 0]
+    return evidence.calls.line_of(_root(evidence, int(known[0]))) if len(known) else None
+
+
+def _by_forward(evidence: Evidence, rows: Int64Column) -> Iterator[tuple[Int64Column, Int64Column]]:
+    """Group allocations by the line that calls the model, each with the events at which its calls began."""
+    table = evidence.analysis.allocations
+    stacks, group = np.unique(table.stack_id[rows], return_inverse=True)
+    roots: dict[tuple[int, ...], int] = {}
+    root_of = np.array(
+        [roots.setdefault(_root(evidence, one), len(roots)) for one in stacks.tolist()], np.int64
+    )
+    number_of = root_of[group.reshape(-1)]
+    live = sums_by(number_of, table.block_bytes[rows] * evidence.live[rows], len(roots))
+    largest = max((number for root, number in roots.items() if root), key=lambda one: live[one], default=-1)
+    if () in roots:  # losses that are no modules go with the model
+        number_of = np.where(number_of == roots[()], largest, number_of)
+    for root, number in roots.items():
+        if root and evidence.is_worth(int(live[number])):
+            yield rows[number_of == number], evidence.calls.begins(root)
+
+
+class _Scopes:
+    """The functions in which a forward's tensors are local: without a graph they end with them.
+
+    Estimated from stacks: a tensor ends when its function makes the next one at the same line or two others,
+    or when the function returns another one; what it returns goes on in its caller.
+    """
+
+    def __init__(self, evidence: Evidence) -> None:
+        self.evidence, self.table = evidence, evidence.analysis.allocations
+        frames = evidence.analysis.snapshot.stacks.frames
+        self.function = [*zip(frames.filenames, frames.names, strict=True)]
+        self.path: tuple[int, ...] = ()
+        self.values: dict[int, list[list[int]]] = {}  # by depth: row, frame, how many came after it
+        self.dies: dict[int, int] = {}
+
+    def deaths(self, rows: Int64Column) -> Int64Column:
+        """Return the event from which each allocation would be free; -1 for those of before the trace."""
+        table = self.table
+        first = int(table.alloc_event[rows].min())
+        in_forward = self.evidence.analysis.features.in_forward & (table.alloc_event >= max(first, 0))
+        last = int(table.alloc_event[rows].max())
+        made = np.flatnonzero(in_forward & (table.alloc_event <= last))[:_MOST_ALLOCS]
+        paths = [self.evidence.calls.path(stack) for stack in table.stack_id[made].tolist()]
+        for row, event, path in zip(made.tolist(), table.alloc_event[made].tolist(), paths, strict=True):
+            self._add(row, event, path)
+        return np.array([self.dies.get(row, self._default(row)) for row in rows.tolist()], np.int64)
+
+    def _default(self, row: int) -> int:
+        return -1 if self.table.alloc_event[row] < 0 else len(self.evidence.analysis.device.events)
+
+    def _add(self, row: int, event: int, path: tuple[int, ...]) -> None:
+        common = 0
+        for mine, other in zip(self.path, path, strict=False):
+            if mine != other:
+                break
+            common += 1
+        is_same = len(self.path) > common < len(path) and (
+            self.function[self.path[common]] == self.function[path[common]]
+        )
+        for depth in range(len(self.path) - 1, common - 1 + is_same, -1):
+            self._close(depth, event)
+        self.path = path
+        self._put(len(path) - 1, row, path[-1] if path else -1, event)
+
+    def _close(self, depth: int, event: int) -> None:
+        """End a function: its last tensor goes on in the caller."""
+        values = self.values.pop(depth, [])
+        for row, _, _ in values[:-1]:
+            self.dies[row] = event
+        if values and depth:
+            self._put(depth - 1, values[-1][0], self.path[depth - 1], event)
+
+    def _put(self, depth: int, row: int, frame: int, event: int) -> None:
+        kept = []
+        for value in self.values.get(depth, ()):
+            value[2] += 1
+            if value[1] == frame or value[2] >= 2:
+                self.dies[value[0]] = event
+            else:
+                kept.append(value)
+        self.values[depth] = [*kept, [row, frame, 0]]
