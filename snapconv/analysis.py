@@ -411,8 +411,8 @@ def _has_names(recorded: RecordedMatches | None, device: DeviceSnapshot) -> bool
     if recorded is None:
         return False
     parameters, earlier = recorded.metadata.parameters, recorded.metadata.earlier
-    is_here = parameters.memory.device == device.device
-    moved = np.flatnonzero((earlier.memory.device == device.device) & (earlier.parameter >= 0))
+    is_here = parameters.device == device.device
+    moved = np.flatnonzero((earlier.device == device.device) & (earlier.parameter >= 0))
     is_here[earlier.parameter[moved]] = True  # it was here first, perhaps also at the peak
     return bool((is_here & ~parameters.is_buffer).any())
 

@@ -196,6 +196,6 @@ def _recorded_tensors(recorded: RecordedMatches) -> Iterator[tuple[int, str | No
     gradients = metadata.gradients.parameter.tolist()
     for row, parameter in zip(recorded.gradients.tolist(), gradients, strict=True):
         yield row, owner(parameter), _GRADIENT
-    of_states = (recorded.states.tolist(), states.parameter.tolist(), states.states)
+    of_states = (recorded.states.tolist(), states.parameter.tolist(), states.names)
     for row, parameter, state in zip(*of_states, strict=True):
         yield row, owner(parameter), state

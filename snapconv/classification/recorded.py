@@ -119,7 +119,7 @@ def _copies_of(category: Category) -> Condition:
         if recorded is None:
             return found
         is_original = decided.has(category)
-        order = np.argsort(recorded.metadata.copies.memory.recorded_us, kind="stable")
+        order = np.argsort(recorded.metadata.copies.recorded_us, kind="stable")
         for original, copy in np.column_stack((recorded.originals, recorded.copies))[order].tolist():
             if original >= 0 and copy >= 0:
                 found[copy] |= bool(is_original[original] or found[original])
@@ -163,7 +163,7 @@ def zeros_for_parameters(decided: Decided) -> BoolColumn:
     if features.recorded is None:
         return found
     parameters = features.recorded.metadata.parameters
-    of_model = Counter(parameters.memory.n_bytes[~parameters.is_buffer].tolist())
+    of_model = Counter(parameters.n_bytes[~parameters.is_buffer].tolist())
     wanted = of_model, Counter({2 * size: n for size, n in of_model.items()})
     kept = features.outside & features.is_live_at_dump & decided.is_open & features.made_through(Role.ZEROS)
     for made in grouped(np.flatnonzero(kept), features.allocations.stack_id):

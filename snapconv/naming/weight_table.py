@@ -169,7 +169,7 @@ def recorded_weights(
     row = np.full(len(chosen), -1, np.int64)
     n_bytes = np.zeros(len(chosen), np.int64)
     row[has_gradient] = recorded.gradients[at[has_gradient]]
-    n_bytes[has_gradient] = gradients.memory.n_bytes[at[has_gradient]]
+    n_bytes[has_gradient] = gradients.n_bytes[at[has_gradient]]
     table = WeightTable(
         row=places.row[chosen],
         gradient_row=row,
@@ -191,13 +191,13 @@ def _places_at(
     is the first that was recorded afterwards, or else the last that was recorded before. One whose memory is
     nowhere in the trace counts if it was the first place recorded afterwards.
     """
-    parameters, earlier = recorded.metadata.parameters.memory, recorded.metadata.earlier
+    parameters, earlier = recorded.metadata.parameters, recorded.metadata.earlier
     moved = np.flatnonzero(earlier.parameter >= 0)
     owner = np.concatenate((earlier.parameter[moved], np.arange(len(parameters))))
     found = np.concatenate((recorded.earlier[moved], recorded.parameters))
-    n_bytes = np.concatenate((earlier.memory.n_bytes[moved], parameters.n_bytes))
-    recorded_us = np.concatenate((earlier.memory.recorded_us[moved], parameters.recorded_us))
-    is_mine = np.concatenate((earlier.memory.device[moved], parameters.device)) == device.device
+    n_bytes = np.concatenate((earlier.n_bytes[moved], parameters.n_bytes))
+    recorded_us = np.concatenate((earlier.recorded_us[moved], parameters.recorded_us))
+    is_mine = np.concatenate((earlier.device[moved], parameters.device)) == device.device
     times = device.events.time_us
     moment = int(times[event]) if times is not None and event >= 0 else np.iinfo(np.int64).min
     is_after = recorded_us >= moment
@@ -229,10 +229,10 @@ def _gradient_records(
     """Return the record of each parameter's gradient: the iteration's last one, or else the last of all."""
     gradients = recorded.metadata.gradients
     chosen = np.full(n_parameters, -1, np.int64)
-    is_mine = (gradients.memory.device == device) & (gradients.parameter >= 0)
+    is_mine = (gradients.device == device) & (gradients.parameter >= 0)
     records = np.flatnonzero(is_mine)
     is_wanted = gradients.iteration[records] == iteration
-    records = records[np.lexsort((gradients.memory.recorded_us[records], is_wanted))]
+    records = records[np.lexsort((gradients.recorded_us[records], is_wanted))]
     # Later entries overwrite earlier ones: NumPy assigns in order.
     chosen[gradients.parameter[records]] = records
     return chosen

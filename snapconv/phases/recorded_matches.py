@@ -5,15 +5,14 @@ allocation is the one that was live then and whose block contains the address. R
 AllocationTable out.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from snapconv.columns import Int8Column, Int32Column, Int64Column, read_only
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.snapshot.event_table import EventTable
-from snapconv.snapshot.recorded.metadata import Metadata, PhaseTable, RecordedPhase
-from snapconv.snapshot.recorded.metadata_rows import RecordedMemory
+from snapconv.snapshot.recorded.metadata import Metadata, PhaseTable, RecordedPhase, RecordedTensors
 
 # Addresses inside a block are looked for one by one: torch's storages begin where their blocks begin.
 _MAX_INSIDE = 1000
@@ -41,17 +40,18 @@ def match_recorded(
 ) -> RecordedMatches:
     """Find the allocations of what was recorded on one device."""
     index = _Index(events, allocations)
+    originals = replace(metadata.copies, addr=metadata.copies.original_addr)
     found = RecordedMatches(
         metadata=metadata,
-        parameters=index.find(metadata.parameters.memory, device),
-        earlier=index.find(metadata.earlier.memory, device),
-        gradients=index.find(metadata.gradients.memory, device),
-        states=index.find(metadata.states.memory, device),
-        inputs=index.find(metadata.inputs.memory, device),
-        saved=index.find(metadata.saved.memory, device),
-        copies=index.find(metadata.copies.memory, device),
-        originals=index.find(metadata.copies.originals, device),
-        attributes=index.find(metadata.attributes.memory, device),
+        parameters=index.find(metadata.parameters, device),
+        earlier=index.find(metadata.earlier, device),
+        gradients=index.find(metadata.gradients, device),
+        states=index.find(metadata.states, device),
+        inputs=index.find(metadata.inputs, device),
+        saved=index.find(metadata.saved, device),
+        copies=index.find(metadata.copies, device),
+        originals=index.find(originals, device),
+        attributes=index.find(metadata.attributes, device),
     )
     return read_only(found)
 
@@ -71,7 +71,7 @@ class _Index:
         freed_event = allocations.freed_event
         self._freed_event = np.where(freed_event >= 0, freed_event, _NEVER)
 
-    def find(self, recorded: RecordedMemory, device: int) -> Int64Column:
+    def find(self, recorded: RecordedTensors, device: int) -> Int64Column:
         """Return the row of each record's allocation."""
         found = np.full(len(recorded), -1, np.int64)
         mine = np.flatnonzero(recorded.device == device)

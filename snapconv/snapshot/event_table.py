@@ -5,7 +5,6 @@ with the values, ids and refusals of TraceReader; a refusal may lack its place, 
 TraceReader, which finds it again, with its path.
 """
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
@@ -24,27 +23,21 @@ from snapconv.columns import (
     read_only,
     take,
 )
-from snapconv.errors import MalformedSnapshotError
 from snapconv.snapshot.fields import (
     ADDRESS,
     BYTES,
     MAX_TOTAL_BYTES,
     TIME,
     Bounds,
-    Interner,
-    Path,
+    Place,
+    Rows,
     are_within,
     check_range,
     check_total,
-    expect_dicts,
-    int_column,
-    pool_column,
-    present_keys,
-    raw_column,
-    text_column,
+    expect,
 )
 from snapconv.snapshot.readers.compiled_pickle import EMPTY_LIST_ID, MISSING_TIME, NO_ID, CompiledTrace
-from snapconv.snapshot.stack_table import StackInterner
+from snapconv.snapshot.stack_table import Collected
 from snapconv.units import shown
 
 CHUNK_EVENTS = 1 << 16
@@ -117,84 +110,69 @@ class EventTable:
 
 @dataclass(slots=True)
 class TraceReader:
-    """Reads traces; what several devices share (stacks, texts, pools) is interned across them."""
+    """Reads traces of torch's dictionaries."""
 
-    stacks: StackInterner
-    texts: Interner
-    pools: Interner
-    unknown_actions: Counter[str]
-    unknown_keys: Counter[str]
-    progress: Callable[[int], None] | None = None
+    collected: Collected
 
-    def read(self, trace: list[object], where: str) -> EventTable:
+    def read(
+        self, trace: list[object], where: str, progress: Callable[[int], None] | None = None
+    ) -> EventTable:
         """Turn one device's trace into columns, and empty the list on the way to free its memory."""
         parts = []
         for start in range(0, len(trace), CHUNK_EVENTS):
             chunk = trace[start : start + CHUNK_EVENTS]
             trace[start : start + len(chunk)] = repeat(None, len(chunk))
-            parts.append(self._read_chunk(chunk, lambda i, start=start: f"{where}[{start + i}]"))  # type: ignore[misc]
-            if self.progress:
-                self.progress(start + len(chunk))
+            rows = Rows(chunk, lambda i, start=start: f"{where}[{start + i}]")  # type: ignore[misc]
+            parts.append(self._read_chunk(rows))
+            if progress:
+                progress(start + len(chunk))
         trace.clear()
         events = _concatenate(parts)
         check_sizes(events.action, events.size, where)
         return events
 
-    def _read_chunk(self, rows: list[object], path: Path) -> EventTable:
-        expect_dicts(rows, path)
-        events: list[dict[str, object]] = rows  # type: ignore[assignment]  # checked just above
-        keys = present_keys(events, _KNOWN_KEYS, self.unknown_keys)
-
-        def ints(key: str, missing: int) -> Int64Column | None:
-            return int_column(events, key, path=path, missing=missing) if key in keys else None
-
-        def texts(key: str) -> Int32Column | None:
-            return text_column(events, key, self.texts, path=path) if key in keys else None
-
-        def numbers(key: str) -> Int64Column:
-            return _or_zeros(ints(key, 0), len(events))
-
-        action = self._actions(events, path)
-        addr, size, time_us = numbers("addr"), numbers("size"), ints("time_us", -1)
-        check_numbers(action, addr, size, time_us, path=path)
+    def _read_chunk(self, rows: Rows) -> EventTable:
+        texts, place = self.collected.texts, rows.place
+        rows.count_unknown(_KNOWN_KEYS, self.collected.unknown_keys)
+        action = self._actions(rows)
+        addr, size = rows.ints("addr", missing=0), rows.ints("size", missing=0)
+        time_us = rows.optional_ints("time_us", missing=-1)
+        check_numbers(action, addr, size, time_us, place=place)
         return EventTable(
             action=action,
-            addr=np.where(action == Action.OOM, numbers("device_free"), addr),
+            addr=np.where(action == Action.OOM, rows.ints("device_free", missing=0), addr),
             size=size,
-            stream=numbers("stream"),
-            stack_id=self.stacks.ids(raw_column(events, "frames"), path),
+            stream=rows.ints("stream", missing=0),
+            stack_id=self.collected.stacks.ids(rows.values("frames"), place),
             time_us=time_us,
-            compile_context_id=texts("compile_context"),
-            user_metadata_id=texts("user_metadata"),
-            pool_id=pool_column(events, "pool_id", self.pools, path=path) if "pool_id" in keys else None,
-            internal_metadata_id=texts("internal_metadata"),
+            compile_context_id=rows.text_ids("compile_context", texts),
+            user_metadata_id=rows.text_ids("user_metadata", texts),
+            pool_id=rows.pool_ids("pool_id", self.collected.pools),
+            internal_metadata_id=rows.text_ids("internal_metadata", texts),
         )
 
-    def _actions(self, events: list[dict[str, object]], path: Path) -> Int8Column:
-        values = raw_column(events, "action")
+    def _actions(self, rows: Rows) -> Int8Column:
+        values = rows.values("action")
         try:
-            return np.fromiter(map(ACTION_CODES.__getitem__, values), np.int8, len(values))  # type: ignore[arg-type]
+            return np.fromiter(map(ACTION_CODES.__getitem__, values), np.int8, len(values))
         except (KeyError, TypeError):
             pass
         for i, value in enumerate(values):
-            if type(value) is not str:
-                got = "nothing" if value is None else type(value).__name__
-                raise MalformedSnapshotError(f"{path(i)}.action: expected str, got {got}")
-            if value not in ACTION_CODES:
-                self.unknown_actions[shown(value)] += 1
-        return np.array([ACTION_CODES.get(str(value), 0) for value in values], np.int8)
+            if expect(value, str, f"{rows.place(i)}.action") not in ACTION_CODES:
+                self.collected.unknown_actions[shown(value)] += 1
+        return np.array([ACTION_CODES.get(value, 0) for value in values], np.int8)
 
 
 def check_numbers(
-    action: Int8Column, addr: Int64Column, size: Int64Column, time_us: Int64Column | None, *, path: Path
+    action: Int8Column, addr: Int64Column, size: Int64Column, time_us: Int64Column | None, *, place: Place
 ) -> None:
     """Raise MalformedSnapshotError for the first number that cannot be right, column by column."""
     if not (are_within(addr, ADDRESS) and are_within(size, BYTES)):
         moves_memory = _MOVES_MEMORY[action]
-        check_range(addr, ADDRESS, "addr", path=path, where=moves_memory)
-        check_range(size, BYTES, "size", path=path, where=moves_memory)
-    check_range(size, _WANTED_BYTES, "size", path=path, where=has_code(action, Action.OOM))
-    check_range(time_us, TIME, "time_us", path=path)
+        check_range(addr, ADDRESS, "addr", place=place, among=moves_memory)
+        check_range(size, BYTES, "size", place=place, among=moves_memory)
+    check_range(size, _WANTED_BYTES, "size", place=place, among=has_code(action, Action.OOM))
+    check_range(time_us, TIME, "time_us", place=place)
 
 
 def check_sizes(action: Int8Column, size: Int64Column, where: str) -> None:
@@ -245,10 +223,10 @@ class _Ids:
 
 
 class CompiledTraceReader:
-    """Reads traces; what several devices share (stacks, texts, pools) is interned across them."""
+    """Reads traces of the compiled core; all of one file have the same ids."""
 
-    def __init__(self, stacks: StackInterner, texts: Interner, pools: Interner) -> None:
-        self._stacks, self._texts, self._pools = stacks, texts, pools
+    def __init__(self, collected: Collected) -> None:
+        self._collected = collected
         self._ids: dict[str, _Ids] = {}
 
     def read(self, trace: CompiledTrace, where: str, progress: Callable[[int], None] | None) -> EventTable:
@@ -274,7 +252,7 @@ class CompiledTraceReader:
                 progress(rows.stop)
         action, time_us = trace.column("action"), _times(trace.column("time_us"))
         addr, size = _or_zeros(trace.column("addr"), n), _or_zeros(trace.column("size"), n)
-        check_numbers(action, addr, size, time_us, path=lambda i: f"{where}[{i}]")
+        check_numbers(action, addr, size, time_us, place=lambda i: f"{where}[{i}]")
         check_sizes(action, size, where)
         if ids["stack_id"] is None:
             ids["stack_id"] = np.full(n, -1, np.int32)
@@ -284,19 +262,19 @@ class CompiledTraceReader:
     def _start(self, trace: CompiledTrace) -> None:
         objects = trace.events.objects
         # Not self: the cycle would keep all of it, in a command that runs without the collector.
-        stacks, texts, pools = self._stacks, self._texts, self._pools
+        collected = self._collected
 
         def stack(core_id: int) -> int:
             frames = [] if core_id == EMPTY_LIST_ID else objects[core_id]
-            return stacks.id(frames, str(core_id))
+            return collected.stacks.id(frames, str(core_id))
 
         def pool(core_id: int) -> int:
-            ids = pool_column([{"pool_id": objects[core_id]}], "pool_id", pools, path=str)
+            ids = Rows([{"pool_id": objects[core_id]}], str).pool_ids("pool_id", collected.pools)
             return -1 if ids is None else int(ids[0])
 
         new_ids: dict[str, Callable[[int], int]] = {
             "frames": stack,
-            "text": lambda core_id: texts.id(objects[core_id]),
+            "text": lambda core_id: collected.texts.id(objects[core_id]),
             "pool": pool,
         }
         self._ids = {kind: _Ids(len(objects), new_id) for kind, new_id in new_ids.items()}

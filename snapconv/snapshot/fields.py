@@ -1,22 +1,25 @@
-"""Pull one field out of many of torch's dictionaries at once, as a column.
+"""Values of a file that nobody has checked: taken out by key, with their places and what is expected of them.
 
-Every function takes the dictionaries, a key, and the path of the list in the file, and raises
-MalformedSnapshotError with the full path of the first value that cannot be right, such as
-``device_traces[0][1523].size: expected int, got str``.
+Rows takes one key out of many dictionaries at once, as a column. Whatever cannot be right raises
+MalformedSnapshotError with its path, such as ``device_traces[0][1523].size: expected int, got str``.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import repeat
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from snapconv.columns import BoolColumn, Int32Column, Int64Column
-from snapconv.errors import MalformedSnapshotError
+from snapconv.errors import InputError, MalformedSnapshotError, TruncatedFileError, UnsafePickleError
+from snapconv.files import open_input
+from snapconv.json_text import JsonError, read_json
 from snapconv.units import shown
 
-Path = Callable[[int], str]
+Place = Callable[[int], str]
 
 _UINT64 = 1 << 64
 _INT64_MAX = (1 << 63) - 1
@@ -24,11 +27,12 @@ _MANY_KEYS = 100
 
 
 class Bounds(NamedTuple):
-    """The range of a number, and its description."""
+    """The range of a number, its description, and its types."""
 
     low: int
     high: int
     expected: str
+    types: tuple[type, ...] = (int,)
 
 
 # No device has 256 TiB, and no machine addresses beyond 57 bits from either end. Within these bounds
@@ -43,99 +47,163 @@ MAX_TOTAL_BYTES = 1 << 61
 _POOL = Bounds(0, (1 << 32) - 1, "a pair of ints from 0 to 2^32 - 1")
 
 
-def wrap_int64(value: int) -> int:
-    """Map an unsigned 64-bit value into int64, as torch's own C++ pickler does for addresses."""
-    return value - _UINT64 if _INT64_MAX < value < _UINT64 else value
+def expect(value: object, kind: type | Bounds, path: str) -> Any:
+    """Return a value of exactly this type, or a number within these bounds."""
+    types = kind.types if isinstance(kind, Bounds) else (kind,)
+    if type(value) not in types:
+        got = "nothing" if value is None else type(value).__name__
+        raise MalformedSnapshotError(f"{path}: expected {types[0].__name__}, got {got}")
+    if isinstance(kind, Bounds) and not kind.low <= value <= kind.high:  # type: ignore[operator]  # a number
+        raise MalformedSnapshotError(f"{path}: expected {kind.expected}, got {shown(str(value))}")
+    return value
 
 
-def expect(value: object, kind: type, path: str) -> None:
-    """Raise MalformedSnapshotError unless the value is of exactly this type."""
-    if type(value) is not kind:
-        raise MalformedSnapshotError(f"{path}: expected {kind.__name__}, got {type(value).__name__}")
+class Interner:
+    """Gives equal values the same small id, in order of first appearance."""
+
+    def __init__(self) -> None:
+        self._ids: dict[object, int] = {}
+
+    def id(self, value: object) -> int:
+        """Return the id of a hashable value, a new one if it is new."""
+        return self._ids.setdefault(value, len(self._ids))
+
+    def ids(self, values: Sequence[object]) -> Int32Column:
+        """Return the ids of many values, -1 for None."""
+        # In order of first appearance: the order of a set of strings changes from run to run.
+        ids = {value: -1 if value is None else self.id(value) for value in dict.fromkeys(values)}
+        return np.fromiter(map(ids.__getitem__, values), np.int32, len(values))
+
+    def values(self) -> tuple[Any, ...]:
+        """Return all values seen; the position is the id."""
+        return tuple(self._ids)
 
 
-def expect_dicts(rows: Sequence[object], path: Path) -> None:
-    """Raise MalformedSnapshotError unless every element is a dictionary."""
-    if set(map(type, rows)) <= {dict}:
-        return
-    for i, row in enumerate(rows):
-        expect(row, dict, path(i))
+class Rows:
+    """The dictionaries of one list in a file; ``place(i)`` is the path of row ``i``."""
 
+    def __init__(self, rows: Sequence[object], place: Place) -> None:
+        if not set(map(type, rows)) <= {dict}:
+            for i, row in enumerate(rows):
+                expect(row, dict, place(i))
+        self.rows: Sequence[dict[str, object]] = rows  # type: ignore[assignment]  # checked just above
+        self.place = place
+        self._present: set[object] | None = None
 
-def raw_column(rows: Sequence[dict[str, object]], key: str) -> list[object]:
-    """Return the values of one key, None where it is missing."""
-    return list(map(dict.get, rows, repeat(key)))
+    @classmethod
+    def of(cls, raw: object, where: str) -> "Rows":
+        """Return the rows of a list at a path, none of None."""
+        rows = [] if raw is None else expect(raw, list, where)
+        return cls(rows, lambda i: f"{where}[{i}]")
 
+    def __len__(self) -> int:
+        return len(self.rows)
 
-def present_keys(
-    rows: Sequence[dict[str, object]], known: frozenset[str], unknown: Counter[str]
-) -> set[object]:
-    """Return all keys that occur; those that are not known are counted."""
-    if max(map(len, rows), default=0) > _MANY_KEYS:
-        # One huge dictionary may stand in the list many times over; torch repeats none.
-        rows = list({id(row): row for row in rows}.values())
-    keys: set[object] = set().union(*rows)
-    if not keys <= known:
-        unknown.update(shown(key) for row in rows for key in row if key not in known and type(key) is str)
-    return keys
+    def count_unknown(self, known: frozenset[str], unknown: Counter[str]) -> None:
+        """Count the keys that are not known."""
+        rows = self.rows
+        if max(map(len, rows), default=0) > _MANY_KEYS:
+            # One huge dictionary may stand in the list many times over; torch repeats none.
+            rows = list({id(row): row for row in rows}.values())
+        self._present = set().union(*rows)
+        if not self._present <= known:
+            unknown.update(shown(key) for row in rows for key in row if key not in known and type(key) is str)
 
+    def values(self, key: str) -> list[Any]:
+        """Return the values of one key, None where it is missing."""
+        if self._present is not None and key not in self._present:
+            return [None] * len(self)
+        return list(map(dict.get, self.rows, repeat(key)))
 
-def int_column(
-    rows: Sequence[dict[str, object]], key: str, *, path: Path, missing: int | None = None
-) -> Int64Column | None:
-    """Return the integers under one key; None if no row has it.
+    def ints(self, key: str, bounds: Bounds | None = None, *, missing: int | None = None) -> Int64Column:
+        """Return the integers under a key, ``missing`` where it is not there: without it that is an error.
 
-    ``missing`` fills the rows that lack the key; without it a row that lacks the key is an error
-    when another has it. Unsigned 64-bit values wrap to negative ones.
-    """
-    values = raw_column(rows, key)
-    kinds = set(map(type, values))
-    if kinds <= {type(None)}:
-        return None
-    if kinds == {int}:
-        try:
-            return np.array(values, np.int64)
-        except OverflowError:
-            pass
-    return np.fromiter(
-        map(_checked_ints(key, path, missing), range(len(values)), values), np.int64, len(values)
-    )
+        Unsigned 64-bit values wrap to negative ones. What is missing need not be within the bounds.
+        """
+        column = self.optional_ints(key, bounds, missing=missing)
+        if column is None:
+            if missing is None and len(self):
+                expect(None, int, f"{self.place(0)}.{key}")
+            column = np.full(len(self), missing or 0, np.int64)
+        return column
 
+    def optional_ints(
+        self, key: str, bounds: Bounds | None = None, *, missing: int | None = None
+    ) -> Int64Column | None:
+        """Return the integers under one key, as ``ints`` does; None if no row has it."""
+        values = self.values(key)
+        kinds = set(map(type, values))
+        if kinds <= {type(None)}:
+            return None
+        column: Int64Column | None = None
+        if kinds == {int}:
+            with suppress(OverflowError):
+                column = np.array(values, np.int64)
+        if column is None:
+            checked = map(self._checked_int, range(len(values)), values, repeat(key), repeat(missing))
+            column = np.fromiter(checked, np.int64, len(values))
+        if bounds is not None:
+            among = None if missing is None or bounds.low <= missing <= bounds.high else column != missing
+            check_range(column, bounds, key, place=self.place, among=among)
+        return column
 
-def _checked_ints(key: str, path: Path, missing: int | None) -> Callable[[int, object], int]:
-    def check(i: int, value: object) -> int:
+    def _checked_int(self, i: int, value: object, key: str, missing: int | None) -> int:
         if value is None and missing is not None:
             return missing
-        if type(value) is not int:
-            got = "nothing" if value is None else type(value).__name__
-            raise MalformedSnapshotError(f"{path(i)}.{key}: expected int, got {got}")
-        wrapped = wrap_int64(value)
+        # As torch's own C++ pickler does for addresses.
+        number: int = expect(value, int, f"{self.place(i)}.{key}")
+        wrapped = number - _UINT64 if _INT64_MAX < number < _UINT64 else number
         if not -_INT64_MAX - 1 <= wrapped <= _INT64_MAX:
-            raise MalformedSnapshotError(f"{path(i)}.{key}: an integer of more than 64 bits")
+            raise MalformedSnapshotError(f"{self.place(i)}.{key}: an integer of more than 64 bits")
         return wrapped
 
-    return check
+    def flags(self, key: str) -> BoolColumn:
+        """Return where a key is True."""
+        return np.array([value is True for value in self.values(key)], np.bool_)
+
+    def texts(self, key: str, *, missing: str | None = None) -> list[Any]:
+        """Return the texts under a key; what is missing is an error, or else None is among them."""
+        values = self.values(key)
+        if not set(map(type, values)) <= {str, type(None)} or (missing is None and None in values):
+            for i, value in enumerate(values):
+                if value is not None or missing is None:
+                    expect(value, str, f"{self.place(i)}.{key}")
+        return values
+
+    def text_ids(self, key: str, interner: Interner) -> Int32Column | None:
+        """Return ids of the strings under one key, -1 where it is missing; None if no row has it."""
+        values = self.texts(key, missing="")
+        return interner.ids(values) if any(value is not None for value in values) else None
+
+    def pool_ids(self, key: str, interner: Interner) -> Int32Column | None:
+        """Return ids of the memory pools (pairs of integers) under one key; None if no row has it."""
+        values = self.values(key)
+        if set(map(type, values)) <= {type(None)}:
+            return None
+        for i, value in enumerate(values):
+            if value is not None and not _is_pool(value):
+                raise MalformedSnapshotError(f"{self.place(i)}.{key}: expected {_POOL.expected}")
+        return interner.ids([None if value is None else tuple(value) for value in values])
+
+
+def _is_pool(value: object) -> bool:
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        return False
+    return all(type(part) is int and _POOL.low <= part <= _POOL.high for part in value)
 
 
 def check_range(
-    column: Int64Column | None,
-    bounds: Bounds,
-    key: str,
-    *,
-    path: Path,
-    where: BoolColumn | None = None,
+    column: Int64Column | None, bounds: Bounds, key: str, *, place: Place, among: BoolColumn | None = None
 ) -> None:
-    """Raise MalformedSnapshotError for the first value out of bounds, among the rows marked in ``where``."""
-    if column is None or not len(column):
-        return
-    if are_within(column, bounds):
+    """Raise MalformedSnapshotError for the first value out of bounds, among the rows that are marked."""
+    if column is None or are_within(column, bounds):
         return  # as in every file that torch writes
     wrong = (column < bounds.low) | (column > bounds.high)
-    if where is not None:
-        wrong &= where
+    if among is not None:
+        wrong &= among
     if wrong.any():
         i = int(wrong.argmax())
-        raise MalformedSnapshotError(f"{path(i)}.{key}: expected {bounds.expected}, got {int(column[i])}")
+        raise MalformedSnapshotError(f"{place(i)}.{key}: expected {bounds.expected}, got {int(column[i])}")
 
 
 def are_within(column: Int64Column, bounds: Bounds) -> bool:
@@ -149,82 +217,51 @@ def check_total(column: Int64Column, what: str) -> None:
         raise MalformedSnapshotError(f"{what}: the sizes add up to more than 2^61 bytes")
 
 
-def required_int_column(rows: Sequence[dict[str, object]], key: str, *, path: Path) -> Int64Column:
-    """Return the integers under a key that every row must have."""
-    column = int_column(rows, key, path=path)
-    if column is None:
-        if rows:
-            raise MalformedSnapshotError(f"{path(0)}.{key}: expected int, got nothing")
-        return np.empty(0, np.int64)
-    return column
-
-
-class Interner:
-    """Gives equal values the same small id, in order of first appearance."""
-
-    def __init__(self) -> None:
-        self._ids: dict[object, int] = {}
-
-    def id(self, value: object) -> int:
-        """Return the id of a hashable value, a new one if it is new."""
-        return self._ids.setdefault(value, len(self._ids))
-
-    def ids(self, values: Iterable[object], n_values: int) -> Int32Column:
-        """Return the ids of many values."""
-        return np.fromiter(map(self.id, values), np.int32, n_values)
-
-    def values(self) -> tuple[object, ...]:
-        """Return all values seen; the position is the id."""
-        return tuple(self._ids)
-
-
-def text_column(
-    rows: Sequence[dict[str, object]], key: str, interner: Interner, *, path: Path
-) -> Int32Column | None:
-    """Return ids of the strings under one key, -1 where it is missing; None if no row has it."""
-    values = raw_column(rows, key)
-    kinds = set(map(type, values))
-    if kinds <= {type(None)}:
-        return None
-    if not kinds <= {str, type(None)}:
-        for i, value in enumerate(values):
-            if value is not None:
-                expect(value, str, f"{path(i)}.{key}")
-    # In order of first appearance: the order of a set of strings changes from run to run.
-    ids = {value: -1 if value is None else interner.id(value) for value in dict.fromkeys(values)}
-    return np.fromiter(map(ids.__getitem__, values), np.int32, len(values))
-
-
-def pool_column(
-    rows: Sequence[dict[str, object]], key: str, interner: Interner, *, path: Path
-) -> Int32Column | None:
-    """Return ids of the memory pools (pairs of integers) under one key; None if no row has it."""
-    values = raw_column(rows, key)
-    if set(map(type, values)) <= {type(None)}:
-        return None
-    ids = np.empty(len(values), np.int32)
-    for i, value in enumerate(values):
-        if value is None:
-            ids[i] = -1
-            continue
-        if not _is_pool(value):
-            raise MalformedSnapshotError(f"{path(i)}.{key}: expected {_POOL.expected}")
-        ids[i] = interner.id(tuple(value))  # type: ignore[arg-type]  # a pair, checked above
-    return ids
-
-
-def _is_pool(value: object) -> bool:
-    if not isinstance(value, (tuple, list)) or len(value) != 2:
-        return False
-    return all(type(part) is int and _POOL.low <= part <= _POOL.high for part in value)
-
-
-def reject_shared(lists: Sequence[object], path: Path) -> None:
+def reject_shared(lists: Sequence[Any], place: Place) -> None:
     """Refuse one non-empty list standing in several places: a small file could mean endless rows."""
     first: dict[int, int] = {}
     for i, rows in enumerate(lists):
         if rows and first.setdefault(id(rows), i) != i:
             raise MalformedSnapshotError(
-                f"{path(i)} is the same list as {path(first[id(rows)])}; torch makes one for each: dump "
+                f"{place(i)} is the same list as {place(first[id(rows)])}; torch makes one for each: dump "
                 "torch.cuda.memory._snapshot() as it is"
             )
+
+
+# --- files of JSON
+
+
+@contextmanager
+def errors_of(path: Path) -> Iterator[None]:
+    """Put the file's name before every message, and turn the system's errors into ours."""
+    try:
+        yield
+    except (InputError, UnsafePickleError) as error:
+        raise type(error)(f"{path}: {error}") from error
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}; check the path") from error
+    except MemoryError as error:
+        raise InputError(f"{path}: it does not fit into this machine's memory") from error
+
+
+def read_json_file(path: Path, most_bytes: int) -> tuple[Any, int]:
+    """Read a file of JSON, of at most so many bytes; also returns how many it has."""
+    with open_input(path) as file:
+        text = file.read(most_bytes + 1)
+    if len(text) > most_bytes:
+        raise MalformedSnapshotError(
+            f"the file is larger than {most_bytes >> 20} MiB, as none of its kind is"
+        )
+    if not text.strip():
+        raise TruncatedFileError("the file is empty")
+    return read_unchecked_json(text.removeprefix(b"\xef\xbb\xbf")), len(text)
+
+
+def read_unchecked_json(text: bytes) -> Any:
+    """Read the text of a file; raises MalformedSnapshotError or TruncatedFileError."""
+    try:
+        return read_json(text)
+    except JsonError as error:
+        if error.is_truncated:
+            raise TruncatedFileError.of("the JSON text", len(text)) from error
+        raise MalformedSnapshotError(f"no JSON text: {error}") from error

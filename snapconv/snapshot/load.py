@@ -1,7 +1,6 @@
 """The entry point of this package: a path in, a Snapshot of columns out, and no dictionary with it."""
 
 import gc
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,13 +11,13 @@ import numpy as np
 
 from snapconv.allocator.allocator_settings import AllocatorSettings
 from snapconv.columns import distinct, take
-from snapconv.errors import InputError, MalformedSnapshotError, UnsafePickleError
+from snapconv.errors import InputError, MalformedSnapshotError
 from snapconv.files import snapshot_file
 from snapconv.native.library import core
 from snapconv.notes import Note, Progress
 from snapconv.snapshot.bounded_stacks import bound_stacks
 from snapconv.snapshot.event_table import CompiledTraceReader, EventTable, TraceReader
-from snapconv.snapshot.fields import DEVICE, Interner, reject_shared
+from snapconv.snapshot.fields import DEVICE, errors_of, expect, reject_shared
 from snapconv.snapshot.file_traits import (
     Era,
     Oddities,
@@ -41,7 +40,7 @@ from snapconv.snapshot.settings_table import (
     read_annotations,
     read_settings,
 )
-from snapconv.snapshot.stack_table import StackInterner, StackTable
+from snapconv.snapshot.stack_table import Collected, StackTable
 from snapconv.stop_signals import stage
 from snapconv.units import HOST, counted, device_name, shown
 
@@ -135,14 +134,9 @@ def load_snapshot(path: str | Path, *, progress: Progress | None = None) -> Snap
     UnsafePickleError, each naming the file.
     """
     path = snapshot_file(Path(path))
-    try:
-        with collector_off():
-            compiled, is_odd = _load_compiled(path, progress)
-            return compiled or _load_plain(path, progress, is_odd=is_odd)
-    except (InputError, UnsafePickleError) as error:
-        raise type(error)(f"{path}: {error}") from error
-    except MemoryError as error:
-        raise InputError(f"{path}: the snapshot does not fit into this machine's memory") from error
+    with errors_of(path), collector_off():
+        compiled, is_odd = _load_compiled(path, progress)
+        return compiled or _load_plain(path, progress, is_odd=is_odd)
 
 
 def _load_plain(path: Path, progress: Progress | None, *, is_odd: bool) -> Snapshot:
@@ -187,17 +181,13 @@ class _Reading:
         self.path = path
         self.container = container
         self.progress = progress
-        self.stacks = StackInterner()
-        self.texts = Interner()
-        self.pools = Interner()
-        self.unknown_actions: Counter[str] = Counter()
-        self.unknown_keys: Counter[str] = Counter()
+        self.collected = Collected()
         self.notes: list[Note] = []
         self.sizes_missing = False
 
     def read(self, raw: dict[str, object]) -> Snapshot:
         """Turn the dictionary into a Snapshot; the raw lists are emptied on the way."""
-        self.unknown_keys.update(shown(str(key)) for key in raw if key not in _KNOWN_KEYS)
+        self.collected.unknown_keys.update(shown(str(key)) for key in raw if key not in _KNOWN_KEYS)
         raw_segments = _list(raw.get("segments"), "segments")
         block_addresses = have_block_addresses(raw_segments)
         raw_traces = _list(raw.get("device_traces", raw.get("traces")), "device_traces")
@@ -205,7 +195,9 @@ class _Reading:
         memory = self._read_memory(raw_segments, "segments")
         raw_host_segments = _list(raw.get("host_segments"), "host_segments")
         host_memory = self._read_memory(raw_host_segments, "host_segments", HOST)
-        annotations = read_annotations(raw.get("external_annotations"), self.texts, "external_annotations")
+        annotations = read_annotations(
+            raw.get("external_annotations"), self.collected.texts, "external_annotations"
+        )
         *traces, host_trace = self._read_traces(raw_traces, _trace(raw.get("host_traces"), "host_traces"))
         settings, entries = _settings(raw, memory[0], traces)
         settings_keys = frozenset(key for key, _ in entries)
@@ -215,7 +207,7 @@ class _Reading:
         if len(host_trace) or len(host_memory[0]):
             is_over = _host_overflowed(recorded, len(host_trace))
             devices.append(_device(HOST, host_trace, *host_memory, overflowed=is_over))
-        stacks, left_out = bound_stacks(self.stacks.table(), self.container.n_unpacked_bytes)
+        stacks, left_out = bound_stacks(self.collected.stacks.table(), self.container.n_unpacked_bytes)
         self.notes.extend(left_out)
         traits = traits_of(
             raw,
@@ -235,8 +227,8 @@ class _Reading:
             n_visible_devices=len(traces),
             devices=tuple(devices) or (_device(0, host_trace, *memory, overflowed=overflowed(0)),),
             stacks=stacks,
-            texts=tuple(map(str, self.texts.values())),
-            pools=self.pools.values(),  # type: ignore[arg-type]  # only pairs are interned
+            texts=self.collected.texts.values(),
+            pools=self.collected.pools.values(),
             settings=settings,
             settings_entries=entries,
             annotations=annotations,
@@ -246,24 +238,22 @@ class _Reading:
 
     def _oddities(self, *, has_host_blocks: bool) -> Oddities:
         return Oddities(
-            unknown_actions=self.unknown_actions,
-            unknown_keys=self.unknown_keys,
+            unknown_actions=self.collected.unknown_actions,
+            unknown_keys=self.collected.unknown_keys,
             sizes_missing=self.sizes_missing,
             n_embedded=self.container.n_embedded,
             has_host_blocks=has_host_blocks,
         )
 
     def _read_recorded(self, raw: object) -> Metadata | None:
-        recorded, notes = read_metadata(raw, self.stacks, n_bytes=self.container.n_unpacked_bytes)
+        recorded, notes = read_metadata(raw, self.collected.stacks, n_bytes=self.container.n_unpacked_bytes)
         self.notes.extend(notes)
         return recorded
 
     def _read_memory(
         self, raw: list[object], where: str, device: int | None = None
     ) -> tuple[SegmentTable, BlockTable]:
-        segments, blocks, sizes_missing = read_segments(
-            raw, self.stacks, self.pools, self.unknown_keys, where, device=device
-        )
+        segments, blocks, sizes_missing = read_segments(raw, self.collected, where, device=device)
         self.sizes_missing |= sizes_missing
         return segments, blocks
 
@@ -277,23 +267,18 @@ class _Reading:
                 f"device_traces: expected at most {DEVICE.high + 1} devices, got {len(raw)}"
             )
         n_events, n_read = sum(map(len, lists.values())), 0
-        compiled = CompiledTraceReader(self.stacks, self.texts, self.pools)
+        compiled = CompiledTraceReader(self.collected)
         traces = []
         for device, (where, trace) in enumerate(lists.items()):
             progress = _counting_on(self.progress, n_read, n_events) if self.progress else None
             if isinstance(trace, CompiledTrace):
                 table = compiled.read(trace, where, progress)
             else:
-                table = self._plain_reader(progress).read(trace, where)
+                table = TraceReader(self.collected).read(trace, where, progress)
             n_read += len(table)
             traces.append(self._in_order(table, device if device < len(raw) else HOST))
         self._count_unknown(lists.values())
         return traces
-
-    def _plain_reader(self, progress: Callable[[int], None] | None) -> TraceReader:
-        return TraceReader(
-            self.stacks, self.texts, self.pools, self.unknown_actions, self.unknown_keys, progress
-        )
 
     def _count_unknown(self, traces: Iterable[Trace]) -> None:
         """Take over what the compiled core has counted, of all traces at once, when they are read."""
@@ -301,7 +286,8 @@ class _Reading:
         if events is None:
             return
         for is_action, text, n in events.unknown:
-            (self.unknown_actions if is_action else self.unknown_keys)[shown(text)] += n
+            counts = self.collected.unknown_actions if is_action else self.collected.unknown_keys
+            counts[shown(text)] += n
         events.drop_objects()
 
     def _in_order(self, events: EventTable, device: int) -> EventTable:
@@ -334,7 +320,7 @@ class _Reading:
     ) -> list[DeviceSnapshot]:
         with_memory = set(distinct(segments.device).tolist())
         with_events = {i for i, trace in enumerate(traces) if len(trace)}
-        none = TraceReader(self.stacks, self.texts, self.pools, Counter(), Counter()).read([], "")
+        none = TraceReader(self.collected).read([], "")
         return [
             _device(
                 device,
@@ -399,11 +385,8 @@ def _host_overflowed(recorded: Metadata | None, n_events: int) -> bool | None:
 
 
 def _list(value: object, where: str) -> list[object]:
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        raise MalformedSnapshotError(f"{where}: expected list, got {type(value).__name__}")
-    return value
+    found: list[object] = [] if value is None else expect(value, list, where)
+    return found
 
 
 def _trace(value: object, where: str) -> Trace:

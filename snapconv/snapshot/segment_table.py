@@ -4,8 +4,6 @@ Blocks of torch 2.0 have no address and keep their occupants in ``history``, new
 ``real_size`` is the requested size in spite of its name; blocks of 1.x have no requested size at all.
 """
 
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import chain
@@ -18,20 +16,14 @@ from snapconv.snapshot.fields import (
     ADDRESS,
     BYTES,
     DEVICE,
-    Interner,
-    Path,
+    Place,
+    Rows,
     check_range,
     check_total,
     expect,
-    expect_dicts,
-    int_column,
-    pool_column,
-    present_keys,
-    raw_column,
     reject_shared,
-    required_int_column,
 )
-from snapconv.snapshot.stack_table import StackInterner
+from snapconv.snapshot.stack_table import Collected
 from snapconv.units import shown
 
 _SEGMENT_KEYS = frozenset(
@@ -103,143 +95,93 @@ class BlockTable:
 
 
 def read_segments(
-    raw: list[object],
-    stacks: StackInterner,
-    pools: Interner,
-    unknown_keys: Counter[str],
-    where: str,
-    *,
-    device: int | None = None,
+    raw: list[object], collected: Collected, where: str, *, device: int | None = None
 ) -> tuple[SegmentTable, BlockTable, bool]:
     """Turn the raw segments of all devices into columns; if ``device`` is given, all are of that.
 
     The third value is whether a block lacked its requested size (torch 1.x), so that the block's
     own size replaces it.
     """
-
-    def path(i: int) -> str:
-        return f"{where}[{i}]"
-
-    expect_dicts(raw, path)
-    rows: list[dict[str, object]] = raw  # type: ignore[assignment]  # checked just above
-    present_keys(rows, _SEGMENT_KEYS, unknown_keys)
-    types = raw_column(rows, "segment_type")
-    pool_ids = pool_column(rows, "segment_pool_id", pools, path=path)
-    devices = _filled(int_column(rows, "device", path=path, missing=0), len(rows), 0)
-    if device is None:
-        check_range(devices, DEVICE, "device", path=path)
+    rows = Rows.of(raw, where)
+    rows.count_unknown(_SEGMENT_KEYS, collected.unknown_keys)
+    pool_ids = rows.pool_ids("segment_pool_id", collected.pools)
+    n = len(rows)
     segments = SegmentTable(
-        device=devices if device is None else np.full(len(rows), device, np.int64),
-        addr=required_int_column(rows, "address", path=path),
-        total_bytes=required_int_column(rows, "total_size", path=path),
-        stream=_filled(int_column(rows, "stream", path=path, missing=0), len(rows), 0),
-        is_small=np.array([kind == "small" for kind in types], np.bool_),
-        is_expandable=np.array([flag is True for flag in raw_column(rows, "is_expandable")], np.bool_),
-        pool_id=np.full(len(rows), -1, np.int32) if pool_ids is None else pool_ids,
-        stack_id=stacks.ids(raw_column(rows, "frames"), path),
+        device=rows.ints("device", DEVICE, missing=0) if device is None else np.full(n, device, np.int64),
+        addr=rows.ints("address", ADDRESS),
+        total_bytes=rows.ints("total_size", BYTES),
+        stream=rows.ints("stream", missing=0),
+        is_small=np.array([kind == "small" for kind in rows.values("segment_type")], np.bool_),
+        is_expandable=rows.flags("is_expandable"),
+        pool_id=np.full(n, -1, np.int32) if pool_ids is None else pool_ids,
+        stack_id=collected.stacks.ids(rows.values("frames"), rows.place),
     )
-    check_range(segments.addr, ADDRESS, "address", path=path)
-    check_range(segments.total_bytes, BYTES, "total_size", path=path)
     check_total(segments.total_bytes, where)
-    blocks, sizes_missing = _read_blocks(rows, segments, stacks, unknown_keys, path)
+    blocks, sizes_missing = _read_blocks(rows, segments, collected)
     return read_only(segments), read_only(blocks), sizes_missing
 
 
-def _read_blocks(
-    rows: list[dict[str, object]],
-    segments: SegmentTable,
-    stacks: StackInterner,
-    unknown_keys: Counter[str],
-    path: Path,
-) -> tuple[BlockTable, bool]:
-    lists = [[] if blocks is None else blocks for blocks in raw_column(rows, "blocks")]
+def _read_blocks(rows: Rows, segments: SegmentTable, collected: Collected) -> tuple[BlockTable, bool]:
+    lists = [[] if blocks is None else blocks for blocks in rows.values("blocks")]
     for i, blocks in enumerate(lists):
-        expect(blocks, list, f"{path(i)}.blocks")
-    reject_shared(lists, lambda i: f"{path(i)}.blocks")
-    counts = np.fromiter(map(len, lists), np.int64, len(lists))  # type: ignore[arg-type]  # lists, checked
+        expect(blocks, list, f"{rows.place(i)}.blocks")
+    reject_shared(lists, lambda i: f"{rows.place(i)}.blocks")
+    counts = np.fromiter(map(len, lists), np.int64, len(lists))
     first = np.concatenate(([0], np.cumsum(counts)))
     segment_id = np.repeat(np.arange(len(lists)), counts)
 
-    def block_path(i: int) -> str:
+    def place(i: int) -> str:
         segment = int(segment_id[i])
-        return f"{path(segment)}.blocks[{i - int(first[segment])}]"
+        return f"{rows.place(segment)}.blocks[{i - int(first[segment])}]"
 
-    flat: list[dict[str, object]] = list(chain.from_iterable(lists))  # type: ignore[arg-type]  # checked
-    expect_dicts(flat, block_path)
-    present_keys(flat, _BLOCK_KEYS, unknown_keys)
-    return _block_table(flat, segments, stacks, segment_id, first, block_path)
-
-
-def _block_table(
-    flat: list[dict[str, object]],
-    segments: SegmentTable,
-    stacks: StackInterner,
-    segment_id: Int64Column,
-    first: Int64Column,
-    path: Path,
-) -> tuple[BlockTable, bool]:
-    occupants = [_newest_occupant(block, path, i) for i, block in enumerate(flat)]
-    size = required_int_column(flat, "size", path=path)
-    check_range(size, BYTES, "size", path=path)
+    blocks = Rows(list(chain.from_iterable(lists)), place)
+    blocks.count_unknown(_BLOCK_KEYS, collected.unknown_keys)
+    occupants = Rows(
+        [_newest_occupant(block, place, i) for i, block in enumerate(blocks.rows)],
+        lambda i: f"{place(i)}.history[0]",
+    )
+    size = blocks.ints("size", BYTES)
     check_total(size, "the blocks")
-    state = _states(flat, path)
-    requested, sizes_missing = _requested(flat, occupants, state != BlockState.INACTIVE, path)
-    requested = np.where(requested == _MISSING, size, requested)
-    addr = int_column(flat, "address", path=path)
-    check_range(addr, ADDRESS, "address", path=path)
+    state = _states(blocks)
+    is_live = state != BlockState.INACTIVE
+    requested = blocks.ints("requested_size", missing=_MISSING)
+    check_range(requested, BYTES, "requested_size", place=place, among=is_live & (requested != _MISSING))
+    requested = np.where(
+        requested == _MISSING, occupants.ints("real_size", BYTES, missing=_MISSING), requested
+    )
+    is_known = requested != _MISSING
+    check_total(requested[is_live & is_known], "the blocks")
+    addr = blocks.optional_ints("address", ADDRESS)
     if addr is None:
-        ends = np.cumsum(size)
-        start_of_segment = np.concatenate(([0], ends))[first[:-1]]
-        addr = segments.addr[segment_id] + ends - size - start_of_segment[segment_id]
-    frames = [
-        block.get("frames", occupant.get("frames")) for block, occupant in zip(flat, occupants, strict=True)
-    ]
+        start = np.cumsum(size) - size
+        start_of_segment = np.append(start, 0)[first[:-1]]
+        addr = segments.addr[segment_id] + start - start_of_segment[segment_id]
+    pairs = zip(blocks.rows, occupants.rows, strict=True)
+    frames = [block.get("frames", occupant.get("frames")) for block, occupant in pairs]
     return BlockTable(
         segment_id=segment_id,
         addr=addr,
         block_bytes=size,
-        requested_bytes=np.where(state == BlockState.INACTIVE, 0, requested),
+        requested_bytes=np.where(is_live, np.where(is_known, requested, size), 0),
         state=state,
-        stack_id=stacks.ids(frames, path),
-    ), sizes_missing
+        stack_id=collected.stacks.ids(frames, place),
+    ), bool(np.any(is_live & ~is_known))
 
 
-def _requested(
-    flat: list[dict[str, object]], occupants: list[dict[str, object]], is_live: BoolColumn, path: Path
-) -> tuple[Int64Column, bool]:
-    """Return every block's requested size, or _MISSING, and whether a live block lacks it."""
-    requested = _filled(int_column(flat, "requested_size", path=path, missing=_MISSING), len(flat), _MISSING)
-    check_range(requested, BYTES, "requested_size", path=path, where=is_live & (requested != _MISSING))
-
-    def history_path(i: int) -> str:
-        return f"{path(i)}.history[0]"
-
-    before = _filled(
-        int_column(occupants, "real_size", path=history_path, missing=_MISSING), len(flat), _MISSING
-    )
-    check_range(before, BYTES, "real_size", path=history_path, where=before != _MISSING)
-    requested = np.where(requested == _MISSING, before, requested)
-    check_total(requested[is_live & (requested != _MISSING)], "the blocks")
-    return requested, bool(np.any((requested == _MISSING) & is_live))
-
-
-def _newest_occupant(block: dict[str, object], path: Path, i: int) -> dict[str, object]:
+def _newest_occupant(block: dict[str, object], place: Place, i: int) -> dict[str, object]:
     history = block.get("history")
     if not history or block.get("state") == "inactive":
         return {}
-    expect(history, list, f"{path(i)}.history")
-    expect(history[0], dict, f"{path(i)}.history[0]")  # type: ignore[index]  # a list, checked
-    return history[0]  # type: ignore[index,no-any-return]
+    found: dict[str, object] = expect(history, list, f"{place(i)}.history")[0]
+    return found
 
 
-def _states(flat: Sequence[dict[str, object]], path: Path) -> Int8Column:
-    values = raw_column(flat, "state")
+def _states(blocks: Rows) -> Int8Column:
+    values = blocks.values("state")
     for i, value in enumerate(values):
         if type(value) is not str or value not in _STATES:
             got = f"'{shown(value)}'" if isinstance(value, str) else type(value).__name__
-            raise MalformedSnapshotError(f"{path(i)}.state: expected one of {', '.join(_STATES)}, got {got}")
-    return np.array([_STATES[value] for value in values], np.int8)  # type: ignore[index]  # checked
-
-
-def _filled(column: Int64Column | None, n_rows: int, value: int) -> Int64Column:
-    return np.full(n_rows, value, np.int64) if column is None else column
+            raise MalformedSnapshotError(
+                f"{blocks.place(i)}.state: expected one of {', '.join(_STATES)}, got {got}"
+            )
+    return np.array([_STATES[value] for value in values], np.int8)

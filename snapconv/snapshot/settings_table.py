@@ -3,25 +3,14 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from snapconv.allocator.allocator_settings import AllocatorSettings
 from snapconv.columns import BoolColumn, Int32Column, Int64Column, read_only
 from snapconv.errors import MalformedSnapshotError, SettingError
 from snapconv.snapshot.event_table import Action, EventTable
-from snapconv.snapshot.fields import (
-    TIME,
-    Interner,
-    check_range,
-    expect,
-    expect_dicts,
-    int_column,
-    raw_column,
-    text_column,
-)
+from snapconv.snapshot.fields import TIME, Interner, Rows, expect
 from snapconv.snapshot.segment_table import SegmentTable
 
 # torch writes a dozen settings of a few words; one text may stand in a file very many times.
@@ -38,8 +27,7 @@ def read_settings(raw: object, where: str) -> tuple[AllocatorSettings, Entries]:
     """
     if raw is None:
         return AllocatorSettings(), ()
-    expect(raw, dict, where)
-    known: dict[str, object] = raw  # type: ignore[assignment]  # checked just above
+    known: dict[str, object] = expect(raw, dict, where)
     entries = tuple(
         (key[:_MAX_TEXT], _as_text(value))
         for key, value in islice(known.items(), _MAX_ENTRIES)
@@ -99,24 +87,12 @@ class AnnotationTable:
 
 def read_annotations(raw: object, texts: Interner, where: str) -> AnnotationTable:
     """Turn ``external_annotations`` (torch >= 2.5) into columns; None means there are none."""
-    rows = [] if raw is None else raw
-    expect(rows, list, where)
-
-    def path(i: int) -> str:
-        return f"{where}[{i}]"
-
-    expect_dicts(rows, path)  # type: ignore[arg-type]  # a list, checked just above
-    ranges: list[dict[str, object]] = rows  # type: ignore[assignment]
-    n = len(ranges)
+    rows = Rows.of(raw, where)
+    names = rows.text_ids("name", texts)
     columns = AnnotationTable(
-        name_id=_or(text_column(ranges, "name", texts, path=path), np.full(n, -1, np.int32)),
-        is_start=np.array([stage == "START" for stage in raw_column(ranges, "stage")], np.bool_),
-        device=_or(int_column(ranges, "device", path=path, missing=0), np.zeros(n, np.int64)),
-        time_us=_or(int_column(ranges, "time_us", path=path, missing=-1), np.full(n, -1, np.int64)),
+        name_id=np.full(len(rows), -1, np.int32) if names is None else names,
+        is_start=np.array([stage == "START" for stage in rows.values("stage")], np.bool_),
+        device=rows.ints("device", missing=0),
+        time_us=rows.ints("time_us", TIME, missing=-1),
     )
-    check_range(columns.time_us, TIME, "time_us", path=path)
     return read_only(columns)
-
-
-def _or(column: NDArray[Any] | None, otherwise: NDArray[Any]) -> NDArray[Any]:
-    return otherwise if column is None else column

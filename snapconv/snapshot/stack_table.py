@@ -4,16 +4,16 @@ torch shares one dictionary per frame and often one list per stack, so identity 
 repetition without looking inside; content settles the rest (after a JSON round trip nothing is shared).
 """
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain
 
 import numpy as np
 
 from snapconv.columns import Int32Column, Int64Column, read_only
-from snapconv.errors import MalformedSnapshotError
-from snapconv.snapshot.fields import Path, expect
+from snapconv.snapshot.fields import Interner, Place, expect
 
 _MAX_LINE = 2**31 - 1
 # Longer names are no paths, and C++ symbols of which this much is enough; one text may stand in a
@@ -94,17 +94,17 @@ class StackInterner:
         """Whether any stack so far has a frame."""
         return bool(self._frames)
 
-    def ids(self, stacks: Sequence[object], path: Path) -> Int32Column:
+    def ids(self, stacks: Sequence[object], place: Place) -> Int32Column:
         """Return the ids of many raw stacks (lists of frame dictionaries), -1 for None.
 
-        ``path(i)`` names the owner of stack ``i``. Raises MalformedSnapshotError with the path of the
+        ``place(i)`` names the owner of stack ``i``. Raises MalformedSnapshotError with the path of the
         first frame that cannot be right.
         """
         by_list = self._stack_by_list
         ids = []
         for i, frames in enumerate(stacks):
             known = by_list.get(id(frames))
-            ids.append(self._add(frames, path, i) if known is None else known)
+            ids.append(self._add(frames, place, i) if known is None else known)
         return np.array(ids, np.int32)
 
     def id(self, frames: object, where: str) -> int:
@@ -112,18 +112,18 @@ class StackInterner:
         known = self._stack_by_list.get(id(frames))
         return self._add(frames, lambda _owner: where, 0) if known is None else known
 
-    def _add(self, frames: object, path: Path, owner: int) -> int:
+    def _add(self, frames: object, place: Place, owner: int) -> int:
         if frames is None:
             return -1
         if not isinstance(frames, list):
-            expect(frames, list, f"{path(owner)}.frames")
+            expect(frames, list, f"{place(owner)}.frames")
             return -1
         identities = tuple(map(id, frames))
         stack_id = self._stack_by_identities.get(identities)
         if stack_id is None:
             key = tuple(map(self._frame_by_identity.get, identities))
             if None in key:
-                where = f"{path(owner)}.frames"
+                where = f"{place(owner)}.frames"
                 for i, known in enumerate(key):
                     if known is None:
                         self._add_frame(frames[i], f"{where}[{i}]")
@@ -136,11 +136,9 @@ class StackInterner:
     def _add_frame(self, frame: object, where: str) -> None:
         expect(frame, dict, where)
         name, filename, line = (frame.get(key) for key in ("name", "filename", "line"))  # type: ignore[attr-defined]
-        for value, field in ((name, "name"), (filename, "filename")):
-            if value is not None and type(value) is not str:
-                raise MalformedSnapshotError(f"{where}.{field}: expected str, got {type(value).__name__}")
-        if line is not None and type(line) is not int:
-            raise MalformedSnapshotError(f"{where}.line: expected int, got {type(line).__name__}")
+        for part, value, kind in (("name", name, str), ("filename", filename, str), ("line", line, int)):
+            if value is not None:
+                expect(value, kind, f"{where}.{part}")
         # CPython 3.13 reports unknown lines as -1, which torch's unsigned field shows as 2^64 - 1.
         usable = line if line is not None and 0 < line <= _MAX_LINE else 0
         original, op, target = map(frame.get, ("fx_original_trace", "fx_node_op", "fx_node_target"))  # type: ignore[attr-defined]
@@ -160,3 +158,14 @@ class StackInterner:
         frame_ids = np.fromiter(chain.from_iterable(self._stacks), np.int32, int(offsets[-1]))
         frames = FrameTable(names, filenames, np.array(lines, np.int64), originals, targets)
         return read_only(StackTable(read_only(frames), offsets, frame_ids))
+
+
+@dataclass(slots=True)
+class Collected:
+    """Values that the tables of a file share, and what is not known in it, while it is read."""
+
+    stacks: StackInterner = field(default_factory=StackInterner)
+    texts: Interner = field(default_factory=Interner)
+    pools: Interner = field(default_factory=Interner)
+    unknown_actions: Counter[str] = field(default_factory=Counter)
+    unknown_keys: Counter[str] = field(default_factory=Counter)

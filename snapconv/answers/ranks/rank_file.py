@@ -261,7 +261,7 @@ def _input_shape(analysis: DeviceAnalysis) -> tuple[int, ...]:
     if analysis.recorded is None:
         return ()
     inputs = analysis.recorded.metadata.inputs
-    here = np.flatnonzero(inputs.memory.device == analysis.device.device).tolist()
+    here = np.flatnonzero(inputs.device == analysis.device.device).tolist()
     shapes = [inputs.shapes[row] for row in here if len(inputs.shapes[row]) <= _MOST_DIMENSIONS]
     return max(shapes, key=prod, default=())
 

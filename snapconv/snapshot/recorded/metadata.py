@@ -14,13 +14,28 @@ import numpy as np
 from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, read_only
 from snapconv.errors import MalformedSnapshotError
 from snapconv.notes import Note
-from snapconv.snapshot.fields import ADDRESS
-from snapconv.snapshot.recorded.metadata_rows import ITERATION, RecordedMemory, Rows, check_size, texts_of
+from snapconv.snapshot.fields import ADDRESS, BYTES, DEVICE, TIME, Bounds, Rows, check_total, expect
 from snapconv.snapshot.stack_table import StackInterner
 
 VERSION = 1
 KEY = "snapconv"
-_MAX_FACTS = 100
+_ITERATION = Bounds(0, 1 << 31, "0 to 2^31")
+_DIMENSION = Bounds(0, 1 << 62, "0 to 2^62")
+# A name may stand in a file very many times, and so may a list of names.
+_MAX_TEXT, _MAX_LIST = 2000, 100
+# What the rows take together, each with its texts, for a byte of the file; a recorder's take less than one.
+_BYTES_PER_BYTE, _FREE_BYTES, _ROW_BYTES = 4, 512 << 10, 50
+_SLUG = r"[a-z][a-z-]{2,40}"
+_LIMITS = "docs/guide/simulate.md#what-is-not-modelled"
+# The first captures list all that no simulation models, whether the program met it or not.
+_EVERY_SIMULATION = {"scratch memory inside kernels", "CUDA graphs", "NCCL"}
+_HOW = {
+    "finished": "came to its end",
+    "exception": "was ended by an exception",
+    "interrupted": "was interrupted",
+    "oom": "ran out of memory",
+    "exit": "left",
+}
 
 
 class RecordedPhase(IntEnum):
@@ -32,90 +47,42 @@ class RecordedPhase(IntEnum):
     OPTIMIZER = 3
 
 
-@dataclass(frozen=True, slots=True)
-class ParameterTable:
-    """Parameters and buffers in the order of ``named_parameters``; tied ones once, with all their names.
+_PHASE_CODES = {phase.name.lower(): int(phase) for phase in RecordedPhase if phase}
 
-    ``stack_ids`` are where they were registered, -1 where that is not known.
+
+@dataclass(frozen=True, slots=True)
+class RecordedTensors:
+    """Tensors of one kind, a row each, and where their memory was; read-only.
+
+    ``addr`` is the base of the storage, ``original_addr`` that of what a copy was made of, on the same
+    device; ``n_bytes`` is what the tensor itself has, ``recorded_us`` a time of the trace's clock.
+    ``parameter`` is a row of the parameters, -1 for none. ``names`` are those of parameters, of attributes,
+    or of states of optimizers; tied parameters stand once, with ``all_names``. ``modules`` are empty where
+    none ran, or for the model itself. ``without_history``: no operation that has a gradient made it;
+    ``is_written``: since it was made. ``stack_ids`` are where parameters were registered, -1 where that is
+    not known. What a kind does not have is 0, False or empty.
     """
 
+    device: Int64Column
+    addr: Int64Column
+    n_bytes: Int64Column
+    recorded_us: Int64Column
+    original_addr: Int64Column
+    parameter: Int64Column
+    iteration: Int64Column
     names: tuple[str, ...]
     all_names: tuple[tuple[str, ...], ...]
     modules: tuple[str, ...]
-    shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
     is_buffer: BoolColumn
     requires_grad: BoolColumn
-    stack_ids: Int32Column
-    memory: RecordedMemory
-
-
-@dataclass(frozen=True, slots=True)
-class GradientTable:
-    """Gradients as they were recorded; ``parameter`` is a row of the ParameterTable."""
-
-    parameter: Int64Column
-    iteration: Int64Column
-    memory: RecordedMemory
-
-
-@dataclass(frozen=True, slots=True)
-class EarlierTable:
-    """Earlier places of parameters and buffers; ``parameter`` is a position in theirs, -1 for none."""
-
-    parameter: Int64Column
-    memory: RecordedMemory
-
-
-@dataclass(frozen=True, slots=True)
-class StateTable:
-    """Tensors of optimizers; ``parameter`` is -1 for those of no parameter of the model."""
-
-    parameter: Int64Column
-    states: tuple[str, ...]
-    memory: RecordedMemory
-
-
-@dataclass(frozen=True, slots=True)
-class InputTable:
-    """Tensors that a model was called with."""
-
-    iteration: Int64Column
-    shapes: tuple[tuple[int, ...], ...]
-    dtypes: tuple[str, ...]
-    memory: RecordedMemory
-
-
-@dataclass(frozen=True, slots=True)
-class SavedTable:
-    """Tensors that autograd saved for backward; a module is empty where none ran, or for the model itself.
-
-    ``without_history``: no operation that has a gradient made it.
-    """
-
-    iteration: Int64Column
-    modules: tuple[str, ...]
     without_history: BoolColumn
-    dtypes: tuple[str, ...]
-    memory: RecordedMemory
-
-
-@dataclass(frozen=True, slots=True)
-class AttributeTable:
-    """Tensors that modules have as plain attributes; ``is_written``: since they were made."""
-
-    modules: tuple[str, ...]
-    names: tuple[str, ...]
     is_written: BoolColumn
-    memory: RecordedMemory
+    stack_ids: Int32Column
 
-
-@dataclass(frozen=True, slots=True)
-class CopyTable:
-    """Copies that ``deepcopy`` made of tensors; ``originals`` were on the same devices at the same times."""
-
-    originals: RecordedMemory
-    memory: RecordedMemory
+    def __len__(self) -> int:
+        return len(self.addr)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +109,11 @@ NOT_RECORDED = RecordedProject()
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """Everything that a recorder wrote. ``facts`` are its plain values as text, for reports."""
+    """Everything that a recorder wrote. ``facts`` are its plain values as text, for reports.
+
+    ``earlier`` are earlier places of parameters, ``inputs`` what a model was called with, ``saved`` what
+    autograd saved for backward, ``copies`` those of ``deepcopy``, ``attributes`` plain ones of modules.
+    """
 
     project: RecordedProject
     is_simulated: bool
@@ -151,17 +122,16 @@ class Metadata:
     ended: str
     ended_detail: str
     overflowed: bool | None
-    max_allocated_bytes: dict[int, int]
     device_bytes: dict[int, int]
     facts: tuple[tuple[str, str], ...]
-    parameters: ParameterTable
-    earlier: EarlierTable
-    gradients: GradientTable
-    states: StateTable
-    inputs: InputTable
-    saved: SavedTable
-    copies: CopyTable
-    attributes: AttributeTable
+    parameters: RecordedTensors
+    earlier: RecordedTensors
+    gradients: RecordedTensors
+    states: RecordedTensors
+    inputs: RecordedTensors
+    saved: RecordedTensors
+    copies: RecordedTensors
+    attributes: RecordedTensors
     phases: PhaseTable
     iterations: PhaseTable
 
@@ -178,7 +148,9 @@ class Metadata:
                 )
             )
         if self.ended != "complete":
-            detail = f" ({_shortened(self.ended_detail)})" if self.ended_detail else ""
+            # After two sentences torch adds only advice and an address.
+            sentences = re.split(r"(?<=[.!?])\s+", self.ended_detail, maxsplit=2)[:2]
+            detail = f" ({' '.join(sentences)})" if self.ended_detail else ""
             found.append(
                 Note(
                     "ended-early",
@@ -187,21 +159,6 @@ class Metadata:
                 )
             )
         return (*found, *self.recorder_notes)
-
-
-_MAX_NOTES = 100
-_SLUG = r"[a-z][a-z-]{2,40}"
-# The first captures list all that no simulation models, whether the program met it or not.
-_EVERY_SIMULATION = {"scratch memory inside kernels", "CUDA graphs", "NCCL"}
-_LIMITS = "docs/guide/simulate.md#what-is-not-modelled"
-
-_HOW = {
-    "finished": "came to its end",
-    "exception": "was ended by an exception",
-    "interrupted": "was interrupted",
-    "oom": "ran out of memory",
-    "exit": "left",
-}
 
 
 def read_metadata(
@@ -214,160 +171,165 @@ def read_metadata(
     if raw is None:
         return None, ()
     try:
-        metadata = _read(raw, stacks, n_bytes)
+        metadata = _read(expect(raw, dict, KEY), stacks, n_bytes)
     except MalformedSnapshotError as error:
         return None, (Note("metadata-left-out", f"what the recorder wrote was left out: {error}"),)
     return metadata, metadata.notes()
 
 
-def _read(raw: object, stacks: StackInterner, n_bytes: int) -> Metadata:
-    if type(raw) is not dict:
-        raise MalformedSnapshotError(f"{KEY}: expected dict, got {type(raw).__name__}")
+def _read(raw: dict[object, object], stacks: StackInterner, n_bytes: int) -> Metadata:
     version = raw.get("version")
     if type(version) is not int or version != VERSION:
         got = _plain(version) or type(version).__name__
         raise MalformedSnapshotError(
             f"{KEY}.version: expected {VERSION}, got {got}; look for a newer snapconv"
         )
-    check_size(raw, n_bytes)
-    parameters = _parameters(Rows.of(raw, "parameters"), stacks)
-    n_parameters = len(parameters.names)
-    how, detail = _ended(raw.get("ended"))
-    simulated = raw.get("simulated")
+    _check_size(raw, n_bytes)
+    # Where nothing else has a stack, these would look like all the stacks that the program had.
+    parameters = _tensors(_rows(raw, "parameters"), 0, stacks if stacks.has_frames else None)
+    if "" in parameters.names:
+        raise MalformedSnapshotError(f"{KEY}.parameters: expected a name for each")
+
+    def tensors(key: str, *, name: str = "name") -> RecordedTensors:
+        return _tensors(_rows(raw, key), len(parameters), None, name=name)
+
+    ended, simulated, overflowed = raw.get("ended"), raw.get("simulated"), raw.get("overflowed")
+    ended = ended if isinstance(ended, dict) else {}
     return Metadata(
         project=RecordedProject(
             _text(raw, "project_root") or None,
             raw.get("project_root_given") is True,
-            texts_of(raw.get("include")),
+            _texts_of(raw.get("include")),
         ),
         is_simulated=simulated is not None,
-        not_modelled=_not_modelled(simulated),
+        not_modelled=_texts_of(simulated.get("not_modelled")) if isinstance(simulated, dict) else (),
         recorder_notes=_recorder_notes(raw.get("notes")),
-        ended=how,
-        ended_detail=detail,
-        overflowed=raw["overflowed"] if type(raw.get("overflowed")) is bool else None,
-        max_allocated_bytes=_of_devices(Rows.of(raw, "devices"), "max_memory_allocated"),
-        device_bytes=_of_devices(Rows.of(raw, "devices"), "total_bytes"),
+        ended=_text(ended, "how") or "complete",
+        ended_detail=_text(ended, "detail"),
+        overflowed=overflowed if isinstance(overflowed, bool) else None,
+        device_bytes=_device_bytes(_rows(raw, "devices")),
         facts=tuple(_facts(raw)),
         parameters=parameters,
-        earlier=_earlier(Rows.of(raw, "earlier_parameters"), n_parameters),
-        gradients=_gradients(Rows.of(raw, "gradients"), n_parameters),
-        states=_states(Rows.of(raw, "optimizer_states"), n_parameters),
-        inputs=_inputs(Rows.of(raw, "inputs")),
-        saved=_saved(Rows.of(raw, "saved")),
-        copies=_copies(Rows.of(raw, "copies")),
-        attributes=_attributes(Rows.of(raw, "attributes")),
-        phases=_phases(Rows.of(raw, "phases"), "phase", _PHASE_CODES),
-        iterations=_phases(Rows.of(raw, "iterations"), "kind", {}),
+        earlier=tensors("earlier_parameters"),
+        gradients=tensors("gradients"),
+        states=tensors("optimizer_states", name="state"),
+        inputs=tensors("inputs"),
+        saved=tensors("saved"),
+        copies=tensors("copies"),
+        attributes=tensors("attributes"),
+        phases=_phases(_rows(raw, "phases"), "phase"),
+        iterations=_phases(_rows(raw, "iterations"), "kind"),
     )
 
 
-_PHASE_CODES = {phase.name.lower(): int(phase) for phase in RecordedPhase if phase}
+def _rows(raw: dict[object, object], key: str) -> Rows:
+    return Rows.of(raw.get(key), f"{KEY}.{key}")
 
 
-def _parameters(rows: Rows, stacks: StackInterner) -> ParameterTable:
-    names = rows.texts("name")
-    return ParameterTable(
-        names=names,
-        all_names=tuple(
-            found or (name,) for found, name in zip(rows.text_lists("names"), names, strict=True)
+def _tensors(
+    rows: Rows, n_parameters: int, stacks: StackInterner | None, *, name: str = "name"
+) -> RecordedTensors:
+    """Read one list, where ``name`` is the key of names."""
+    names = _names(rows, name)
+    lists = _lists(rows, "names")
+    table = RecordedTensors(
+        device=rows.ints("device", DEVICE),
+        addr=rows.ints("addr", ADDRESS),
+        n_bytes=rows.ints("bytes", BYTES),
+        recorded_us=rows.ints("noted_us", TIME),
+        original_addr=rows.ints("original", ADDRESS, missing=0),
+        parameter=rows.ints(
+            "parameter", Bounds(0, n_parameters - 1, f"an index below {n_parameters}"), missing=-1
         ),
-        modules=rows.texts("module", missing=""),
-        shapes=rows.shapes("shape"),
-        dtypes=rows.texts("dtype", missing=""),
-        is_buffer=np.array([kind == "buffer" for kind in rows.texts("kind", missing="parameter")], np.bool_),
-        requires_grad=rows.bools("requires_grad"),
-        # Where nothing else has a stack, these would look like all the stacks that the program had.
-        stack_ids=rows.stacks("frames", stacks if stacks.has_frames else None),
-        memory=rows.memory(),
+        iteration=rows.ints("iteration", _ITERATION, missing=0),
+        names=names,
+        all_names=tuple(_texts_of(found) or (one,) for found, one in zip(lists, names, strict=True)),
+        modules=_names(rows, "module"),
+        dtypes=_names(rows, "dtype"),
+        shapes=_shapes(rows, "shape"),
+        is_buffer=np.array([kind == "buffer" for kind in rows.values("kind")], np.bool_),
+        requires_grad=rows.flags("requires_grad"),
+        without_history=rows.flags("without_history"),
+        is_written=rows.flags("written"),
+        stack_ids=np.full(len(rows), -1, np.int32),
     )
+    check_total(table.n_bytes, KEY)
+    if stacks is not None:
+        table = replace(table, stack_ids=stacks.ids(rows.values("frames"), rows.place))
+    return read_only(table)
 
 
-def _earlier(rows: Rows, n_parameters: int) -> EarlierTable:
-    return EarlierTable(rows.indices("parameter", n_parameters), rows.memory())
+def _names(rows: Rows, key: str) -> tuple[str, ...]:
+    """Return texts, empty where one is missing, and cut where they are too long to be names."""
+    values = rows.texts(key, missing="")
+    cut = {value: (value or "")[:_MAX_TEXT] for value in dict.fromkeys(values)}
+    return tuple(map(cut.__getitem__, values))
 
 
-def _gradients(rows: Rows, n_parameters: int) -> GradientTable:
-    parameter = rows.indices("parameter", n_parameters)
-    return GradientTable(parameter, rows.ints("iteration", ITERATION, missing=0), rows.memory())
+def _lists(rows: Rows, key: str) -> list[list[object]]:
+    """Return lists, empty where one is missing; of very long ones the beginning."""
+    values = [[] if value is None else value for value in rows.values(key)]
+    for i, value in enumerate(values):
+        if not isinstance(value, tuple):
+            expect(value, list, f"{rows.place(i)}.{key}")
+    return [list(islice(value, _MAX_LIST)) for value in values]
 
 
-def _states(rows: Rows, n_parameters: int) -> StateTable:
-    return StateTable(rows.indices("parameter", n_parameters), rows.texts("state", missing=""), rows.memory())
+def _shapes(rows: Rows, key: str) -> tuple[tuple[int, ...], ...]:
+    lists = _lists(rows, key)
+    for i, dimensions in enumerate(lists):
+        for n in dimensions:
+            expect(n, _DIMENSION, f"{rows.place(i)}.{key}")
+    return tuple(map(tuple, lists))  # type: ignore[arg-type]  # integers, checked
 
 
-def _inputs(rows: Rows) -> InputTable:
-    return InputTable(
-        rows.ints("iteration", ITERATION, missing=0),
-        rows.shapes("shape"),
-        rows.texts("dtype", missing=""),
-        rows.memory(),
-    )
-
-
-def _saved(rows: Rows) -> SavedTable:
-    return SavedTable(
-        rows.ints("iteration", ITERATION, missing=0),
-        rows.texts("module", missing=""),
-        rows.bools("without_history"),
-        rows.texts("dtype", missing=""),
-        rows.memory(),
-    )
-
-
-def _attributes(rows: Rows) -> AttributeTable:
-    return AttributeTable(
-        rows.texts("module", missing=""), rows.texts("name", missing=""), rows.bools("written"), rows.memory()
-    )
-
-
-def _copies(rows: Rows) -> CopyTable:
-    memory = rows.memory()
-    return CopyTable(replace(memory, addr=rows.ints("original", ADDRESS)), memory)
-
-
-def _phases(rows: Rows, key: str, codes: dict[str, int]) -> PhaseTable:
+def _phases(rows: Rows, key: str) -> PhaseTable:
     """Return phases in the order in which they began; words that are not known are OTHER."""
-    began, ended = rows.times("began_us"), rows.times("ended_us", missing=-1)
-    words = rows.texts(key, missing="")
-    phase = np.array([codes.get(word, 0) for word in words], np.int8)
+    began = rows.ints("began_us", TIME)
+    phase = np.array([_PHASE_CODES.get(word, 0) for word in _names(rows, key)], np.int8)
     order = np.argsort(began, kind="stable")
-    iteration = rows.ints("iteration", ITERATION, missing=0)
+    iteration, ended = rows.ints("iteration", _ITERATION, missing=0), rows.ints("ended_us", TIME, missing=-1)
     return read_only(PhaseTable(phase[order], iteration[order], began[order], ended[order]))
+
+
+def _device_bytes(rows: Rows) -> dict[int, int]:
+    """Return the memory of every device that has it."""
+    devices, n_bytes = rows.ints("device", _ITERATION, missing=0), rows.ints("total_bytes", missing=-1)
+    return {d: n for d, n in zip(devices.tolist(), n_bytes.tolist(), strict=True) if n >= 0}
+
+
+def _check_size(raw: dict[object, object], n_bytes: int) -> None:
+    """Refuse lists that repeat a row or a text so often that all are many times the size of the file.
+
+    A pickle repeats either for two bytes, and reports have them for every row.
+    """
+    of_list: dict[int, int] = {}
+
+    def size(value: object) -> int:
+        if type(value) is str:
+            return min(len(value), _MAX_TEXT)
+        if type(value) is not list:
+            return 0
+        if id(value) not in of_list:
+            texts = (item for item in islice(value, _MAX_LIST) if type(item) is str)
+            of_list[id(value)] = min(len(value), _MAX_LIST) + sum(map(size, texts))
+        return of_list[id(value)]
+
+    lists = (rows for rows in raw.values() if isinstance(rows, list))
+    rows = (row for rows in lists for row in rows if isinstance(row, dict))
+    total = sum(_ROW_BYTES + sum(map(size, row.values())) for row in rows)
+    if total > _BYTES_PER_BYTE * n_bytes + _FREE_BYTES:
+        raise MalformedSnapshotError(f"{KEY}: the entries are together many times the size of the file")
+
+
+# --- single values
 
 
 def _recorder_notes(raw: object) -> tuple[Note, ...]:
     """Return the notes that the recorder wrote about the program; anything else is left out."""
-    rows = [row for row in islice(raw, _MAX_NOTES) if isinstance(row, dict)] if isinstance(raw, list) else []
+    rows = [row for row in islice(raw, _MAX_LIST) if isinstance(row, dict)] if isinstance(raw, list) else []
     texts = [(_text(row, "slug"), _text(row, "message")) for row in rows]
     return tuple(Note(slug, message) for slug, message in texts if re.fullmatch(_SLUG, slug) and message)
-
-
-def _ended(raw: object) -> tuple[str, str]:
-    if not isinstance(raw, dict):
-        return "complete", ""
-    return _text(raw, "how") or "complete", _text(raw, "detail")
-
-
-def _shortened(detail: str) -> str:
-    """Return the first two sentences: after them torch adds only advice and an address."""
-    return " ".join(re.split(r"(?<=[.!?])\s+", detail, maxsplit=2)[:2])
-
-
-def _not_modelled(raw: object) -> tuple[str, ...]:
-    return texts_of(raw.get("not_modelled")) if isinstance(raw, dict) else ()
-
-
-def _of_devices(rows: Rows, key: str) -> dict[int, int]:
-    """Return a figure of every device that has it."""
-    devices = rows.ints("device", ITERATION, missing=0)
-    n_bytes = rows.ints(key, None, missing=-1)
-    return {d: n for d, n in zip(devices.tolist(), n_bytes.tolist(), strict=True) if n >= 0}
-
-
-def _text(raw: dict[object, object], key: str) -> str:
-    value = raw.get(key)
-    return "".join(texts_of([value])) if type(value) is str else ""
 
 
 def _facts(raw: dict[object, object]) -> list[tuple[str, str]]:
@@ -377,16 +339,24 @@ def _facts(raw: dict[object, object]) -> list[tuple[str, str]]:
         for key, value in raw.items()
         if type(key) is str and key != "version" and (text := _plain(value))
     ]
-    command = " ".join(texts_of(raw.get("command")))
-    return [*facts[:_MAX_FACTS], *([("command", command)] if command else [])]
+    command = " ".join(_texts_of(raw.get("command")))
+    return [*facts[:_MAX_LIST], *([("command", command)] if command else [])]
 
 
 def _plain(value: object) -> str:
     """Return a single value as text; empty for everything else, and for numbers too large to be meant."""
     if type(value) is int:
         return str(value) if abs(value) < 1 << 63 else ""
-    return "".join(texts_of([value if type(value) is str else str(value)])) if _is_single(value) else ""
+    return str(value)[:_MAX_TEXT] if type(value) in (str, float, bool) else ""
 
 
-def _is_single(value: object) -> bool:
-    return type(value) in (str, float, bool)
+def _text(raw: dict[object, object], key: str) -> str:
+    value = raw.get(key)
+    return value[:_MAX_TEXT] if type(value) is str else ""
+
+
+def _texts_of(values: object) -> tuple[str, ...]:
+    """Return the texts in a list, cut as names are; of anything else nothing."""
+    if not isinstance(values, (list, tuple)):
+        return ()
+    return tuple(text[:_MAX_TEXT] for text in islice(values, _MAX_LIST) if type(text) is str)

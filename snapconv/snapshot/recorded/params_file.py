@@ -5,7 +5,8 @@ JSON: what ``snapconv params`` writes, or names with shapes and dtypes. See docs
 files are as untrusted as a snapshot.
 """
 
-from collections.abc import Iterable, Iterator
+import re
+from collections import Counter
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -16,8 +17,14 @@ import numpy as np
 from snapconv.columns import BoolColumn, Int64Column, read_only
 from snapconv.errors import InputError, MalformedSnapshotError, TruncatedFileError
 from snapconv.files import open_input
-from snapconv.snapshot.fields import BYTES, check_total
-from snapconv.snapshot.recorded.json_object import read_unchecked_json
+from snapconv.snapshot.fields import (
+    BYTES,
+    check_total,
+    errors_of,
+    expect,
+    read_json_file,
+    read_unchecked_json,
+)
 from snapconv.units import shown
 
 VERSION = 1
@@ -26,23 +33,11 @@ _MAX_JSON_BYTES = 100_000_000
 _MAX_ROWS, _MAX_SHARDS, _MAX_NAME, _MAX_DIMENSIONS = 1_000_000, 10_000, 2000, 64
 _LENGTH_BYTES = 8
 
-# Bytes of an element, and whether it is a real floating point number, which half() and to() convert.
-_DTYPES = {
-    **dict.fromkeys(("float64", "double", "f64"), (8, True)),
-    **dict.fromkeys(("float32", "float", "f32"), (4, True)),
-    **dict.fromkeys(("float16", "half", "f16", "bfloat16", "bf16"), (2, True)),
-    **dict.fromkeys(("int64", "long", "i64", "uint64", "u64", "complex64", "c64"), (8, False)),
-    **dict.fromkeys(("int32", "int", "i32", "uint32", "u32"), (4, False)),
-    **dict.fromkeys(("int16", "short", "i16", "uint16", "u16"), (2, False)),
-    **dict.fromkeys(("int8", "i8", "uint8", "u8", "bool"), (1, False)),
-    "complex128": (16, False),
-}
-
+# As torch names types and as safetensors does: float32, F32, bfloat16, float8_e4m3fn.
+_DTYPE = r"(?:torch\.)?(bfloat|bf|float|f|uint|u|int|i|complex|c)(8|16|32|64|128)(?:_\w+)?"
 _CHECKPOINT = (
-    "a checkpoint of torch.save, which only torch can open, and only by running what is in it; save it with "
-    "safetensors or, where you trust it, write its list as JSON: "
-    "python -c \"import json, torch; d = torch.load('FILE', map_location='meta', weights_only=True); "
-    "json.dump([[k, list(v.shape), str(v.dtype)] for k, v in d.items()], open('params.json', 'w'))\""
+    "this is a checkpoint of torch.save, which only torch can open, and only by running what is in it: save "
+    "it with safetensors, or list the model by `snapconv params`"
 )
 
 
@@ -85,28 +80,9 @@ def load_params(path: str | Path) -> ParamList:
     Raises InputError (MalformedSnapshotError, TruncatedFileError) with the file and the place in it.
     """
     path = Path(path)
-    with _Named(path):
+    with errors_of(path):
         rows, is_ordered = _read(path)
         return _table(path, rows, is_ordered=is_ordered)
-
-
-class _Named:
-    """Puts the file's name before every message, and turns the system's errors into ours."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        if isinstance(error, OSError):
-            reason = error.strerror or error
-            raise InputError(f"{self._path}: cannot be read: {reason}; check the path") from error
-        if isinstance(error, MemoryError):
-            raise InputError(f"{self._path}: the list does not fit into this machine's memory") from error
-        if isinstance(error, InputError) and not str(error).startswith(f"{self._path}"):
-            raise type(error)(f"{self._path}: {error}") from error
 
 
 def _read(path: Path) -> tuple[list[_Row], bool]:
@@ -114,16 +90,18 @@ def _read(path: Path) -> tuple[list[_Row], bool]:
         raise InputError("this is a folder: name the .safetensors file in it, or the index of its shards")
     with open_input(path) as file:
         start = file.read(16)
-        if not start.strip():
-            raise TruncatedFileError("the file is empty")
         if _is_safetensors(start):
             return _safetensors(file, start), False
-        _refuse_other_formats(start)
-        file.seek(0)
-        raw = read_unchecked_json(_all_of(file))
+    text = start.lstrip(b"\xef\xbb\xbf \t\r\n")
+    if text and not text.startswith((b"{", b"[")):
+        raise InputError(
+            "no list of parameters: expected a safetensors file, a .safetensors.index.json, or JSON as "
+            "`snapconv params` writes it"
+        )
+    raw, _ = read_json_file(path, _MAX_JSON_BYTES)
     if isinstance(raw, dict) and "weight_map" in raw:
         return _shards(path, raw["weight_map"]), False
-    rows = list(_listed(raw))
+    rows = _listed(raw)
     # State dictionaries keep the model's order; sorted names were sorted later.
     names = [row.name for row in rows]
     return rows, names != sorted(names) or len(names) < 2
@@ -131,24 +109,10 @@ def _read(path: Path) -> tuple[list[_Row], bool]:
 
 def _is_safetensors(start: bytes) -> bool:
     """Return whether a length comes first, and then JSON; a NUL is in every length, and in no JSON."""
-    return start[_LENGTH_BYTES:].startswith(b"{") and b"\0" in start[:_LENGTH_BYTES]
-
-
-def _refuse_other_formats(start: bytes) -> None:
-    if start.startswith(b"PK\x03\x04") or start[:1] == b"\x80":
-        raise InputError(f"this is {_CHECKPOINT}")
-    if not start.lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"{", b"[")):
-        raise InputError(
-            "no list of parameters: expected a safetensors file, a .safetensors.index.json, or JSON as "
-            "`snapconv params` writes it"
-        )
-
-
-def _all_of(file: BinaryIO) -> bytes:
-    text = file.read(_MAX_JSON_BYTES + 1)
-    if len(text) > _MAX_JSON_BYTES:
-        raise MalformedSnapshotError(f"the file is larger than {_MAX_JSON_BYTES} bytes: no list of names is")
-    return text.removeprefix(b"\xef\xbb\xbf")
+    has_header = start[_LENGTH_BYTES:].startswith(b"{") and b"\0" in start[:_LENGTH_BYTES]
+    if not has_header and start.startswith((b"PK\x03\x04", b"\x80")):
+        raise InputError(_CHECKPOINT)
+    return has_header
 
 
 # --- safetensors
@@ -163,36 +127,35 @@ def _safetensors(file: BinaryIO, start: bytes) -> list[_Row]:
     text = file.read(length)
     if len(text) < length:
         raise TruncatedFileError(f"the file ends after {len(text)} of its header's {length} bytes")
-    header = read_unchecked_json(text)
-    rows = [(name, raw) for name, raw in _of(header, dict, "header").items() if name != "__metadata__"]
-    tensors = [_tensor(name, raw, f"header[{i}]") for i, (name, raw) in enumerate(rows)]
+    header = expect(read_unchecked_json(text), dict, "header")
+    tensors = [_tensor(name, raw) for name, raw in header.items() if name != "__metadata__"]
     return [row for _, row in sorted(tensors, key=lambda tensor: tensor[0])]
 
 
-def _tensor(name: str, raw: object, where: str) -> tuple[int, _Row]:
+def _tensor(name: str, raw: object) -> tuple[int, _Row]:
     """Make a row, and return where its data begins."""
-    row = _of(raw, dict, f"{where} ({shown(name)})")
-    offsets = row.get("data_offsets")
+    where = f"header.{shown(name)}"
+    found = expect(raw, dict, where)
+    offsets = found.get("data_offsets")
     if not (isinstance(offsets, list) and len(offsets) == 2 and all(map(_is_size, offsets))):
         raise MalformedSnapshotError(f"{where}.data_offsets: expected two numbers of bytes")
     n_bytes = offsets[1] - offsets[0]
-    dtype = _of(row.get("dtype"), str, f"{where}.dtype")
-    n_elements = _n_elements(row.get("shape"), f"{where}.shape")
+    dtype = expect(found.get("dtype"), str, f"{where}.dtype")
+    n_elements = _n_elements(found.get("shape"), f"{where}.shape")
     # The format grows new types: their bytes are known all the same.
     width, is_floating = _dtype(dtype) or (0, False)
     if n_bytes < 0 or (width and n_bytes != width * n_elements):
         raise MalformedSnapshotError(
             f"{where}.data_offsets: {n_bytes} bytes for {n_elements} elements of {shown(dtype)}"
         )
-    return offsets[0], _Row(_name(name, where), n_elements, n_bytes, is_floating)
+    return offsets[0], _Row(name, n_elements, n_bytes, is_floating)
 
 
 def _shards(path: Path, raw: object) -> list[_Row]:
     """Read the headers of all shards that an index names; they are beside it."""
-    weight_map = _of(raw, dict, "weight_map")
     wanted: dict[str, set[str]] = {}
-    for name, shard in weight_map.items():
-        wanted.setdefault(_of(shard, str, f"weight_map[{shown(name)!r}]"), set()).add(name)
+    for name, shard in expect(raw, dict, "weight_map").items():
+        wanted.setdefault(expect(shard, str, f"weight_map.{shown(name)}"), set()).add(name)
     if len(wanted) > _MAX_SHARDS:
         raise MalformedSnapshotError(f"weight_map: names {len(wanted)} files, of at most {_MAX_SHARDS}")
     rows: list[_Row] = []
@@ -215,10 +178,8 @@ def _shard(index: Path, name: str) -> list[_Row]:
             f"weight_map: there is no {shown(name)} beside the index; only its header is needed, the first "
             "megabyte or so"
         )
-    with _Named(path), open_input(path) as file:
+    with errors_of(Path(shown(name))), open_input(path) as file:
         start = file.read(16)
-        if start.startswith(b"PK\x03\x04") or start[:2] == b"\x80\x02":
-            raise InputError(f"this is {_CHECKPOINT}")
         if not _is_safetensors(start):
             raise MalformedSnapshotError("expected a safetensors file")
         return _safetensors(file, start)
@@ -227,67 +188,47 @@ def _shard(index: Path, name: str) -> list[_Row]:
 # --- lists as JSON
 
 
-def _listed(raw: Any) -> Iterator[_Row]:
-    """Return rows of any of the shapes of JSON that docs/reference/capture.md describes."""
-    if isinstance(raw, dict) and isinstance(raw.get("parameters"), list):
-        if raw.get("version") != VERSION:
-            got = shown(str(raw.get("version")))
-            raise MalformedSnapshotError(f"version: expected {VERSION}, got {got}; look for a newer snapconv")
-        raw = raw["parameters"]
-    if isinstance(raw, dict):
-        for name, value in raw.items():
-            yield _described(name, value, shown(name))
-        return
-    for i, row in enumerate(_of(raw, list, "the file")):
-        where = f"[{i}]"
-        if isinstance(row, dict):
-            yield _described(row.get("name"), row, where)
-        elif isinstance(row, list) and len(row) in (2, 3):
-            yield _row(row[0], row[1], row[2] if len(row) == 3 else None, where)
-        else:
-            raise MalformedSnapshotError(f"{where}: expected [name, shape, dtype], or an object of these")
+def _listed(raw: Any) -> list[_Row]:
+    """Return rows of what ``snapconv params`` writes, or of a dictionary of shapes, with dtypes or not."""
+    if not (isinstance(raw, dict) and "parameters" in raw):
+        return [_row(name, value, shown(name)) for name, value in expect(raw, dict, "the file").items()]
+    if raw.get("version") != VERSION:
+        got = shown(str(raw.get("version")))
+        raise MalformedSnapshotError(f"version: expected {VERSION}, got {got}; look for a newer snapconv")
+    rows = [
+        (f"parameters[{i}]", expect(row, dict, f"parameters[{i}]"))
+        for i, row in enumerate(expect(raw["parameters"], list, "parameters"))
+    ]
+    return [_row(expect(row.get("name"), str, f"{where}.name"), row, where) for where, row in rows]
 
 
-def _described(name: object, raw: object, where: str) -> _Row:
-    """Return a row made of an object, or of a bare shape."""
-    if isinstance(raw, list):
-        return _row(name, raw, None, where)
-    values = _of(raw, dict, where)
-    row = _row(name, values.get("shape"), values.get("dtype"), where)
-    return row._replace(
+def _row(name: str, raw: object, where: str) -> _Row:
+    values = {"shape": raw} if isinstance(raw, list) else expect(raw, dict, where)
+    n_elements, dtype = _n_elements(values.get("shape"), f"{where}.shape"), values.get("dtype")
+    known = (0, True) if dtype is None else _dtype(expect(dtype, str, f"{where}.dtype"))
+    if known is None:
+        raise MalformedSnapshotError(f"{where}.dtype: expected such as float32, got {shown(str(dtype))}")
+    return _Row(
+        name,
+        n_elements,
+        -1 if dtype is None else n_elements * known[0],
+        is_floating=known[1],
         is_buffer=values.get("kind") == "buffer",
         requires_grad=values.get("requires_grad") is not False,
         is_tied=isinstance(values.get("tied_to"), str),
     )
 
 
-def _row(name: object, shape: object, dtype: object, where: str) -> _Row:
-    n_elements = _n_elements(shape, f"{where}.shape")
-    if dtype is None:
-        return _Row(_name(name, where), n_elements, -1, is_floating=True)
-    text = _of(dtype, str, f"{where}.dtype")
-    known = _dtype(text)
-    if known is None:
-        raise MalformedSnapshotError(f"{where}.dtype: expected such as float32, got {shown(text)}")
-    return _Row(_name(name, where), n_elements, n_elements * known[0], known[1])
-
-
 def _dtype(text: str) -> tuple[int, bool] | None:
-    """Return the bytes of an element, and whether it is a float; None for a name that is not known."""
-    name = text.lower().removeprefix("torch.")
-    # All eight-bit floats are called so: float8_e4m3fn, F8_E5M2.
-    return (1, True) if name.startswith(("float8_", "f8_")) else _DTYPES.get(name)
-
-
-def _name(name: object, where: str) -> str:
-    text = str(_of(name, str, f"{where}.name"))
-    if not 0 < len(text) <= _MAX_NAME:
-        raise MalformedSnapshotError(f"{where}.name: expected 1 to {_MAX_NAME} characters, got {len(text)}")
-    return text
+    """Return the bytes of an element, and whether it is real and floating; None for a name not known."""
+    if text in ("bool", "torch.bool", "BOOL"):
+        return 1, False
+    found = re.fullmatch(_DTYPE, text.lower())
+    return (int(found[2]) // 8, "f" in found[1]) if found else None
 
 
 def _n_elements(shape: object, where: str) -> int:
-    sizes = _of(shape, list, where)
+    sizes = expect(shape, list, where)
     if len(sizes) > _MAX_DIMENSIONS or not all(map(_is_size, sizes)):
         raise MalformedSnapshotError(f"{where}: expected a list of sizes")
     n_elements: int = prod(sizes)
@@ -300,42 +241,19 @@ def _is_size(value: object) -> bool:
     return type(value) is int and 0 <= value <= BYTES.high
 
 
-def _of(value: Any, kind: type, where: str) -> Any:
-    if type(value) is not kind:
-        got = "nothing" if value is None else type(value).__name__
-        raise MalformedSnapshotError(f"{where}: expected {kind.__name__}, got {got}")
-    return value
-
-
 # --- the table
 
 
 def _table(path: Path, rows: list[_Row], *, is_ordered: bool) -> ParamList:
-    if not rows:
-        raise MalformedSnapshotError("the list is empty")
-    if len(rows) > _MAX_ROWS:
-        raise MalformedSnapshotError(f"expected at most {_MAX_ROWS} tensors, got {len(rows)}")
-    _refuse_twice(row.name for row in rows)
+    if not 0 < len(rows) <= _MAX_ROWS:
+        raise MalformedSnapshotError(f"expected 1 to {_MAX_ROWS} tensors, got {len(rows)}")
+    for name, n in Counter(row.name for row in rows).items():
+        if n > 1 or not 0 < len(name) <= _MAX_NAME:
+            fault = "named twice" if n > 1 else f"expected a name of 1 to {_MAX_NAME} characters"
+            raise MalformedSnapshotError(f"{shown(name)}: {fault}")
     names, n_elements, n_bytes, *marks = zip(*rows, strict=True)
-    is_floating, is_buffer, requires_grad, is_tied = (np.array(mark, np.bool_) for mark in marks)
-    check_total(np.array(n_bytes, np.int64), "the file")
-    table = ParamList(
-        path=path,
-        names=names,
-        n_elements=np.array(n_elements, np.int64),
-        n_bytes=np.array(n_bytes, np.int64),
-        is_floating=is_floating,
-        is_buffer=is_buffer,
-        requires_grad=requires_grad,
-        is_tied=is_tied,
-        is_ordered=is_ordered,
-    )
+    sizes = np.array(n_bytes, np.int64)
+    check_total(sizes, "the file")
+    flags = dict(zip(_Row._fields[3:], (np.array(mark, np.bool_) for mark in marks), strict=True))
+    table = ParamList(path, names, np.array(n_elements, np.int64), sizes, **flags, is_ordered=is_ordered)
     return read_only(table)
-
-
-def _refuse_twice(names: Iterable[str]) -> None:
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            raise MalformedSnapshotError(f"{shown(name)}: named twice")
-        seen.add(name)

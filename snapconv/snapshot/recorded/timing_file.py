@@ -5,31 +5,21 @@ The file is as untrusted as a snapshot: every value is checked before anything u
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
+from numpy.typing import NDArray
 
 from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, MsColumn, read_only
-from snapconv.errors import InputError, MalformedSnapshotError, TruncatedFileError
-from snapconv.files import open_input
-from snapconv.json_text import json_shown
+from snapconv.errors import MalformedSnapshotError
 from snapconv.notes import Note
-from snapconv.snapshot.fields import Interner
-from snapconv.snapshot.recorded.json_object import (
-    ARRAY,
-    COUNT,
-    FLAG,
-    MILLISECONDS,
-    TEXT,
-    JsonObject,
-    Kind,
-    read_unchecked_json,
-    type_name,
-)
+from snapconv.snapshot.fields import Bounds, Interner, errors_of, expect, read_json_file
 from snapconv.snapshot.stack_table import FrameTable, StackTable
+from snapconv.units import shown
 
 VERSION = 1
 PHASES = ("forward", "backward", "optimizer", "other")
@@ -114,16 +104,15 @@ class Timing:
     calls: CallTable
 
 
+_COUNT = Bounds(0, (1 << 62) - 1, "0 to 2^62 - 1")
+_LINE = Bounds(0, (1 << 31) - 1, "0 to 2^31 - 1")
+_MILLISECONDS = Bounds(0, 10**12, "0 to 10^12 milliseconds", (float, int))
 # The columns of the calls as they are written, docs/reference/capture.md.
-_OPTIONAL_MS = MILLISECONDS.or_null()
-_TEXTS = {"name": TEXT, "phase": TEXT, "module": TEXT.or_null()}
-_NUMBERS = {
-    "iteration": COUNT,
-    "stack": Kind((int,), "int", -1, 1 << 31),
-    **dict.fromkeys(("forward_ms", "backward_ms", "backward_strict_ms", "host_ms"), _OPTIONAL_MS),
-}
+_INTS = {"iteration": _COUNT, "stack": Bounds(-1, (1 << 31) - 1, "-1 to 2^31 - 1")}
+_TIMES = ("forward_ms", "backward_ms", "backward_strict_ms", "host_ms")
+_TEXTS = ("name", "phase", "module")
 # File, line, function, whether its self is a module.
-_FRAME = (TEXT, Kind((int,), "int", 0, 1 << 31), TEXT, FLAG)
+_FRAME: tuple[type | Bounds, ...] = (str, _LINE, str, bool)
 
 
 def load_timing(path: str | Path) -> tuple[Timing | None, tuple[Note, ...]]:
@@ -136,93 +125,91 @@ def load_timing(path: str | Path) -> tuple[Timing | None, tuple[Note, ...]]:
     if os.path.lexists(path) and not path.is_file():
         message = f"{path.name} is no regular file: there are no times"
         return None, (Note("unreadable-times", message),)
-    try:
-        text = _text_of(path)
-        trace = JsonObject(read_unchecked_json(text), "")
-        version = trace.value("version", COUNT)
+    with errors_of(path):
+        raw, n_bytes = read_json_file(path, _MAX_BYTES)
+        trace = _Object(raw, "")
+        version = trace.value("version", _COUNT)
         if version != VERSION:
             message = (
                 f"{path.name} is of version {version}, and only {VERSION} is known here: there are no times"
             )
             return None, (Note("unknown-timing-version", message),)
-        return _timing(path, len(text), trace), ()
-    except InputError as error:
-        raise type(error)(f"{path}: {error}") from error
-    except MemoryError as error:
-        raise InputError(f"{path}: the file does not fit into this machine's memory") from error
+        return _timing(path, n_bytes, trace), ()
 
 
-def _text_of(path: Path) -> bytes:
-    try:
-        with open_input(path) as file:
-            text = file.read(_MAX_BYTES + 1)
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror or error}; check the path") from error
-    if not text.strip():
-        raise TruncatedFileError("the file is empty")
-    if len(text) > _MAX_BYTES:
-        raise MalformedSnapshotError(f"the file is larger than {_MAX_BYTES >> 20} MiB, as no timing trace is")
-    return text
+class _Object:
+    """A JSON object, and its place in the file."""
+
+    def __init__(self, value: object, place: str) -> None:
+        self._values: dict[str, Any] = expect(value, dict, place or "the file")
+        self._place = place
+
+    def value(self, key: str, kind: type | Bounds) -> Any:
+        """Return the value of a key that must be there."""
+        return expect(self._values.get(key), kind, f"{self._place}.{key}" if self._place else key)
+
+    def optional(self, key: str, kind: type | Bounds, missing: Any = None) -> Any:
+        """Return the value of a key, or ``missing`` for null, and where the key is not there."""
+        return missing if self._values.get(key) is None else self.value(key, kind)
 
 
-def _timing(path: Path, n_bytes: int, trace: JsonObject) -> Timing:
-    clock = trace.value("clock", TEXT)
+def _timing(path: Path, n_bytes: int, trace: _Object) -> Timing:
+    clock = trace.value("clock", str)
     if clock not in CLOCKS:
-        raise MalformedSnapshotError(f"clock: expected cuda or cpu, got {json_shown(clock)}")
-    written_by, torch = trace.value("snapconv", TEXT), trace.value("torch", TEXT)
+        raise MalformedSnapshotError(f"clock: expected cuda or cpu, got {shown(clock)}")
+    written_by, torch = trace.value("snapconv", str), trace.value("torch", str)
     iterations = _iterations(trace)
     stacks, is_of_module = _stacks(trace)
     texts = Interner()
-    calls = _call_table(trace.child("calls"), iterations, len(stacks), texts)
+    calls = _call_table(trace.value("calls", dict), iterations, len(stacks), texts)
     timing = Timing(
         path=path,
         n_bytes=n_bytes,
         written_by=(written_by[:_MAX_TEXT], torch[:_MAX_TEXT]),
         clock=clock,
-        is_simulated=trace.value("simulated", FLAG),
-        device=trace.value("device", COUNT),
-        device_name=trace.value("device_name", TEXT)[:_MAX_TEXT],
-        is_warm_up=trace.optional("warm_up", FLAG, missing=False),
-        project_root=trace.value("project_root", TEXT)[:_MAX_TEXT],
+        is_simulated=trace.value("simulated", bool),
+        device=trace.value("device", _COUNT),
+        device_name=trace.value("device_name", str)[:_MAX_TEXT],
+        is_warm_up=trace.optional("warm_up", bool, missing=False),
+        project_root=trace.value("project_root", str)[:_MAX_TEXT],
         iterations=iterations,
         launch_bound=_launch_counts(trace),
-        empty_pair_ms=trace.optional("empty_pair_ms", _OPTIONAL_MS),
-        overflowed=trace.optional("overflowed", FLAG, missing=False),
+        empty_pair_ms=trace.optional("empty_pair_ms", _MILLISECONDS),
+        overflowed=trace.optional("overflowed", bool, missing=False),
         stacks=stacks,
         is_of_module=is_of_module,
-        texts=tuple(map(str, texts.values())),
+        texts=texts.values(),
         calls=calls,
     )
     return read_only(timing)
 
 
-def _iterations(trace: JsonObject) -> tuple[TimedIteration, ...]:
-    raw = trace.value("iterations", ARRAY)
-    if not raw:
-        raise MalformedSnapshotError("iterations: expected array of length >= 1, got []")
+def _iterations(trace: _Object) -> tuple[TimedIteration, ...]:
     iterations = []
-    for i, value in enumerate(raw):
-        row = JsonObject(value, f"iterations[{i}]")
-        times = {f"{phase}_ms": row.optional(f"{phase}_ms", _OPTIONAL_MS) for phase in _TIMED_PHASES}
-        iterations.append(TimedIteration(iteration=row.value("iteration", COUNT), **times))
+    for i, value in enumerate(trace.value("iterations", list)):
+        row = _Object(value, f"iterations[{i}]")
+        times = {f"{phase}_ms": row.optional(f"{phase}_ms", _MILLISECONDS) for phase in _TIMED_PHASES}
+        iterations.append(TimedIteration(iteration=row.value("iteration", _COUNT), **times))
+    if not iterations:
+        raise MalformedSnapshotError("iterations: expected one at least")
     if len({iteration.iteration for iteration in iterations}) < len(iterations):
         raise MalformedSnapshotError("iterations: two have the same number")
     return tuple(iterations)
 
 
-def _launch_counts(trace: JsonObject) -> tuple[LaunchCounts, ...]:
-    bound = trace.optional_child("launch_bound")
-    rows = {} if bound is None else {phase: bound.optional_child(phase) for phase in ("forward", "backward")}
+def _launch_counts(trace: _Object) -> tuple[LaunchCounts, ...]:
+    raw = trace.optional("launch_bound", dict, missing={})
+    rows = {phase: raw[phase] for phase in ("forward", "backward") if raw.get(phase) is not None}
+    objects = {phase: _Object(row, f"launch_bound.{phase}") for phase, row in rows.items()}
     return tuple(
         LaunchCounts(
             phase=phase,
-            n_calls=row.value("n", COUNT),
-            n_waited_for=row.value("n_waited_for", COUNT),
-            device_ms=row.optional("device_ms", MILLISECONDS, missing=0.0),
-            host_ms=row.optional("host_ms", MILLISECONDS, missing=0.0),
+            n_calls=row.value("n", _COUNT),
+            n_waited_for=row.value("n_waited_for", _COUNT),
+            device_ms=row.optional("device_ms", _MILLISECONDS, missing=0.0),
+            host_ms=row.optional("host_ms", _MILLISECONDS, missing=0.0),
         )
-        for phase, row in rows.items()
-        if row
+        for phase, row in objects.items()
     )
 
 
@@ -230,77 +217,85 @@ def _launch_counts(trace: JsonObject) -> tuple[LaunchCounts, ...]:
 
 
 def _call_table(
-    raw: JsonObject, iterations: Sequence[TimedIteration], n_stacks: int, texts: Interner
+    raw: dict[str, object], iterations: Sequence[TimedIteration], n_stacks: int, texts: Interner
 ) -> CallTable:
-    numbers = {key: raw.numbers(key, kind) for key, kind in _NUMBERS.items()}
-    names = {key: raw.items(key, kind) for key, kind in _TEXTS.items()}
-    n_calls = len(numbers["iteration"])
-    for key, n in [(key, len(values)) for columns in (numbers, names) for key, values in columns.items()]:
-        if n != n_calls:
-            message = f"expected {n_calls} values as in calls.iteration, got {n}"
+    columns = {key: expect(raw.get(key), list, f"calls.{key}") for key in (*_INTS, *_TIMES, *_TEXTS)}
+    n_calls = len(columns["iteration"])
+    for key, values in columns.items():
+        if len(values) != n_calls:
+            message = f"expected {n_calls} values as in calls.iteration, got {len(values)}"
             raise MalformedSnapshotError(f"calls.{key}: {message}")
+    for key in _TEXTS:
+        if not set(map(type, columns[key])) <= ({str, type(None)} if key == "module" else {str}):
+            _refuse_first(key, columns[key], str, may_be_null=key == "module")
     phase_ids = {phase: i for i, phase in enumerate(PHASES)}
     table = CallTable(
-        iteration=numbers["iteration"],
-        name_id=_text_ids(names["name"], texts),
-        phase=np.array([phase_ids.get(phase, -1) for phase in names["phase"]], np.int8),
-        module_id=_text_ids(names["module"], texts),
-        stack_id=numbers["stack"].astype(np.int32),
-        **{key: column for key, column in numbers.items() if key.endswith("_ms")},
+        iteration=_numbers("iteration", columns["iteration"], _COUNT),
+        name_id=_text_ids(columns["name"], texts),
+        phase=np.array([phase_ids.get(phase, -1) for phase in columns["phase"]], np.int8),
+        module_id=_text_ids(columns["module"], texts),
+        stack_id=_numbers("stack", columns["stack"], _INTS["stack"]).astype(np.int32),
+        **{key: _numbers(key, columns[key], _MILLISECONDS) for key in _TIMES},
     )
     # A call has a time of its own; only a row of phase backward is about nodes that no call made.
     is_untimed = np.isnan(table.forward_ms) & (table.phase != PHASES.index("backward"))
     is_unknown = ~np.isin(table.iteration, [iteration.iteration for iteration in iterations])
-    _refuse("phase", table.phase < 0, raw, expected=f"one of {', '.join(PHASES)}")
-    _refuse("stack", table.stack_id >= n_stacks, raw, expected=f"-1 or one of {n_stacks} stacks")
-    _refuse("forward_ms", is_untimed, raw, expected="a number")
-    _refuse("iteration", is_unknown, raw, expected="the number of one of the iterations")
+    for key, wrong, expected in (
+        ("phase", table.phase < 0, f"one of {', '.join(PHASES)}"),
+        ("stack", table.stack_id >= n_stacks, f"-1 or one of {n_stacks} stacks"),
+        ("forward_ms", is_untimed, "a number"),
+        ("iteration", is_unknown, "the number of one of the iterations"),
+    ):
+        if wrong.any():
+            i = int(wrong.argmax())
+            got = shown(str(columns[key][i]))
+            raise MalformedSnapshotError(f"calls.{key}[{i}]: expected {expected}, got {got}")
     return read_only(table)
 
 
-def _refuse(key: str, wrong: BoolColumn, calls: JsonObject, *, expected: str) -> None:
-    """Raise for the first value that is marked as wrong."""
-    if wrong.any():
-        i = int(wrong.argmax())
-        raise MalformedSnapshotError(
-            f"calls.{key}[{i}]: expected {expected}, got {json_shown(calls.value(key, ARRAY)[i])}"
-        )
+def _numbers(key: str, values: list[Any], bounds: Bounds) -> NDArray[Any]:
+    """Return numbers as a column: int64, or float64 with NaN for null."""
+    is_time = float in bounds.types
+    if set(map(type, values)) <= {*bounds.types, *([type(None)] if is_time else [])}:
+        with suppress(OverflowError):
+            column = np.array(values, np.float64 if is_time else np.int64)
+            # A comparison with NaN is false.
+            if not ((column < bounds.low) | (column > bounds.high)).any():
+                return column
+    return _refuse_first(key, values, bounds, may_be_null=is_time)
+
+
+def _refuse_first(key: str, values: list[Any], kind: type | Bounds, *, may_be_null: bool) -> NoReturn:
+    for i, value in enumerate(values):
+        if value is not None or not may_be_null:
+            expect(value, kind, f"calls.{key}[{i}]")
+    raise AssertionError(f"calls.{key} has nothing wrong")
 
 
 def _text_ids(values: Sequence[str | None], texts: Interner) -> Int32Column:
-    ids = {value: -1 if value is None else texts.id(value[:_MAX_TEXT]) for value in dict.fromkeys(values)}
-    return np.fromiter(map(ids.__getitem__, values), np.int32, len(values))
+    return texts.ids([value if value is None else value[:_MAX_TEXT] for value in values])
 
 
 # --- the stacks
 
 
-def _stacks(trace: JsonObject) -> tuple[StackTable, BoolColumn]:
-    raw = trace.items("stacks", ARRAY)
-    frames = Interner()
+def _stacks(trace: _Object) -> tuple[StackTable, BoolColumn]:
+    raw = trace.value("stacks", list)
     for i, stack in enumerate(raw):
-        for k, frame in enumerate(stack):
-            _check_frame(frame, f"stacks[{i}][{k}]")
-    stacks = [
-        [frames.id((file[:_MAX_TEXT], line, name[:_MAX_TEXT], is_of)) for file, line, name, is_of in stack]
-        for stack in raw
-    ]
-    offsets = np.concatenate(([0], np.cumsum(np.array([len(stack) for stack in stacks], np.int64))))
-    frame_ids = np.fromiter(chain.from_iterable(stacks), np.int32, int(offsets[-1]))
-    rows: Sequence[Any] = frames.values()
-    filenames, lines, names, is_of_module = zip(*rows, strict=True) if rows else ((), (), (), ())
-    none = ("",) * len(rows)
-    table = read_only(FrameTable(tuple(names), tuple(filenames), np.array(lines, np.int64), none, none))
+        for k, frame in enumerate(expect(stack, list, f"stacks[{i}]")):
+            where = f"stacks[{i}][{k}]"
+            if len(expect(frame, list, where)) != len(_FRAME):
+                raise MalformedSnapshotError(f"{where}: expected {len(_FRAME)} values, got {len(frame)}")
+            for n, (value, kind) in enumerate(zip(frame, _FRAME, strict=True)):
+                expect(value, kind, f"{where}[{n}]")
+    frames = Interner()
+    frame_ids = frames.ids(
+        [(file[:_MAX_TEXT], line, name[:_MAX_TEXT], is_of) for file, line, name, is_of in chain(*raw)]
+    )
+    offsets = np.concatenate(([0], np.cumsum(np.array(list(map(len, raw)), np.int64))))
+    filenames, lines, names, is_of_module = (
+        zip(*frames.values(), strict=True) if len(frame_ids) else ((),) * 4
+    )
+    none = ("",) * len(names)
+    table = read_only(FrameTable(names, filenames, np.array(lines, np.int64), none, none))
     return read_only(StackTable(table, offsets, frame_ids)), np.array(is_of_module, np.bool_)
-
-
-def _check_frame(frame: object, where: str) -> None:
-    if type(frame) is not list:
-        raise MalformedSnapshotError(f"{where}: expected array, got {type_name(frame)}")
-    if len(frame) != len(_FRAME):
-        raise MalformedSnapshotError(
-            f"{where}: expected array of length {len(_FRAME)}, got {json_shown(frame)}"
-        )
-    for i, (value, kind) in enumerate(zip(frame, _FRAME, strict=True)):
-        if (fault := kind.fault(value)) is not None:
-            raise MalformedSnapshotError(f"{where}[{i}]: expected {fault}")

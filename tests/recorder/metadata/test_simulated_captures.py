@@ -186,7 +186,7 @@ def test_memory_of_a_step_has_its_category_from_the_metadata(recorded):
     held = {total.category: total.requested_bytes for total in session.report().peak.categories}
     last = session.snapshot.metadata.iterations.iteration.max()
     notes = session.snapshot.metadata.states
-    assert notes.memory.n_bytes.sum() == 2 * trainable + 4 * notes.states.count("step")
+    assert notes.n_bytes.sum() == 2 * trainable + 4 * notes.names.count("step")
     assert held["weight"] == sum(
         t.numel() * t.element_size() for t in [*model.parameters(), *model.buffers()]
     )

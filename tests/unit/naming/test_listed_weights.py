@@ -59,7 +59,7 @@ def test_a_recorded_run_has_all_names_and_all_gradients(snapshot, tmp_path, caps
     rows = [line for line in truth["allocations"] if line[at["category"]] == "weight"]
     names = [line[at["module"]] for line in rows]
     listed = [[name, [line[at["requested_bytes"]] // 4]] for name, line in zip(names, rows, strict=True)]
-    (tmp_path / "list.json").write_text(json.dumps(listed))
+    (tmp_path / "list.json").write_text(json.dumps(dict(listed)))
     arguments = [str(FIXTURES / f"{snapshot}.pickle"), "--params", str(tmp_path / "list.json")]
     assert main(["to-sqlite", *arguments, "-o", str(tmp_path / "out.sqlite")]) == 0
     said = "100.0 % of the weights' bytes named by list.json (57 of 57 weights)"
@@ -81,7 +81,9 @@ def notes_of_list(tmp_path, recorded, listed, **more):
         builder.alloc(256, frames=PLACE)
     rows = [parameter(name, ADDR + 512 * i, 256, START_US + 20, **more) for i, name in enumerate(recorded)]
     path = builder.write(tmp_path / "s.pickle", snapconv=metadata(parameters=rows))
-    (tmp_path / "list.json").write_text(json.dumps([row(name, 64) for name in listed]))
+    (tmp_path / "list.json").write_text(
+        json.dumps({"version": 1, "parameters": [row(name, 64) for name in listed]})
+    )
     session = load(path, params=tmp_path / "list.json")
     names = [weight.name for weight in session.report().weights]
     return names, [note.message for note in session.notes if note.slug == "unused-params"]

@@ -1,7 +1,6 @@
 """One device's trace as columns: torch's keys, its actions, and what is refused or counted."""
 
 import json
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -9,8 +8,7 @@ import pytest
 from snapconv.errors import MalformedSnapshotError
 from snapconv.snapshot import event_table
 from snapconv.snapshot.event_table import Action, TraceReader
-from snapconv.snapshot.fields import Interner
-from snapconv.snapshot.stack_table import StackInterner
+from snapconv.snapshot.stack_table import Collected
 from tests.builders import ADDR, MIB, START_US, TraceBuilder, frame
 
 OF_MEMORY = (
@@ -19,7 +17,7 @@ OF_MEMORY = (
 
 
 def reader() -> TraceReader:
-    return TraceReader(StackInterner(), Interner(), Interner(), Counter(), Counter())
+    return TraceReader(Collected())
 
 
 def read(*trace, into=None):
@@ -78,9 +76,8 @@ class TestColumns:
 
     def test_progress_counts_the_events_that_were_read(self, monkeypatch):
         monkeypatch.setattr(event_table, "CHUNK_EVENTS", 2)
-        into, seen = reader(), []
-        into.progress = seen.append
-        read(*[event()] * 5, into=into)
+        seen = []
+        reader().read([event() for _ in range(5)], "x", seen.append)
         assert seen == [2, 4, 5]
 
     def test_events_can_be_taken_in_another_order(self):
@@ -113,10 +110,10 @@ class TestEras:
             event(compile_context="N/A", user_metadata="step", pool_id=(0, 0)),
             into=into,
         )
-        texts = into.texts.values()
+        texts = into.collected.texts.values()
         assert [texts[i] for i in table.compile_context_id] == ["N/A", "0/0", "N/A"]
         assert [texts[i] for i in table.user_metadata_id] == ["", "", "step"]
-        assert [into.pools.values()[i] for i in table.pool_id] == [(0, 0), (0, 1), (0, 0)]
+        assert [into.collected.pools.values()[i] for i in table.pool_id] == [(0, 0), (0, 1), (0, 0)]
 
     def test_a_pool_id_is_the_same_as_a_list(self):
         as_json = json.loads(json.dumps([event(pool_id=(0, 3))]))
@@ -147,7 +144,7 @@ class TestEras:
     def test_every_action_of_torch_and_torch_npu_is_known(self, action):
         into = reader()
         assert read(event(action.name.lower()), into=into).action.tolist() == [action]
-        assert into.unknown_actions == {}
+        assert into.collected.unknown_actions == {}
 
 
 class TestWhatIsCounted:
@@ -155,17 +152,17 @@ class TestWhatIsCounted:
         into = reader()
         table = read(event("teleport"), event(), event("teleport"), event("x"), into=into)
         assert table.action.tolist() == [0, Action.ALLOC, 0, 0]
-        assert into.unknown_actions == {"teleport": 2, "x": 1}
+        assert into.collected.unknown_actions == {"teleport": 2, "x": 1}
 
     def test_unknown_keys_are_counted(self):
         into = reader()
         read(event(colour="red"), event(colour="blue", shape=1), into=into)
-        assert into.unknown_keys == {"colour": 2, "shape": 1}
+        assert into.collected.unknown_keys == {"colour": 2, "shape": 1}
 
     def test_an_action_of_any_length_is_cut(self):
         into = reader()
         read(event("\n" + "a" * 10_000), into=into)
-        assert list(into.unknown_actions) == [r"\n" + "a" * 79 + "…"]
+        assert list(into.collected.unknown_actions) == [r"\n" + "a" * 79 + "…"]
 
 
 class TestWhatIsRefused:

@@ -1,14 +1,11 @@
 """The final state of the allocator as columns: segments, their blocks, and torch's older shapes."""
 
-from collections import Counter
-
 import numpy as np
 import pytest
 
 from snapconv.errors import MalformedSnapshotError
-from snapconv.snapshot.fields import Interner
 from snapconv.snapshot.segment_table import BlockState, read_segments
-from snapconv.snapshot.stack_table import StackInterner
+from snapconv.snapshot.stack_table import Collected
 from tests.builders import ADDR, MIB, TraceBuilder, frame
 
 
@@ -16,10 +13,10 @@ class Reading:
     """The two tables of some raw segments, with what was interned and counted on the way."""
 
     def __init__(self, raw):
-        self.stacks, self.pools, self.unknown_keys = StackInterner(), Interner(), Counter()
-        self.segments, self.blocks, self.sizes_missing = read_segments(
-            raw, self.stacks, self.pools, self.unknown_keys, "segments"
-        )
+        collected = Collected()
+        self.stacks, self.pools = collected.stacks, collected.pools
+        self.unknown_keys = collected.unknown_keys
+        self.segments, self.blocks, self.sizes_missing = read_segments(raw, collected, "segments")
 
 
 def segment(*blocks, **fields):
@@ -187,7 +184,7 @@ class TestWhatIsRefused:
             ({"segment_pool_id": 3}, "segment_pool_id: expected a pair of ints from 0 to 2^32 - 1"),
             ({"frames": {}}, "frames: expected list, got dict"),
             ({"blocks": {}}, "blocks: expected list, got dict"),
-            ({"blocks": [None]}, "blocks[0]: expected dict, got NoneType"),
+            ({"blocks": [None]}, "blocks[0]: expected dict, got nothing"),
         ],
     )
     def test_a_wrong_value_of_a_segment_is_refused_with_the_path(self, fields, message):

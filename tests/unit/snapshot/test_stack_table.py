@@ -130,7 +130,7 @@ class TestWhatIsRefused:
             ((LEAF,), "device_traces[0][1].frames: expected list, got tuple"),
             ({"name": "x"}, "device_traces[0][1].frames: expected list, got dict"),
             ([LEAF, "leaf"], "device_traces[0][1].frames[1]: expected dict, got str"),
-            ([LEAF, None], "device_traces[0][1].frames[1]: expected dict, got NoneType"),
+            ([LEAF, None], "device_traces[0][1].frames[1]: expected dict, got nothing"),
             ([{**LEAF, "name": 1}], "device_traces[0][1].frames[0].name: expected str, got int"),
             ([{**LEAF, "filename": b"x"}], "device_traces[0][1].frames[0].filename: expected str, got bytes"),
             ([{**LEAF, "line": "1"}], "device_traces[0][1].frames[0].line: expected int, got str"),

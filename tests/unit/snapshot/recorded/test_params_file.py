@@ -53,12 +53,10 @@ def safetensors(tensors, *, data=b"", metadata=None):
     "content",
     [
         {"b.weight": {"shape": [2, 3], "dtype": "float32"}, "a": {"shape": [], "dtype": "float16"}},
-        {"b.weight": {"shape": [2, 3], "dtype": "torch.float32"}, "a": {"shape": [], "dtype": "torch.half"}},
-        [["b.weight", [2, 3], "F32"], ["a", [], "BF16"]],
-        [
-            {"name": "b.weight", "shape": [2, 3], "dtype": "float"},
-            {"name": "a", "shape": [], "dtype": "bfloat16"},
-        ],
+        {
+            "b.weight": {"shape": [2, 3], "dtype": "torch.float32"},
+            "a": {"shape": [], "dtype": "torch.bfloat16"},
+        },
         {
             "version": 1,
             "parameters": [
@@ -67,7 +65,7 @@ def safetensors(tensors, *, data=b"", metadata=None):
             ],
         },
     ],
-    ids=["name to shape and dtype", "torch's names", "rows", "objects", "as snapconv writes"],
+    ids=["name to shape and dtype", "torch's names", "as snapconv writes"],
 )
 def test_every_shape_of_json_gives_the_same_rows(tmp_path, content):
     found = read(tmp_path, content)
@@ -80,7 +78,7 @@ def test_every_shape_of_json_gives_the_same_rows(tmp_path, content):
     assert not found.is_tied.any()
 
 
-@pytest.mark.parametrize("content", [{"w": [2, 3]}, [["w", [2, 3]]], [["w", [2, 3], None]]])
+@pytest.mark.parametrize("content", [{"w": [2, 3]}, {"w": {"shape": [2, 3], "dtype": None}}])
 def test_without_a_dtype_the_bytes_are_not_known(tmp_path, content):
     found = read(tmp_path, content)
     assert (found.n_elements.tolist(), found.n_bytes.tolist()) == ([6], [-1])
@@ -105,7 +103,7 @@ def test_what_snapconv_writes_shows_which_are_buffers_frozen_and_tied(tmp_path):
     [(("b", "a"), True), (("a", "b"), False), (("a",), True), (("l.10.w", "l.2.w"), False)],
 )
 def test_names_that_are_sorted_are_no_order_of_a_model(tmp_path, names, is_ordered):
-    assert read(tmp_path, [[name, [1], "float32"] for name in names]).is_ordered is is_ordered
+    assert read(tmp_path, {name: [1] for name in names}).is_ordered is is_ordered
 
 
 def test_of_a_safetensors_file_the_header_alone_is_read(tmp_path):
@@ -149,7 +147,7 @@ def test_an_index_gives_the_tensors_of_all_its_shards(tmp_path):
 
 def test_columns_are_read_only(tmp_path):
     with pytest.raises(ValueError, match="read-only"):
-        read(tmp_path, [["w", [1]]]).n_bytes[0] = 1
+        read(tmp_path, {"w": [1]}).n_bytes[0] = 1
 
 
 # --- what is refused
@@ -162,7 +160,7 @@ def test_a_checkpoint_is_refused_with_what_to_do_instead(tmp_path):
     for path in (zipped, write(tmp_path, pickle.dumps({"w": 1}), "old.pt")):
         message = refusal(path)
         assert "a checkpoint of torch.save" in message
-        assert "map_location='meta', weights_only=True" in message
+        assert "snapconv params" in message
         assert "\n" not in message
 
 
@@ -170,13 +168,6 @@ def test_a_checkpoint_is_refused_with_what_to_do_instead(tmp_path):
 def test_a_pipe_is_refused_before_it_is_opened(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     assert "expected a file" in refusal(tmp_path / "pipe")
-
-
-def test_what_the_refusal_shows_to_type_is_python_and_writes_a_list_that_is_read(tmp_path):
-    message = refusal(write(tmp_path, pickle.dumps({}), "old.pt"))
-    code = message.split('python -c "')[1].removesuffix('"')
-    compile(code, "advice", "exec")
-    assert "json.dump([[k, list(v.shape), str(v.dtype)]" in code
 
 
 def test_a_folder_and_a_missing_file_are_refused(tmp_path):
@@ -197,28 +188,25 @@ def test_something_else_is_refused_with_what_is_read(tmp_path):
     ("content", "place"),
     [
         (b"[1; 2]", "no JSON text"),
-        ([], "the list is empty"),
-        ({}, "the list is empty"),
-        ([3], "[0]: expected [name, shape, dtype]"),
-        ([["a", [1]], ["b"]], "[1]: expected [name, shape, dtype]"),
-        ([["a", 3]], "[0].shape: expected list, got int"),
-        ([["a", [-1]]], "[0].shape: expected a list of sizes"),
-        ([["a", [True]]], "[0].shape: expected a list of sizes"),
-        ([["a", [1.0]]], "[0].shape: expected a list of sizes"),
-        ([["a", [1] * 65]], "[0].shape: expected a list of sizes"),
-        ([["a", [1 << 30, 1 << 30]]], "[0].shape: more than 2^48 elements"),
-        ([["a", [1], 4]], "[0].dtype: expected str, got int"),
-        ([["a", [1], "float33"]], "[0].dtype: expected such as float32, got float33"),
-        ([[1, [1]]], "[0].name: expected str, got int"),
-        ([["", [1]]], "[0].name: expected 1 to 2000 characters, got 0"),
-        ([["a" * 2001, [1]]], "[0].name: expected 1 to 2000 characters, got 2001"),
-        ([["a", [1]], ["a", [2]]], "a: named twice"),
+        ([], "the file: expected dict, got list"),
+        ({}, "expected 1 to 1000000 tensors, got 0"),
+        ({"a": [-1]}, "a.shape: expected a list of sizes"),
+        ({"a": [True]}, "a.shape: expected a list of sizes"),
+        ({"a": [1.0]}, "a.shape: expected a list of sizes"),
+        ({"a": [1] * 65}, "a.shape: expected a list of sizes"),
+        ({"a": [1 << 30, 1 << 30]}, "a.shape: more than 2^48 elements"),
+        ({"a": {"shape": [1], "dtype": 4}}, "a.dtype: expected str, got int"),
+        ({"a": {"shape": [1], "dtype": "float33"}}, "a.dtype: expected such as float32, got float33"),
+        ({"": [1]}, ": expected a name of 1 to 2000 characters"),
+        ({"a" * 2001: [1]}, "a" * 80 + "…: expected a name of 1 to 2000 characters"),
+        ({"parameters": [{"name": "a", "shape": [1]}] * 2, "version": 1}, "a: named twice"),
+        ({"parameters": [3], "version": 1}, "parameters[0]: expected dict, got int"),
+        ({"parameters": [{"shape": [1]}], "version": 1}, "parameters[0].name: expected str, got nothing"),
         ({"a": 1}, "a: expected dict, got int"),
         ({"a": {}}, "a.shape: expected list, got nothing"),
         ({"parameters": [], "version": 2}, "version: expected 1, got 2"),
-        ([{"shape": [1]}], "[0].name: expected str, got nothing"),
         ({"weight_map": []}, "weight_map: expected dict, got list"),
-        ({"weight_map": {"a": 1}}, "weight_map['a']: expected str, got int"),
+        ({"weight_map": {"a": 1}}, "weight_map.a: expected str, got int"),
     ],
 )
 def test_the_message_names_the_place(tmp_path, content, place):
@@ -226,26 +214,26 @@ def test_the_message_names_the_place(tmp_path, content, place):
 
 
 def test_sizes_that_no_machine_has_are_refused(tmp_path):
-    rows = [[f"w{i}", [1 << 48], "float64"] for i in range(2000)]
+    rows = {f"w{i}": {"shape": [1 << 48], "dtype": "float64"} for i in range(2000)}
     assert "2^61" in refused(tmp_path, rows)
 
 
 @pytest.mark.parametrize(
     ("row", "place"),
     [
-        ({"dtype": "F32", "shape": [2]}, "header[0].data_offsets: expected two"),
+        ({"dtype": "F32", "shape": [2]}, "header.w.data_offsets: expected two"),
         (
             {"dtype": "F32", "shape": [2], "data_offsets": [0, -8]},
-            "header[0].data_offsets: expected two",
+            "header.w.data_offsets: expected two",
         ),
         (
             {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]},
-            "header[0].data_offsets: 4 bytes for 2",
+            "header.w.data_offsets: 4 bytes for 2",
         ),
-        ({"dtype": "F9", "shape": [2], "data_offsets": [4, 0]}, "header[0].data_offsets: -4 bytes"),
-        ({"dtype": 1, "shape": [2], "data_offsets": [0, 8]}, "header[0].dtype: expected str"),
-        ({"dtype": "F32", "data_offsets": [0, 8]}, "header[0].shape: expected list"),
-        ([], "header[0] (w): expected dict"),
+        ({"dtype": "F9", "shape": [2], "data_offsets": [4, 0]}, "header.w.data_offsets: -4 bytes"),
+        ({"dtype": 1, "shape": [2], "data_offsets": [0, 8]}, "header.w.dtype: expected str"),
+        ({"dtype": "F32", "data_offsets": [0, 8]}, "header.w.shape: expected list"),
+        ([], "header.w: expected dict"),
     ],
 )
 def test_a_header_that_contradicts_itself_is_refused(tmp_path, row, place):

@@ -116,12 +116,12 @@ def test_an_unknown_version_is_a_note_and_no_error(tmp_path):
     ("change", "said"),
     [
         ({"version": "1"}, "version: expected int, got str"),
-        ({"version": None}, "version: expected int, got null"),
-        ({"clock": "sundial"}, 'clock: expected cuda or cpu, got "sundial"'),
+        ({"version": None}, "version: expected int, got nothing"),
+        ({"clock": "sundial"}, "clock: expected cuda or cpu, got sundial"),
         ({"simulated": 1}, "simulated: expected bool, got int"),
-        ({"device": -1}, "device: expected int >= 0, got -1"),
-        ({"iterations": []}, "iterations: expected array of length >= 1, got []"),
-        ({"iterations": [3]}, "iterations[0]: expected object, got int"),
+        ({"device": -1}, "device: expected 0 to 2^62 - 1, got -1"),
+        ({"iterations": []}, "iterations: expected one at least"),
+        ({"iterations": [3]}, "iterations[0]: expected dict, got int"),
         ({"iterations": [{"iteration": 3}, {"iteration": 3}]}, "iterations: two have the same number"),
         (
             {"iterations": [{"iteration": 9}]},
@@ -129,18 +129,18 @@ def test_an_unknown_version_is_a_note_and_no_error(tmp_path):
         ),
         (
             {"iterations": [{"iteration": 3, "forward_ms": -1}]},
-            "iterations[0].forward_ms: expected float >= 0.0, got -1",
+            "iterations[0].forward_ms: expected 0 to 10^12 milliseconds, got -1",
         ),
-        ({"calls": None}, "calls: expected object, got null"),
-        ({"stacks": [[["f.py", 1, "f"]]]}, 'stacks[0][0]: expected array of length 4, got ["f.py",1,"f"]'),
+        ({"calls": None}, "calls: expected dict, got nothing"),
+        ({"stacks": [[["f.py", 1, "f"]]]}, "stacks[0][0]: expected 4 values, got 3"),
         (
             {"stacks": [[["f.py", -1, "f", True]]]},
-            "stacks[0][0][1]: expected int >= 0, got -1",
+            "stacks[0][0][1]: expected 0 to 2^31 - 1, got -1",
         ),
-        ({"stacks": [7]}, "stacks[0]: expected array, got int"),
-        ({"launch_bound": {"forward": 3}}, "launch_bound.forward: expected object | null, got int"),
+        ({"stacks": [7]}, "stacks[0]: expected list, got int"),
+        ({"launch_bound": {"forward": 3}}, "launch_bound.forward: expected dict, got int"),
         ({"launch_bound": {"forward": {"n": True}}}, "launch_bound.forward.n: expected int, got bool"),
-        ({"empty_pair_ms": "0"}, "empty_pair_ms: expected float | null, got str"),
+        ({"empty_pair_ms": "0"}, "empty_pair_ms: expected float, got str"),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_place(tmp_path, change, said):
@@ -150,25 +150,25 @@ def test_a_wrong_value_is_refused_with_its_place(tmp_path, change, said):
 @pytest.mark.parametrize(
     ("column", "value", "said"),
     [
-        ("iteration", -1, "calls.iteration[2]: expected int >= 0, got -1"),
+        ("iteration", -1, "calls.iteration[2]: expected 0 to 2^62 - 1, got -1"),
         ("iteration", True, "calls.iteration[2]: expected int, got bool"),
         (
             "iteration",
             2**63,
-            "calls.iteration[2]: expected int <= 4611686018427387903, got 9223372036854775808",
+            "calls.iteration[2]: expected 0 to 2^62 - 1, got 9223372036854775808",
         ),
-        ("name", None, "calls.name[2]: expected str, got null"),
+        ("name", None, "calls.name[2]: expected str, got nothing"),
         ("name", 5, "calls.name[2]: expected str, got int"),
         ("phase", "sleeping", "calls.phase[2]: expected one of forward, backward, optimizer, other, got"),
-        ("phase", [], "calls.phase[2]: expected str, got array"),
-        ("module", 5, "calls.module[2]: expected str | null, got int"),
+        ("phase", [], "calls.phase[2]: expected str, got list"),
+        ("module", 5, "calls.module[2]: expected str, got int"),
         ("stack", 4, "calls.stack[2]: expected -1 or one of 4 stacks, got 4"),
-        ("stack", -2, "calls.stack[2]: expected int >= -1, got -2"),
+        ("stack", -2, "calls.stack[2]: expected -1 to 2^31 - 1, got -2"),
         ("stack", 1.0, "calls.stack[2]: expected int, got float"),
-        ("forward_ms", None, "calls.forward_ms[2]: expected a number, got null"),
-        ("forward_ms", -0.5, "calls.forward_ms[2]: expected float >= 0.0, got -0.5"),
-        ("backward_ms", 1e300, "calls.backward_ms[2]: expected float < 1000000000000.0, got 1e+300"),
-        ("host_ms", "1", "calls.host_ms[2]: expected float | null, got str"),
+        ("forward_ms", None, "calls.forward_ms[2]: expected a number, got None"),
+        ("forward_ms", -0.5, "calls.forward_ms[2]: expected 0 to 10^12 milliseconds, got -0.5"),
+        ("backward_ms", 1e300, "calls.backward_ms[2]: expected 0 to 10^12 milliseconds, got 1e+300"),
+        ("host_ms", "1", "calls.host_ms[2]: expected float, got str"),
     ],
 )
 def test_a_wrong_value_of_a_call_is_refused_with_its_place(tmp_path, column, value, said):
@@ -186,12 +186,12 @@ def test_a_column_of_another_length_is_refused(tmp_path):
 def test_a_missing_column_is_refused(tmp_path):
     trace = small_trace()
     del trace["calls"]["host_ms"]
-    assert refused(tmp_path, trace) == "calls.host_ms: is missing"
+    assert refused(tmp_path, trace) == "calls.host_ms: expected list, got nothing"
 
 
 @pytest.mark.parametrize("value", [[], 7, None, "text"])
 def test_a_file_of_something_else_is_refused(tmp_path, value):
-    assert refused(tmp_path, json.dumps(value).encode()).startswith("the file: expected object, got ")
+    assert refused(tmp_path, json.dumps(value).encode()).startswith("the file: expected dict, got ")
 
 
 def test_a_file_that_is_no_json_is_refused(tmp_path):
@@ -219,7 +219,7 @@ def test_a_file_that_is_not_there_is_reported(tmp_path):
 def test_a_file_too_large_for_a_trace_is_not_read(tmp_path, monkeypatch):
     monkeypatch.setattr(reader, "_MAX_BYTES", 1 << 20)
     assert (
-        refused(tmp_path, b" " * (1 << 20) + b"1") == "the file is larger than 1 MiB, as no timing trace is"
+        refused(tmp_path, b" " * (1 << 20) + b"1") == "the file is larger than 1 MiB, as none of its kind is"
     )
 
 
