@@ -14,7 +14,7 @@ import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.moments import FoundMoment
-from snapconv.answers.oom.message_figures import compact, read_message
+from snapconv.answers.oom.message import compact, read_message
 from snapconv.answers.program_names import annotations_at
 from snapconv.answers.totals import (
     CategoryTotal,

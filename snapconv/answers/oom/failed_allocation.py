@@ -229,12 +229,8 @@ def _decide(
     verdict = decide_oom(found)
     if total is None and fraction < 1 and (memory.free_bytes or 0) >= request.segment_bytes:
         sentence = f"stopped by per_process_memory_fraction:{fraction:g} of the settings"
-        verdict = OomVerdict(OomCause.LIMIT.value, sentence, verdict.sentence, is_inferred=False)
-    if (
-        request.pool is None
-        and len(analysis.snapshot.pools) > 1
-        and verdict.cause == OomCause.OTHER_POOL.value
-    ):
+        verdict = OomVerdict(OomCause.LIMIT, sentence, verdict.sentence, is_inferred=False)
+    if request.pool is None and len(analysis.snapshot.pools) > 1 and verdict.cause == OomCause.OTHER_POOL:
         verdict = replace(verdict, is_inferred=True)  # that it was of the default pool is assumed
     return here, verdict
 

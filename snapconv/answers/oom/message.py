@@ -1,12 +1,19 @@
 """A log or a pasted text about memory that ran out, explained: its kind, its figures, and the verdict.
 
-message_kinds.py has the kinds as tables, message_figures.py reads the figures; the verdict on a request is
-that of files, by verdict.py. Nothing is inferred from a figure that a text does not have.
+    1.0 to 1.3  Tried to allocate A (GPU 0; B total capacity; C already allocated; D free; E cached)
+    1.4 to 2.0  … D free; [F allowed; ]E reserved in total by PyTorch)
+    2.1 on      Tried to allocate A. GPU 0 has a total capacity of B of which D is free. [processes]
+                [F allowed; ]Of the allocated memory C is allocated by PyTorch, [with P allocated in private
+                pools, ]and U is reserved by PyTorch but unallocated.
+
+HIP, XPU, NPU and others have the same words; cudaMallocAsync and MPS have their own. Sizes have two decimals.
+message_kinds.py has the kinds as tables; the verdict on a request is that of files, by verdict.py. Nothing is
+inferred from a figure that a text does not have.
 """
 
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 
 from snapconv.allocator.allocator_settings import (
@@ -14,14 +21,6 @@ from snapconv.allocator.allocator_settings import (
     MIN_OWN_SEGMENT_BYTES,
     SMALL_REQUEST_BYTES,
     SMALL_SEGMENT_BYTES,
-)
-from snapconv.answers.oom.message_figures import (
-    MemorySummary,
-    OomMessage,
-    compact,
-    read_message,
-    read_summary,
-    size_of,
 )
 from snapconv.answers.oom.message_kinds import (
     BACKENDS,
@@ -32,20 +31,76 @@ from snapconv.answers.oom.message_kinds import (
     OTHER,
     UNKNOWN_BACKEND,
     WORDS,
-    Backend,
     Kind,
+    squeezed,
 )
 from snapconv.answers.oom.verdict import FreePieces, OomCause, OomVerdict, Shortage, decide_oom
 from snapconv.errors import InputError
-from snapconv.units import counted
 
+# What stands before every line of a rank, a quotation, a container: `[rank0]: `, `(Worker pid=12) `, `E   `.
+_PREFIX = re.compile(
+    r"^[^\S\n]*(?:(?:\[[^\]\n]{1,40}\]:?|\([^)\n]{1,60}\)|\d{1,4}:|[E#>|]|"
+    r"\d{4}-\d\d-\d\d[T ][\d:.,]{5,20}Z?)[ \t]+){1,4}",
+    re.MULTILINE,
+)
+# Colours of terminals, frames of boxes, line breaks that were escaped, control characters.
+_NOISE = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]|[\u2500-\u257f]|\\[nrt]|[\x00-\x08\x0e-\x1f]")
+_POWERS = {"B": 0, "K": 10, "M": 20, "G": 30, "T": 40, "P": 50}
+_SIZE = r"(\d{1,20}(?:\.\d{1,9})?)(bytes|[KMGTP]i?B|B)"
+# cudaMallocAsync writes the largest number where no limit was set.
+_NO_LIMIT = 1 << 60
+
+
+def _sizes(*wordings: str) -> re.Pattern[str]:
+    return squeezed("|".join(wordings).replace("{}", _SIZE))
+
+
+# Each figure by its wordings; a text has those of its era.
+_FIGURES = {
+    "tried_bytes": _sizes("allocate {}", r"Requested(?: size)?: {}"),
+    "total_bytes": _sizes("{} total capacity", "capaci?ty of {}", "Device limit: {}"),
+    "free_bytes": _sizes(r"{} free[;)]", "of which {} is free", r"Free \(according to \w+\): {}"),
+    "allocated_bytes": _sizes(
+        "{} already allocated", "{} is allocated by PyTorch", "Currently allocated: {}"
+    ),
+    "reserved_bytes": _sizes("{} reserved in total by PyTorch", "MPS allocated: {}"),
+    "private_pool_bytes": _sizes("with {} allocated in private pools"),
+    "allowed_bytes": _sizes("{} allowed;", "max allowed: {}", r"memory fraction\): {}"),
+    "metal_bytes": _sizes("other allocations: {}"),
+    "process_bytes": _sizes("this process has {} memory in use"),
+}
+_UNALLOCATED = _sizes("{} is reserved by PyTorch but unallocated", "{} cached")
+_PROCESS = squeezed(rf"Process (\d{{1,9}}) has {_SIZE} memory in use")
+_DEVICE = squeezed(r"(?:GPU|NPU|MLU|GCU|device) (\d{1,4})(?=has|;|would|\D{0,2}$)")
 # The longest text that torch writes has about 1500 characters.
 _MOST_OF_MESSAGE = 4000
 _ROUNDING_BYTES = 16 << 20
 _MIDDLE = re.compile(
     r"allocate\d|totalcapac|alreadyallocated|isallocatedbyPyTorch|reservedbyPyTorch", re.IGNORECASE
 )
-_LEAST_PARTLY_USED = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class OomMessage:
+    """The figures of one message; None: it does not have them. ``reserved_bytes`` includes what is allocated.
+
+    ``allocated_bytes`` is what tensors hold; ``private_pool_bytes`` are free blocks of private pools, which
+    torch counts as allocated in its text. ``metal_bytes`` is Metal memory outside torch's allocator (MPS).
+    ``process_bytes`` is all that this process has on the device; where torch does not know its own process
+    (in a container), all are in ``other_processes``, by their numbers.
+    """
+
+    device: int | None = None
+    tried_bytes: int | None = None
+    total_bytes: int | None = None
+    free_bytes: int | None = None
+    allocated_bytes: int | None = None
+    reserved_bytes: int | None = None
+    private_pool_bytes: int | None = None
+    allowed_bytes: int | None = None
+    metal_bytes: int | None = None
+    process_bytes: int | None = None
+    other_processes: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +116,13 @@ class MessageAnswer:
     backend: str
     meaning: str
     message: OomMessage
-    summary: MemorySummary | None
     n_messages: int
-    unallocated_bytes: int | None
-    outside_bytes: int | None
-    own_outside_bytes: int | None
-    verdict: OomVerdict | None
     next_step: str
-    notes: tuple[str, ...]
-
-    @property
-    def is_summary(self) -> bool:
-        """Whether the text is a memory_summary() table alone."""
-        return self.kind == _SUMMARY.name
+    unallocated_bytes: int | None = None
+    outside_bytes: int | None = None
+    own_outside_bytes: int | None = None
+    verdict: OomVerdict | None = None
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""
@@ -81,28 +130,27 @@ class MessageAnswer:
 
 
 def explain_message(text: str) -> MessageAnswer:
-    """Explain a text: its first message with figures, else another kind of text, else a memory summary.
+    """Explain a text: its first message with figures, else another kind of text.
 
     Raises InputError where it says nothing about memory that ran out.
     """
     text = compact(text)
-    summary = read_summary(text)
     parts = list(_messages(text))
-    of_figures = next((part for part in parts if read_message(part).tried_bytes is not None), None)
-    words = next((part for part in parts if any(pattern.search(part) for pattern, *_ in WORDS)), None)
-    if part := of_figures or words:
-        return _of_allocator(part, len(parts), summary)
-    if found := _kind_of(text):
-        return _of_kind(*found, len(parts), summary)
+    of_figures = (part for part in parts if read_message(part).tried_bytes is not None)
+    of_words = (part for part in parts if any(squeezed(words).search(part) for words, *_ in WORDS))
+    if part := next(of_figures, None) or next(of_words, None):
+        return _of_allocator(part, len(parts))
+    found = [(match.start(), kind, match) for kind in KINDS if (match := kind.search(text))]
+    if found:
+        _, kind, match = min(found, key=lambda one: one[0])
+        return _of_kind(kind, match, len(parts))
     if parts:
-        return _of_allocator(parts[0], len(parts), summary)
-    if summary:
-        return _of_kind(_SUMMARY, None, 0, summary)
-    if OTHER.pattern.search(text):
-        return _of_kind(OTHER, None, 0, None)
+        return _of_allocator(parts[0], len(parts))
+    if match := OTHER.search(text):
+        return _of_kind(OTHER, match, 0)
     raise InputError(
-        "no out-of-memory message is in the text: expected 'CUDA out of memory. Tried to allocate …', that "
-        "of another backend or library, or a table of torch.cuda.memory_summary()"
+        "no out-of-memory message is in the text: expected 'CUDA out of memory. Tried to allocate …', or "
+        "that of another backend or library"
     )
 
 
@@ -115,7 +163,36 @@ def decode_log(data: bytes) -> str:
     return data.decode("utf-16-le" if is_wide else "utf-8", "replace")
 
 
-_SUMMARY = Kind("torch.cuda.memory_summary()", re.compile(""), "", NEXT_STEPS[OomCause.FULL])
+def compact(text: str) -> str:
+    """Remove white space from a text, and what terminals and launchers put between its words."""
+    return "".join(_NOISE.sub(" ", _PREFIX.sub(" ", text)).split())
+
+
+def read_message(text: str) -> OomMessage:
+    """Read the figures of one message, whichever release wrote it; ``text`` has no white space."""
+    found = {name: _size(pattern.search(text)) for name, pattern in _FIGURES.items()}
+    allocated, unallocated = found["allocated_bytes"], _size(_UNALLOCATED.search(text))
+    if found["reserved_bytes"] is None and allocated is not None and unallocated is not None:
+        found["reserved_bytes"] = allocated + unallocated
+    if allocated is not None:
+        found["allocated_bytes"] = max(allocated - (found["private_pool_bytes"] or 0), 0)
+    if (found["allowed_bytes"] or 0) >= _NO_LIMIT:
+        found["allowed_bytes"] = None
+    device = _DEVICE.search(text)
+    others = tuple((int(pid), _bytes_of(number, unit)) for pid, number, unit in _PROCESS.findall(text))
+    return OomMessage(int(device[1]) if device else None, **found, other_processes=others)
+
+
+def _size(found: re.Match[str] | None) -> int | None:
+    """Return the bytes of the first size in a match, its unit in a group of its own or in the same."""
+    known = [group for group in found.groups() if group is not None] if found else []
+    return _bytes_of(*known[:2]) if known else None
+
+
+def _bytes_of(number: str, unit: str = "") -> int:
+    """Return the bytes of a number and its unit, which may end the number; torch's GB of old are GiB."""
+    digits = number.rstrip("bytesKMGTPiB")
+    return round(float(digits) * (1 << _POWERS[(unit or number[len(digits) :] or "B")[0].upper()]))
 
 
 def _messages(text: str) -> Iterator[str]:
@@ -130,96 +207,70 @@ def _messages(text: str) -> Iterator[str]:
         yield text[start : min(end, start + _MOST_OF_MESSAGE)]
 
 
-def _kind_of(text: str) -> tuple[Kind, re.Match[str]] | None:
-    """Find the kind whose words come first in a text."""
-    found = [(kind, match) for kind in KINDS if (match := kind.pattern.search(text))]
-    return min(found, key=lambda pair: pair[1].start()) if found else None
-
-
-def _of_kind(
-    kind: Kind, found: re.Match[str] | None, n_messages: int, summary: MemorySummary | None
-) -> MessageAnswer:
+def _of_kind(kind: Kind, found: re.Match[str], n_messages: int) -> MessageAnswer:
     """Answer about a text that is not of torch's allocator."""
-    size = next(filter(None, found.groups()), None) if found else None
-    return MessageAnswer(
-        kind=kind.name,
-        backend="host" if kind.is_host else "GPU",
-        meaning=kind.meaning,
-        message=replace(read_message(""), tried_bytes=size_of(size) if size else None),
-        summary=summary,
-        n_messages=n_messages,
-        unallocated_bytes=None,
-        outside_bytes=None,
-        own_outside_bytes=None,
-        verdict=None,
-        next_step=kind.next_step,
-        notes=tuple(_summary_notes(summary)),
-    )
+    backend, message = "host" if kind.is_host else "GPU", OomMessage(tried_bytes=_size(found))
+    return MessageAnswer(kind.name, backend, kind.meaning, message, n_messages, kind.next_step)
 
 
-def _of_allocator(text: str, n_messages: int, summary: MemorySummary | None) -> MessageAnswer:
+def _of_allocator(text: str, n_messages: int) -> MessageAnswer:
     """Answer about a message of torch's allocator."""
     message, begin = read_message(text), BEGINNINGS.search(text)
     name = (begin["backend"] or "CUDA") if begin else "NPU" if "(NPU" in text else "GPU"
     backend = BACKENDS.get(name, UNKNOWN_BACKEND)
     unallocated = _minus(message.reserved_bytes, message.allocated_bytes)
     unallocated = _minus(unallocated, message.private_pool_bytes or 0)
-    verdict, next_step = _verdict(message, unallocated, backend, text)
+    verdict, next_step = _verdict(message, unallocated, backend.why_free, text)
     in_use = _minus(message.total_bytes, message.free_bytes)
     outside = _minus(in_use, message.reserved_bytes) if message.metal_bytes is None else message.metal_bytes
+    lacks = "torch's allocator found no memory; the text lacks the figures that would say why"
     return MessageAnswer(
         kind="torch's allocator",
         backend=name,
-        meaning=""
-        if verdict
-        else "torch's allocator found no memory; the text lacks the figures that would say why",
+        meaning="" if verdict else lacks,
         message=message,
-        summary=summary,
         n_messages=n_messages,
         unallocated_bytes=unallocated,
         outside_bytes=outside,
         own_outside_bytes=_minus(message.process_bytes, message.reserved_bytes),
         verdict=verdict,
         next_step=next_step.format(monitor=backend.monitor, variable=backend.variable),
-        notes=(*_notes(message, name), *_summary_notes(summary)),
+        notes=tuple(_notes(message, name)),
     )
 
 
 def _verdict(
-    message: OomMessage, unallocated: int | None, backend: Backend, text: str
+    message: OomMessage, unallocated: int | None, why_free: str, text: str
 ) -> tuple[OomVerdict | None, str]:
     """Decide why a request failed, and what to do next."""
-    for pattern, cause, sentence, next_step in WORDS:
-        if pattern.search(text):
-            return OomVerdict(cause.value, sentence, "torch's own words", is_inferred=False), next_step
-    shortage = _shortage(message, unallocated, backend.why_free)
-    verdict = decide_oom(shortage) if shortage else None
-    cause = OomCause(verdict.cause) if verdict else OomCause.UNKNOWN
-    is_nothing_known = (
-        message.free_bytes is None and message.allocated_bytes is None and message.reserved_bytes is None
+    for words, cause, sentence, next_step in WORDS:
+        if squeezed(words).search(text):
+            return OomVerdict(cause, sentence, "torch's own words", is_inferred=False), next_step
+    verdict = (
+        decide_oom(_shortage(message, unallocated, why_free)) if message.tried_bytes is not None else None
     )
-    if verdict is None or (cause is OomCause.FULL and is_nothing_known):
+    figures = (message.free_bytes, message.allocated_bytes, message.reserved_bytes)
+    if verdict is None or (verdict.cause == OomCause.FULL and figures == (None, None, None)):
         return None, NEXT_STEPS[OomCause.UNKNOWN]
-    is_metal_limit = cause is OomCause.LIMIT and message.metal_bytes is not None
-    return verdict, MPS_LIMIT if is_metal_limit else NEXT_STEPS[cause]
+    is_metal_limit = verdict.cause == OomCause.LIMIT and message.metal_bytes is not None
+    return verdict, MPS_LIMIT if is_metal_limit else NEXT_STEPS[verdict.cause]
 
 
-def _shortage(message: OomMessage, unallocated: int | None, why_free: str) -> Shortage | None:
+def _shortage(message: OomMessage, unallocated: int | None, why_free: str) -> Shortage:
     """Put the figures of a text in the form in which files have theirs."""
-    tried, total, free, reserved = (
-        message.tried_bytes,
+    total, free, reserved, allowed = (
         message.total_bytes,
         message.free_bytes,
         message.reserved_bytes,
+        message.allowed_bytes,
     )
-    if tried is None:
-        return None
+    tried = message.tried_bytes or 0
     is_shared = total is not None and free is not None and free > total
     live = reserved if message.allocated_bytes is None else message.allocated_bytes
-    counted = live if reserved is None else reserved + (message.metal_bytes or 0)
-    allowed = message.allowed_bytes
+    # Small requests share a segment: the largest that gets one of this size.
+    shared = {SMALL_SEGMENT_BYTES: SMALL_REQUEST_BYTES, LARGE_SEGMENT_BYTES: MIN_OWN_SEGMENT_BYTES}
     return Shortage(
-        block_bytes=_largest_request(tried),
+        block_bytes=shared.get(tried, tried),
         segment_bytes=tried,
         device_free_bytes=free,
         device_total_bytes=None if is_shared else total,
@@ -228,7 +279,7 @@ def _shortage(message: OomMessage, unallocated: int | None, why_free: str) -> Sh
         here=None if unallocated is None else FreePieces(unallocated),
         elsewhere=FreePieces(message.private_pool_bytes or 0),
         allowed_bytes=None if allowed is None or (total is not None and allowed >= total) else allowed,
-        counted_bytes=counted,
+        counted_bytes=live if reserved is None else reserved + (message.metal_bytes or 0),
         rounding_bytes=_ROUNDING_BYTES,
         has_pieces=False,
         why_free=why_free,
@@ -238,12 +289,6 @@ def _shortage(message: OomMessage, unallocated: int | None, why_free: str) -> Sh
 def _minus(whole: int | None, part: int | None) -> int | None:
     """Subtract; None where either is not known, or the part is larger."""
     return None if whole is None or part is None or part > whole else whole - part
-
-
-def _largest_request(segment_bytes: int) -> int:
-    """Return the largest request that gets a segment of this size: small ones share a segment."""
-    shared = {SMALL_SEGMENT_BYTES: SMALL_REQUEST_BYTES, LARGE_SEGMENT_BYTES: MIN_OWN_SEGMENT_BYTES}
-    return shared.get(segment_bytes, segment_bytes)
 
 
 def _notes(message: OomMessage, backend: str) -> Iterator[str]:
@@ -259,18 +304,3 @@ def _notes(message: OomMessage, backend: str) -> Iterator[str]:
         yield "torch has more than the device: the driver moved some of it to the host's memory (Windows)"
     if message.process_bytes is None and message.other_processes:
         yield "torch did not recognise its own process (a container): one of those listed may be this one"
-
-
-def _summary_notes(summary: MemorySummary | None) -> Iterator[str]:
-    """Say what the counts of a memory_summary() table mean."""
-    if summary is None:
-        return
-    if summary.n_ooms:
-        yield f"memory ran out {counted(summary.n_ooms, 'time')} before the table was printed"
-    if summary.n_retries > summary.n_ooms:
-        yield (
-            f"torch emptied its cache {counted(summary.n_retries, 'time')} to serve a request: the device "
-            f"was nearly full, which is slow"
-        )
-    if (summary.partly_used_bytes or 0) >= _LEAST_PARTLY_USED * max(summary.reserved_bytes, 1):
-        yield "fragmentation: free memory in partly used segments serves only requests that fit into a gap"

@@ -72,25 +72,25 @@ NEXT_STEPS = {
 # What torch adds in rare cases: the cause, whatever the figures are.
 WORDS = (
     (
-        squeezed("would exceed per_process_memory_fraction"),
+        "would exceed per_process_memory_fraction",
         OomCause.LIMIT,
         "stopped by per_process_memory_fraction, before the driver was called",
         NEXT_STEPS[OomCause.LIMIT],
     ),
     (
-        squeezed("allocate more than 1EB"),
+        "allocate more than 1EB",
         OomCause.TOO_LARGE,
         "more than 2^60 bytes were requested: a size was computed wrongly, or is negative",
         NEXT_STEPS[OomCause.TOO_LARGE],
     ),
     (
-        squeezed("exceeds the expandable-segment reserve"),
+        "exceeds the expandable-segment reserve",
         OomCause.LIMIT,
         "the request is larger than the address range of an expandable segment",
         "raise expandable_segments_reserve in {variable}, or leave it out",
     ),
     (
-        squeezed("allocator backing this MemPool returned nullptr"),
+        "allocator backing this MemPool returned nullptr",
         OomCause.UNKNOWN,
         "the allocator of a torch.cuda.MemPool refused, whatever the device has free",
         "look for that allocator's own warnings further up in the log",
@@ -109,10 +109,14 @@ class Kind:
     """
 
     name: str
-    pattern: re.Pattern[str]
+    pattern: str
     meaning: str
     next_step: str
     is_host: bool = False
+
+    def search(self, text: str) -> re.Match[str] | None:
+        """Find its first words in a text without white space."""
+        return squeezed(self.pattern).search(text)
 
 
 _WATCH = "`nvidia-smi` while it runs; `snapconv watch train.py` shows what torch holds"
@@ -125,177 +129,139 @@ _SIZE = r"(\d{1,20}(?:\.\d{1,9})?(?:bytes|[KMGT]i?B|B)?)"
 KINDS = (
     Kind(
         "vLLM's sleep-mode pool",
-        squeezed(r"CUDA Error: out of memory at \S{0,200}cumem_allocator"),
+        r"CUDA Error: out of memory at \S{0,200}cumem_allocator",
         "vLLM's pool for weights and KV cache (cumem_allocator) got no memory from the driver: they do not "
         "fit, or another process, often a trainer on the same GPU, still holds memory",
         "`nvidia-smi` for other processes; then lower --gpu-memory-utilization",
     ),
     Kind(
         "vLLM's KV cache",
-        squeezed(
-            r"No available memory for the cache blocks|larger than the (?:available KV cache memory|maximum "
-            r"number of tokens that can be stored in KV cache)"
-        ),
+        r"No available memory for the cache blocks|larger than the (?:available KV cache memory|maximum "
+        r"number of tokens that can be stored in KV cache)",
         "after the weights and a trial run, vLLM's share of the GPU has too little left for the KV cache",
         "raise --gpu-memory-utilization, or lower --max-model-len; else quantize or use more GPUs",
     ),
     Kind(
         "vLLM's start",
-        squeezed(r"Free memory on device .{0,80}less than desired GPU memory utilization"),
+        r"Free memory on device .{0,80}less than desired GPU memory utilization",
         "vLLM's share of the GPU is larger than what other processes left free",
         "`nvidia-smi` for other processes; or lower --gpu-memory-utilization",
     ),
     Kind(
         "SGLang's start",
-        squeezed(r"Not enough memory\. Please try (?:to increase|increasing) --mem-fraction-static"),
+        r"Not enough memory\. Please try (?:to increase|increasing) --mem-fraction-static",
         "after the weights, SGLang's share of the GPU has nothing left for the KV cache",
         "raise --mem-fraction-static; else quantize or use more GPUs",
     ),
     Kind(
         "accelerate's batch size",
-        squeezed(r"No executable batch size found, reached zero"),
+        r"No executable batch size found, reached zero",
         "every batch size down to 1 ran out of memory: find_executable_batch_size halves it and hides each "
         "message",
         "run once with batch size 1 and without it: the message then says what is full",
     ),
     Kind(
         "NCCL",
-        squeezed(r"Failed to CUDA (?:host )?[cm]alloc(?: async)? \d|Cuda failure (?:2 )?'out of memory'"),
+        r"Failed to CUDA (?:host )?[cm]alloc(?: async)? \d|Cuda failure (?:2 )?'out of memory'",
         "NCCL allocates its buffers outside torch's allocator when a communicator first works, and the GPU "
         "was full",
         f"{_LESS}; or start NCCL early, by a barrier before the model is built",
     ),
     Kind(
         "a GPU library",
-        squeezed(
-            r"(?:CUBLAS|CUDNN|CUSOLVER|CUSPARSE|CURAND|HIPBLAS|HIPSPARSE)_STATUS_ALLOC(?:ATION)?_FAILED|"
-            r"CUFFT_ALLOC_FAILED|rocblas_status_memory_error|miopenStatusAllocFailed|"
-            r"CUDA ran out of memory outside PyTorch's allocator"
-        ),
+        r"(?:CUBLAS|CUDNN|CUSOLVER|CUSPARSE|CURAND|HIPBLAS|HIPSPARSE)_STATUS_ALLOC(?:ATION)?_FAILED|"
+        r"CUFFT_ALLOC_FAILED|rocblas_status_memory_error|miopenStatusAllocFailed|"
+        r"CUDA ran out of memory outside PyTorch's allocator",
         "a library (cuBLAS, cuDNN, …) allocates its workspace outside torch's allocator, and torch had left "
         "nearly nothing; rarely it is an earlier error, such as an index out of range",
         f"{_LESS}; if the GPU is not full, rerun with CUDA_LAUNCH_BLOCKING=1",
     ),
     Kind(
         "pinned memory",
-        squeezed(
-            r"(?:pin_memory|pin memory thread|cudaHostAlloc|cudaHostRegister).{0,2000}CUDA error: out of "
-            r"memory"
-        ),
+        r"(?:pin_memory|pin memory thread|cudaHostAlloc|cudaHostRegister).{0,2000}CUDA error: out of "
+        r"memory",
         "no host memory could be pinned: the machine's memory, not the GPU's, or the limit of locked memory",
         "pin_memory=False, or a smaller batch; `ulimit -l` and `free -g` show the limits",
         is_host=True,
     ),
     Kind(
         "the CUDA driver",
-        squeezed(r"CUDA driver error: (?:2 \()?out of memory|CUDA_ERROR_OUT_OF_MEMORY"),
+        r"CUDA driver error: (?:2 \()?out of memory|CUDA_ERROR_OUT_OF_MEMORY",
         "the driver refused memory below torch's allocator: with expandable segments no page was left, or a "
         "context or a kernel did not fit",
         _WATCH,
     ),
     Kind(
-        "torch up to 1.0",
-        squeezed(r"cuda runtime error \(2\)|THCudaCheck FAIL \S{0,200}error=2"),
-        "torch up to 1.0 writes this when its allocator finds no memory: the GPU is full",
-        _WATCH,
-    ),
-    Kind(
-        "spconv",
-        squeezed(r"cuda execution failed with error 2(?!\d)|spconv\S{0,500}cuda\S{0,40}out of memory"),
-        "spconv allocates its tables outside torch's allocator, or too many voxels were active",
-        f"fewer points or larger voxels; {_LESS}",
-    ),
-    Kind(
         "HIP",
-        squeezed(r"HIP error: out of memory|hipErrorOutOfMemory"),
+        r"HIP error: out of memory|hipErrorOutOfMemory",
         "a HIP call outside torch's allocator got no memory, or the GPU was full when the process started",
         "`amd-smi process` for other processes",
     ),
     Kind(
         "CUDA",
-        squeezed(
-            r"CUDA ?(?:runtime )?error:? \"?out of memory|cudaErrorMemoryAllocation|cudaMalloc failed: out "
-            r"of memory|Error out of memory at line \d"
-        ),
+        r"CUDA ?(?:runtime )?error:? \"?out of memory|cudaErrorMemoryAllocation|cudaMalloc failed: out "
+        r"of memory|Error out of memory at line \d",
         "a CUDA call outside torch's allocator got no memory: at the start of a process its context (the GPU "
         "is already full), later a library or a kernel",
         "`nvidia-smi` for other processes, also those of earlier runs",
     ),
     Kind(
         "XPU",
-        squeezed(
-            r"(?:UR|ZE)_RESULT_ERROR_OUT_OF_(?:DEVICE_MEMORY|RESOURCES|HOST_MEMORY)|PI_ERROR_OUT_OF_RESOURCES|"
-            r"level_zero backend failed with error: (?:39|40)|NOT allocate memory block with size larger "
-            r"than 4 ?GB"
-        ),
+        r"(?:UR|ZE)_RESULT_ERROR_OUT_OF_(?:DEVICE_MEMORY|RESOURCES|HOST_MEMORY)|PI_ERROR_OUT_OF_RESOURCES|"
+        r"level_zero backend failed with error: (?:39|40)|NOT allocate memory block with size larger "
+        r"than 4 ?GB",
         "Intel's driver refused memory: the GPU is full, one block is larger than the driver allows (4 GiB "
         "on some), or an integrated GPU has used up its share of the host's memory",
         "`xpu-smi` for other processes; smaller blocks; a smaller batch",
     ),
     Kind(
         "a Metal buffer",
-        squeezed(rf"Invalid buffer size: {_SIZE}"),
+        rf"Invalid buffer size: {_SIZE}",
         "one tensor is larger than Metal's largest buffer, whatever is free",
         NEXT_STEPS[OomCause.TOO_LARGE],
     ),
     Kind(
         "Metal",
-        squeezed(r"kIOGPUCommandBufferCallbackErrorOutOfMemory|Insufficient Memory \(0{0,7}8"),
+        r"kIOGPUCommandBufferCallbackErrorOutOfMemory|Insufficient Memory \(0{0,7}8",
         "macOS stopped a GPU command because the machine's memory was used up",
         "close other programs; a smaller batch",
     ),
     Kind(
         "the Ascend driver",
-        squeezed(r"EL0004|(?:rtMalloc|aclrtMalloc\w*)\W{0,4}\S{0,80}fail|error code (?:is )?207001"),
+        r"EL0004|(?:rtMalloc|aclrtMalloc\w*)\W{0,4}\S{0,80}fail|error code (?:is )?207001",
         "the NPU's driver refused memory: another process has it, or operators outside torch's allocator",
         "`npu-smi info` for other processes",
     ),
     Kind(
-        "Gaudi",
-        squeezed(r"PT_DEVMEM"),
-        "the HPU's memory pool had no block of this size",
-        "a smaller batch; `hl-smi` for other processes",
-    ),
-    Kind(
         "shared memory of a kernel",
-        squeezed(r"out of resources?: shared memory"),
+        r"out of resources?: shared memory",
         "a kernel needs more shared memory of one multiprocessor than it has: this is not the GPU's memory",
         "a smaller block size or fewer stages (num_stages) of the Triton kernel",
     ),
     Kind(
         "XLA or JAX",
-        squeezed(r"RESOURCE_EXHAUSTED: \S{0,40}(?:out of memory|allocat)"),
+        r"RESOURCE_EXHAUSTED: \S{0,40}(?:out of memory|allocat)",
         "XLA's own allocator found no memory; JAX takes 75 % of a GPU at its start, which torch then lacks",
         "XLA_PYTHON_CLIENT_PREALLOCATE=false where torch is in the same job",
     ),
     Kind(
-        "ONNX Runtime",
-        squeezed(rf"Failed to allocate memory for requested buffer of size {_SIZE}"),
-        "ONNX Runtime's arena found no block; it shares no memory with torch",
-        "gpu_mem_limit and arena_extend_strategy=kSameAsRequested of its CUDA provider",
-    ),
-    Kind(
         "/dev/shm",
-        squeezed(
-            r"out of shared memory|Bus error\S{0,80}shared memory|unable to (?:write|mmap) \S{0,120}/torch_"
-        ),
+        r"out of shared memory|Bus error\S{0,80}shared memory|unable to (?:write|mmap) \S{0,120}/torch_",
         "DataLoader workers pass batches through /dev/shm, which is full: host memory, not the GPU's",
         "a larger --shm-size (docker), or fewer workers",
         is_host=True,
     ),
     Kind(
         "the host's memory",
-        squeezed(
-            rf"you tried to allocate {_SIZE}|Unable to allocate {_SIZE} for an array|std::bad_alloc|"
-            r"Cannot allocate memory|_ArrayMemoryError"
-        ),
+        rf"you tried to allocate {_SIZE}|Unable to allocate {_SIZE} for an array|std::bad_alloc|"
+        r"Cannot allocate memory|_ArrayMemoryError",
         "the machine's memory ran out, not the GPU's",
         _HOST,
         is_host=True,
     ),
     Kind(
         "a killed process",
-        squeezed(r"oom[-_]?kill|Killed process \d|killed by signal: Killed|exit ?code ?: ?-9(?!\d)"),
+        r"oom[-_]?kill|Killed process \d|killed by signal: Killed|exit ?code ?: ?-9(?!\d)",
         "the kernel, or the limit of a container, most likely ended the process because host memory ran out",
         f"`dmesg | grep -i kill` confirms it; {_HOST}",
         is_host=True,
@@ -303,7 +269,7 @@ KINDS = (
 )
 OTHER = Kind(
     "unknown",
-    squeezed(r"out of memory|OutOfMemoryError"),
+    r"out of memory|OutOfMemoryError",
     "memory ran out, and the text has no figures",
     "look for 'Tried to allocate' further up in the log, or run it by `snapconv watch train.py`",
 )

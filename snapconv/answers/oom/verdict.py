@@ -6,7 +6,6 @@ fitted into what the device had free was not refused by the device.
 """
 
 from dataclasses import dataclass
-from enum import Enum
 
 from snapconv.units import counted, format_bytes, format_share
 
@@ -20,8 +19,8 @@ _WHY_FREE = (
 )
 
 
-class OomCause(Enum):
-    """Why a request failed."""
+class OomCause:
+    """Why a request failed, in the words of every output."""
 
     FULL = "full"
     FRAGMENTED = "fragmented"
@@ -79,13 +78,6 @@ class Shortage:
         """The bytes that the device lacked."""
         return self.segment_bytes - (self.device_free_bytes or 0)
 
-    @property
-    def outside_bytes(self) -> int | None:
-        """The bytes in use on the device that are not torch's; None: not known."""
-        if self.device_total_bytes is None or self.device_free_bytes is None or self.reserved_bytes is None:
-            return None
-        return max(self.device_total_bytes - self.device_free_bytes - self.reserved_bytes, 0)
-
 
 @dataclass(frozen=True, slots=True)
 class OomVerdict:
@@ -109,13 +101,10 @@ def _too_large(found: Shortage) -> OomVerdict | None:
     total = found.device_total_bytes
     if total is None or found.segment_bytes <= total:
         return None
-    return OomVerdict(
-        OomCause.TOO_LARGE.value,
-        f"the request of {format_bytes(found.segment_bytes)} is larger than the device "
-        f"({format_bytes(total)})",
-        "no setting and no free memory serves it: look at the shapes at that line",
-        is_inferred=False,
-    )
+    need = format_bytes(found.segment_bytes)
+    sentence = f"the request of {need} is larger than the device ({format_bytes(total)})"
+    reason = "no setting and no free memory serves it: look at the shapes at that line"
+    return OomVerdict(OomCause.TOO_LARGE, sentence, reason, is_inferred=False)
 
 
 def _limit(found: Shortage) -> OomVerdict | None:
@@ -127,12 +116,9 @@ def _limit(found: Shortage) -> OomVerdict | None:
     may_be_over = _is_free_enough(found) and counted + need > allowed - found.rounding_bytes
     if not (is_over or may_be_over):
         return None
-    return OomVerdict(
-        OomCause.LIMIT.value,
-        f"stopped by the limit of {format_bytes(allowed)} that the program was given",
-        f"{format_bytes(counted)} counted against it, and {format_bytes(need)} more were needed",
-        is_inferred=not is_over,
-    )
+    sentence = f"stopped by the limit of {format_bytes(allowed)} that the program was given"
+    reason = f"{format_bytes(counted)} counted against it, and {format_bytes(need)} more were needed"
+    return OomVerdict(OomCause.LIMIT, sentence, reason, is_inferred=not is_over)
 
 
 def _unexplained(found: Shortage) -> OomVerdict | None:
@@ -145,28 +131,17 @@ def _unexplained(found: Shortage) -> OomVerdict | None:
         known = f"{need} were needed and {format_bytes(free)} were free when torch looked, after the failure"
     elif found.allowed_bytes is not None:
         known = f"{need} more stay below the limit of {format_bytes(found.allowed_bytes)}"
-    elif total is not None and reserved is not None and _fits(found):
+    elif total and reserved is not None and reserved + found.segment_bytes + USUAL_OUTSIDE_BYTES <= total:
         known = f"{need} were needed, and torch had {format_bytes(reserved)} of {format_bytes(total)}"
     else:
         return None
-    text = "file" if found.has_pieces else "text"
-    return OomVerdict(
-        OomCause.UNKNOWN.value,
-        f"the cause is not in the {text}: {known}",
-        found.why_free,
-        is_inferred=False,
-    )
+    sentence = f"the cause is not in the {'file' if found.has_pieces else 'text'}: {known}"
+    return OomVerdict(OomCause.UNKNOWN, sentence, found.why_free, is_inferred=False)
 
 
 def _is_free_enough(found: Shortage) -> bool:
     """Whether nothing shows that the device had less free than was needed."""
     return found.device_free_bytes is None or found.device_free_bytes >= found.segment_bytes
-
-
-def _fits(found: Shortage) -> bool:
-    """Whether a request fits beside what is reserved and what a context usually takes."""
-    taken = (found.reserved_bytes or 0) + found.segment_bytes + USUAL_OUTSIDE_BYTES
-    return taken <= (found.device_total_bytes or 0)
 
 
 def _kept_pieces(found: Shortage) -> OomVerdict | None:
@@ -175,18 +150,12 @@ def _kept_pieces(found: Shortage) -> OomVerdict | None:
         return None
     largest, limit = found.here.largest_bytes, found.splits_below
     if limit is not None and largest >= limit:
-        return OomVerdict(
-            OomCause.SPLIT_LIMIT.value,
-            f"a free block of {format_bytes(largest)} is kept for larger requests by max_split_size_mb",
-            f"blocks of {format_bytes(limit)} and more are never split",
-            is_inferred=False,
-        )
-    return OomVerdict(
-        OomCause.UNKNOWN.value,
-        f"not known: a free block of {format_bytes(largest)} could have served it",
-        "the trace and the segments contradict each other, or the request was of another pool",
-        is_inferred=True,
-    )
+        sentence = f"a free block of {format_bytes(largest)} is kept for larger requests by max_split_size_mb"
+        reason = f"blocks of {format_bytes(limit)} and more are never split"
+        return OomVerdict(OomCause.SPLIT_LIMIT, sentence, reason, is_inferred=False)
+    sentence = f"not known: a free block of {format_bytes(largest)} could have served it"
+    reason = "the trace and the segments contradict each other, or the request was of another pool"
+    return OomVerdict(OomCause.UNKNOWN, sentence, reason, is_inferred=True)
 
 
 def _other_pool(found: Shortage) -> OomVerdict | None:
@@ -196,45 +165,45 @@ def _other_pool(found: Shortage) -> OomVerdict | None:
     if not found.has_pieces:
         if elsewhere.n_bytes < max(found.block_bytes, _LEAST_FRAGMENTED * (found.reserved_bytes or 0)):
             return None
-        return OomVerdict(
-            OomCause.OTHER_POOL.value,
-            f"{format_bytes(elsewhere.n_bytes)} are free in private pools, which this request cannot use",
-            "only the CUDA graphs or MemPools that own them can: torch keeps them until the graphs are "
-            "deleted",
-            is_inferred=True,
+        sentence = (
+            f"{format_bytes(elsewhere.n_bytes)} are free in private pools, which this request cannot use"
         )
-    has_piece = elsewhere.largest_bytes >= found.block_bytes
-    has_segments = 0 < found.missing_bytes <= found.returnable_bytes
-    if not (has_piece or has_segments):
+        reason = (
+            "only the CUDA graphs or MemPools that own them can: torch keeps them until the graphs are "
+            "deleted"
+        )
+        return OomVerdict(OomCause.OTHER_POOL, sentence, reason, is_inferred=True)
+    if elsewhere.largest_bytes >= found.block_bytes:
+        what = f"a free block of {format_bytes(elsewhere.largest_bytes)}"
+    elif 0 < found.missing_bytes <= found.returnable_bytes:
+        what = f"{format_bytes(found.returnable_bytes)} in free segments"
+    else:
         return None
-    what = (
-        f"a free block of {format_bytes(elsewhere.largest_bytes)}"
-        if has_piece
-        else f"{format_bytes(found.returnable_bytes)} in free segments"
-    )
-    return OomVerdict(
-        OomCause.OTHER_POOL.value,
+    sentence = (
         f"{what} would have been enough, but belongs to {found.other_pool or 'another pool or stream'}, "
-        "which this request cannot use",
-        f"cached memory that this request could use: {format_bytes(here.n_bytes)}, the largest block "
-        f"{format_bytes(here.largest_bytes)}",
-        is_inferred=False,
+        "which this request cannot use"
     )
+    reason = (
+        f"cached memory that this request could use: {format_bytes(here.n_bytes)}, the largest block "
+        f"{format_bytes(here.largest_bytes)}"
+    )
+    return OomVerdict(OomCause.OTHER_POOL, sentence, reason, is_inferred=False)
 
 
 def _outside(found: Shortage) -> OomVerdict | None:
-    outside = found.outside_bytes
-    if outside is None or outside - USUAL_OUTSIDE_BYTES < found.missing_bytes:
+    """Blame what is not torch's, where it is more than usual, than was missing, and than free pieces."""
+    total, free, reserved = found.device_total_bytes, found.device_free_bytes, found.reserved_bytes
+    if total is None or free is None or reserved is None:
         return None
-    if _fragmented_bytes(found) > outside - USUAL_OUTSIDE_BYTES:
+    outside = max(total - free - reserved, 0)
+    if outside - USUAL_OUTSIDE_BYTES < max(found.missing_bytes, _fragmented_bytes(found)):
         return None
-    return OomVerdict(
-        OomCause.OUTSIDE.value,
-        f"{format_bytes(outside)} of the device are held outside torch's allocator",
+    sentence = f"{format_bytes(outside)} of the device are held outside torch's allocator"
+    reason = (
         "a context and libraries take up to about 2 GiB: the rest is another process, or a library with an "
-        "allocator of its own",
-        is_inferred=True,
+        "allocator of its own"
     )
+    return OomVerdict(OomCause.OUTSIDE, sentence, reason, is_inferred=True)
 
 
 def _fragmented(found: Shortage) -> OomVerdict | None:
@@ -243,14 +212,10 @@ def _fragmented(found: Shortage) -> OomVerdict | None:
         return None
     blocks = f" in {counted(here.n_pieces, 'block')}" if found.has_pieces else ""
     largest = f", the largest of {format_bytes(here.largest_bytes)}" if found.has_pieces else ""
-    return OomVerdict(
-        OomCause.FRAGMENTED.value,
-        f"{format_bytes(here.n_bytes)} are reserved and free{blocks}{largest}: not in one piece"
-        f"{_free_elsewhere(found)}",
-        f"that is {format_share(here.n_bytes, found.reserved_bytes or 0)} of the reserved memory, in partly "
-        "used segments",
-        is_inferred=not found.has_pieces,
-    )
+    size, share = format_bytes(here.n_bytes), format_share(here.n_bytes, found.reserved_bytes or 0)
+    sentence = f"{size} are reserved and free{blocks}{largest}: not in one piece{_free_elsewhere(found)}"
+    reason = f"that is {share} of the reserved memory, in partly used segments"
+    return OomVerdict(OomCause.FRAGMENTED, sentence, reason, is_inferred=not found.has_pieces)
 
 
 def _fragmented_bytes(found: Shortage) -> int:
@@ -269,16 +234,16 @@ def _free_elsewhere(found: Shortage) -> str:
 
 
 def _full(found: Shortage) -> OomVerdict:
-    live, free, need = found.live_bytes, found.device_free_bytes, format_bytes(found.segment_bytes)
+    live, free, here = found.live_bytes, found.device_free_bytes, found.here
     in_use = "" if live is None else f"{format_bytes(live)} are in use, "
     left = "" if free is None else f"{format_bytes(free)} left, "
-    here = found.here
-    return OomVerdict(
-        OomCause.FULL.value,
-        f"full: {in_use}{left}and {need} more were needed{_free_elsewhere(found)}",
-        "the text does not say how much torch had cached"
-        if here is None
-        else f"cached memory that this request could use: {format_bytes(here.n_bytes)}, "
-        f"{format_share(here.n_bytes, found.reserved_bytes or 0)} of the reserved memory",
-        is_inferred=free is None,
-    )
+    need = f"and {format_bytes(found.segment_bytes)} more were needed"
+    reason = "the text does not say how much torch had cached"
+    if here is not None:
+        share = format_share(here.n_bytes, found.reserved_bytes or 0)
+        reason = (
+            f"cached memory that this request could use: {format_bytes(here.n_bytes)}, {share} of the "
+            "reserved memory"
+        )
+    sentence = f"full: {in_use}{left}{need}{_free_elsewhere(found)}"
+    return OomVerdict(OomCause.FULL, sentence, reason, is_inferred=free is None)
