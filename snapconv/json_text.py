@@ -6,7 +6,12 @@ files, whole numbers of more than 64 bits. Imports NumPy and torch nowhere, sinc
 
 import json
 import mmap
-from typing import Any, NoReturn
+import sys
+from collections.abc import Callable
+from dataclasses import is_dataclass
+from functools import cache
+from types import NoneType
+from typing import Any, NoReturn, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import orjson
 
@@ -21,6 +26,7 @@ _INT64_MIN, _UINT64_MAX = -(1 << 63), (1 << 64) - 1
 # A short text takes 51 bytes, and its place in a list 8.
 _VALUE_BYTES = 60
 _TOO_DEEP = "nested too deep"
+_Made = TypeVar("_Made")
 
 
 class JsonError(ValueError):
@@ -146,6 +152,32 @@ def _writable(value: object) -> object:
     if isinstance(value, list | tuple):
         return [_writable(one) for one in value]
     return value
+
+
+def dataclass_from(kind: type[_Made], values: object) -> _Made:
+    """Make a dataclass, and those in it, from the JSON of its fields; raises ValueError for anything else."""
+    try:
+        return cast(_Made, _maker(cast(Any, kind))(values))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"not the values of {kind.__name__}: {error!r}") from error
+
+
+@cache
+def _maker(kind: Any) -> Callable[[Any], object]:
+    """Return what makes a value of a type: a dataclass, tuple, dict or plain one, each perhaps None."""
+    if isinstance(kind, type) and is_dataclass(kind):
+        makers = {name: _maker(hint) for name, hint in get_type_hints(kind).items()}
+        return lambda values: kind(**{name: make(values[name]) for name, make in makers.items()})
+    makers_of_parts = [_maker(part) for part in get_args(kind) if part not in (NoneType, ...)]
+    if get_origin(kind) is tuple:
+        return lambda values: tuple(map(makers_of_parts[0], values))
+    if get_origin(kind) is dict:
+        of_key, of_value = makers_of_parts
+        return lambda values: {of_key(key): of_value(value) for key, value in values.items()}
+    if makers_of_parts:
+        return lambda value: None if value is None else makers_of_parts[0](value)
+    # Thousands of rows have the same names.
+    return (lambda value: sys.intern(str(value))) if kind is str else cast(Callable[[Any], object], kind)
 
 
 def json_shown(value: object) -> str:

@@ -36,18 +36,17 @@ class Mesh:
         """The number of ranks in the mesh."""
         return prod(size for _, size in self.axes)
 
-    def coordinates(self, rank: int) -> tuple[tuple[str, int], ...]:
+    def coordinates(self, rank: int) -> dict[str, int]:
         """Return the place of a rank on every axis."""
-        found = []
+        places = {}
         for name, size in reversed(self.axes):
-            rank, place = divmod(rank, size)
-            found.append((name, place))
-        return tuple(reversed(found))
+            rank, places[name] = divmod(rank, size)
+        return {name: places[name] for name, _ in self.axes}
 
     def first_of_stages(self) -> frozenset[int]:
         """Return the first rank of every pipeline stage."""
         return frozenset(
             rank
             for rank in range(self.n_ranks)
-            if all(name.startswith(STAGES) or not place for name, place in self.coordinates(rank))
+            if all(name.startswith(STAGES) or not place for name, place in self.coordinates(rank).items())
         )

@@ -58,18 +58,6 @@ _Workers = Annotated[
         help="Processes on this machine. Default: its processors, if memory suffices.",
     ),
 ]
-_Reports = Annotated[
-    str | None,
-    typer.Option(
-        "--reports", metavar="FOLDER", help="Write each rank's memory report there too, also to a URL."
-    ),
-]
-_Cache = Annotated[
-    Path | None,
-    typer.Option(
-        "--cache", metavar="FOLDER", help="Keep results there. Default: in the user's cache folder."
-    ),
-]
 _NoCache = Annotated[bool, typer.Option("--no-cache", help="Read every file anew, and keep nothing.")]
 
 
@@ -80,8 +68,6 @@ def ranks(
     mesh: _Mesh = None,
     scheduler: _Scheduler = None,
     workers: _Workers = None,
-    reports: _Reports = None,
-    cache: _Cache = None,
     no_cache: _NoCache = False,
     top: Top = None,
     project: PathOptions,
@@ -96,16 +82,14 @@ def ranks(
     row with its error, and the command ends with 3. Results are kept: a second run reads only files that are
     new or have changed.
     """
-    from snapconv.ranks.job import JobOptions, JobStopped, read_job
-    from snapconv.ranks.row_cache import default_cache
+    from snapconv.ranks.job import JobOptions, JobStopped, default_cache, read_job
 
     check_outputs([output] if output else [], force=force)
     options = JobOptions(
         mesh=None if mesh is None else parsed(mesh, Mesh.parse, "--mesh"),
         scheduler=scheduler,
         workers=workers,
-        cache=None if no_cache else cache or default_cache(),
-        reports=reports,
+        cache=None if no_cache else default_cache(),
         analysis=replace(project.analysis(), certain=certain),
     )
     show = partial(_print, as_json=as_json, top=top, quiet=quiet)

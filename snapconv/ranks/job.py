@@ -1,8 +1,15 @@
-"""The whole way from patterns to the report of a job: what ``snapconv ranks`` and scripts call."""
+"""The whole way from patterns to the report of a job: what ``snapconv ranks`` and scripts call.
 
+Rows are kept as JSON in a folder, so that a second run reads only what is new. A row is found by the file's
+name and version (a store's ETag, or size and time), the options, and snapconv's version. What cannot be read
+back is as if it were not there.
+"""
+
+import os
+import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -11,14 +18,16 @@ from snapconv.analysis import AnalysisOptions
 from snapconv.answers.ranks.job_report import JobReport, report_job
 from snapconv.answers.ranks.rank_file import RankFile
 from snapconv.errors import InputError
-from snapconv.json_text import read_json
+from snapconv.files import keep_file
+from snapconv.json_text import JsonError, dataclass_from, read_json, write_json
 from snapconv.mesh import Mesh
-from snapconv.ranks import engines
+from snapconv.ranks import workers
 from snapconv.ranks.job_files import JobInput, find_inputs
 from snapconv.ranks.rank_reading import RankRequest, with_error
-from snapconv.ranks.row_cache import RowCache
 from snapconv.version import VERSION
 
+# Raised when a row has more or other figures.
+_ROW_VERSION = 2
 # Called with the files done, all of them, those with an error, and the seconds since the reading began.
 JobProgress = Callable[[int, int, int, float], None]
 
@@ -36,7 +45,6 @@ class JobOptions:
     client: object = None
     workers: int | None = None
     cache: Path | None = None
-    reports: str | None = None
     analysis: AnalysisOptions = field(default_factory=AnalysisOptions)
 
 
@@ -60,13 +68,19 @@ def read_job(
     mesh = Mesh.parse(options.mesh) if isinstance(options.mesh, str) else options.mesh
     inputs = find_inputs(patterns)
     _placed([one.place for one in inputs], mesh)  # a wrong mesh is known before a long reading
-    reading = _Reading(inputs, options, progress)
+    rows: list[RankFile] = []
+    began, n_errors = time.monotonic(), 0
     try:
-        reading.run()
+        with closing(_rows(inputs, options)) as found:
+            for row in found:
+                rows.append(row)
+                n_errors += row.error is not None
+                if progress:
+                    progress(len(rows), len(inputs), n_errors, time.monotonic() - began)
     except KeyboardInterrupt as error:
-        report = report_job(_placed(reading.rows, mesh))
-        raise JobStopped(report, len(inputs) - len(reading.rows)) from error
-    return report_job(_placed(reading.rows, mesh))
+        report = report_job(_placed(rows, mesh), is_whole=False)
+        raise JobStopped(report, len(inputs) - len(rows)) from error
+    return report_job(_placed(rows, mesh), n_ranks=mesh.n_ranks if mesh else None)
 
 
 def _placed(files: Sequence[RankFile], mesh: Mesh | None) -> list[RankFile]:
@@ -84,66 +98,37 @@ def _placed(files: Sequence[RankFile], mesh: Mesh | None) -> list[RankFile]:
     return placed
 
 
-class _Reading:
-    """One run over the files: the rows so far, those of the cache first."""
-
-    def __init__(self, inputs: Sequence[JobInput], options: JobOptions, progress: JobProgress | None) -> None:
-        self._inputs, self._options, self._progress = inputs, options, progress
-        self._began, self._n_errors = time.monotonic(), 0
-        self.rows: list[RankFile] = []
-        request = RankRequest(RankFile(""), options.analysis)
-        self._cache = RowCache(options.cache, request.to_text())
-
-    def run(self) -> None:
-        """Read what the cache does not have, the largest files first."""
-        waiting: dict[str, JobInput] = {}
-        n_named = Counter((one.place.rank, one.place.dump) for one in self._inputs)
-        for one in self._inputs:
-            known = self._known(one)
-            if known is not None:
-                self._add(known)
-            else:
-                is_only = n_named[one.place.rank, one.place.dump] == 1
-                mark = "" if is_only else sha256(one.path.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-                request = RankRequest(one.place, self._options.analysis, self._options.reports, mark)
-                waiting[request.to_text()] = one
-        if not waiting:
-            return
-        engine, alone = self._engine(list(waiting.values()))
-        texts = sorted(waiting, key=lambda text: -(waiting[text].place.n_bytes or 0))
-        together = [text for text in texts if waiting[text].path not in alone]
-        one_by_one = [text for text in texts if waiting[text].path in alone]
-        for text, answer in engines.answers(engine, together, one_by_one):
-            row = _row(answer)
-            self._cache.keep(waiting.pop(text), row)
-            self._add(row)
-
-    def _known(self, one: JobInput) -> RankFile | None:
+def _rows(inputs: Sequence[JobInput], options: JobOptions) -> Generator[RankFile, None, None]:
+    """Yield a row for every file: what is known, then what is read, the largest files first."""
+    cache = _RowCache(options.cache, RankRequest.of(RankFile(""), options.analysis).to_text())
+    waiting: dict[str, JobInput] = {}
+    for one in sorted(inputs, key=lambda one: -(one.place.n_bytes or 0)):
         if one.error is not None:
-            return with_error(one.place, one.error)
-        # A report is written by whoever reads the file.
-        return None if self._options.reports is not None else self._cache.find(one)
+            yield with_error(one.place, one.error)
+        elif (known := cache.find(one)) is not None:
+            yield known
+        else:
+            waiting[RankRequest.of(one.place, options.analysis).to_text()] = one
+    if waiting:
+        at_work, alone = _workers(options, list(waiting.values()))
+        alone_texts = {text for text, one in waiting.items() if one.path in alone}
+        for text, answer in workers.answers(at_work, list(waiting), alone_texts):
+            row = _row(answer)
+            cache.keep(waiting.pop(text), row)
+            yield row
+    for one in waiting.values():  # a rank that is lost must be seen
+        yield with_error(one.place, InputError(f"{one.path}: no worker answered; type the command again"))
 
-    def _add(self, row: RankFile) -> None:
-        self.rows.append(row)
-        self._n_errors += row.error is not None
-        if self._progress:
-            n_seconds = time.monotonic() - self._began
-            self._progress(len(self.rows), len(self._inputs), self._n_errors, n_seconds)
 
-    def _engine(self, inputs: Sequence[JobInput]) -> tuple[engines.Engine, set[str]]:
-        """Return the engine, and the files that may not fit into a worker's memory beside others."""
-        options = self._options
-        if options.client is not None:
-            return engines.client_engine(options.client), set()
-        if options.scheduler is not None:
-            return engines.scheduler_engine(options.scheduler), set()
-        needed = {one.path: engines.needed_bytes(one.path, one.place.n_bytes) for one in inputs}
-        n_workers, share = engines.n_local_workers(list(needed.values()), at_most=options.workers)
-        alone = {path for path, n_bytes in needed.items() if n_bytes > share}
-        if engines.has_dask():
-            return engines.local_dask_engine(n_workers, share), alone
-        return engines.pool_engine(n_workers), alone
+def _workers(options: JobOptions, inputs: Sequence[JobInput]) -> tuple[workers.Workers, Collection[str]]:
+    """Return the workers, and the files that may not fit into the memory of one beside others."""
+    if options.client is not None:
+        return workers.client_workers(options.client), ()
+    if options.scheduler is not None:
+        return workers.scheduler_workers(options.scheduler), ()
+    needed = {one.path: workers.needed_bytes(one.path, one.place.n_bytes) for one in inputs}
+    n_workers, share = workers.n_local_workers(list(needed.values()), at_most=options.workers)
+    return workers.local_workers(n_workers), {path for path, n_bytes in needed.items() if n_bytes > share}
 
 
 def _row(answer: str) -> RankFile:
@@ -152,4 +137,49 @@ def _row(answer: str) -> RankFile:
         raise InputError(
             f"a worker has snapconv {values['snapconv']}, this is {VERSION}: install the same version there"
         )
-    return RankFile.from_json(values["file"])
+    return dataclass_from(RankFile, values["file"])
+
+
+# --- rows that are kept
+
+
+class _RowCache:
+    """The rows that are kept in a folder; ``folder`` None keeps nothing."""
+
+    def __init__(self, folder: Path | None, options: str) -> None:
+        self._folder, self._options = folder, options
+
+    def find(self, one: JobInput) -> RankFile | None:
+        """Return the row of a file that has not changed, or None."""
+        if (path := self._path(one)) is None:
+            return None
+        try:
+            return dataclass_from(RankFile, read_json(path.read_bytes()))
+        except (OSError, ValueError, JsonError):
+            return None
+
+    def keep(self, one: JobInput, row: RankFile) -> None:
+        """Keep a row, if the file's changes can be seen; a full disk must not end a long run."""
+        if row.error is None and (path := self._path(one)) is not None:
+            with suppress(OSError):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                keep_file(path, write_json(row.to_json()))
+
+    def _path(self, one: JobInput) -> Path | None:
+        if self._folder is None or one.version is None:
+            return None
+        name = one.path if "://" in one.path else os.path.abspath(one.path)  # noqa: PTH100  # no links followed
+        key = write_json([VERSION, _ROW_VERSION, self._options, name, one.version, one.place.to_json()])
+        digest = sha256(key).hexdigest()
+        return self._folder / digest[:2] / f"{digest[2:]}.json"
+
+
+def default_cache() -> Path:
+    """Return the folder of this user's caches, as the system has it."""
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "snapconv" / "ranks"

@@ -10,22 +10,18 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from snapconv.analysis import AnalysisOptions, analyze_file
-from snapconv.answers.memory_report import build_memory_report
 from snapconv.answers.ranks.rank_file import RankFile, rank_file
-from snapconv.errors import InputError, OutputWriteError, SnapconvError
+from snapconv.errors import InputError, SnapconvError
 from snapconv.files import SNAPSHOT_NAME
-from snapconv.json_text import read_json, write_json
+from snapconv.json_text import dataclass_from, read_json, write_json
 from snapconv.ranks.job_files import is_remote, open_store
 from snapconv.stacks.paths import PathMap
 from snapconv.version import VERSION
-from snapconv.writers.sqlite.memory_database import memory_database
-from snapconv.writers.sqlite.tables import write_databases
 
 _PIECE_BYTES = 4 << 20
 # Left free for others on the disk of temporary files.
@@ -35,47 +31,37 @@ _FOLDER = "snapconv-ranks-"
 
 @dataclass(frozen=True, slots=True)
 class RankRequest:
-    """What a worker is to do: read a file, and with ``reports`` write a memory report there.
-
-    ``mark`` is a part of the report's name where another file may be of the same rank.
-    """
+    """What a worker is to do: read a file, whose name and rank ``place`` has, by these options."""
 
     place: RankFile
-    options: AnalysisOptions
-    reports: str | None = None
-    mark: str = ""
+    project_root: str | None
+    includes: tuple[str, ...]
+    path_maps: tuple[PathMap, ...]
+    certain: bool
+
+    @classmethod
+    def of(cls, place: RankFile, options: AnalysisOptions) -> "RankRequest":
+        """Take the options that a job has."""
+        return cls(place, options.project_root, options.includes, options.path_maps, options.certain)
 
     def to_text(self) -> str:
         """Return it as JSON."""
-        options = self.options
-        values = {
-            "place": self.place.to_json(),
-            "project_root": options.project_root,
-            "includes": list(options.includes),
-            "path_maps": [[one.old, one.new] for one in options.path_maps],
-            "certain": options.certain,
-            "reports": self.reports,
-            "mark": self.mark,
-        }
-        return write_json(values).decode()
+        return write_json(asdict(self)).decode()
 
     @classmethod
     def from_text(cls, text: str) -> "RankRequest":
         """Make it from what ``to_text`` returned."""
-        values = read_json(text.encode())
-        options = AnalysisOptions(
-            project_root=values["project_root"],
-            includes=tuple(values["includes"]),
-            path_maps=tuple(PathMap(*pair) for pair in values["path_maps"]),
-            certain=values["certain"],
-        )
-        return cls(RankFile.from_json(values["place"]), options, values["reports"], values["mark"])
+        return dataclass_from(cls, read_json(text.encode()))
+
+    @property
+    def options(self) -> AnalysisOptions:
+        """The options of the analysis."""
+        return AnalysisOptions(self.project_root, self.includes, self.path_maps, certain=self.certain)
 
 
 def read_rank(text: str) -> str:
     """Read the file of a request; return its row, and the version of snapconv that made it."""
-    request = RankRequest.from_text(text)
-    return _answer(_read(request))
+    return _answer(_read(RankRequest.from_text(text)))
 
 
 def _answer(file: RankFile) -> str:
@@ -93,13 +79,9 @@ def _read(request: RankRequest) -> RankFile:
     try:
         with _here(place.file) as path:
             try:
-                analysis = analyze_file(path, request.options)
-                found = rank_file(analysis, place)
-                if request.reports is not None:
-                    _write_reports(request, found, [build_memory_report(one) for one in analysis.devices])
+                return rank_file(analyze_file(path, request.options), place)
             except SnapconvError as error:
                 return with_error(place, error, str(error).replace(str(path), place.file))
-        return found
     except SnapconvError as error:
         return with_error(place, error)
     except MemoryError:
@@ -148,47 +130,6 @@ def _is_running(process: int) -> bool:
         except (OSError, OverflowError):  # somebody else's
             return True
     return True
-
-
-# --- reports
-
-
-def _write_reports(request: RankRequest, file: RankFile, reports: list[Any]) -> None:
-    """Write the memory report of every device, to a folder or a store; one that is there is replaced."""
-    assert request.reports is not None
-    stem = "-".join(
-        filter(
-            None,
-            (file.name.replace(" ", "") if file.rank is not None else _stem(file), file.dump, request.mark),
-        )
-    )
-    names = [f"{stem}.{device.name.replace(':', '')}.memory.sqlite" for device in file.devices]
-    if not is_remote(request.reports):
-        folder = Path(request.reports)
-        with suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True)
-        _write(folder, names, reports)
-        return
-    store, target = open_store(request.reports)
-    with tempfile.TemporaryDirectory(prefix=f"{_FOLDER}{os.getpid()}-") as folder_name:
-        _write(Path(folder_name), names, reports)
-        for name in names:
-            try:
-                store.put_file(str(Path(folder_name) / name), f"{target.rstrip('/')}/{name}")
-            except Exception as error:  # every store has errors of its own
-                raise OutputWriteError(f"cannot write {request.reports}/{name}: {error}") from error
-
-
-def _stem(file: RankFile) -> str:
-    return "-".join(part for part in file.file.replace("\\", "/").split("/")[-2:] if part)
-
-
-def _write(folder: Path, names: list[str], reports: list[Any]) -> None:
-    databases = [
-        memory_database(folder / name, report, extended=True)
-        for name, report in zip(names, reports, strict=True)
-    ]
-    write_databases(databases, force=True)
 
 
 # --- alone in a process of its own

@@ -73,7 +73,7 @@ def job_report(folder):
     files = [RankFile("gone.pickle", error="is not there", exit_code=3)]
     for rank, trace in enumerate(traces):
         path = write_rank(folder / f"rank{rank}.pickle", trace)
-        files.append(rank_file(load(path).analysis, RankFile(path.name, rank, coordinates=(("dp", rank),))))
+        files.append(rank_file(load(path).analysis, RankFile(path.name, rank, coordinates={"dp": rank})))
     return report_job(files)
 
 

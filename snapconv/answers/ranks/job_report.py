@@ -2,17 +2,20 @@
 
 Ranks are compared within a group, by the median and the median absolute deviation, which a few outliers do
 not move. A group is a pipeline stage: its data, tensor, context and expert parallel ranks should be equal.
-Of several dumps of a rank the last one is compared; how they differ is its growth.
+Of several dumps of a rank the last one is compared; how they differ is its growth. A rank without a file is a
+row with an error, where few are missing: chosen ranks of a job are no fault.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
+from itertools import pairwise
 from math import prod
 from statistics import median
 from typing import NamedTuple
 
-from snapconv.answers.ranks.rank_file import Coordinates, LineKey, RankDevice, RankFile, RankLine, grouped
+from snapconv.answers.ranks.rank_file import RankDevice, RankFile, RankLine, grouped
+from snapconv.errors import InputError
 from snapconv.mesh import STAGES
 from snapconv.units import counted, format_bytes
 
@@ -27,6 +30,9 @@ _MOST_REASONS = 3
 _UNEVEN = 0.1
 # More outliers than this share of a group are no outliers: the group is several kinds of ranks.
 _MIXED = 0.25
+# More missing ranks than this share of a job are none: somebody chose some.
+_MISSING = 0.25
+_Stage = tuple[tuple[str, int], ...]
 
 
 class Entry(NamedTuple):
@@ -101,7 +107,7 @@ class JobReport:
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""
         return {
-            "n_files": len(self.files),
+            "n_files": sum(bool(one.file) for one in self.files),
             "n_errors": len(self.errors),
             "groups": [asdict(one) for one in self.groups],
             "findings": [asdict(one) for one in self.findings],
@@ -109,9 +115,12 @@ class JobReport:
         }
 
 
-def report_job(files: Sequence[RankFile]) -> JobReport:
-    """Compare the ranks of a job."""
-    ordered = sorted(files, key=_order)
+def report_job(files: Sequence[RankFile], *, n_ranks: int | None = None, is_whole: bool = True) -> JobReport:
+    """Compare the ranks of a job: of ``n_ranks``, where that is known beside the files.
+
+    ``is_whole``: all files are there, so that a rank without one is missing.
+    """
+    ordered = sorted([*files, *(_missing(files, n_ranks) if is_whole else ())], key=_order)
     by_rank = _by_rank(ordered)
     entries = [Entry(dumps[-1], device) for dumps in by_rank if (device := dumps[-1].main_device) is not None]
     groups = list(grouped(entries, lambda entry: _stage(entry.file.coordinates)))
@@ -123,6 +132,7 @@ def report_job(files: Sequence[RankFile]) -> JobReport:
         *_uneven_inputs(entries),
         *_growths(by_rank),
         *_hints(groups, len(outliers)),
+        *_same_dumps(by_rank),
     )
     kinds = list(Kind)
     return JobReport(
@@ -130,6 +140,21 @@ def report_job(files: Sequence[RankFile]) -> JobReport:
         groups=tuple(_group(_name(stage), group) for stage, group in groups),
         findings=tuple(sorted(found, key=lambda one: (kinds.index(one.kind), -abs(one.n_bytes)))),
     )
+
+
+def _missing(files: Sequence[RankFile], n_ranks: int | None) -> list[RankFile]:
+    """Return a row with an error for each rank that has no file, from 0 or the least on, if they are few."""
+    known = {file.rank for file in files if file.rank is not None}
+    n_ranks = n_ranks or max((file.n_ranks or 0 for file in files), default=0)
+    first, end = 0 if n_ranks else min(known, default=0), max([n_ranks, *(rank + 1 for rank in known)])
+    if end - first - len(known) > _MISSING * (end - first):
+        return []
+    error = InputError("no file of this rank was found")
+    return [
+        RankFile("", rank, error=str(error), exit_code=error.exit_code)
+        for rank in range(first, end)
+        if rank not in known
+    ]
 
 
 def _order(file: RankFile) -> tuple[object, ...]:
@@ -145,11 +170,11 @@ def _by_rank(files: Sequence[RankFile]) -> list[list[RankFile]]:
     ]
 
 
-def _stage(coordinates: Coordinates) -> Coordinates:
-    return tuple((axis, place) for axis, place in coordinates if axis.startswith(STAGES))
+def _stage(coordinates: Mapping[str, int]) -> _Stage:
+    return tuple((axis, place) for axis, place in coordinates.items() if axis.startswith(STAGES))
 
 
-def _name(stage: Coordinates) -> str:
+def _name(stage: _Stage) -> str:
     return ",".join(f"{axis}={place}" for axis, place in stage)
 
 
@@ -158,7 +183,7 @@ def _group(name: str, entries: Sequence[Entry]) -> Group:
     return Group(name, len(entries), int(median(peaks)), min(peaks), max(peaks))
 
 
-def _hints(groups: Sequence[tuple[Coordinates, list[Entry]]], n_outliers: int) -> Iterator[Finding]:
+def _hints(groups: Sequence[tuple[_Stage, list[Entry]]], n_outliers: int) -> Iterator[Finding]:
     """Say what would make the comparison better."""
     n_ranks = sum(len(group) for _, group in groups)
     has_stages = any(stage for stage, _ in groups)
@@ -172,6 +197,18 @@ def _hints(groups: Sequence[tuple[Coordinates, list[Entry]]], n_outliers: int) -
     if small:
         yield Finding(
             Kind.HINT, f"a group needs {LEAST_RANKS} ranks to be compared: not so {', '.join(small)}"
+        )
+
+
+def _same_dumps(by_rank: Sequence[Sequence[RankFile]]) -> Iterator[Finding]:
+    """Name two files that no dump tells apart: one of them may be of another rank, and is not compared."""
+    pairs = [pair for dumps in by_rank for pair in pairwise(dumps) if pair[0].dump == pair[1].dump]
+    if pairs:
+        first, last = pairs[0]
+        yield Finding(
+            Kind.HINT,
+            f"{counted(len(pairs), 'file')} not compared, as another has the same rank and dump: such as "
+            f"{first.file}, for {last.file}",
         )
 
 
@@ -198,7 +235,7 @@ class _Comparison:
         figures = [_figures(device) for device in devices]
         names = sorted({name for one in figures for name in one})
         self._figures = {name: self._spread([one.get(name, 0) for one in figures]) for name in names}
-        self._lines: dict[LineKey, list[int]] = {}
+        self._lines: dict[RankLine, list[int]] = {}
         for device in devices:
             for line in device.lines:
                 self._lines.setdefault(line.key, []).append(line.block_bytes)
@@ -252,8 +289,7 @@ class _Comparison:
             values = known + [0] * (len(self._devices) - len(known))
             middle, least = self._spread(values)
             if abs((value or 0) - middle) > least:
-                category, line, has_stack = key
-                yield (value or 0) - middle, RankLine(category, line, value or 0, has_stack), middle
+                yield (value or 0) - middle, key, middle
 
 
 _BESIDE_CATEGORIES = ("peak", "cached", "growth")
@@ -265,7 +301,7 @@ def _figures(device: RankDevice) -> dict[str, int]:
         "peak": device.peak_bytes,
         "cached": device.cached_bytes,
         "growth": device.growth_bytes,
-        **dict(device.categories),
+        **device.categories,
     }
 
 
@@ -309,7 +345,7 @@ def _exhausted(entries: Sequence[Entry]) -> Iterator[Finding]:
 def _uneven_axes(groups: Sequence[list[Entry]]) -> Iterator[Finding]:
     """Compare the stages by the medians of their peaks, and within each stage the places on other axes."""
     everyone = [entry for group in groups for entry in group]
-    for axis in dict.fromkeys(name for file, _ in everyone for name, _ in file.coordinates):
+    for axis in dict.fromkeys(name for file, _ in everyone for name in file.coordinates):
         if axis.startswith(STAGES):
             found = [_uneven(axis, everyone, n_least=1)]
         else:  # one rank at a place would only be an outlier once more
@@ -320,7 +356,7 @@ def _uneven_axes(groups: Sequence[list[Entry]]) -> Iterator[Finding]:
 def _uneven(axis: str, entries: Sequence[Entry], *, n_least: int) -> Finding | None:
     peaks: dict[int, list[int]] = {}
     for file, device in entries:
-        if (place := dict(file.coordinates).get(axis)) is not None:
+        if (place := file.coordinates.get(axis)) is not None:
             peaks.setdefault(place, []).append(device.peak_bytes)
     medians = {place: int(median(some)) for place, some in sorted(peaks.items()) if len(some) >= n_least}
     most = max(medians, key=medians.__getitem__, default=0)

@@ -54,15 +54,14 @@ def _lines(report: JobReport) -> Iterator[str]:
 
 
 def _row(file: RankFile, device: RankDevice, greatest: int, *, is_odd: bool) -> str:
-    most = f"{device.lines[0].category} at {device.lines[0].place}" if device.lines else ""
     cells = (
         _cell(file.name.removeprefix("rank "), file.file),
-        _cell(" ".join(f"{name}={place}" for name, place in file.coordinates)),
+        _cell(" ".join(f"{name}={place}" for name, place in file.coordinates.items())),
         _cell(device.name),
         f'<td class="n">{_text(format_bytes(device.peak_bytes))}</td>',
         f'<td class="n">{_text(format_bytes(device.reserved_bytes))}</td>',
         f"<td>{_bar(device, greatest)}</td>",
-        _cell(most, device.verdict),
+        _cell(device.largest, device.verdict),
         _cell(device.history),
     )
     return f"<tr{' class=odd' if is_odd else ''}>{''.join(cells)}</tr>"
@@ -75,7 +74,7 @@ def _cell(text: str, title: str = "") -> str:
 def _bar(device: RankDevice, greatest: int) -> str:
     """Draw the categories of the peak, in the order of the legend."""
     parts, left = [], 0.0
-    for name, n_bytes in sorted(device.categories, key=lambda one: _order(one[0])):
+    for name, n_bytes in sorted(device.categories.items(), key=lambda one: _order(one[0])):
         width = _BAR_WIDTH * n_bytes / max(greatest, 1)
         tip = f"<title>{_text(f'{name} {format_bytes(n_bytes)}')}</title>"
         box = f'x="{left:.1f}" width="{width:.1f}" height="{_BAR_HEIGHT}" fill="{_color(name)}"'
@@ -85,7 +84,7 @@ def _bar(device: RankDevice, greatest: int) -> str:
 
 
 def _legend(report: JobReport) -> str:
-    names = {name for file in report.last_dumps for device in file.devices for name, _ in device.categories}
+    names = {name for file in report.last_dumps for device in file.devices for name in device.categories}
     swatch = f'<svg width="{_BAR_HEIGHT}" height="{_BAR_HEIGHT}"><rect width="100%" height="100%" fill='
     return " ".join(f'{swatch}"{_color(name)}"/></svg> {_text(name)}' for name in sorted(names, key=_order))
 

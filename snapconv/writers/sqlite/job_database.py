@@ -37,7 +37,7 @@ JOB_TABLES = (
         "One row per file, in the order of ranks and then of dumps; a file that could not be read has its "
         "error.",
         key("0"),
-        text("file", "path or URL", "1.file"),
+        text("file", "path or URL; empty for a rank without a file", "1.file"),
         integer("rank", "rank that wrote it", "1.rank", null="neither the file nor its name has it"),
         text("dump", "which of the rank's dumps, such as `iteration_10`; empty for an only one", "1.dump"),
         integer("is_last", "1: the last readable dump of its rank, which is compared", "2"),
@@ -54,7 +54,7 @@ JOB_TABLES = (
         integer("place", "coordinate on it, from 0", "2"),
         constraint="PRIMARY KEY (file_id, axis)",
         records=lambda report: [
-            (number, *one) for number, file in enumerate(report.files) for one in file.coordinates
+            (number, *one) for number, file in enumerate(report.files) for one in file.coordinates.items()
         ],
     ),
     table(
@@ -101,7 +101,9 @@ JOB_TABLES = (
         text("category", "category, or `gradient or optimizer state`", "2"),
         size("block_bytes", "its bytes", "3"),
         constraint="PRIMARY KEY (file_id, device, category)",
-        records=lambda report: [(*found, *one) for found in _devices(report) for one in found[1].categories],
+        records=lambda report: [
+            (*found, *one) for found in _devices(report) for one in found[1].categories.items()
+        ],
     ),
     table(
         "job_lines",
@@ -110,9 +112,9 @@ JOB_TABLES = (
         _DEVICE,
         integer("position", "0, 1, 2, …", "2"),
         text("category", "category of these bytes", "3.category"),
-        text("file_path", "file of the line", "3.line.file_path", null=_NO_LINE),
-        integer("line_number", "line in it, from 1", "3.line.line_number", null=_NO_LINE),
-        text("function", "function that the line is in", "3.line.function", null=_NO_LINE),
+        text("file_path", "file of the line", "3.file", null=_NO_LINE),
+        integer("line_number", "line in it, from 1", "3.line", null=_NO_LINE),
+        text("function", "function that the line is in", "3.function", null=_NO_LINE),
         size("block_bytes", "its bytes", "3.block_bytes"),
         constraint="PRIMARY KEY (file_id, device, position)",
         records=lambda report: [

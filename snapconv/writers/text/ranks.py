@@ -40,7 +40,8 @@ def _head(report: JobReport) -> str:
     if peaks:
         least, most = format_bytes(min(peaks)), format_bytes(max(peaks))
         spread = f"; peaks {least} to {most}" if least != most else f"; peak {most}"
-    return f"{counted(len(ranks), 'rank')} in {counted(len(report.files), 'file')}{errors}{spread}"
+    n_files = sum(bool(one.file) for one in report.files)
+    return f"{counted(len(ranks), 'rank')} in {counted(n_files, 'file')}{errors}{spread}"
 
 
 def _section(title: str, sentences: Sequence[str]) -> Iterator[str]:
@@ -93,9 +94,8 @@ def _name(file: RankFile) -> str:
 
 
 def _rank_line(file: RankFile, device: RankDevice, width: int) -> str:
-    most = f"{device.lines[0].category} at {device.lines[0].place}" if device.lines else "nothing"
     figures = f"{format_bytes(device.peak_bytes):>11}  {format_bytes(device.reserved_bytes):>11}"
-    return f"  {_name(file):<{width}}  {device.name:<8}{figures}  {most}"
+    return f"  {_name(file):<{width}}  {device.name:<8}{figures}  {device.largest or 'nothing'}"
 
 
 def _next_lines(report: JobReport) -> Iterator[str]:

@@ -85,7 +85,7 @@ def test_a_mesh_places_ranks_as_an_array_of_its_shape_does():
     assert mesh.first_of_stages() == {0, 16, 32, 48}
     for rank in range(64):
         places = zip(("pp", "dp", "tp"), map(int, np.unravel_index(rank, (4, 8, 2))), strict=True)
-        assert mesh.coordinates(rank) == tuple(places)
+        assert mesh.coordinates(rank) == dict(places)
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,10 @@ import pytest
 
 from snapconv.cli.app import main
 from snapconv.errors import InputError
-from snapconv.ranks import engines
-from snapconv.ranks.job import JobOptions, JobStopped, read_job
+from snapconv.ranks import workers
+from snapconv.ranks.job import JobOptions, JobStopped, default_cache, read_job
 from snapconv.ranks.job_files import find_inputs
 from snapconv.ranks.rank_reading import RankRequest, read_alone, read_rank
-from snapconv.ranks.row_cache import default_cache
 from tests.builders import MIB
 from tests.job_builder import write_job, write_rank
 
@@ -25,9 +24,8 @@ UNSAFE = b"\x80\x04cos\nsystem\nX\x04\x00\x00\x00true\x85R."
 
 
 @pytest.fixture(autouse=True)
-def plain_processes(monkeypatch, tmp_path):
-    """Read without Dask, which has tests of its own, and keep nothing outside the test's folder."""
-    monkeypatch.setattr(engines, "has_dask", lambda: False)
+def kept_here(monkeypatch, tmp_path):
+    """Keep nothing outside the test's folder."""
     for name in ("XDG_CACHE_HOME", "LOCALAPPDATA", "HOME"):
         monkeypatch.setenv(name, str(tmp_path / "caches"))
 
@@ -69,11 +67,36 @@ def test_a_worker_that_is_killed_costs_no_file(tmp_path):
     assert errors_of(report) == {}
 
 
+def test_a_rank_that_no_file_is_of_is_a_row_with_an_error(tmp_path, capsys):
+    paths = write_job(tmp_path, 8)
+    paths[5].unlink()
+    paths[7].unlink()  # that it is missing shows in what the others recorded
+    for rank in range(7):
+        if rank != 5:
+            write_rank(paths[rank], snapconv={"version": 1, "rank": rank, "world_size": 8})
+    assert main(["ranks", str(tmp_path), "--no-cache"]) == 3
+    said = capsys.readouterr()
+    assert "6 ranks in 6 files, 2 not read" in said.out
+    assert "rank 5: no file of this rank was found" in said.out
+    assert errors_of(read_job([str(tmp_path)])).keys() == {5, 7}
+    assert errors_of(read_job([str(path) for path in paths[:3]])) == {}  # chosen ones
+
+
+def test_a_file_that_no_worker_answers_for_is_a_row_with_an_error(tmp_path, monkeypatch):
+    paths = write_job(tmp_path, 4)
+    real = workers.answers
+    monkeypatch.setattr(
+        workers, "answers", lambda *given: (one for one in real(*given) if "rank3" not in one[0])
+    )
+    errors = errors_of(read_job([str(tmp_path)]))
+    assert errors == {3: f"{paths[3]}: no worker answered; type the command again"}
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="its Python is a script of sh")
 def test_a_file_that_kills_its_process_alone_too_is_a_row_with_an_error(tmp_path, monkeypatch):
     (path,) = write_job(tmp_path, 1)
     (one,) = find_inputs([str(path)])
-    text = RankRequest(one.place, JobOptions().analysis).to_text()
+    text = RankRequest.of(one.place, JobOptions().analysis).to_text()
     assert read_alone(text) == read_rank(text)
     program = tmp_path / "python"
     program.write_text("#!/bin/sh\nkill -9 $$\n")
@@ -92,10 +115,9 @@ def test_no_process_imports_what_lies_beside_the_files(tmp_path):
         (folder / f"{name}.py").write_text(f"open({str(proof)!r}, 'a').write('{name} ')\n")
     program.parent.mkdir()
     program.write_text(
-        "from snapconv.ranks import engines\n"
+        "from snapconv.ranks import workers\n"
         "from snapconv.cli.app import main\n"
-        "engines.has_dask = lambda: False\n"
-        "engines.needed_bytes = lambda name, n: 1 << 60 if '2' in name else 1  # read in a process alone\n"
+        "workers.needed_bytes = lambda name, n: 1 << 60 if '2' in name else 1  # read in a process alone\n"
         "if __name__ == '__main__':\n"
         "    raise SystemExit(main(['ranks', '.', '--workers', '1', '--no-cache']))\n"
     )
@@ -110,7 +132,7 @@ def test_no_process_imports_what_lies_beside_the_files(tmp_path):
 
 
 def test_a_rank_that_lies_about_its_place_costs_the_job_no_database(tmp_path, monkeypatch):
-    monkeypatch.setattr(engines, "pool_engine", in_threads)
+    monkeypatch.setattr(workers, "local_workers", in_threads)
     write_job(tmp_path / "job", 2)
     huge = "9" * 25
     recorded = {"version": 1, "rank": huge, "coordinates": f"dp={huge},tp=1"}
@@ -124,24 +146,24 @@ def test_a_rank_that_lies_about_its_place_costs_the_job_no_database(tmp_path, mo
 def test_files_that_may_not_fit_are_read_alone(tmp_path, monkeypatch):
     paths = write_job(tmp_path, 3)
     alone = []
-    monkeypatch.setattr(engines, "read_alone", lambda text: alone.append(text) or read_rank(text))
+    monkeypatch.setattr(workers, "read_alone", lambda text: alone.append(text) or read_rank(text))
     large = str(paths[1])
-    monkeypatch.setattr(engines, "needed_bytes", lambda path, _: 1 << 60 if path == large else 1)
-    monkeypatch.setattr(engines, "pool_engine", in_threads)
+    monkeypatch.setattr(workers, "needed_bytes", lambda path, _: 1 << 60 if path == large else 1)
+    monkeypatch.setattr(workers, "local_workers", in_threads)
     report = read_job([str(tmp_path)])
     assert errors_of(report) == {}
     assert [large in text for text in alone] == [True]
 
 
 def in_threads(n_workers):
-    """An engine whose functions a test may replace."""
+    """Workers whose functions a test may replace."""
     from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
 
-    return engines.Engine(lambda _: ThreadPoolExecutor(n_workers), 4, lambda: 1, (BrokenExecutor,))
+    return workers.Workers(lambda _: ThreadPoolExecutor(n_workers), 4, (BrokenExecutor,))
 
 
 def test_what_was_done_before_an_interrupt_is_kept_and_a_second_run_reads_the_rest(tmp_path, monkeypatch):
-    monkeypatch.setattr(engines, "pool_engine", in_threads)
+    monkeypatch.setattr(workers, "local_workers", in_threads)
     paths = write_job(tmp_path, 12)
     options = JobOptions(cache=tmp_path / "kept", workers=1)
 
@@ -165,7 +187,7 @@ def test_what_was_done_before_an_interrupt_is_kept_and_a_second_run_reads_the_re
 
 
 def test_a_damaged_row_is_read_anew(tmp_path, monkeypatch):
-    monkeypatch.setattr(engines, "pool_engine", in_threads)
+    monkeypatch.setattr(workers, "local_workers", in_threads)
     write_job(tmp_path / "job", 2)
     options = JobOptions(cache=tmp_path / "kept")
     before = read_job([str(tmp_path / "job")], options)
@@ -181,19 +203,19 @@ def test_a_rank_outside_the_mesh_is_refused_before_anything_is_read(tmp_path):
 
 
 def test_as_many_workers_run_as_fit_into_the_memory(monkeypatch):
-    monkeypatch.setattr(engines, "free_memory", lambda: 10_000)
-    monkeypatch.setattr(engines, "n_processors", lambda: 64)
-    assert engines.n_local_workers([1_000] * 100) == (8, 1_000)
-    assert engines.n_local_workers([1_000] * 3) == (3, 2_666)
-    assert engines.n_local_workers([1_000] * 99 + [9_000]) == (8, 1_000)
-    assert engines.n_local_workers([50_000] * 4) == (1, 8_000)
+    monkeypatch.setattr(workers, "free_memory", lambda: 10_000)
+    monkeypatch.setattr(workers, "n_processors", lambda: 64)
+    assert workers.n_local_workers([1_000] * 100) == (8, 1_000)
+    assert workers.n_local_workers([1_000] * 3) == (3, 2_666)
+    assert workers.n_local_workers([1_000] * 99 + [9_000]) == (8, 1_000)
+    assert workers.n_local_workers([50_000] * 4) == (1, 8_000)
 
 
 # --- the command
 
 
 def test_a_folder_is_a_job_and_says_so(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(engines, "pool_engine", in_threads)
+    monkeypatch.setattr(workers, "local_workers", in_threads)
     write_job(tmp_path / "job", 4, leaks={2: 9 * MIB})
     assert main([str(tmp_path / "job")]) == 0
     said = capsys.readouterr()
@@ -211,7 +233,7 @@ def test_several_files_get_the_name_of_the_command(tmp_path, capsys):
 
 @pytest.mark.parametrize(("content", "code"), [(b"", 3), (UNSAFE, 4)])
 def test_the_exit_code_says_that_a_file_was_not_read(tmp_path, capsys, monkeypatch, content, code):
-    monkeypatch.setattr(engines, "pool_engine", in_threads)
+    monkeypatch.setattr(workers, "local_workers", in_threads)
     paths = write_job(tmp_path, 4)
     paths[1].write_bytes(content)
     output = tmp_path / "job.sqlite"
@@ -222,31 +244,3 @@ def test_the_exit_code_says_that_a_file_was_not_read(tmp_path, capsys, monkeypat
     with closing(sqlite3.connect(output)) as connection:
         rows = connection.execute("SELECT rank, error IS NULL FROM job_files ORDER BY id").fetchall()
     assert rows == [(0, 1), (1, 0), (2, 1), (3, 1)]
-
-
-def test_every_rank_gets_its_memory_report(tmp_path, monkeypatch):
-    monkeypatch.setattr(engines, "pool_engine", in_threads)
-    write_job(tmp_path / "job", 2)
-    reports = tmp_path / "reports"
-    assert main(["ranks", str(tmp_path / "job"), "--reports", str(reports), "--quiet"]) == 0
-    assert [path.name for path in sorted(reports.iterdir())] == [
-        "rank0.cuda0.memory.sqlite",
-        "rank1.cuda0.memory.sqlite",
-    ]
-    with closing(sqlite3.connect(reports / "rank1.cuda0.memory.sqlite")) as connection:
-        (peak,) = connection.execute(
-            "SELECT size_bytes FROM misc_sizes WHERE key = 'peak_usage_bytes'"
-        ).fetchone()
-    assert peak == 14 * MIB
-
-
-def test_two_files_of_one_rank_do_not_replace_each_others_report(tmp_path, monkeypatch):
-    monkeypatch.setattr(engines, "pool_engine", in_threads)
-    for run in ("before", "after"):
-        write_job(tmp_path / run, 1)
-    reports = tmp_path / "reports"
-    folders = [str(tmp_path / run) for run in ("before", "after")]
-    assert main(["ranks", *folders, "--reports", str(reports), "--quiet"]) == 0
-    names = sorted(path.name for path in reports.iterdir())
-    assert len(names) == 2
-    assert all(name.startswith("rank0-") for name in names)

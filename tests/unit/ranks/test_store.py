@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from snapconv.errors import InputError
-from snapconv.ranks import engines, rank_reading
+from snapconv.ranks import rank_reading, workers
 from snapconv.ranks.job import JobOptions, read_job
 from snapconv.ranks.job_files import find_inputs
 from tests.builders import MIB
@@ -64,21 +64,20 @@ def in_this_process(monkeypatch):
     """Read in threads, whose functions a test may replace."""
     from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
 
-    engine = engines.Engine(lambda _: ThreadPoolExecutor(2), 4, lambda: 1, (BrokenExecutor,))
-    monkeypatch.setattr(engines, "has_dask", lambda: False)
-    monkeypatch.setattr(engines, "pool_engine", lambda _: engine)
+    threads = workers.Workers(lambda _: ThreadPoolExecutor(2), 4, (BrokenExecutor,))
+    monkeypatch.setattr(workers, "local_workers", lambda _: threads)
 
 
 @pytest.fixture
 def reads(monkeypatch):
     """The number of files that were read, run by run."""
-    real, counts = engines.answers, []
+    real, counts = workers.answers, []
 
-    def counted(engine, together, alone):
-        counts.append(len(together) + len(alone))
-        return real(engine, together, alone)
+    def counted(at_work, requests, alone):
+        counts.append(len(requests))
+        return real(at_work, requests, alone)
 
-    monkeypatch.setattr(engines, "answers", counted)
+    monkeypatch.setattr(workers, "answers", counted)
     return counts
 
 
@@ -129,13 +128,6 @@ def test_a_copy_that_would_fill_the_disk_is_refused(store, in_this_process, monk
     (file,) = read_job([f"s3://runs/job/rank{HUGE}.capture/"]).files
     assert "set TMPDIR" in file.error
     assert not list(Path(tempfile.gettempdir()).glob("snapconv-ranks-*"))
-
-
-def test_reports_go_to_a_store_too(store, in_this_process):
-    report = read_job(["s3://runs/job/rank0.capture/"], JobOptions(reports="s3://runs/reports"))
-    assert not report.errors
-    content = store.get_object(Bucket="runs", Key="reports/rank0.cuda0.memory.sqlite")["Body"].read()
-    assert content.startswith(b"SQLite format 3")
 
 
 def test_what_a_killed_worker_left_is_removed_by_the_next(store, in_this_process):

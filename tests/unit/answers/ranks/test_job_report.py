@@ -7,14 +7,11 @@ import pytest
 import snapconv
 from snapconv.answers.ranks.job_report import Kind, report_job
 from snapconv.answers.ranks.rank_file import FailedRequest, RankDevice, RankFile, RankLine, rank_file
-from snapconv.json_text import read_json, write_json
-from snapconv.stacks.project_lines import SourceLine
+from snapconv.json_text import dataclass_from, read_json, write_json
 from tests.job_builder import rank_trace, write_rank
 
 GIB = 1 << 30
-NET, OPTIM, LEAK = (
-    SourceLine(name, line, "f") for name, line in (("net.py", 35), ("optim.py", 88), ("leak.py", 7))
-)
+NET, OPTIM, LEAK = ("net.py", 35), ("optim.py", 88), ("leak.py", 7)
 FIGURES = {
     "usable_bytes": 80 * GIB, "unlisted_bytes": 0, "history": "complete", "about": "peak", "verdict": "",
     "command": "tree", "growth_bytes": 0, "growth_place": "", "failed": None, "input_shape": (),
@@ -23,13 +20,16 @@ FIGURES = {
 
 def device(**lines):
     """A device whose lines are ``category_at=(line, GiB)``; its peak is their sum."""
-    found = [RankLine(name.split("_at")[0], line, int(size * GIB)) for name, (line, size) in lines.items()]
+    found = [
+        RankLine(name.split("_at")[0], file, line, "f", int(size * GIB))
+        for name, ((file, line), size) in lines.items()
+    ]
     totals = {}
     for one in found:
         totals[one.category] = totals.get(one.category, 0) + one.block_bytes
     peak = sum(totals.values())
     return RankDevice(
-        device=0, peak_bytes=peak, end_bytes=peak, reserved_bytes=peak, categories=tuple(totals.items()),
+        device=0, peak_bytes=peak, end_bytes=peak, reserved_bytes=peak, categories=totals,
         lines=tuple(found), **FIGURES,
     )  # fmt: skip
 
@@ -89,9 +89,9 @@ def test_growth_within_one_rank_alone_is_a_difference():
 
 def stages(n_first, n_last):
     first = device(weight=(NET, 40), activation=(NET, 30))
-    files = [rank(number, first, coordinates=(("pp", 0), ("dp", number))) for number in range(n_first)]
+    files = [rank(number, first, coordinates={"pp": 0, "dp": number}) for number in range(n_first)]
     return files + [
-        rank(n_first + number, usual(), coordinates=(("pp", 1), ("dp", number))) for number in range(n_last)
+        rank(n_first + number, usual(), coordinates={"pp": 1, "dp": number}) for number in range(n_last)
     ]
 
 
@@ -109,14 +109,14 @@ def test_pipeline_stages_are_groups_of_their_own_and_their_difference_is_an_imba
 def test_experts_of_a_stage_that_need_more_are_an_imbalance():
     more = device(weight=(NET, 20), activation=(NET, 16))
     files = [
-        rank(n, more if n % 4 == 1 else None, coordinates=(("pp", 0), ("ep", n % 4), ("dp", n // 4)))
+        rank(n, more if n % 4 == 1 else None, coordinates={"pp": 0, "ep": n % 4, "dp": n // 4})
         for n in range(16)
     ]
     assert sentences(files, Kind.IMBALANCE) == ["ep=1 peaks at 36.00 GiB, ep=0 at 30.00 GiB (medians)"]
 
 
 def test_without_its_mesh_a_mixed_job_gets_the_hint_to_pass_one():
-    files = [replace(file, coordinates=()) for file in stages(5, 12)]
+    files = [replace(file, coordinates={}) for file in stages(5, 12)]
     (hint,) = sentences(files, Kind.HINT)
     assert "5 of 17 ranks differ" in hint
     assert "--mesh" in hint
@@ -150,6 +150,21 @@ def test_the_last_dump_is_compared_and_the_first_shows_the_growth():
     ]
 
 
+def test_two_files_of_one_rank_and_dump_are_named_since_one_may_be_of_another_rank():
+    files = [*map(rank, range(4)), rank(2, file="another.pickle")]
+    assert sentences(files, Kind.HINT) == [
+        "1 file not compared, as another has the same rank and dump: such as another.pickle, for rank2.pickle"
+    ]
+
+
+def test_a_few_ranks_without_a_file_are_errors_and_most_of_a_job_are_none():
+    assert [one.rank for one in report_job([rank(n) for n in (4, 5, 7, 8)]).errors] == [6]
+    assert [one.rank for one in report_job([*map(rank, range(6))], n_ranks=8).errors] == [6, 7]
+    assert report_job([*map(rank, range(6))], n_ranks=64).errors == ()
+    assert report_job([rank(0), rank(999_999_999)]).errors == ()
+    assert report_job([rank(n) for n in (0, 1, 2, 4)], is_whole=False).errors == ()
+
+
 def test_recorded_inputs_of_other_lengths_are_an_imbalance():
     files = [rank(n, replace(usual(), input_shape=(1, 2048 if n else 8192))) for n in range(4)]
     assert sentences(files, Kind.IMBALANCE) == ["the inputs of rank 0 are 1 × 8192, those of rank 1 1 × 2048"]
@@ -159,8 +174,8 @@ def test_recorded_inputs_of_other_lengths_are_an_imbalance():
 def test_a_row_of_a_file_comes_back_from_json_as_it_was(tmp_path, trace):
     path = write_rank(tmp_path / "rank3.pickle", trace)
     row = rank_file(snapconv.load(path).analysis, RankFile(str(path), rank=3))
-    assert RankFile.from_json(read_json(write_json(row.to_json()))) == row
-    assert row.main_device.peak_bytes == sum(size for _, size in row.main_device.categories)
+    assert dataclass_from(RankFile, read_json(write_json(row.to_json()))) == row
+    assert row.main_device.peak_bytes == sum(row.main_device.categories.values())
 
 
 def test_a_failed_request_is_in_the_row_with_what_was_free(tmp_path):
@@ -175,5 +190,5 @@ def test_a_failed_request_is_in_the_row_with_what_was_free(tmp_path):
 
 @pytest.mark.parametrize("values", [{}, {"file": "a"}, [], None, {"file": "a", "devices": [{}]}])
 def test_what_is_no_row_is_refused(values):
-    with pytest.raises(ValueError, match="not a row"):
-        RankFile.from_json(values)
+    with pytest.raises(ValueError, match="not the values of RankFile"):
+        dataclass_from(RankFile, values)
