@@ -8,9 +8,16 @@ import ctypes
 import functools
 import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from snapconv.errors import SnapconvError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 ABI = 2
 VARIABLE = "SNAPCONV_NATIVE"
@@ -76,6 +83,29 @@ def kind() -> str:
 def random_seed() -> int:
     """Return a seed for hashes that no file can foresee."""
     return int.from_bytes(os.urandom(8), "little")
+
+
+def address(column: "NDArray[np.generic]") -> int:
+    """Return where a contiguous column is in memory."""
+    return int(column.ctypes.data)
+
+
+def goes_on(status: int) -> bool:
+    """Return whether a call found nothing odd."""
+    if status == NO_MEMORY:
+        raise MemoryError
+    return status == MORE
+
+
+@contextmanager
+def closing(made: int | None, free: Callable[[int], None]) -> Iterator[int]:
+    """Free what a call has made when the block ends."""
+    if made is None:
+        raise MemoryError
+    try:
+        yield made
+    finally:
+        free(made)
 
 
 @functools.cache

@@ -4,24 +4,32 @@ A trace entry has the requested size only; ``max_memory_allocated()`` counts blo
 undone, the free block that it was cut from ran from its address to the next live block or to the end
 of its segment. Had the allocator split that, the block is the rounded request, otherwise all of it.
 This gave the true size of 10,234 of 10,234 live blocks of real snapshots.
+
+Blocks that are live at the dump have their sizes in the segments. The walk does not read these, so those
+of them that were allocated in the trace are a sample in which every file checks the rules.
 """
 
 import operator
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Generic, TypeVar
 
 import numpy as np
 
+from snapconv.allocator.allocator_settings import NPU_PADDING_BYTES, AllocatorSettings
 from snapconv.columns import Int8Column, Int64Column, chunks, has_code, read_only
-from snapconv.native.library import core
-from snapconv.replay.compiled_replay import walk_compiled
-from snapconv.replay.lifetimes import releases
-from snapconv.replay.rounding import RoundingRules
-from snapconv.replay.segment_ranges import SegmentRanges
+from snapconv.native.library import address, closing, core, goes_on
+from snapconv.notes import Note
+from snapconv.replay.lifetimes import Lifetimes, releases
+from snapconv.replay.rounding import HOST_RULES, RoundingRules, expandable_ranges, infer_rules
 from snapconv.snapshot.event_table import Action, EventTable
+from snapconv.snapshot.load import DeviceSnapshot
 from snapconv.snapshot.segment_table import BlockState, BlockTable, SegmentTable
+from snapconv.stop_signals import stage
 
+_Facts = TypeVar("_Facts")
 # What the walk does with an event; the segments' actions stand for themselves, all others do nothing.
 _ALLOC, _RELEASE = int(Action.ALLOC), int(Action.FREE_COMPLETED)
 
@@ -45,11 +53,9 @@ def derive_block_sizes(
 ) -> BlockSizes:
     """Undo the events from the last to the first and read each block's size off its neighbours."""
     kind = _kinds(events, blocks)
-    compiled = core()
-    if compiled:
-        found = walk_compiled(compiled, kind, events.addr, events.size, segments, blocks, rules)
-        if found:
-            return read_only(BlockSizes(*found))
+    found = _walk_compiled(kind, events, segments, blocks, rules)
+    if found:
+        return read_only(found)
     memory = _Memory(segments, blocks)
     rounded = rules.rounded(events.size)
     least_remainder = rules.least_remainder(rounded, events.addr)
@@ -73,6 +79,94 @@ def _kinds(events: EventTable, blocks: BlockTable) -> Int8Column:
     is_release = releases(events, blocks)
     moves = (events.action <= int(Action.SEGMENT_UNMAP)) & ~has_code(events.action, Action.FREE_REQUESTED)
     return np.asarray(events.action * (moves & ~is_release) + np.int8(_RELEASE) * is_release)
+
+
+def _walk_compiled(
+    kind: Int8Column, events: EventTable, segments: SegmentTable, blocks: BlockTable, rules: RoundingRules
+) -> BlockSizes | None:
+    """Walk back in the compiled core; None where it finds something odd.
+
+    A call is short, for some events, so that Ctrl-C never waits long.
+    """
+    compiled = core()
+    if compiled is None:
+        return None
+    live = np.flatnonzero(blocks.state != BlockState.INACTIVE)
+    given = (segments.addr, segments.total_bytes, segments.is_expandable)
+    given_blocks = (blocks.segment_id[live], blocks.addr[live])
+    columns = [np.ascontiguousarray(column) for column in (*given, *given_blocks)]
+    places = list(map(address, columns))
+    new = compiled.snapconv_walk_new(len(segments), *places[:3], len(live), *places[3:])
+    if new is None:
+        return None
+    block_bytes = np.zeros(len(kind), np.int64)
+    with closing(new, compiled.snapconv_walk_free) as walk:
+        for part in reversed(list(chunks(len(kind)))):
+            addr, size = events.addr[part], events.size[part]
+            rounded = rules.rounded(size)
+            least_remainder = rules.least_remainder(rounded, addr)
+            inputs = list(map(np.ascontiguousarray, (kind[part], addr, size, rounded, least_remainder)))
+            status = compiled.snapconv_walk_undo(
+                walk, len(rounded), *map(address, inputs), address(block_bytes[part])
+            )
+            if not goes_on(status):
+                return None
+        n = compiled.snapconv_walk_least_space(walk, None, None)
+        addrs, spaces = np.empty(n, np.int64), np.empty(n, np.int64)
+        compiled.snapconv_walk_least_space(walk, address(addrs), address(spaces))
+        least_space = dict(np.column_stack((addrs, spaces)).tolist())
+        return BlockSizes(block_bytes, least_space, compiled.snapconv_walk_conflicts(walk))
+
+
+class SegmentRanges(Generic[_Facts]):
+    """Ranges ``starts[i]`` to ``ends[i]`` that do not overlap, with the facts known of each.
+
+    ``is_one`` decides whether two neighbouring ranges are parts of one expandable segment. ``n_conflicts``
+    counts events that do not fit the ranges.
+    """
+
+    def __init__(
+        self,
+        starts: list[int],
+        ends: list[int],
+        facts: list[_Facts],
+        *,
+        is_one: Callable[[_Facts, _Facts], bool],
+    ) -> None:
+        self.starts, self.ends, self.facts = starts, ends, facts
+        self.n_conflicts = 0
+        self._is_one = is_one
+
+    def take_away(self, start: int, end: int) -> bool:
+        """Remove a range that the undone event had obtained; the rest of an expandable segment stays."""
+        place = bisect_right(self.starts, start) - 1
+        if place < 0 or end > self.ends[place]:
+            self.n_conflicts += 1
+            return False
+        parts = [(self.starts[place], start), (end, self.ends[place])]
+        kept = [part for part in parts if part[0] < part[1]]
+        self.starts[place : place + 1] = [part[0] for part in kept]
+        self.ends[place : place + 1] = [part[1] for part in kept]
+        self.facts[place : place + 1] = [self.facts[place]] * len(kept)
+        return True
+
+    def give_back(self, start: int, end: int, facts: _Facts) -> None:
+        """Add a range that the undone event had released, joined to expandable segments that it touches."""
+        starts, ends = self.starts, self.ends
+        first = last = bisect_right(starts, start)
+        if (first > 0 and ends[first - 1] > start) or (last < len(starts) and starts[last] < end):
+            self.n_conflicts += 1
+            return
+        if first > 0 and ends[first - 1] == start and self._is_one(self.facts[first - 1], facts):
+            first -= 1
+            start, facts = starts[first], self.facts[first]
+        if last < len(starts) and starts[last] == end and self._is_one(facts, self.facts[last]):
+            # What is still there at the dump is known by the file itself.
+            end, facts = ends[last], self.facts[last]
+            last += 1
+        starts[first:last] = [start]
+        ends[first:last] = [end]
+        self.facts[first:last] = [facts]
 
 
 class _Memory:
@@ -205,3 +299,111 @@ class SortedAddresses:
                 self.remove_first(number)
             found = True
         return found
+
+
+# --- the check
+
+
+@dataclass(frozen=True, slots=True)
+class SizeCheck:
+    """The numbers of blocks allocated in the trace and live at the dump, and of sizes that differ.
+
+    ``n_different_by_settings`` counts those that differ by what the file says of its settings: more than
+    ``n_different`` where other rules fit better and were taken. ``is_other_split_rule``: among them, whether
+    blocks are split as in expandable segments.
+    """
+
+    n_checked: int
+    n_different: int
+    n_different_by_settings: int
+    is_other_split_rule: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedSizes:
+    """Block sizes with the rules that they follow from."""
+
+    sizes: BlockSizes
+    rules: RoundingRules
+    check: SizeCheck
+
+
+@stage
+def derive_checked_sizes(
+    device: DeviceSnapshot, lifetimes: Lifetimes, settings: AllocatorSettings, *, backend: str
+) -> CheckedSizes:
+    """Derive the sizes by the file's settings, or by other rules where these fit more of the live blocks.
+
+    The settings are those at the dump, which the program may have changed (``_set_allocator_settings``),
+    and torch_npu's padding is in no setting.
+    """
+    if device.is_host:
+        sizes = BlockSizes(HOST_RULES.rounded(device.events.size), {}, 0)
+        return CheckedSizes(sizes, HOST_RULES, _check(sizes, lifetimes, device))
+    first = infer_rules(settings, device.blocks, backend=backend)
+    best = by_settings = _derive(device, lifetimes, first)
+    others = _other_rules(first, device)
+    while best.check.n_different and (rules := next(others, None)):
+        # Of equals the first.
+        best = min(best, _derive(device, lifetimes, rules), key=lambda derived: derived.check.n_different)
+    check = replace(
+        best.check,
+        n_different_by_settings=by_settings.check.n_different,
+        is_other_split_rule=best.rules.expandable is not None
+        or best.rules.settings.expandable_segments != settings.expandable_segments,
+    )
+    return replace(best, check=check)
+
+
+def size_notes(checked: CheckedSizes) -> Iterator[Note]:
+    """Yield the notes on a check that found differences."""
+    check = checked.check
+    if check.n_different:
+        yield Note(
+            "block-size-mismatch",
+            f"{check.n_different} of {check.n_checked} traced blocks that are live at the dump have another "
+            "size there than their requests give: they count as in the dump, but those that were freed "
+            "before may have wrong sizes, so allocated and active bytes before the dump are approximate",
+        )
+    if check.is_other_split_rule:
+        kind = "expandable segments" if checked.rules.settings.expandable_segments else "ordinary segments"
+        if checked.rules.expandable is not None:
+            kind = "the kind of segment that each is in"
+        yield Note(
+            "other-split-rule",
+            f"the live blocks were split as in {kind}, against what the file says of them: by that, "
+            f"{check.n_different_by_settings} of {check.n_checked} would have another size than in the dump. "
+            "If the setting was changed during the run, allocated and active bytes are approximate while it "
+            "was the other one",
+        )
+
+
+def _other_rules(first: RoundingRules, device: DeviceSnapshot) -> Iterator[RoundingRules]:
+    """Yield the other combinations of padding and split rule.
+
+    Where a device has both kinds of segments, the setting was changed: then first the rule of each segment.
+    """
+    ranges = expandable_ranges(device.segments, device.events)
+    has_ordinary = (
+        not device.segments.is_expandable.all() or has_code(device.events.action, Action.SEGMENT_ALLOC).any()
+    )
+    if len(ranges.starts) and has_ordinary:
+        yield replace(first, expandable=ranges)
+    is_expandable = first.settings.expandable_segments
+    for expandable, padding_bytes in product((is_expandable, not is_expandable), (0, NPU_PADDING_BYTES)):
+        settings = replace(first.settings, expandable_segments=expandable, padding_bytes=padding_bytes)
+        if settings != first.settings:
+            yield replace(first, settings=settings)
+
+
+def _derive(device: DeviceSnapshot, lifetimes: Lifetimes, rules: RoundingRules) -> CheckedSizes:
+    sizes = derive_block_sizes(device.events, device.segments, device.blocks, rules)
+    return CheckedSizes(sizes, rules, _check(sizes, lifetimes, device))
+
+
+def _check(sizes: BlockSizes, lifetimes: Lifetimes, device: DeviceSnapshot) -> SizeCheck:
+    rows = np.flatnonzero((lifetimes.alloc_event >= 0) & (lifetimes.block_id >= 0))
+    derived = sizes.of_event[lifetimes.alloc_event[rows]]
+    in_segments = device.blocks.block_bytes[lifetimes.block_id[rows]]
+    n_different = int(np.count_nonzero(derived != in_segments))
+    return SizeCheck(len(rows), n_different, n_different)

@@ -24,8 +24,7 @@ from snapconv.columns import (
     read_only,
 )
 from snapconv.notes import Note
-from snapconv.replay.block_sizes import BlockSizes
-from snapconv.replay.checked_sizes import CheckedSizes, SizeCheck, derive_checked_sizes, size_notes
+from snapconv.replay.block_sizes import BlockSizes, CheckedSizes, SizeCheck, derive_checked_sizes, size_notes
 from snapconv.replay.lifetimes import Lifetimes, pair_events, real_events
 from snapconv.replay.rounding import RoundingRules
 from snapconv.snapshot.event_table import Action, EventTable

@@ -3,6 +3,7 @@
 Events in, one row per lifetime out. Uses addresses and order, not sizes of blocks.
 """
 
+import ctypes
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -14,14 +15,14 @@ from snapconv.columns import (
     EventColumn,
     Int8Column,
     Int64Column,
+    chunks,
     first_known,
     has_code,
     is_among,
     read_only,
     take,
 )
-from snapconv.native.library import core
-from snapconv.replay.compiled_replay import pair_compiled
+from snapconv.native.library import address, closing, core, goes_on, random_seed
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.segment_table import BlockState, BlockTable
 from snapconv.stop_signals import stage
@@ -53,19 +54,6 @@ class Lifetimes:
         return len(self.addr)
 
 
-@dataclass(frozen=True, slots=True)
-class _Pairs:
-    """The allocations as the trace alone shows them: the columns of Lifetimes that follow from events."""
-
-    alloc_event: EventColumn
-    free_requested_event: EventColumn
-    free_completed_event: EventColumn
-    end_event: EventColumn
-    addr: Int64Column
-    n_orphan_frees: int
-    n_implicit_frees: int
-
-
 @stage
 def pair_events(events: EventTable, blocks: BlockTable) -> Lifetimes:
     """Match every free with its alloc by address, and what is open at the end with the final blocks.
@@ -74,33 +62,35 @@ def pair_events(events: EventTable, blocks: BlockTable) -> Lifetimes:
     such free at one address (lost events, skipped actions) is counted and left out.
     """
     is_release = releases(events, blocks)
-    traced = _pair_compiled(events, is_release) or _pair(events, is_release)
+    columns, n_orphans, n_implicit = _pair_compiled(events, is_release) or _pair(events, is_release)
+    *traced_events, addr = columns
     live = np.flatnonzero(blocks.state != BlockState.INACTIVE)
-    is_open = traced.end_event < 0
-    block_of_open = _find(traced.addr[is_open], blocks.addr[live], live)
-    block_id = np.full(len(traced.addr), -1, np.int64)
+    is_open = traced_events[-1] < 0
+    block_of_open = _find(addr[is_open], blocks.addr[live], live)
+    block_id = np.full(len(addr), -1, np.int64)
     block_id[is_open] = block_of_open
     is_untraced = blocks.state != BlockState.INACTIVE
     is_untraced[block_of_open[block_of_open >= 0]] = False
     untraced = np.flatnonzero(is_untraced)
-    none = np.full(len(untraced), -1, np.int64)
+    none = np.full(len(untraced), -1, np.int32)
+    alloc, requested, completed, end = (_joined(none, column.astype(np.int32)) for column in traced_events)
     rows = Lifetimes(
-        alloc_event=_joined(none, traced.alloc_event),
-        free_requested_event=_joined(none, traced.free_requested_event),
-        free_completed_event=_joined(none, traced.free_completed_event),
-        end_event=_joined(none, traced.end_event),
-        addr=_joined(blocks.addr[untraced], traced.addr),
+        alloc_event=alloc,
+        free_requested_event=requested,
+        free_completed_event=completed,
+        end_event=end,
+        addr=_joined(blocks.addr[untraced], addr),
         block_id=_joined(untraced, block_id),
-        n_orphan_frees=traced.n_orphan_frees,
-        n_implicit_frees=traced.n_implicit_frees,
+        n_orphan_frees=n_orphans,
+        n_implicit_frees=n_implicit,
         n_missing_from_segments=int(np.count_nonzero(block_of_open < 0)),
     )
     is_in_order = bool(np.all(rows.alloc_event[1:] > rows.alloc_event[:-1]))
     return read_only(rows) if is_in_order else take(rows, _order(rows.alloc_event, rows.addr, len(events)))
 
 
-def _joined(first: Int64Column, then: NDArray[_Number]) -> NDArray[_Number]:
-    return np.concatenate((first.astype(then.dtype), then)) if len(first) else then
+def _joined(first: NDArray[_Number], then: NDArray[_Number]) -> NDArray[_Number]:
+    return np.concatenate((first, then)) if len(first) else then
 
 
 def _order(alloc: EventColumn, addr: Int64Column, n_events: int) -> Int64Column:
@@ -129,19 +119,37 @@ def releases(events: EventTable, blocks: BlockTable) -> BoolColumn:
     return free | requests
 
 
+# The events alloc, requested free, completed free and end of each lifetime, with its address; frees without
+# an alloc; allocations without a free, whose address is allocated again.
+_Pairs = tuple[list[NDArray[Any]], int, int]
+
+
 def _pair_compiled(events: EventTable, is_release: BoolColumn) -> _Pairs | None:
+    """Pair events in the compiled core, in the order in which lifetimes begin; None where it finds one odd.
+
+    A call is short, for some events, so that Ctrl-C never waits long.
+    """
     compiled = core()
     if compiled is None:
         return None
     # The first three have their codes; a table of codes would be turned into int64 for every event.
     kind = events.action * (events.action <= int(Action.FREE_COMPLETED))
     kind += np.int8(4) * has_code(events.action, Action.FREE)
-    found = pair_compiled(compiled, kind, events.addr, is_release)
-    if found is None:
-        return None
-    (*found_events, addr), n_orphans, n_implicit = found
-    alloc, requested, completed, end = (column.astype(np.int32) for column in found_events)
-    return _Pairs(alloc, requested, completed, end, addr, n_orphans, n_implicit)
+    columns = [np.empty(len(kind), np.int64) for _ in range(5)]
+    is_release = np.ascontiguousarray(is_release)
+    new = compiled.snapconv_pairing_new(random_seed(), address(is_release), *map(address, columns))
+    with closing(new, compiled.snapconv_pairing_free) as pairing:
+        for part in chunks(len(kind)):
+            kinds, addrs = np.ascontiguousarray(kind[part]), np.ascontiguousarray(events.addr[part])
+            status = compiled.snapconv_pairing_add(
+                pairing, part.start, len(kinds), address(kinds), address(addrs)
+            )
+            if not goes_on(status):
+                return None
+        counts = (ctypes.c_int64 * 3)()
+        compiled.snapconv_pairing_finish(pairing, ctypes.byref(counts))
+    n_rows, n_orphans, n_implicit = counts
+    return [column[:n_rows] for column in columns], n_orphans, n_implicit
 
 
 def _kinds(events: EventTable) -> tuple[Int64Column, Int8Column, Int64Column]:
@@ -158,11 +166,9 @@ def _kinds(events: EventTable) -> tuple[Int64Column, Int8Column, Int64Column]:
 
 def _pair(events: EventTable, is_release: BoolColumn) -> _Pairs:
     event, kind, addr = _kinds(events)
-    if not len(event):
-        none, no_event = np.empty(0, np.int64), np.empty(0, np.int32)
-        return _Pairs(no_event, no_event, no_event, no_event, none, 0, 0)
-    is_new_addr = np.concatenate(([True], addr[1:] != addr[:-1]))
-    before = np.concatenate(([np.int8(_ALLOC)], kind[:-1]))
+    is_new_addr = np.ones(len(addr), np.bool_)
+    is_new_addr[1:] = addr[1:] != addr[:-1]
+    before = np.concatenate(([np.int8(_ALLOC)], kind[:-1]))[: len(kind)]
     # Within one address the order is alloc, requested, completed; what is no step on begins another lifetime.
     begins = is_new_addr | (before >= kind)
     row = np.cumsum(begins) - 1
@@ -170,24 +176,13 @@ def _pair(events: EventTable, is_release: BoolColumn) -> _Pairs:
     columns = np.full((3, len(first)), -1, np.int32)
     columns[kind, row] = event
     alloc, requested, completed = columns
-    requested = np.where(_is_merged_free(events, completed) & (requested < 0), completed, requested)
+    is_merged = (completed >= 0) & has_code(events.action, Action.FREE)[completed]
+    requested = np.where(is_merged & (requested < 0), completed, requested)
     is_orphan = (alloc < 0) & ~is_new_addr[first]
     end = _ends(alloc, requested, completed, addr[first], is_release)
-    keep = np.flatnonzero(~is_orphan)
-    rows = _Pairs(
-        alloc_event=alloc,
-        free_requested_event=requested,
-        free_completed_event=completed,
-        end_event=end,
-        addr=addr[first],
-        n_orphan_frees=int(np.count_nonzero(is_orphan)),
-        n_implicit_frees=int(np.count_nonzero((end >= 0) & (completed < 0) & (end != requested))),
-    )
-    return take(rows, keep)
-
-
-def _is_merged_free(events: EventTable, completed: EventColumn) -> BoolColumn:
-    return np.asarray((completed >= 0) & (events.action[completed] == Action.FREE))
+    n_implicit = np.count_nonzero((end >= 0) & (completed < 0) & (end != requested))
+    found = [column[~is_orphan] for column in (alloc, requested, completed, end, addr[first])]
+    return found, int(np.count_nonzero(is_orphan)), int(n_implicit)
 
 
 def _ends(

@@ -11,28 +11,13 @@ from typing import NamedTuple
 import numpy as np
 
 from snapconv.allocator.allocator_settings import LARGE_SEGMENT_BYTES, SMALL_SEGMENT_BYTES
-from snapconv.columns import BoolColumn, Int32Column, Int64Column, read_only, run_starts
+from snapconv.columns import BoolColumn, Int64Column, read_only, run_starts
+from snapconv.replay.block_sizes import SegmentRanges
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.replay.lifetimes import real_events
-from snapconv.replay.segment_ranges import SegmentRanges
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import DeviceSnapshot
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentsThen:
-    """The segments at a moment, by address. ``pool_id`` and ``stack_id`` are -1 where the file lacks them."""
-
-    addr: Int64Column
-    total_bytes: Int64Column
-    stream: Int64Column
-    pool_id: Int32Column
-    is_small: BoolColumn
-    is_expandable: BoolColumn
-    stack_id: Int32Column
-
-    def __len__(self) -> int:
-        return len(self.addr)
+from snapconv.snapshot.segment_table import SegmentTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +43,14 @@ class MemoryLayout:
     """
 
     event: int
-    segments: SegmentsThen
+    segments: SegmentTable
     blocks: Pieces
     free: Pieces
     n_conflicts: int
 
 
 class _Facts(NamedTuple):
-    """The columns of a segment beside its address and size, in the order of SegmentsThen."""
+    """The columns of a segment beside its address and size, in the order of SegmentTable."""
 
     stream: int
     pool_id: int
@@ -95,6 +80,7 @@ class _Walk:
     """The segments while their events are undone, newest first."""
 
     def __init__(self, device: DeviceSnapshot) -> None:
+        self._device = device.device
         segments = device.segments
         columns = (getattr(segments, name) for name in _Facts._fields)
         self.segments = SegmentRanges(
@@ -126,14 +112,15 @@ class _Walk:
                 facts = _Facts(stream, pool_id, is_small, is_expandable, stack_id)
                 self.segments.give_back(addr, addr + size, facts)
 
-    def table(self) -> SegmentsThen:
+    def table(self) -> SegmentTable:
         """Return the segments as they are now."""
         found = self.segments
         addr = np.array(found.starts, np.int64)
         columns = np.array(found.facts, np.int64).reshape(len(addr), len(_Facts._fields)).T
         stream, pool_id, is_small, is_expandable, stack_id = columns
         return read_only(
-            SegmentsThen(
+            SegmentTable(
+                device=np.full(len(addr), self._device),
                 addr=addr,
                 total_bytes=np.array(found.ends, np.int64) - addr,
                 stream=stream,
@@ -160,7 +147,7 @@ def _is_one_segment(one: _Facts, other: _Facts) -> bool:
 
 
 def _layout(
-    event: int, segments: SegmentsThen, allocations: AllocationTable, n_conflicts: int
+    event: int, segments: SegmentTable, allocations: AllocationTable, n_conflicts: int
 ) -> MemoryLayout:
     ended = allocations.end_event
     active = np.flatnonzero((allocations.alloc_event <= event) & ((ended < 0) | (ended > event)))
@@ -180,7 +167,7 @@ def _layout(
 
 
 def _segments_of(
-    segments: SegmentsThen, addr: Int64Column, n_bytes: Int64Column
+    segments: SegmentTable, addr: Int64Column, n_bytes: Int64Column
 ) -> tuple[Int64Column, BoolColumn]:
     """Return the segment of every block, and whether it lies within it."""
     if not len(segments):
@@ -190,7 +177,7 @@ def _segments_of(
     return segment, np.asarray((segment >= 0) & (addr + n_bytes <= end))
 
 
-def _between(segments: SegmentsThen, blocks: Pieces) -> tuple[Pieces, int]:
+def _between(segments: SegmentTable, blocks: Pieces) -> tuple[Pieces, int]:
     """Return the free pieces of all segments, by address, and how many blocks overlap the one before them."""
     n_segments = len(segments)
     ends = segments.addr + segments.total_bytes

@@ -4,7 +4,6 @@ import gc
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,13 +19,11 @@ from snapconv.snapshot.event_table import CompiledTraceReader, EventTable, Trace
 from snapconv.snapshot.fields import DEVICE, errors_of, expect, reject_shared
 from snapconv.snapshot.file_traits import (
     Era,
-    Oddities,
-    are_of_a_plot,
     backend_of,
-    have_block_addresses,
     infer_era,
     notes_of_file,
-    traits_of,
+    traits_of_events,
+    traits_of_raw,
 )
 from snapconv.snapshot.readers.compiled_pickle import CompiledTrace, NoPickle, OddFile
 from snapconv.snapshot.readers.containers import Container, as_snapshot_dict, read_raw, read_raw_compiled
@@ -50,6 +47,7 @@ _KNOWN_KEYS = {
 }  # fmt: skip
 
 Trace = list[object] | CompiledTrace
+_Memory = tuple[SegmentTable, BlockTable]
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,48 +185,49 @@ class _Reading:
 
     def read(self, raw: dict[str, object]) -> Snapshot:
         """Turn the dictionary into a Snapshot; the raw lists are emptied on the way."""
-        self.collected.unknown_keys.update(shown(str(key)) for key in raw if key not in _KNOWN_KEYS)
+        collected, n_bytes = self.collected, self.container.n_unpacked_bytes
+        collected.unknown_keys.update(shown(str(key)) for key in raw if key not in _KNOWN_KEYS)
         raw_segments = _list(raw.get("segments"), "segments")
-        block_addresses = have_block_addresses(raw_segments)
         raw_traces = _list(raw.get("device_traces", raw.get("traces")), "device_traces")
-        is_plot = are_of_a_plot(raw_traces)
+        traits = traits_of_raw(raw, raw_segments, raw_traces)
         memory = self._read_memory(raw_segments, "segments")
         raw_host_segments = _list(raw.get("host_segments"), "host_segments")
         host_memory = self._read_memory(raw_host_segments, "host_segments", HOST)
-        annotations = read_annotations(
-            raw.get("external_annotations"), self.collected.texts, "external_annotations"
-        )
+        raw_annotations = raw.get("external_annotations")
+        annotations = read_annotations(raw_annotations, collected.texts, "external_annotations")
         *traces, host_trace = self._read_traces(raw_traces, _trace(raw.get("host_traces"), "host_traces"))
-        settings, entries = _settings(raw, memory[0], traces)
-        settings_keys = frozenset(key for key, _ in entries)
-        recorded = self._read_recorded(raw.get(METADATA_KEY))
-        overflowed = partial(_overflowed, raw, recorded)
-        devices = self._split_devices(traces, *memory, overflowed)
-        if len(host_trace) or len(host_memory[0]):
-            is_over = _host_overflowed(recorded, len(host_trace))
-            devices.append(_device(HOST, host_trace, *host_memory, overflowed=is_over))
-        stacks, left_out = bound_stacks(self.collected.stacks.table(), self.container.n_unpacked_bytes)
+        settings, entries = read_settings(raw.get("allocator_settings"), "allocator_settings")
+        if "expandable_segments" not in dict(entries):
+            settings = replace(settings, expandable_segments=are_expandable(memory[0], traces))
+        recorded, notes = read_metadata(raw.get(METADATA_KEY), collected.stacks, n_bytes=n_bytes)
+        self.notes.extend(notes)
+        stacks, left_out = bound_stacks(collected.stacks.table(), n_bytes)
         self.notes.extend(left_out)
-        traits = traits_of(
-            raw,
-            [*traces, host_trace],
-            block_addresses=block_addresses,
-            has_blocks=len(memory[1]) > 0,
-            settings_keys=settings_keys,
-            is_plot=is_plot,
-            backend=backend_of(traces, stacks, settings_keys),
+        traits |= dict(entries).keys() | traits_of_events([*traces, host_trace])
+        places = {
+            name
+            for name, is_there in (
+                ("file", "device_traces" in raw),
+                ("settings", raw.get("allocator_settings") is not None),
+                ("events", any(map(len, (*traces, host_trace)))),
+                ("blocks", len(memory[1])),
+                ("host blocks", len(host_memory[1])),
+            )
+            if is_there
+        }
+        is_missing, n_embedded = self.sizes_missing, self.container.n_embedded
+        self.notes.extend(
+            notes_of_file(collected, stacks, traits, places, sizes_missing=is_missing, n_embedded=n_embedded)
         )
-        odd = self._oddities(has_host_blocks=len(host_memory[1]) > 0)
-        self.notes.extend(notes_of_file(odd, traits, stacks))
         return Snapshot(
             path=self.path,
             container=self.container,
-            era=infer_era(traits),
+            era=infer_era(traits, places, backend_of(traces, stacks, traits)),
             n_visible_devices=len(traces),
-            devices=tuple(devices) or (_device(0, host_trace, *memory, overflowed=overflowed(0)),),
+            devices=_devices(raw, recorded, [*traces, host_trace], memory, host_memory),
             stacks=stacks,
-            texts=self.collected.texts.values(),
-            pools=self.collected.pools.values(),
+            texts=collected.texts.values(),
+            pools=collected.pools.values(),
             settings=settings,
             settings_entries=entries,
             annotations=annotations,
@@ -236,23 +235,7 @@ class _Reading:
             metadata=recorded,
         )
 
-    def _oddities(self, *, has_host_blocks: bool) -> Oddities:
-        return Oddities(
-            unknown_actions=self.collected.unknown_actions,
-            unknown_keys=self.collected.unknown_keys,
-            sizes_missing=self.sizes_missing,
-            n_embedded=self.container.n_embedded,
-            has_host_blocks=has_host_blocks,
-        )
-
-    def _read_recorded(self, raw: object) -> Metadata | None:
-        recorded, notes = read_metadata(raw, self.collected.stacks, n_bytes=self.container.n_unpacked_bytes)
-        self.notes.extend(notes)
-        return recorded
-
-    def _read_memory(
-        self, raw: list[object], where: str, device: int | None = None
-    ) -> tuple[SegmentTable, BlockTable]:
+    def _read_memory(self, raw: list[object], where: str, device: int | None = None) -> _Memory:
         segments, blocks, sizes_missing = read_segments(raw, self.collected, where, device=device)
         self.sizes_missing |= sizes_missing
         return segments, blocks
@@ -311,45 +294,32 @@ class _Reading:
         )
         return events.take(np.argsort(events.time_us, kind="stable"))
 
-    def _split_devices(
-        self,
-        traces: list[EventTable],
-        segments: SegmentTable,
-        blocks: BlockTable,
-        overflowed: Callable[[int], bool | None],
-    ) -> list[DeviceSnapshot]:
-        with_memory = set(distinct(segments.device).tolist())
-        with_events = {i for i, trace in enumerate(traces) if len(trace)}
-        none = TraceReader(self.collected).read([], "")
-        return [
-            _device(
-                device,
-                traces[device] if device < len(traces) else none,
-                segments,
-                blocks,
-                overflowed=overflowed(device),
-            )
-            for device in sorted(with_memory | with_events)
-        ]
 
-
-def _settings(
-    raw: dict[str, object], segments: SegmentTable, traces: list[EventTable]
-) -> tuple[AllocatorSettings, Entries]:
-    """Return the settings as the file has them, or else shows them."""
-    settings, entries = read_settings(raw.get("allocator_settings"), "allocator_settings")
-    if "expandable_segments" not in dict(entries):
-        settings = replace(settings, expandable_segments=are_expandable(segments, traces))
-    return settings, entries
+def _devices(
+    raw: dict[str, object],
+    recorded: Metadata | None,
+    traces: list[EventTable],
+    memory: _Memory,
+    host_memory: _Memory,
+) -> tuple[DeviceSnapshot, ...]:
+    """Return the devices with memory or events, or else an empty one; the last trace is that of the host."""
+    *traces, host_trace = traces
+    with_events = {i for i, trace in enumerate(traces) if len(trace)}
+    ordinals = sorted(with_events.union(distinct(memory[0].device).tolist()))
+    has_host = len(host_trace) > 0 or len(host_memory[0]) > 0
+    none = TraceReader(Collected()).read([], "")
+    devices = [
+        _device(i, traces[i] if i < len(traces) else none, *memory, overflowed=_overflowed(raw, recorded, i))
+        for i in ordinals or ([] if has_host else [0])
+    ]
+    if has_host:
+        is_over = _host_overflowed(recorded, len(host_trace))
+        devices.append(_device(HOST, host_trace, *host_memory, overflowed=is_over))
+    return tuple(devices)
 
 
 def _device(
-    device: int,
-    events: EventTable,
-    segments: SegmentTable,
-    blocks: BlockTable,
-    *,
-    overflowed: bool | None,
+    device: int, events: EventTable, segments: SegmentTable, blocks: BlockTable, *, overflowed: bool | None
 ) -> DeviceSnapshot:
     """Pick what is of one device, by address."""
     mine = np.flatnonzero(segments.device == device)
