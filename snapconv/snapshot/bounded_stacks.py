@@ -6,12 +6,12 @@ texts of all frames are together. No snapshot that a job has written comes near 
 """
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import cache
 
 import numpy as np
 
-from snapconv.columns import Int32Column, Int64Column, distinct, read_only
+from snapconv.columns import Int64Column, distinct, read_only
 from snapconv.notes import Note
 from snapconv.snapshot.stack_table import MAX_TEXT, FrameTable, StackTable
 
@@ -78,10 +78,10 @@ class _TracedLines:
     """The frames of the lines in traces; a text is read once, however many frames have it."""
 
     def __init__(self, frames: FrameTable) -> None:
-        self._frames = frames
         columns = (frames.names, frames.filenames, frames.lines.tolist(), frames.originals, frames.targets)
+        self._originals = frames.originals
         self._ids = {key: i for i, key in enumerate(zip(*columns, strict=True))}
-        self._of_text: dict[str, list[int]] = {"": []}
+        self._of = cache(self._read)
 
     def of_stack(self, frames: list[int]) -> tuple[list[int], bool]:
         """Return the frames of a stack with those of its traces, and whether some of these had no room."""
@@ -91,8 +91,8 @@ class _TracedLines:
         is_cut = False
         for frame in frames:
             shown.append(frame)
-            text = self._frames.originals[frame]
-            if text not in seen:
+            text = self._originals[frame]
+            if text and text not in seen:
                 seen.add(text)
                 found = self._of(text)
                 shown += found[:room]
@@ -100,25 +100,19 @@ class _TracedLines:
                 room = max(0, room - len(found))
         return shown, is_cut
 
-    def _of(self, text: str) -> list[int]:
-        if text not in self._of_text:
-            keys = [
-                (name[:MAX_TEXT], file[:MAX_TEXT], int(line), "", "")
-                for file, line, name in _last_lines(text)
-            ]
-            self._of_text[text] = [self._ids.setdefault(key, len(self._ids)) for key in keys]
-        return self._of_text[text]
+    def _read(self, text: str) -> list[int]:
+        """Return the innermost lines of a trace, which stand last: at most one more than a stack may show."""
+        lines: list[tuple[str, str, str]] = re.findall(_TRACED, text)
+        keys = [
+            (name[:MAX_TEXT], file[:MAX_TEXT], int(line), "", "")
+            for file, line, name in reversed(lines[-MAX_TRACED_LINES - 1 :])
+        ]
+        return [self._ids.setdefault(key, len(self._ids)) for key in keys]
 
     def table(self) -> FrameTable:
         """Return the frames of the file, and after them those of the traces."""
         names, filenames, lines, originals, targets = zip(*self._ids, strict=True)
         return FrameTable(names, filenames, np.array(lines, np.int64), originals, targets)
-
-
-def _last_lines(text: str) -> Iterator[tuple[str, str, str]]:
-    """Return the innermost lines of a trace, which it has last: at most one more than a stack may show."""
-    found: list[tuple[str, str, str]] = re.findall(_TRACED, text)
-    return reversed(found[-MAX_TRACED_LINES - 1 :])
 
 
 # --- deep stacks
@@ -145,53 +139,14 @@ def _offsets(lengths: Int64Column) -> Int64Column:
 
 
 def _with_short_texts(frames: FrameTable, n_bytes: int) -> tuple[FrameTable, int]:
-    """Cut the longest names and file names; also returns the length that is left, 0 where all are whole."""
-    names, filenames = _Texts.of(frames.names), _Texts.of(frames.filenames)
+    """Cut long names and file names; also returns the length that is left, 0 where all are whole."""
+    texts = {text: text.encode("utf-8", "surrogatepass") for text in (*frames.names, *frames.filenames)}
     allowed = _TEXT_BYTES_PER_BYTE * n_bytes + _FREE_TEXT_BYTES
-    sizes = np.concatenate((names.sizes[names.ids], filenames.sizes[filenames.ids]))
-    if int(sizes.sum()) <= allowed:
+    if sum(len(texts[text]) for text in (*frames.names, *frames.filenames)) <= allowed:
         return frames, 0
-    length = _longest_allowed(sizes, allowed)
+    length = max(allowed // (2 * len(frames)), 1)
     # A function is known by how its name begins, a file by how its path ends.
-    short_names = [_cut_bytes(text, length, end=False) for text in names.distinct]
-    short_files = [_cut_bytes(text, length, end=True) for text in filenames.distinct]
-    return replace(
-        frames,
-        names=tuple(short_names[i] for i in names.ids.tolist()),
-        filenames=tuple(short_files[i] for i in filenames.ids.tolist()),
-    ), length
-
-
-@dataclass(frozen=True, slots=True)
-class _Texts:
-    """Texts of which many are equal: text ``i`` is ``distinct[ids[i]]``, of ``sizes[ids[i]]`` bytes."""
-
-    distinct: tuple[str, ...]
-    ids: Int32Column
-    sizes: Int64Column
-
-    @classmethod
-    def of(cls, texts: tuple[str, ...]) -> "_Texts":
-        """Find the distinct ones."""
-        number = {text: i for i, text in enumerate(dict.fromkeys(texts))}
-        sizes = [len(text.encode("utf-8", "surrogatepass")) for text in number]
-        ids = np.fromiter(map(number.__getitem__, texts), np.int32, len(texts))
-        return cls(tuple(number), ids, np.array(sizes, np.int64))
-
-
-def _longest_allowed(sizes: Int64Column, allowed: int) -> int:
-    """Return the largest length at which all texts, cut to it, are within what is allowed."""
-    ordered = np.sort(sizes)
-    # Cut to ordered[i], those before i stay whole, and the others have that length.
-    totals = np.concatenate(([0], np.cumsum(ordered)[:-1])) + ordered * np.arange(len(ordered), 0, -1)
-    first_cut = int(np.searchsorted(totals, allowed, side="right"))
-    whole = int(ordered[:first_cut].sum())
-    return (allowed - whole) // (len(ordered) - first_cut)
-
-
-def _cut_bytes(text: str, length: int, *, end: bool) -> str:
-    data = text.encode("utf-8", "surrogatepass")
-    if len(data) <= length:
-        return text
-    part = data[len(data) - length :] if end else data[:length]
-    return part.decode("utf-8", "ignore")
+    begins = {text: data[:length].decode("utf-8", "ignore") for text, data in texts.items()}
+    ends = {text: data[-length:].decode("utf-8", "ignore") for text, data in texts.items()}
+    names, filenames = map(begins.__getitem__, frames.names), map(ends.__getitem__, frames.filenames)
+    return replace(frames, names=tuple(names), filenames=tuple(filenames)), length
