@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from snapconv.allocator.caching_allocator import CachingAllocator
+from scripts.fixtures.recorded_allocator import RecordedAllocator
 from snapconv.classification.categories import Category, Certainty, Evidence
 from snapconv.classification.classify import classify
 from snapconv.classification.features import Features, find_features
@@ -87,7 +87,7 @@ class Job:
     def __init__(self) -> None:
         ticks = count(1000)
         self.now: Callable[[], int] = lambda: next(ticks)
-        self.model = CachingAllocator(clock=self.now)
+        self.model = RecordedAllocator(clock=self.now)
         self.annotations: list[dict[str, Any]] = []
 
     def alloc(self, stack: Stack | None, size: int = SUBJECT) -> int:

@@ -1,24 +1,16 @@
 """Events of the allocator -> torch's trace entries, and the true totals after each of them.
 
-The ledger keeps the counters and the ring; it is independent of blocks, pools and placement.
+The ledger keeps the counters; it is independent of blocks, pools and placement.
 """
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import count
 from typing import TypeAlias
 
 Frames: TypeAlias = list[dict[str, object]]
 PoolId: TypeAlias = tuple[int, int]
 
 DEFAULT_POOL: PoolId = (0, 0)
-
-
-def microsecond_counter(start_us: int = 1_700_000_000_000_000) -> Callable[[], int]:
-    """Make a clock that advances by one microsecond at every reading."""
-    ticks = count(start_us)
-    return lambda: next(ticks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +54,10 @@ class RecordedEvent:
 
 @dataclass(slots=True, eq=False)
 class Ledger:
-    """The counters of one device, and the ring of what happened while recording was on.
-
-    A ``listener`` gets every event, recorded or not.
-    """
+    """The counters of one device; a ``listener`` gets every event."""
 
     clock: Callable[[], int]
-    is_recording: bool
-    history: deque[RecordedEvent]
+    listener: Callable[[RecordedEvent], None] | None = None
     requested_bytes: int = 0
     allocated_bytes: int = 0
     active_bytes: int = 0
@@ -79,13 +67,6 @@ class Ledger:
     n_segment_allocs: int = 0
     n_segment_maps: int = 0
     n_segment_frees: int = 0
-    n_recorded: int = 0
-    listener: Callable[[RecordedEvent], None] | None = None
-
-    @property
-    def is_watched(self) -> bool:
-        """Whether anybody wants to have the events."""
-        return self.is_recording or self.listener is not None
 
     def memory_taken(self, n_bytes: int, *, is_mapped: bool = False) -> None:
         """Count a segment or pages that were got from the device."""
@@ -125,8 +106,8 @@ class Ledger:
         frames: Frames | None = None,
         block_bytes: int | None = None,
     ) -> None:
-        """Append one entry with the counters as they stand now: change them first."""
-        if not self.is_recording and self.listener is None:
+        """Pass an event on, with the counters as they stand now: change them first."""
+        if self.listener is None:
             return
         recorded = RecordedEvent(
             action=action,
@@ -142,8 +123,4 @@ class Ledger:
             active_bytes=self.active_bytes,
             reserved_bytes=self.reserved_bytes,
         )
-        if self.listener is not None:
-            self.listener(recorded)
-        if self.is_recording:
-            self.n_recorded += 1
-            self.history.append(recorded)
+        self.listener(recorded)

@@ -1,13 +1,13 @@
 """Blocks, the pools that keep the free ones in order, and the device's address space.
 
-Contains the order, splitting and merging of blocks, and the choice of segments to release; the allocator
-decides when any of it happens.
+Contains the order, splitting and merging of blocks, the choice of segments to release, and their shape in
+torch's snapshot (the keys are those of 2.1 and later); the allocator decides when any of it happens.
 """
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from snapconv.allocator.allocator_settings import SEGMENT_GRANULE_BYTES
 from snapconv.allocator.allocator_trace import DEFAULT_POOL, Frames, PoolId
@@ -39,9 +39,8 @@ class Block:
     requested_size: int = 0
     is_allocated: bool = False
     is_mapped: bool = True
-    n_events: int = 0
+    is_pending: bool = False
     gc_base: int = 0
-    stream_uses: list[int] = field(default_factory=list)
     before: "Block | None" = None
     after: "Block | None" = None
     frames: Frames | None = None
@@ -54,7 +53,7 @@ class Block:
     @property
     def is_active(self) -> bool:
         """Whether the block is in use, or freed while another stream may still use it."""
-        return self.is_allocated or self.n_events > 0 or bool(self.stream_uses)
+        return self.is_allocated or self.is_pending
 
     @property
     def is_whole_segment(self) -> bool:
@@ -258,3 +257,92 @@ def oversize_segments(pool: BlockPool, stream: int, *, wanted: int, limit: int) 
         released += block.size
         chosen.append(block)
     return chosen
+
+
+# --- layouts, and the dicts of segments
+
+ALLOCATED, PENDING_FREE, INACTIVE = "active_allocated", "active_pending_free", "inactive"
+
+
+@dataclass(frozen=True, slots=True)
+class LiveBlock:
+    """A block in use, or (``is_pending``) freed while a stream still uses it."""
+
+    addr: int
+    size: int
+    requested_size: int
+    is_pending: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentLayout:
+    """A segment, or a contiguous mapped range of an expandable one, with its live blocks by address.
+
+    What lies between the live blocks is free.
+    """
+
+    addr: int
+    size: int
+    stream: int
+    pool_id: PoolId
+    is_small: bool
+    is_expandable: bool
+    live: tuple[LiveBlock, ...]
+
+
+def raw_segment(head: Block, *, device: int) -> dict[str, Any]:
+    """Write the contiguous mapped range that starts with a block."""
+    blocks = [_raw_block(block) for block in _mapped_from(head)]
+    active = [block for block in blocks if block["state"] != INACTIVE]
+    return {
+        "device": device,
+        "address": head.addr,
+        "total_size": sum(block["size"] for block in blocks),
+        "allocated_size": sum(block["size"] for block in active if block["state"] == ALLOCATED),
+        "active_size": sum(block["size"] for block in active),
+        "requested_size": sum(block["requested_size"] for block in active),
+        "stream": head.stream,
+        "segment_type": "small" if head.pool.is_small else "large",
+        "segment_pool_id": head.pool.id,
+        "is_expandable": head.reservation is not None,
+        "frames": head.segment_frames or [],
+        "blocks": blocks,
+    }
+
+
+def layout_blocks(layout: SegmentLayout, pool: BlockPool) -> Iterator[Block]:
+    """Link up the live and the free blocks of a segment, in order; put none of them anywhere."""
+    addr, end = layout.addr, layout.addr + layout.size
+    before: Block | None = None
+    for live in (*layout.live, None):
+        until = end if live is None else live.addr
+        if until > addr:
+            gap = Block(addr, until - addr, layout.stream, pool)
+            gap.link(before, None)
+            yield gap
+            before = gap
+        if live is not None:
+            block = Block(live.addr, live.size, layout.stream, pool)
+            block.requested_size = live.requested_size
+            block.is_allocated = not live.is_pending
+            block.is_pending = live.is_pending
+            block.link(before, None)
+            yield block
+            before, addr = block, live.addr + live.size
+
+
+def _mapped_from(head: Block) -> Iterator[Block]:
+    for block in neighbours_from(head):
+        if not block.is_mapped:
+            return
+        yield block
+
+
+def _raw_block(block: Block) -> dict[str, Any]:
+    return {
+        "address": block.addr,
+        "size": block.size,
+        "requested_size": block.requested_size,
+        "state": ALLOCATED if block.is_allocated else PENDING_FREE if block.is_active else INACTIVE,
+        "frames": block.frames or [],
+    }

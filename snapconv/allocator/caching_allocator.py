@@ -1,4 +1,4 @@
-"""malloc and free -> the snapshot that torch would have written, without torch and without a GPU.
+"""malloc and free -> the segments and events that torch would have, without torch and without a GPU.
 
 A model of torch's CUDACachingAllocator (c10/cuda/CUDACachingAllocator.cpp, torch 2.1 to 2.13): same
 block sizes, same placement, same events in the same order. Of a device it has only the capacity.
@@ -10,28 +10,17 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from snapconv.allocator.allocator_settings import SMALL_REQUEST_BYTES, AllocatorSettings
-from snapconv.allocator.allocator_state import (
-    SegmentLayout,
-    layout_blocks,
-    raw_pool_id,
-    raw_segment,
-    read_blocks,
-)
-from snapconv.allocator.allocator_trace import (
-    DEFAULT_POOL,
-    Frames,
-    Ledger,
-    PoolId,
-    RecordedEvent,
-    microsecond_counter,
-)
+from snapconv.allocator.allocator_trace import DEFAULT_POOL, Frames, Ledger, PoolId, RecordedEvent
 from snapconv.allocator.blocks import (
     AddressSource,
     AddressSpace,
     Block,
     BlockPool,
+    SegmentLayout,
+    layout_blocks,
     old_segments,
     oversize_segments,
+    raw_segment,
     release_order,
 )
 from snapconv.allocator.expandable_segments import ExpandableMemory, best_candidate, whole_pages
@@ -59,14 +48,13 @@ class ModelOutOfMemory(RecorderError):
 
 
 class CachingAllocator:
-    """One device's caching allocator, with its memory history.
+    """One device's caching allocator.
 
     ``capacity`` is what the device has for this process; None never runs out. ``limit`` is what
-    ``set_per_process_memory_fraction`` leaves of it, None without a fraction below 1.
-    ``max_entries`` None keeps every event. ``addresses`` replaces the driver's choice of addresses
-    (``base_addr`` is then unused). ``frames`` arguments are torch's
-    frame dicts, kept by identity; events without any take those of the allocation, as in torch.
-    ``listener`` gets every event at once, also while recording is off.
+    ``set_per_process_memory_fraction`` leaves of it, None without a fraction below 1. ``addresses`` replaces
+    the driver's choice of addresses (``base_addr`` is then unused). ``frames`` arguments are torch's frame
+    dicts, kept by identity; events without any take those of the allocation, as in torch. ``listener`` gets
+    every event at once.
     """
 
     def __init__(
@@ -78,25 +66,25 @@ class CachingAllocator:
         limit: int | None = None,
         clock: Callable[[], int] | None = None,
         base_addr: int = 0x7F00_0000_0000,
-        max_entries: int | None = None,
-        record: bool = True,
         addresses: AddressSource | None = None,
         listener: Callable[[RecordedEvent], None] | None = None,
     ) -> None:
         self.device = device
         self.settings = settings or AllocatorSettings()
         self.limit = limit
-        history: deque[RecordedEvent] = deque(maxlen=None if max_entries is None else max(max_entries, 1))
-        self._ledger = Ledger(clock or microsecond_counter(), record, history, listener=listener)
+        self._ledger = Ledger(clock or (lambda: 0), listener)
         self._addresses = addresses or AddressSpace(base_addr)
         self._expandable = ExpandableMemory(self._ledger, self._addresses, capacity=capacity)
         self._pools: dict[tuple[PoolId, bool], BlockPool] = {}
         self._releasable = {DEFAULT_POOL}
         self._active: dict[int, Block] = {}
-        # Per stream, the freed blocks that wait for it, and how many of them need wait no more.
-        self._events: dict[int, deque[Block]] = {}
+        # Other streams that use a block, by its address; per stream, the freed blocks that wait for it, and
+        # how many of them need wait no more.
+        self._uses: dict[int, list[int]] = {}
+        self._queues: dict[int, deque[Block]] = {}
+        self._n_waited_for: dict[int, int] = {}
         self._n_finished: dict[int, int] = {}
-        # Freed blocks that wait for nothing but ``complete``, by address.
+        # Freed blocks that are not complete, by address.
         self._waiting: dict[int, Block] = {}
 
     @property
@@ -139,24 +127,6 @@ class CachingAllocator:
         """All counters."""
         return self._ledger
 
-    @property
-    def history(self) -> list[RecordedEvent]:
-        """The events in the ring with the truth after each, oldest first."""
-        return list(self._ledger.history)
-
-    @property
-    def n_recorded(self) -> int:
-        """The number of events recorded, those that the ring has overwritten included."""
-        return self._ledger.n_recorded
-
-    def start_recording(self) -> None:
-        """Record events from here on."""
-        self._ledger.is_recording = True
-
-    def stop_recording(self) -> None:
-        """Stop recording; unlike torch, keep what was recorded."""
-        self._ledger.is_recording = False
-
     def malloc(
         self, n_bytes: int, *, stream: int = 0, pool: PoolId = DEFAULT_POOL, frames: Frames | None = None
     ) -> int:
@@ -174,7 +144,7 @@ class CachingAllocator:
         self, pool: BlockPool, stream: int, size: int, n_bytes: int, frames: Frames | None = None
     ) -> Block:
         """Allocate a block of ``size`` bytes, rounded already, for a request of ``n_bytes``; see malloc."""
-        if self._events:
+        if self._queues:
             self._complete_finished(frames)
         block = self._best_fit(pool, stream, size) or self._grow(pool, stream, size, frames)
         if block is None:
@@ -188,47 +158,48 @@ class CachingAllocator:
 
     def give_back(self, block: Block, frames: Frames | None = None) -> None:
         """Free an allocated block, as ``free`` does with an address."""
-        block.is_allocated = False
-        self._ledger.allocated_bytes -= block.size
-        if self._ledger.is_watched:
-            self._record("free_requested", block, frames)
-        if not block.stream_uses:
-            self._complete(block, frames)
+        uses = self._uses.pop(block.addr, None)
+        if uses:
+            self.give_back_later(block, frames)
+            self._n_waited_for[block.addr] = len(uses)
+            for stream in uses:
+                self._queues.setdefault(stream, deque()).append(block)
             return
-        for stream in block.stream_uses:
-            self._events.setdefault(stream, deque()).append(block)
-        block.n_events = len(block.stream_uses)
-        block.stream_uses.clear()
+        self._request_free(block, frames)
+        self._complete(block, frames)
 
-    def give_back_later(self, block: Block) -> None:
+    def give_back_later(self, block: Block, frames: Frames | None = None) -> None:
         """Free an allocated block that stays active until ``complete``, or until all pending frees do."""
-        block.is_allocated = False
-        block.n_events = 1
-        self._ledger.allocated_bytes -= block.size
-        if self._ledger.is_watched:
-            self._record("free_requested", block, None)
+        self._request_free(block, frames)
+        block.is_pending = True
         self._waiting[block.addr] = block
 
-    def complete(self, block: Block) -> None:
+    def _request_free(self, block: Block, frames: Frames | None) -> None:
+        block.is_allocated = False
+        self._ledger.allocated_bytes -= block.size
+        if self._ledger.listener is not None:
+            self._record("free_requested", block, frames)
+
+    def complete(self, block: Block, frames: Frames | None = None) -> None:
         """Complete such a free, where it is not complete yet."""
         if self._waiting.get(block.addr) is block:
             del self._waiting[block.addr]
-            block.n_events = 0
-            self._complete(block, None)
+            block.is_pending = False
+            self._complete(block, frames)
 
     def record_stream(self, addr: int, stream: int) -> None:
         """Note that another stream uses the block: its free then waits for that stream."""
-        block = self._block(addr)
-        if stream not in (block.stream, *block.stream_uses):
-            block.stream_uses.append(stream)
+        block, uses = self._block(addr), self._uses.setdefault(addr, [])
+        if stream not in (block.stream, *uses):
+            uses.append(stream)
 
     def finish_stream(self, stream: int) -> None:
         """Let a stream's work of so far end; the next malloc notices, as torch's does."""
-        self._n_finished[stream] = len(self._events.get(stream, ()))
+        self._n_finished[stream] = len(self._queues.get(stream, ()))
 
     def process_events(self, frames: Frames | None = None) -> None:
         """Let all streams end and complete every pending free (synchronize_and_free_events)."""
-        for stream in self._events:
+        for stream in self._queues:
             self.finish_stream(stream)
         self._complete_finished(frames)
         for block in list(self._waiting.values()):
@@ -251,23 +222,11 @@ class CachingAllocator:
         """Let empty_cache free a private pool, as when its graph or MemPool is destroyed (releasePool)."""
         self._releasable.add(pool)
 
-    def adopt(self, raw_segments: Iterable[dict[str, Any]]) -> None:
-        """Take over segments in torch's shape as the present state, recording nothing.
-
-        Pending frees are made to wait for stream 0. Where expandable segments may grow is assumed: see
-        ExpandableMemory.adopt.
-        """
-        ordinary: list[list[Block]] = []
-        expandable: list[list[Block]] = []
-        for raw in raw_segments:
-            pool = self.pool(raw_pool_id(raw), is_small=raw["segment_type"] == "small")
-            (expandable if raw.get("is_expandable") else ordinary).append(list(read_blocks(raw, pool)))
-        self._adopt(ordinary, expandable)
-
     def adopt_layout(self, layouts: Iterable[SegmentLayout]) -> dict[int, Block]:
-        """Take over segments as the present state, as ``adopt`` does; return the live blocks by address.
+        """Take over segments as the present state, recording nothing; return the live blocks by address.
 
-        Pending frees wait for ``complete``.
+        Pending frees wait for ``complete``. Where expandable segments may grow is assumed: see
+        ExpandableMemory.adopt.
         """
         ordinary: list[list[Block]] = []
         expandable: list[list[Block]] = []
@@ -275,7 +234,6 @@ class CachingAllocator:
             pool = self.pool(layout.pool_id, is_small=layout.is_small)
             (expandable if layout.is_expandable else ordinary).append(list(layout_blocks(layout, pool)))
         self._adopt(ordinary, expandable)
-        self._waiting |= {block.addr: block for block in self._events.pop(0, ())}
         return dict(self._active)
 
     def _adopt(self, ordinary: list[list[Block]], expandable: list[list[Block]]) -> None:
@@ -292,7 +250,7 @@ class CachingAllocator:
             else:
                 ledger.requested_bytes += block.requested_size
                 ledger.active_bytes += block.size
-                self._events.setdefault(0, deque()).append(block)
+                self._waiting[block.addr] = block
         ledger.max_reserved_bytes = max(ledger.max_reserved_bytes, ledger.reserved_bytes)
 
     def free_blocks(self) -> list[Block]:
@@ -315,21 +273,6 @@ class CachingAllocator:
         # One segment per contiguous mapped range.
         heads = [block for block in self.all_blocks() if block.before is None or not block.before.is_mapped]
         return [raw_segment(head, device=self.device) for head in sorted(heads, key=lambda block: block.addr)]
-
-    def trace(self) -> list[dict[str, Any]]:
-        """List the recorded events as torch's trace entries, oldest first."""
-        return [recorded.as_entry() for recorded in self._ledger.history]
-
-    def snapshot(self) -> dict[str, Any]:
-        """Build the whole dict; then record a ``snapshot`` event, which is not in it, as in torch."""
-        trace, segments = self.trace(), self.segments()
-        self.note_snapshot()
-        return {
-            "segments": segments,
-            "device_traces": [*([] for _ in range(self.device)), trace],
-            "allocator_settings": self.settings.as_snapshot(),
-            "external_annotations": [],
-        }
 
     def note_snapshot(self) -> None:
         """Record that a snapshot was taken, with what was active then."""
@@ -420,23 +363,24 @@ class CachingAllocator:
         block.frames = frames
         self._active[block.addr] = block
         self._ledger.block_taken(block.size, n_bytes)
-        if self._ledger.is_watched:
+        if self._ledger.listener is not None:
             self._record("alloc", block, frames)
         return block
 
     def _complete_finished(self, frames: Frames | None) -> None:
         """Complete the frees whose streams are done, in each stream's order (process_events)."""
-        for stream, blocks in self._events.items():
+        for stream, blocks in self._queues.items():
             for _ in range(self._n_finished.pop(stream, 0)):
                 block = blocks.popleft()
-                block.n_events -= 1
-                if block.n_events == 0:
-                    self._complete(block, frames)
+                self._n_waited_for[block.addr] -= 1
+                if not self._n_waited_for[block.addr]:
+                    del self._n_waited_for[block.addr]
+                    self.complete(block, frames)
 
     def _complete(self, block: Block, frames: Frames | None) -> None:
         """Make a freed block available and merge it with its free neighbours (free_block)."""
         self._ledger.block_completed(block.size, block.requested_size)
-        if self._ledger.is_watched:
+        if self._ledger.listener is not None:
             self._record("free_completed", block, frames)
         block.frames = None
         del self._active[block.addr]

@@ -138,7 +138,6 @@ class Machine:
             capacity=self.options.capacity_bytes,
             clock=self.clock,
             base_addr=_FIRST_ADDR + index * _ADDRS_PER_DEVICE,
-            record=False,
             listener=listen,
         )
         return Device(index, allocator, statistics)

@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
+from scripts.fixtures.recorded_allocator import RecordedAllocator
 from snapconv.allocator.allocator_settings import KIB, MIB, AllocatorSettings
 from snapconv.allocator.allocator_trace import RecordedEvent
-from snapconv.allocator.caching_allocator import CachingAllocator, ModelOutOfMemory
+from snapconv.allocator.caching_allocator import ModelOutOfMemory
 from tests.property.oracle import NOTHING, Totals
 
 Event = RecordedEvent
@@ -127,7 +128,7 @@ class _Machine:
 
     def __init__(self, program: Program) -> None:
         settings = replace(AllocatorSettings.from_conf(program.conf), padding_bytes=program.padding)
-        self.allocator = CachingAllocator(settings=settings, capacity=program.capacity)
+        self.allocator = RecordedAllocator(settings=settings, capacity=program.capacity)
         # Streams are pointers in real files; torch_npu's default stream is not 0.
         self.streams = [0x5500 * i + bool(program.padding) for i in range(program.n_streams)]
         self.pools = [(0, 0), *((0, i) if i % 2 else (i, 0) for i in range(1, program.n_pools))]
@@ -198,7 +199,7 @@ def run(program: Program) -> History:
     return History(program, snapshot, complete[first:], complete)
 
 
-def make_calls(program: Program) -> tuple[CachingAllocator, bool]:
+def make_calls(program: Program) -> tuple[RecordedAllocator, bool]:
     """Run a program up to its first request that fails; return its allocator, and whether one did."""
     machine = _Machine(program)
     for call in program.calls:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from snapconv.allocator.caching_allocator import CachingAllocator
+from scripts.fixtures.recorded_allocator import RecordedAllocator
 from snapconv.analysis import AnalysisOptions
 from snapconv.cli.app import main
 from snapconv.convert import ConvertOptions, to_sqlite
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("in_its_folder")
 def capture(tmp_path):
     folder = tmp_path / "run.capture"
     folder.mkdir()
-    model = CachingAllocator()
+    model = RecordedAllocator()
     model.malloc(1000)
     (folder / "snapshot.pickle").write_bytes(pickle.dumps(model.snapshot()))
     write_trace(folder / "timing.json", device=0)
@@ -134,7 +134,7 @@ def test_the_projects_root_is_the_recorded_one_by_default(capture):
 
 
 def test_what_is_included_counts_in_the_memory_report_and_in_the_times(capture, capsys):
-    model = CachingAllocator()
+    model = RecordedAllocator()
     model.malloc(1000, frames=[{"name": "step", "filename": f"{ROOT}/train.py", "line": 40}])
     (capture / "snapshot.pickle").write_bytes(pickle.dumps(model.snapshot()))
     arguments = ["to-sqlite", str(capture), "--json", "--force", "--project-root", f"{ROOT}/model"]
@@ -155,7 +155,7 @@ def test_what_is_included_counts_in_the_memory_report_and_in_the_times(capture, 
 
 
 def test_a_root_that_was_named_when_it_was_recorded_keeps_out_the_rest(capture):
-    model = CachingAllocator()
+    model = RecordedAllocator()
     model.malloc(1000, frames=[{"name": "step", "filename": f"{ROOT}/train.py", "line": 40}])
 
     def lines(**recorded):

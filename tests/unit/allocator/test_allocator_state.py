@@ -4,8 +4,8 @@ import random
 
 import pytest
 
+from scripts.fixtures.recorded_allocator import RecordedAllocator
 from snapconv.allocator.allocator_settings import MIB, AllocatorSettings
-from snapconv.allocator.caching_allocator import CachingAllocator
 
 CONFS = ("", "expandable_segments:True", "max_split_size_mb:21,roundup_power2_divisions:4")
 SIZES = (1, 512, 40_000, MIB, MIB + 1, 3 * MIB, 10 * MIB, 24 * MIB, 70 * MIB)
@@ -13,7 +13,7 @@ STREAMS = (0, 0, 7)
 
 
 def new(conf, **options):
-    return CachingAllocator(settings=AllocatorSettings.from_conf(conf), **options)
+    return RecordedAllocator(settings=AllocatorSettings.from_conf(conf), **options)
 
 
 def use(models, live, draw, n):

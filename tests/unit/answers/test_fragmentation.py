@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import snapconv
+from scripts.fixtures.recorded_allocator import RecordedAllocator
 from snapconv.allocator.allocator_settings import MIB, AllocatorSettings
-from snapconv.allocator.caching_allocator import CachingAllocator
 from tests.builders import TraceBuilder, frame
 
 REAL = Path(__file__).parents[4] / "shared" / "snapshots"
@@ -110,7 +110,7 @@ def test_a_file_without_a_trace_is_answered_at_the_dump(tmp_path):
 @pytest.mark.parametrize("seed", range(4))
 def test_what_empty_cache_returns_is_what_the_allocator_gives_back(tmp_path, conf, seed):
     model, generator = (
-        CachingAllocator(settings=AllocatorSettings.from_conf(conf)),
+        RecordedAllocator(settings=AllocatorSettings.from_conf(conf)),
         np.random.default_rng(seed),
     )
     live = []

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import snapconv
+from scripts.fixtures.recorded_allocator import RecordedAllocator
 from snapconv.allocator.allocator_settings import AllocatorSettings
-from snapconv.allocator.caching_allocator import CachingAllocator
 from snapconv.answers.info import describe
 from snapconv.errors import InputError, NotASnapshotError
 from snapconv.writers.text.info import info_lines
@@ -23,7 +23,7 @@ FRAMES = [{"name": "forward", "filename": "/home/me/project/net.py", "line": 7}]
 
 def model_with_two_blocks(**options):
     """Event 0 a segment, 1 and 2 allocs of 1000 and 3000 bytes, 3 and 4 the two halves of a free."""
-    model = CachingAllocator(**options)
+    model = RecordedAllocator(**options)
     first = model.malloc(1000, frames=FRAMES)
     model.malloc(3000, frames=FRAMES)
     model.free(first)
@@ -95,7 +95,7 @@ def test_the_container_is_named(facts_of, wrap, format_name, protocol):
 
 
 def test_one_of_a_kind_is_singular(facts_of):
-    model = CachingAllocator()
+    model = RecordedAllocator()
     model.malloc(20 * MIB, frames=FRAMES)
     text = shown(facts_of({"segments": model.segments(), "device_traces": [model.trace()[:1]]}))
     for one in (

@@ -4,7 +4,8 @@ from contextlib import suppress
 
 import pytest
 
-from snapconv.allocator.caching_allocator import CachingAllocator, ModelOutOfMemory
+from scripts.fixtures.recorded_allocator import RecordedAllocator
+from snapconv.allocator.caching_allocator import ModelOutOfMemory
 from snapconv.classification.categories import Category
 from tests.classified_jobs import (
     ADD_TO_GRADIENT,
@@ -44,7 +45,7 @@ def found(tmp_path):
 )
 def test_what_a_backward_held_when_it_ran_out_of_memory_was_its_own(has_room, phase, category, found):
     job = Job()
-    job.model = CachingAllocator(clock=job.now, capacity=None if has_room else 30 << 20)
+    job.model = RecordedAllocator(clock=job.now, capacity=None if has_room else 30 << 20)
     job.alloc(APPLY, OTHER)
     job.does(FORWARD)
     gradient, own = job.alloc(ENGINE, OTHER), job.alloc(ENGINE)

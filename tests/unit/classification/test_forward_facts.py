@@ -4,7 +4,8 @@ from contextlib import suppress
 
 import pytest
 
-from snapconv.allocator.caching_allocator import CachingAllocator, ModelOutOfMemory
+from scripts.fixtures.recorded_allocator import RecordedAllocator
+from snapconv.allocator.caching_allocator import ModelOutOfMemory
 from snapconv.classification.categories import Category
 from tests.classified_jobs import (
     APPLY,
@@ -99,7 +100,7 @@ def test_what_a_module_keeps_from_step_to_step_is_no_temporary_of_a_lost_forward
 def test_what_a_forward_held_when_it_ran_out_of_memory_is_an_activation(has_room, n_dropped, category, found):
     """The exception then drops everything; what was dropped before it, forward did not need any more."""
     job = Job()
-    job.model = CachingAllocator(clock=job.now, capacity=None if has_room else 30 << 20)
+    job.model = RecordedAllocator(clock=job.now, capacity=None if has_room else 30 << 20)
     job.older(NO_FRAMES, 4000)
     job.alloc(APPLY, OTHER)
     earlier = job.alloc(FORWARD, 5000)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import snapconv
-from snapconv.allocator.caching_allocator import CachingAllocator
+from scripts.fixtures.recorded_allocator import RecordedAllocator
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.user_rules import UserRule, match_rules, read_rules
 from snapconv.cli.app import main
@@ -130,7 +130,7 @@ def loaded(tmp_path):
     """What becomes of allocations with these stacks, by a file of rules."""
 
     def loaded(rules, *stacks):
-        model = CachingAllocator()
+        model = RecordedAllocator()
         for stack in stacks:
             model.malloc(512, frames=stack)
         path = tmp_path / "run.pickle"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from snapconv.allocator.caching_allocator import CachingAllocator
+from scripts.fixtures.recorded_allocator import RecordedAllocator
 from snapconv.cli.app import COMMANDS, main
 from snapconv.cli.terminal import unobeyed
 from snapconv.native.library import kind
@@ -41,7 +41,7 @@ def raw_snapshot(n_devices=1, frames=FRAMES):
     """Device n allocates n + 1 blocks of 1000 bytes (1024 each) in one segment of 2 MiB."""
     raw = {"segments": [], "device_traces": [], "allocator_settings": {}, "external_annotations": []}
     for device in range(n_devices):
-        model = CachingAllocator(device=device, base_addr=(device + 1) << 40)
+        model = RecordedAllocator(device=device, base_addr=(device + 1) << 40)
         for _ in range(device + 1):
             model.malloc(1000, frames=frames)
         raw["device_traces"].append(model.trace())

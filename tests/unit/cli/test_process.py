@@ -13,7 +13,7 @@ from threading import Timer
 
 import pytest
 
-from snapconv.allocator.caching_allocator import CachingAllocator
+from scripts.fixtures.recorded_allocator import RecordedAllocator
 from snapconv.cli.app import main
 from tests.unit.cli.conftest import Done
 
@@ -24,7 +24,7 @@ COMMANDS = (["to-sqlite", "run.pickle", "--force"], ["info", "run.pickle"])
 
 
 def write(function="forward"):
-    model = CachingAllocator()
+    model = RecordedAllocator()
     model.malloc(1000, frames=[{"name": function, "filename": "/home/me/project/train.py", "line": 7}])
     Path("run.pickle").write_bytes(pickle.dumps(model.snapshot()))
 

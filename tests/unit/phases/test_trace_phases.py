@@ -7,7 +7,7 @@ from itertools import count
 import numpy as np
 import pytest
 
-from snapconv.allocator.caching_allocator import CachingAllocator
+from scripts.fixtures.recorded_allocator import RecordedAllocator
 from snapconv.phases.trace_phases import Phase, annotated, find_phases
 from snapconv.replay.device_replay import replay
 from snapconv.snapshot.load import load_snapshot
@@ -44,7 +44,7 @@ class Job:
     def __init__(self):
         ticks = count(1000)
         self.now = lambda: next(ticks)
-        self.model = CachingAllocator(clock=self.now, record=False)
+        self.model = RecordedAllocator(clock=self.now, record=False)
         self.model.free(self.model.malloc(512))  # has got the segment, so that no event is about one
         self.model.start_recording()
         self.annotations = []

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from scripts.fixtures.recorded_allocator import RecordedAllocator
 from snapconv.allocator.allocator_settings import MIB, AllocatorSettings
-from snapconv.allocator.caching_allocator import CachingAllocator
 from snapconv.replay.device_replay import replay
 from snapconv.replay.memory_layout import is_small_segment, layout_at, layouts
 from snapconv.snapshot.load import load_snapshot
@@ -66,7 +66,7 @@ def random_job(model, generator, n_steps):
 @pytest.mark.parametrize("conf", CONFS)
 @pytest.mark.parametrize("seed", range(3))
 def test_the_layout_after_every_call_is_that_of_the_allocator(tmp_path, conf, seed):
-    model = CachingAllocator(settings=AllocatorSettings.from_conf(conf))
+    model = RecordedAllocator(settings=AllocatorSettings.from_conf(conf))
     seen = random_job(model, np.random.default_rng(seed), 120)
     device, allocations = load(tmp_path, model.snapshot())
     found = layouts(device, allocations, list(seen))
@@ -75,7 +75,7 @@ def test_the_layout_after_every_call_is_that_of_the_allocator(tmp_path, conf, se
 
 
 def test_a_layout_alone_is_the_same_as_among_others(tmp_path):
-    model = CachingAllocator()
+    model = RecordedAllocator()
     seen = random_job(model, np.random.default_rng(7), 60)
     device, allocations = load(tmp_path, model.snapshot())
     middle = sorted(seen)[30]
@@ -93,7 +93,7 @@ def test_before_the_first_event_there_is_what_was_there_already(tmp_path):
 
 
 def test_the_pool_of_a_segment_given_back_is_that_of_its_event(tmp_path):
-    model = CachingAllocator()
+    model = RecordedAllocator()
     addr = model.malloc(30 * MIB, pool=(0, 7))
     at = model.n_recorded - 1
     model.free(addr)
@@ -219,7 +219,7 @@ def test_the_layout_at_the_dump_is_that_of_the_file(path):
 
 @pytest.mark.parametrize("conf", CONFS)
 def test_at_the_dump_the_segments_are_those_of_the_file_with_their_pools_and_stacks(tmp_path, conf):
-    model = CachingAllocator(settings=AllocatorSettings.from_conf(conf))
+    model = RecordedAllocator(settings=AllocatorSettings.from_conf(conf))
     for number, size in enumerate((512, 3 * MIB, 30 * MIB, 25 * MIB)):
         frames = [{"name": f"f{number}", "filename": "a.py", "line": number}]
         model.malloc(size, stream=number % 2 * 7, frames=frames)

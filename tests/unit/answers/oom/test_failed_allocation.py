@@ -5,8 +5,9 @@ import pickle
 import pytest
 
 import snapconv
+from scripts.fixtures.recorded_allocator import RecordedAllocator
 from snapconv.allocator.allocator_settings import AllocatorSettings
-from snapconv.allocator.caching_allocator import CachingAllocator, ModelOutOfMemory
+from snapconv.allocator.caching_allocator import ModelOutOfMemory
 from tests.builders import MIB, TraceBuilder, frame
 
 MODEL = [frame("forward", "/home/me/project/model.py", 5), frame("main", "/home/me/project/train.py", 9)]
@@ -25,7 +26,7 @@ class Job:
         self.addrs = {}
 
     def _new(self, conf):
-        return CachingAllocator(settings=AllocatorSettings.from_conf(conf), capacity=self.capacity)
+        return RecordedAllocator(settings=AllocatorSettings.from_conf(conf), capacity=self.capacity)
 
     def alloc(self, name, size, *, stream=0, pool=(0, 0), frames=OTHER):
         self.calls.append((name, size, stream, pool))

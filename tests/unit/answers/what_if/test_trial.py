@@ -4,8 +4,9 @@ import pickle
 
 import pytest
 
+from scripts.fixtures.recorded_allocator import RecordedAllocator
 from snapconv.allocator.allocator_settings import MIB, AllocatorSettings
-from snapconv.allocator.caching_allocator import CachingAllocator, ModelOutOfMemory
+from snapconv.allocator.caching_allocator import ModelOutOfMemory
 from snapconv.answers.what_if.calls import find_calls
 from snapconv.answers.what_if.trial import Trial, capacity_at_oom, try_out
 from snapconv.replay.device_replay import replay
@@ -28,7 +29,7 @@ def calls_of(tmp_path):
 
 
 def model(conf="", **options):
-    return CachingAllocator(settings=AllocatorSettings.from_conf(conf), **options)
+    return RecordedAllocator(settings=AllocatorSettings.from_conf(conf), **options)
 
 
 def fragment(found):

@@ -5,7 +5,8 @@ import pickle
 import pytest
 
 import snapconv
-from snapconv.allocator.caching_allocator import CachingAllocator, ModelOutOfMemory
+from scripts.fixtures.recorded_allocator import RecordedAllocator
+from snapconv.allocator.caching_allocator import ModelOutOfMemory
 from snapconv.writers.text.oom import oom_lines
 from tests.builders import MIB, frame
 
@@ -17,7 +18,7 @@ def lines(tmp_path):
     """What is printed of a request of 3.91 MiB where 14 MiB are free on the device."""
     # Three segments: of 60 and 24 MiB, as requests of 10 MiB and more have their own, and of 20 MiB, as
     # those from 1 MiB on have (c10/cuda/CUDACachingAllocator.h: kMinLargeAlloc, kLargeBuffer).
-    model = CachingAllocator(capacity=(60 + 24 + 20 + 14) * MIB)
+    model = RecordedAllocator(capacity=(60 + 24 + 20 + 14) * MIB)
     model.malloc(60 * MIB, frames=LINE)
     freed = model.malloc(24 * MIB, frames=LINE)
     model.free(freed, frames=LINE)
