@@ -22,7 +22,7 @@ from snapconv.answers.notes import file_notes
 from snapconv.answers.oom.failed_allocation import OutOfMemory, find_out_of_memory
 from snapconv.answers.oom.remedies import Remedies, find_remedies
 from snapconv.answers.peak import MomentState, state_at
-from snapconv.answers.views.tree import MemoryTree, TreeBy, find_tree
+from snapconv.answers.tree import MemoryTree, TreeBy, find_tree
 from snapconv.answers.what_if.setting_trials import Request, SettingTrials, try_settings
 from snapconv.classification.categories import Category, Certainty
 from snapconv.classification.user_rules import UserRule

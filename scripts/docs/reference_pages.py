@@ -18,8 +18,8 @@ from snapconv.answers.oom.failed_allocation import OutOfMemory
 from snapconv.answers.oom.message import MessageAnswer
 from snapconv.answers.oom.remedies import Remedies
 from snapconv.answers.peak import MomentState
+from snapconv.answers.tree import MemoryTree
 from snapconv.answers.verdict import FileVerdict
-from snapconv.answers.views.tree import MemoryTree
 from snapconv.cli.terminal import JSON_VERSION
 from snapconv.errors import EXIT_CODES
 from snapconv.json_text import read_json

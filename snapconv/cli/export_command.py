@@ -14,7 +14,7 @@ from snapconv.units import HOST, device_argument
 
 if TYPE_CHECKING:
     from snapconv.analysis import DeviceAnalysis
-    from snapconv.answers.views.event_window import EventWindow, Range
+    from snapconv.answers.event_window import EventWindow, Range
     from snapconv.session import Session
 
 _ENDINGS = {"perfetto": ".trace.json", "snapshot": ".window.pickle"}
@@ -91,7 +91,7 @@ def export(
 
 
 def _range(text: str | None, option: str) -> "Range | None":
-    from snapconv.answers.views.event_window import parse_range
+    from snapconv.answers.event_window import parse_range
 
     return None if text is None else parsed(text, parse_range, option)
 
@@ -108,7 +108,7 @@ def _the_device(session: "Session") -> "DeviceAnalysis":
 
 
 def _window(analysis: "DeviceAnalysis", events: "Range | None", iterations: "Range | None") -> "EventWindow":
-    from snapconv.answers.views.event_window import whole_window, window_of_events, window_of_iterations
+    from snapconv.answers.event_window import whole_window, window_of_events, window_of_iterations
 
     if events:
         return window_of_events(analysis, events)

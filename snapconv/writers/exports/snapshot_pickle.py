@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
-from snapconv.answers.views.event_window import EventWindow, window_notes
+from snapconv.answers.event_window import EventWindow, window_notes
 from snapconv.columns import BoolColumn, sums_by
 from snapconv.files import new_files
 from snapconv.notes import Note

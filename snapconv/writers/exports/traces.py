@@ -1,11 +1,10 @@
-"""A file's memory and times over time -> the JSON of a trace, which ui.perfetto.dev opens."""
+"""A file's memory over time -> the JSON of a trace, which ui.perfetto.dev opens."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from snapconv.analysis import Analysis
-from snapconv.answers.times import times_of_device
-from snapconv.answers.views.trace_tracks import TrackGroup, memory_group, times_group
+from snapconv.answers.trace_tracks import TrackGroup, memory_group
 from snapconv.files import new_files
 from snapconv.json_text import write_json
 
@@ -13,24 +12,15 @@ _Event = dict[str, object]
 
 
 def write_trace(output: Path, analysis: Analysis, *, force: bool) -> None:
-    """Write the memory of every device, and of a capture the times of its operations, an event a line."""
+    """Write the memory of every device, an event a line."""
     with new_files([output], force=force) as (temporary,), temporary.open("wb") as file:
         file.write(b'{"displayTimeUnit":"ms","traceEvents":[')
-        for number, event in enumerate(_events(_groups(analysis))):
+        for number, event in enumerate(_events(map(memory_group, analysis.devices))):
             file.write((b",\n" if number else b"\n") + write_json(event))
         file.write(b"\n]}\n")
 
 
-def _groups(analysis: Analysis) -> list[TrackGroup]:
-    groups = [memory_group(device) for device in analysis.devices]
-    timing, _ = times_of_device(analysis.path, None)
-    if timing is not None and timing.device in [found.device.device for found in analysis.devices]:
-        begins = [int(group.counters[0].time_us[0]) for group in groups]
-        groups.append(times_group(timing, begin_us=min(begins)))
-    return groups
-
-
-def _events(groups: list[TrackGroup]) -> Iterator[_Event]:
+def _events(groups: Iterable[TrackGroup]) -> Iterator[_Event]:
     """Yield every event: a group is a process, a track of slices a thread; times in microseconds."""
     for pid, group in enumerate(groups, 1):
         yield {"ph": "M", "pid": pid, "name": "process_name", "args": {"name": group.name}}

@@ -8,10 +8,15 @@ import numpy as np
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.notes import device_notes
 from snapconv.answers.program_names import SpanLanes, find_span_lanes, tensor_names
+from snapconv.answers.timeline import (
+    SegmentLifetimes,
+    TimelineLevel,
+    bytes_by_category,
+    find_segment_lifetimes,
+    timeline_level,
+)
 from snapconv.answers.totals import EITHER_LABEL, summary_totals
 from snapconv.answers.verdict import Cause, FileVerdict, find_verdict
-from snapconv.answers.views.segment_lifetimes import SegmentLifetimes, find_segment_lifetimes
-from snapconv.answers.views.timeline_levels import TimelineLevel, bytes_by_category, timeline_level
 from snapconv.classification.categories import Category, Certainty, Evidence
 from snapconv.classification.classify import reason_of
 from snapconv.columns import Int64Column, distinct

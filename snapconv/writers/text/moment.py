@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from snapconv.answers.peak import DeviceMemory, MomentState
 from snapconv.answers.totals import group_modules
-from snapconv.answers.views.tree import MemoryTree
+from snapconv.answers.tree import MemoryTree
 from snapconv.classification.categories import Evidence
 from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK
 from snapconv.units import counted, device_name, format_bytes

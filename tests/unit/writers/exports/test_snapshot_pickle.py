@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import snapconv
-from snapconv.answers.views.event_window import Range, whole_window, window_of_events
+from snapconv.answers.event_window import Range, whole_window, window_of_events
 from snapconv.cli.app import main
 from snapconv.writers.exports.snapshot_pickle import SnapshotOptions, snapshot_of, write_snapshot
 from tests.builders import MIB, START_US, TraceBuilder, frame

@@ -8,7 +8,7 @@ import pytest
 import snapconv
 from tests.builders import MIB, TraceBuilder, frame
 
-FIXTURES = Path(__file__).parents[4] / "fixtures"
+FIXTURES = Path(__file__).parents[3] / "fixtures"
 MAIN = frame("main", "/home/me/project/train.py", 9)
 FORWARD = frame("forward", "/home/me/project/model.py", 5)
 LINEAR = frame("linear", "/site-packages/torch/nn/functional.py", 100)

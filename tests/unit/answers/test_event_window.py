@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 import snapconv
-from snapconv.answers.views.event_window import (
+from snapconv.answers.event_window import (
     Range,
     parse_range,
     whole_window,

@@ -17,12 +17,10 @@ from snapconv.phases.annotation_spans import find_spans
 from snapconv.phases.trace_phases import Phase
 from snapconv.replay.device_replay import Curve
 from snapconv.snapshot.event_table import Action
-from snapconv.snapshot.recorded.timing_file import PHASES, Timing
 from snapconv.units import device_name, format_bytes, shortened
 
 _MOST_SPANS = 1_000_000
 _MOST_OF_NAME = 200
-_PHASE_ORDER = {name: i for i, name in enumerate(PHASES)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,7 @@ class SliceTrack:
 
 @dataclass(frozen=True, slots=True)
 class TrackGroup:
-    """What belongs together: a device, or the times of a capture."""
+    """What belongs together: a device."""
 
     name: str
     counters: tuple[CounterTrack, ...]
@@ -63,7 +61,8 @@ class TrackGroup:
 
 def memory_group(analysis: DeviceAnalysis) -> TrackGroup:
     """Return the memory of a device: its curves, by category too, and what the program did meanwhile."""
-    times = event_times(analysis)
+    events = analysis.device.events
+    times = np.arange(len(events), dtype=np.int64) if events.time_us is None else events.time_us
     tracks = [SliceTrack("iterations", tuple(_iterations(analysis, times)))]
     tracks.append(SliceTrack("phases", tuple(_phases(analysis, times))))
     tracks += _annotations(analysis, times)
@@ -73,28 +72,6 @@ def memory_group(analysis: DeviceAnalysis) -> TrackGroup:
         (*_curves(analysis, times), *_by_category(analysis, times)),
         tuple(track for track in tracks if track.slices),
     )
-
-
-def times_group(timing: Timing, *, begin_us: float) -> TrackGroup:
-    """Return the times of a capture's operations: their lengths are measured, their places are not.
-
-    Each iteration has its forward, laid end to end in the order of the calls, then its backward in the
-    opposite order, then the optimizer.
-    """
-    tracks: dict[str, list[Slice]] = {}
-    for one in timing.iterations:
-        rows = np.flatnonzero(timing.calls.iteration == one.iteration)
-        for phase, slices in _laid_out(timing, rows, begin_us):
-            tracks.setdefault(phase, []).extend(slices)
-            begin_us = max(begin_us, slices[-1].begin_us + slices[-1].length_us)
-    kept = tuple(SliceTrack(name, tuple(slices)) for name, slices in tracks.items())
-    return TrackGroup("operations (lengths measured, laid end to end)", (), kept)
-
-
-def event_times(analysis: DeviceAnalysis) -> Int64Column:
-    """Return the time of every event; where the file has none, its number."""
-    events = analysis.device.events
-    return np.arange(len(events), dtype=np.int64) if events.time_us is None else events.time_us
 
 
 def _curves(analysis: DeviceAnalysis, times: Int64Column) -> Iterator[CounterTrack]:
@@ -180,25 +157,3 @@ def _slice(
     name: str, times: Int64Column, first: int, last: int, details: tuple[tuple[str, str], ...] = ()
 ) -> Slice:
     return Slice(name, int(times[first]), int(times[last] - times[first]), details)
-
-
-def _laid_out(timing: Timing, rows: Int64Column, begin_us: float) -> Iterator[tuple[str, list[Slice]]]:
-    calls = timing.calls
-    is_forward = calls.phase[rows] == _PHASE_ORDER["forward"]
-    forward = rows[is_forward]
-    with_backward = rows[~np.isnan(calls.backward_ms[rows])][::-1]
-    optimizer = rows[calls.phase[rows] == _PHASE_ORDER["optimizer"]]
-    parts = (
-        ("forward", forward, calls.forward_ms),
-        ("backward", with_backward, calls.backward_ms),
-        ("optimizer", optimizer, calls.forward_ms),
-    )
-    for name, mine, lengths in parts:
-        slices = []
-        for row, length in zip(mine.tolist(), lengths[mine].tolist(), strict=True):
-            module = timing.texts[calls.module_id[row]] if calls.module_id[row] >= 0 else ""
-            details = (("module", module),) if module else ()
-            slices.append(Slice(timing.texts[calls.name_id[row]], begin_us, length * 1000, details))
-            begin_us += length * 1000
-        if slices:
-            yield name, slices
