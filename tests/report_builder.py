@@ -236,7 +236,7 @@ def small_report(**changes: Any) -> MemoryReport:
         breakdown=(BreakdownRow("reserved", None, 2 << 20), BreakdownRow("weights", "reserved", 1024)),
         growth=(
             Growth(0, Fate.NEVER_FREED, 0, 0, 1, 4096, 4096, np.arange(8), (FORWARD,)),
-            Growth(-1, Fate.FREED_LATE, 0, 0, 1, 1536, 1536, np.arange(3)),
+            Growth(-1, Fate.REPLACED, 0, 0, 1, 1536, 1536, np.arange(3)),
         ),
         oom_events=(FAILED,),
         after_oom=None,

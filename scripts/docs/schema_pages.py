@@ -231,7 +231,6 @@ SELECT frame.file, frame.line, frame.function,
 FROM snapconv_growth AS grown
 LEFT JOIN snapconv_stacks AS stack ON stack.id = grown.stack_id
 LEFT JOIN snapconv_frames AS frame ON frame.id = stack.project_frame_id
-WHERE grown.fate <> 'freed late'
 GROUP BY frame.id
 ORDER BY per_iteration DESC;""",
     ),

@@ -204,7 +204,7 @@ def _of_device(found: DeviceAnalysis, budgets: Budgets) -> Iterator[Check]:
         what = f"{category.label} at the peak"
         yield Check(what, device, limit, total.block_bytes, unknown, remark=remarks)
     if budgets.max_growth is not None:
-        adds = sum(one.bytes_per_iteration for one in find_growth(found) if one.fate.goes_on)
+        adds = sum(one.bytes_per_iteration for one in find_growth(found))
         unknown = why_unknown(found.phases, n_events=len(found.device.events))
         yield Check("growth per iteration", device, budgets.max_growth, adds, unknown)
 

@@ -48,12 +48,6 @@ class Fate(str, Enum):
 
     NEVER_FREED = "never freed"
     REPLACED = "replaced by larger"
-    FREED_LATE = "freed late"
-
-    @property
-    def goes_on(self) -> bool:
-        """Whether it grew up to the end of the trace, as far as the trace shows."""
-        return self is not Fate.FREED_LATE
 
 
 class Confidence(str, Enum):
@@ -69,8 +63,8 @@ class Growth:
     """The memory that one stack (-1: those without any), or a line, holds more from iteration to iteration.
 
     Of a line that several stacks reach, ``stack_id`` is the one with most bytes. ``block_bytes`` is by how
-    much it grew in all; of FREED_LATE these are the most that was freed at once. ``rows`` are the
-    allocations, in the order of the AllocationTable; ``frames`` the project's, innermost first.
+    much it grew in all. ``rows`` are the allocations, in the order of the AllocationTable; ``frames`` the
+    project's, innermost first.
     """
 
     stack_id: int
@@ -155,7 +149,7 @@ class UnfreedLine:
 class GrowthReport:
     """The growth on one device: the bytes allocated when each iteration ended, and the lines that grow.
 
-    The lines that grow up to the end of the trace stand first, most bytes first. ``unknown`` says why growth
+    ``lines`` stand by their bytes, most first. ``unknown`` says why growth
     per iteration cannot be seen in the file, and is empty where it can; ``never_freed`` stands in for it.
     """
 
@@ -168,7 +162,7 @@ class GrowthReport:
     @property
     def bytes_per_iteration(self) -> int:
         """The bytes that an iteration adds for good."""
-        return sum(line.bytes_per_iteration for line in self.lines if line.fate.goes_on)
+        return sum(line.bytes_per_iteration for line in self.lines)
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values in bytes; docs/reference/json.md has the schema."""
@@ -197,7 +191,7 @@ def report_growth(analysis: DeviceAnalysis) -> GrowthReport:
 
 
 def by_line(found: Sequence[Growth]) -> tuple[Growth, ...]:
-    """Sum up the stacks by their innermost line and their fate; those that go on first, most bytes first."""
+    """Sum up the stacks by their innermost line and their fate; most bytes first."""
     groups: dict[tuple[SourceLine | None, Fate], list[Growth]] = {}
     for growth in found:
         groups.setdefault((growth.line, growth.fate), []).append(growth)
@@ -213,7 +207,7 @@ def by_line(found: Sequence[Growth]) -> tuple[Growth, ...]:
         )
         for stacks in groups.values()
     ]
-    return tuple(sorted(lines, key=lambda one: (not one.fate.goes_on, -one.block_bytes, one.frames)))
+    return tuple(sorted(lines, key=lambda one: (-one.block_bytes, one.frames)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +249,7 @@ class _Run(NamedTuple):
 
 
 def find_growth(analysis: DeviceAnalysis) -> tuple[Growth, ...]:
-    """Find the stacks that grow: those that still do first, most bytes first.
+    """Find the stacks that grow up to the end of the trace, most bytes first.
 
     Without optimizer steps, iterations may be parts of one step, which may keep memory until its end: then
     nothing is found.
@@ -267,10 +261,8 @@ def find_growth(analysis: DeviceAnalysis) -> tuple[Growth, ...]:
     kept = _kept(analysis)
     found = list(_never_freed(kept, n_iterations))
     found += _of_lines(analysis, kept, [one.stack_id for one in found])
-    done = {one.stack_id for one in found}
-    found += [one for one in _freed_late(kept, n_iterations) if one.stack_id not in done]
     found += _replaced(kept, n_iterations, analysis.allocations.requested_bytes)
-    order = sorted(found, key=lambda one: (not one.fate.goes_on, -one.block_bytes, one.stack_id))
+    order = sorted(found, key=lambda one: (-one.block_bytes, one.stack_id))
     return tuple(read_only(replace(one, frames=analysis.lines.of(one.stack_id))) for one in order)
 
 
@@ -407,23 +399,6 @@ def _begins(holds: BoolColumn) -> int:
     return int(others[-1]) + 1 if len(others) else 0
 
 
-def _freed_late(kept: _Kept, n_iterations: int) -> Iterator[Growth]:
-    """Find the stacks whose memory of several iterations is freed at once, most of it so.
-
-    A window that frees the oldest in every iteration is none of them.
-    """
-    is_late = (kept.freed >= kept.made + 2) & (kept.freed < n_iterations)
-    for key, one in _groups(take(kept, np.flatnonzero(is_late))):
-        freed, n_bytes = _sums(one.freed, one.n_bytes)
-        place = np.searchsorted(freed, one.freed)
-        n_made = np.bincount(np.unique(np.stack((place, one.made)), axis=1)[0], minlength=len(freed))
-        is_bulk = n_made >= LEAST_ITERATIONS
-        if 2 * int(n_bytes[is_bulk].sum()) > int(n_bytes.sum()):
-            at_once = take(one, np.flatnonzero(place == int(np.where(is_bulk, n_bytes, -1).argmax())))
-            run = _Run(int(at_once.made.min()), int(at_once.made.max()), 1, at_once.row, at_once.n_bytes)
-            yield run.growth(key, Fate.FREED_LATE, int(at_once.n_bytes.sum()))
-
-
 def _replaced(kept: _Kept, n_iterations: int, requested_bytes: Int64Column) -> Iterator[Growth]:
     """Find the stacks that replace their memory by something larger, as ``torch.cat`` in a loop does."""
     # The last event of an optimizer ends an iteration: what is freed right after it is freed in the next.
@@ -490,11 +465,10 @@ def why_unknown(phases: Phases, *, n_events: int) -> str:
 
 def growth_notes(analysis: DeviceAnalysis, found: Sequence[Growth]) -> Iterator[Note]:
     """Report how much every iteration adds for good, and which line of the project made the most of it."""
-    going_on = [one for one in found if one.fate.goes_on]
-    per_iteration = sum(one.bytes_per_iteration for one in going_on)
-    if not going_on or per_iteration * _ITERATIONS_THAT_MATTER < analysis.replay.allocated.peak:
+    per_iteration = sum(one.bytes_per_iteration for one in found)
+    if not found or per_iteration * _ITERATIONS_THAT_MATTER < analysis.replay.allocated.peak:
         return
-    most = going_on[0]
+    most = found[0]
     where = f"; most by {most.line.place}" if most.line else ""
     yield Note(
         "growth",

@@ -83,28 +83,26 @@ def parse_moment(text: str) -> MomentQuestion:
 
 def find_moment(analysis: DeviceAnalysis, question: MomentQuestion) -> FoundMoment:
     """Find the event that is meant on a device; raises InputError where it has none, with what it has."""
-    replay, kind = analysis.replay, question.kind
-    if kind is MomentKind.PEAK:
-        words = "the peak" if len(analysis.device.events) else "the dump"
-        return FoundMoment(analysis.peak_event, words)
-    if kind is MomentKind.START:
-        return FoundMoment(-1, "the start of the trace")
-    if kind is MomentKind.END:
-        return FoundMoment(len(analysis.device.events) - 1, "the dump")
-    if kind is MomentKind.WORST:
-        return FoundMoment(worst_event(analysis), "the most reserved and not in use")
-    if kind is MomentKind.ACTIVATIONS:
-        return FoundMoment(analysis.activation_event, "the largest activations")
-    if kind is MomentKind.OOM:
+    n_events = len(analysis.device.events)
+    if question.kind is MomentKind.OOM:
         return _oom(analysis, question.number)
-    if kind is MomentKind.ITERATION:
+    if question.kind is MomentKind.ITERATION:
         return _iteration(analysis, question.number)
-    if kind is MomentKind.ANNOTATION:
+    if question.kind is MomentKind.ANNOTATION:
         return _annotation(analysis, question.name)
-    n_events = len(replay.allocated.after)
-    if question.number >= n_events:
-        raise _nothing(analysis, f"event {question.number}", counted(n_events, "event"))
-    return FoundMoment(question.number, f"event {question.number}")
+    if question.kind is MomentKind.EVENT:
+        if question.number >= n_events:
+            raise _nothing(analysis, f"event {question.number}", counted(n_events, "event"))
+        return FoundMoment(question.number, f"event {question.number}")
+    if question.kind is MomentKind.WORST:
+        return FoundMoment(worst_event(analysis), "the most reserved and not in use")
+    event, name = {
+        MomentKind.PEAK: (analysis.peak_event, "the peak" if n_events else "the dump"),
+        MomentKind.START: (-1, "the start of the trace"),
+        MomentKind.END: (n_events - 1, "the dump"),
+        MomentKind.ACTIVATIONS: (analysis.activation_event, "the largest activations"),
+    }[question.kind]
+    return FoundMoment(event, name)
 
 
 def worst_event(analysis: DeviceAnalysis) -> int:
@@ -135,26 +133,21 @@ def _iteration(analysis: DeviceAnalysis, number: int) -> FoundMoment:
 
 
 def _annotation(analysis: DeviceAnalysis, name: str) -> FoundMoment:
-    spans = find_spans(analysis.snapshot, analysis.device)
-    named = np.flatnonzero([analysis.snapshot.texts[i] == name for i in spans.name_id.tolist()])
+    spans, texts = find_spans(analysis.snapshot, analysis.device), analysis.snapshot.texts
+    shown = shortened(name, _MOST_OF_NAME)
+    named = np.flatnonzero([texts[i] == name for i in spans.name_id.tolist()])
     if not len(named):
-        names = list(dict.fromkeys(analysis.snapshot.texts[i] for i in spans.name_id.tolist()))
-        raise _nothing(analysis, f"annotation {shortened(name, _MOST_OF_NAME)!r}", _listed(names))
+        names = list(dict.fromkeys(texts[i] for i in spans.name_id.tolist()))
+        listed = ", ".join(shortened(name, _MOST_OF_NAME) for name in names[:_MOST_NAMES])
+        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+        has = f"the annotations {listed}{more}" if names else "no annotations"
+        raise _nothing(analysis, f"annotation {shown!r}", has)
     allocated = analysis.replay.allocated
     highest = int(named[peaks_in(spans, allocated)[named].argmax()])
     first, last = int(spans.first_event[highest]), int(spans.last_event[highest])
     levels = [allocated.at(first - 1), *allocated.after[first : last + 1].tolist()]
     several = f" (of {len(named)})" if len(named) > 1 else ""
-    shown = shortened(name, _MOST_OF_NAME)
     return FoundMoment(first - 1 + levels.index(max(levels)), f"the peak of annotation {shown}{several}")
-
-
-def _listed(names: list[str]) -> str:
-    if not names:
-        return "no annotations"
-    shown = ", ".join(shortened(name, _MOST_OF_NAME) for name in names[:_MOST_NAMES])
-    more = len(names) - _MOST_NAMES
-    return f"the annotations {shown}" + (f" and {more} more" if more > 0 else "")
 
 
 def _nothing(analysis: DeviceAnalysis, wanted: str, has: str) -> InputError:

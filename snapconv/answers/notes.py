@@ -16,10 +16,8 @@ from snapconv.classification.categories import Category
 from snapconv.classification.certainty import GRADIENT_OR_STATE, LIKELY_ONLY
 from snapconv.classification.classify import PERSISTENT
 from snapconv.classification.user_rules import rule_notes
-from snapconv.columns import BoolColumn, Int32Column, Int64Column, sums_by
+from snapconv.columns import BoolColumn, Int64Column, sums_by
 from snapconv.notes import Note
-from snapconv.phases.trace_phases import Phases
-from snapconv.replay.device_replay import AllocationTable
 from snapconv.replay.history_verdict import Verdict
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.paths import installed_part, is_generated, is_library, is_python, normal
@@ -78,8 +76,7 @@ def _notes(found: DeviceAnalysis, growth: Sequence[Growth]) -> Iterator[Note]:
     if project.unused_includes:
         yield Note("unused-include", _no_such_frames(project))
     if not found.device.is_host:
-        live = found.allocations.live_at(found.peak_event)
-        yield from dominant_lines_note(found.snapshot.stacks, project, found.allocations, live, ordinal)
+        yield from _dominant_lines_note(found)
     yield from growth_notes(found, growth)
     # Notes about --params and --rules.
     yield from _list_notes(found, ordinal)
@@ -119,17 +116,8 @@ def _of_it_known(found: DeviceAnalysis, live: BoolColumn) -> str:
         if reason in reasons:
             rows = live & (found.classification.reason_id == reasons.index(reason))
             n_bytes = int(found.allocations.block_bytes[rows].sum())
-            sums = _both_sums(found.phases, n_bytes) if reason == GRADIENT_OR_STATE else ""
-            parts += [f", {format_bytes(n_bytes)} of it {words}{sums}"] if n_bytes else []
+            parts += [f", {format_bytes(n_bytes)} of it {words}"] if n_bytes else []
     return "".join(parts)
-
-
-def _both_sums(phases: Phases, n_bytes: int) -> str:
-    """How much of them the gradients are, and the states: known where every parameter has as many states."""
-    if not phases.n_states or phases.has_several_steps:
-        return ""
-    gradients = n_bytes // (1 + phases.n_states)
-    return f" ({format_bytes(gradients)} gradients, {format_bytes(n_bytes - gradients)} states)"
 
 
 def _better_recording(found: DeviceAnalysis) -> str:
@@ -183,74 +171,62 @@ _MOST_TRIED = 8
 _NEVER = ("torch", "functorch", "triton")
 
 
-def dominant_lines_note(
-    stacks: StackTable, project: Project, allocations: AllocationTable, live: BoolColumn, device: int
-) -> Iterator[Note]:
+def _dominant_lines_note(found: DeviceAnalysis) -> Iterator[Note]:
     """Name the package whose lines would split the memory of one or two lines of the project."""
-    if not len(stacks):
-        return
-    stack_ids, inverse = np.unique(allocations.stack_id[live], return_inverse=True)
-    n_bytes = sums_by(inverse.reshape(-1), allocations.block_bytes[live], len(stack_ids))
-    total = int(n_bytes.sum())
-    lines, before = _largest_lines(stacks, project.is_project, stack_ids, n_bytes)
+    stacks, is_project, allocations = found.snapshot.stacks, found.project.is_project, found.allocations
+    live = allocations.live_at(found.peak_event)
+    has_stack, total = live & (allocations.stack_id >= 0), int(allocations.block_bytes[live].sum())
+    of_stack = sums_by(allocations.stack_id[has_stack], allocations.block_bytes[has_stack], len(stacks))
+    lines, before = _largest_lines(stacks, is_project, of_stack)
     is_library_already = any(installed_part(normal(stacks.frames.filenames[line])) for line in lines)
     if before <= _MOST * total or is_library_already:
         return
     gains: dict[str, int] = {}
-    for package, frames in _packages(stacks, project, stack_ids, n_bytes):
-        gain = before - _largest_lines(stacks, project.is_project | frames, stack_ids, n_bytes)[1]
+    for package, frames in _packages(stacks, is_project, of_stack):
+        gain = before - _largest_lines(stacks, is_project | frames, of_stack)[1]
         if gain >= _LEAST_GAIN * total:
             gains[package] = gain
     if gains:
         where = "one line" if len(lines) == 1 else "two lines"
+        # The package within a package, if it has half the effect: models, without their helpers.
+        enough = [package for package, gain in gains.items() if 2 * gain >= max(gains.values())]
+        narrowest = max(enough, key=lambda package: package.count("/"))
         yield Note(
             "dominant-lines",
             f"{format_share(before, total)} of the peak is on {where} of the project that calls a "
-            f"library: --include {_narrowest(gains)} counts its lines too",
-            device,
+            f"library: --include {narrowest} counts its lines too",
+            found.device.device,
         )
 
 
-def _narrowest(gains: dict[str, int]) -> str:
-    """Return the package within a package, if it has half the effect: models, without their helpers."""
-    enough = [package for package, gain in gains.items() if 2 * gain >= max(gains.values())]
-    return max(enough, key=lambda package: package.count("/"))
-
-
 def _largest_lines(
-    stacks: StackTable, is_project: BoolColumn, stack_ids: Int32Column, n_bytes: Int64Column
+    stacks: StackTable, is_project: BoolColumn, of_stack: Int64Column
 ) -> tuple[list[int], int]:
     """Return the frames whose lines have most bytes, and the bytes on them together."""
-    frame = innermost_frames(stacks, is_project)[stack_ids]
-    on_line = (stack_ids >= 0) & (frame >= 0)
-    per_frame = sums_by(frame[on_line], n_bytes[on_line], len(stacks.frames))
+    frame = innermost_frames(stacks, is_project)
+    on_line = frame >= 0
+    per_frame = sums_by(frame[on_line], of_stack[on_line], len(stacks.frames))
     largest = np.argsort(-per_frame, kind="stable")[:_MOST_LINES]
     largest = largest[per_frame[largest] > 0]
     return largest.tolist(), int(per_frame[largest].sum())
 
 
 def _packages(
-    stacks: StackTable, project: Project, stack_ids: Int32Column, n_bytes: Int64Column
+    stacks: StackTable, is_project: BoolColumn, of_stack: Int64Column
 ) -> Iterator[tuple[str, BoolColumn]]:
     """Yield the packages in these stacks with their frames, most bytes first."""
-    per_frame = _bytes_per_frame(stacks, stack_ids, n_bytes)
+    # Recursion counts the bytes of a stack again, good enough for an order.
+    of_places = np.repeat(of_stack, np.diff(stacks.offsets))
+    per_frame = sums_by(stacks.frame_ids, of_places, len(stacks.frames))
     frames_of: dict[str, list[int]] = {}
-    for frame in np.flatnonzero((per_frame > 0) & ~project.is_project).tolist():
+    for frame in np.flatnonzero((per_frame > 0) & ~is_project).tolist():
         for package in _packages_of(normal(stacks.frames.filenames[frame])):
             frames_of.setdefault(package, []).append(frame)
-    weight = {package: int(per_frame[frames].max()) for package, frames in frames_of.items()}
-    order = sorted(frames_of, key=lambda package: (-weight[package], package))
-    for package in order[:_MOST_TRIED]:
+    most = {package: int(per_frame[frames].max()) for package, frames in frames_of.items()}
+    for package in sorted(frames_of, key=lambda package: (-most[package], package))[:_MOST_TRIED]:
         mark = np.zeros(len(stacks.frames), np.bool_)
         mark[frames_of[package]] = True
         yield package, mark
-
-
-def _bytes_per_frame(stacks: StackTable, stack_ids: Int32Column, n_bytes: Int64Column) -> Int64Column:
-    """Return the bytes of all stacks with a frame; recursion counts it again, good enough for an order."""
-    per_stack = np.zeros(len(stacks), np.int64)
-    per_stack[stack_ids[stack_ids >= 0]] = n_bytes[stack_ids >= 0]
-    return sums_by(stacks.frame_ids, np.repeat(per_stack, np.diff(stacks.offsets)), len(stacks.frames))
 
 
 def _packages_of(path: str) -> Sequence[str]:

@@ -197,7 +197,7 @@ def find_segment_lifetimes(device: DeviceSnapshot) -> SegmentLifetimes:
     final = (segments.addr, segments.total_bytes, segments.stream, segments.pool_id)
     kinds = (segments.is_small, segments.is_expandable)
     for row in zip(*(column.tolist() for column in (*final, *kinds)), strict=True):
-        reserved.add(_Piece(*row, begin_event=-1, end_event=-1))
+        reserved.add(_Piece(*row, -1, -1))
     rows = np.flatnonzero(np.isin(events.action, (*_ADDS, *_REMOVES)))[::-1]
     pools = events.pool_id if events.pool_id is not None else np.full(len(events), -1, np.int32)
     columns = (events.action, events.addr, events.size, events.stream, pools)

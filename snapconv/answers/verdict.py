@@ -140,7 +140,7 @@ def _out_of_memory(analysis: DeviceAnalysis) -> _Fact | None:
 
 def _grows(analysis: DeviceAnalysis) -> _Fact | None:
     """Report growth to the end of the trace, where it is enough for a note."""
-    growing = [one for one in find_growth(analysis) if one.fate.goes_on]
+    growing = find_growth(analysis)
     if not any(growth_notes(analysis, growing)):
         return None
     per_iteration = sum(one.bytes_per_iteration for one in growing)

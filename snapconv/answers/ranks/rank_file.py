@@ -174,7 +174,7 @@ def rank_device(analysis: DeviceAnalysis) -> RankDevice:
     live = analysis.allocations.live_at(analysis.peak_event)
     found = largest_causes(analysis, live, n_most=N_LINES + 1)
     totals = summary_totals(analysis, live)
-    growing = [one for one in find_growth(analysis) if one.fate.goes_on]
+    growing = find_growth(analysis)
     grown = max(growing, key=lambda one: one.bytes_per_iteration, default=None)
     failed = _failed(analysis) if verdict.about == "oom" else None
     return RankDevice(

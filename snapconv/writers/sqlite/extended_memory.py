@@ -180,15 +180,14 @@ STEPS = (
         _STACK,
         text(
             "fate",
-            "`never freed`: not to the end of the trace; `replaced by larger`: each time by more; "
-            "`freed late`: that of several iterations at once",
+            "`never freed`: not to the end of the trace; `replaced by larger`: each time by more",
         ),
         text("confidence", "`weak`: three iterations show it; `fair`: four to seven; `strong`: more"),
         _iteration("first_iteration", "the first in which it grew"),
         _iteration("last_iteration", "the last"),
         integer("n_iterations", "number of iterations in which it grew, equally far apart"),
         integer("n_allocations", "number of allocations that were left behind"),
-        size("block_bytes", "what it grew by in all of them; `freed late`: the most that was freed at once"),
+        size("block_bytes", "what it grew by in all of them"),
         size("bytes_per_iteration", "what an iteration adds"),
         records=lambda report: report.growth,
     ),

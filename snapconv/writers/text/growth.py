@@ -24,16 +24,13 @@ def growth_lines(report: GrowthReport) -> Iterator[str]:
         yield from _unfreed_lines(name, report)
         return
     n_iterations = counted(len(report.end_bytes), "iteration")
-    growing = [line for line in report.lines if line.fate.goes_on]
-    freed_late = [line for line in report.lines if not line.fate.goes_on]
-    if growing:
+    if report.lines:
         per_iteration = format_bytes(report.bytes_per_iteration)
         yield f"{name}  memory grows by {per_iteration} per iteration; the trace has {n_iterations}"
     else:
         yield f"{name}  nothing grows up to the end of the trace, which has {n_iterations}"
     yield f"  {_ends(report.end_bytes)}"
-    yield from _table("never freed in this trace", growing, "at the end")
-    yield from _table("kept for several iterations, then freed", freed_late, "at most")
+    yield from _growing_lines(report.lines)
 
 
 def _ends(end_bytes: Sequence[int]) -> str:
@@ -69,14 +66,12 @@ def _unfreed(one: UnfreedLine) -> str:
     return f"{place}: {counted(one.n_allocations, 'allocation')}{until}"
 
 
-def _table(title: str, lines: Sequence[Growth], when: str) -> Iterator[str]:
-    if not lines:
-        return
-    yield f"  {title}"
+def _growing_lines(lines: Sequence[Growth]) -> Iterator[str]:
+    yield from ["  never freed in this trace"] * bool(lines)
     for line in lines[: most_rows(_N_LINES)]:
         yield f"  {format_bytes(line.bytes_per_iteration):>14} per iteration  {_place(line.frames)}"
         seen, size = _seen(line), format_bytes(line.block_bytes)
-        yield f"{'':>18}{seen}; {size} {when}; confidence: {line.confidence.value}"
+        yield f"{'':>18}{seen}; {size} at the end; confidence: {line.confidence.value}"
     more = lines[most_rows(_N_LINES) :]
     if more:
         n_bytes = sum(line.bytes_per_iteration for line in more)

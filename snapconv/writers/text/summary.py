@@ -99,8 +99,7 @@ def _growth_lines(report: MemoryReport) -> Iterator[str]:
     yield "  grows: added by every iteration, and not freed since"
     by_line: Counter[str] = Counter()
     for row in report.growth:
-        if row.fate.goes_on:
-            by_line[where(row.line)] += row.bytes_per_iteration
+        by_line[where(row.line)] += row.bytes_per_iteration
     for place, n_bytes in by_line.most_common(MOST_ROWS):
         yield size_row(n_bytes, place, like=report.peak_usage_bytes)
 

@@ -123,7 +123,7 @@ def test_what_was_held_at_the_peak(ask):
 def test_growth_without_a_stack_has_none(ask):
     assert ask("SELECT * FROM snapconv_growth") == [
         (0, "never freed", "weak", 0, 0, 1, 8, 4096, 4096),
-        (None, "freed late", "weak", 0, 0, 1, 3, 1536, 1536),
+        (None, "replaced by larger", "weak", 0, 0, 1, 3, 1536, 1536),
     ]
 
 

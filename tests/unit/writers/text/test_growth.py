@@ -21,22 +21,22 @@ def report_of(*rows, unknown=""):
     return GrowthReport(0, (1024, 2048), by_line(rows), unknown)
 
 
-def test_stacks_of_one_line_are_summed_up_and_those_that_go_on_come_first():
+def test_stacks_of_one_line_are_summed_up():
     found = report_of(
         row((KEEP, MAIN), 512, first=2),
-        row((LOG,), 9000, fate=Fate.FREED_LATE),
+        row((LOG,), 9),
         row((KEEP, LOG), 1024, last=9),
         row((), 100),
     )
     assert [(line.frames[:1], line.bytes_per_iteration) for line in found.lines] == [
         ((KEEP,), 1536),
         ((), 100),
-        ((LOG,), 9000),
+        ((LOG,), 9),
     ]
     keep = found.lines[0]
     assert (keep.confidence, keep.first_iteration, keep.last_iteration) == (Confidence.STRONG, 0, 9)
     assert (keep.n_iterations, keep.n_allocations) == (10, 12)
-    assert found.bytes_per_iteration == 1636
+    assert found.bytes_per_iteration == 1645
 
 
 @pytest.mark.parametrize(
@@ -66,12 +66,6 @@ def test_a_few_lines_are_shown_and_the_others_summed_up():
     rows = [row((SourceLine("a.py", number, "f"),), 1024) for number in range(1, 12)]
     shown = list(growth_lines(report_of(*rows)))
     assert shown[-1].split() == ["3.00", "KiB", "per", "iteration", "3", "more", "lines"]
-
-
-def test_what_is_freed_late_alone_is_no_growth():
-    shown = list(growth_lines(report_of(row((KEEP,), 1024, fate=Fate.FREED_LATE))))
-    assert "nothing grows" in shown[0]
-    assert "kept for several iterations, then freed" in shown[2]
 
 
 def test_without_iterations_what_was_never_freed_is_shown_by_when_it_was_made():

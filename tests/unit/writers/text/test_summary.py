@@ -184,7 +184,7 @@ def growth_of(*rows, notes=GROWS):
 
 def test_growth_is_shown_by_line_with_what_an_iteration_adds():
     keep, log = SourceLine("a.py", 5, "keep"), SourceLine("b.py", 6, "log")
-    rows = (row_of(keep, 1024), row_of(log, 1536), row_of(keep, 1024), row_of(log, 4096, Fate.FREED_LATE))
+    rows = (row_of(keep, 1024), row_of(log, 1536), row_of(keep, 1024))
     assert growth_of(*rows, row_of(None, 512)) == [
         ["2.00", "KiB", "a.py:5 in keep"],
         ["1.50", "KiB", "b.py:6 in log"],
