@@ -110,11 +110,6 @@ class Opinion:
     reason: str
     torch: str | None
 
-    @property
-    def text(self) -> str:
-        """The reason as a sentence, with the releases of torch where they matter."""
-        return self.reason + (f" (torch {self.torch})" if self.torch else "")
-
 
 @dataclass(frozen=True, slots=True)
 class Frame:

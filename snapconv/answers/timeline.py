@@ -152,8 +152,8 @@ class _Piece(NamedTuple):
     pool_id: int
     is_small: bool
     is_expandable: bool
-    begin_event: int
-    end_event: int
+    begin_event: int = -1
+    end_event: int = -1
 
     def part(self, addr: int, end: int, begin_event: int = -1) -> "_Piece":
         return self._replace(addr=addr, n_bytes=end - addr, begin_event=begin_event)
@@ -197,7 +197,7 @@ def find_segment_lifetimes(device: DeviceSnapshot) -> SegmentLifetimes:
     final = (segments.addr, segments.total_bytes, segments.stream, segments.pool_id)
     kinds = (segments.is_small, segments.is_expandable)
     for row in zip(*(column.tolist() for column in (*final, *kinds)), strict=True):
-        reserved.add(_Piece(*row, -1, -1))
+        reserved.add(_Piece(*row))
     rows = np.flatnonzero(np.isin(events.action, (*_ADDS, *_REMOVES)))[::-1]
     pools = events.pool_id if events.pool_id is not None else np.full(len(events), -1, np.int32)
     columns = (events.action, events.addr, events.size, events.stream, pools)

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator
 
 from snapconv.answers.explanation import (
     AllocationExplanation,
-    Annotation,
     CategoryVerdict,
     Explanation,
+    Frame,
     Lifetime,
     Opinion,
     Origin,
@@ -19,49 +19,46 @@ from snapconv.writers.text.moment import pool_shown
 
 _LABEL_WIDTH = 12
 _MANY = 20
+# A label, and the lines beside it.
+_Row = tuple[str, Iterable[str]]
 
 
 def explanation_lines(found: Explanation, *, whole_stack: bool = False) -> Iterator[str]:
     """Write the answer for a person."""
     first, *others = found.allocations
-    yield from _allocation_lines(first, whole_stack=whole_stack)
+    at_peak = "live at the peak" if first.lifetime.is_live_at_peak else "not live at the peak"
+    named = f" {first.name}" if first.name else ""
+    category, size = first.verdict.decision.category, format_bytes(first.block_bytes)
+    yield f"{first.address} on {device_name(first.device)}: {category}{named}, {size}, {at_peak}"
+    for label, lines in _rows(first, whole_stack=whole_stack):
+        for number, line in enumerate(lines):
+            yield f"  {'' if number else label:<{_LABEL_WIDTH}}{line}"
     if found.n_allocations > 1:
         n_others = found.n_allocations - 1
         yield f"{counted(n_others, 'more allocation')} here; explain one by its event:"
-        for explained in others[:_MANY]:
-            yield f"  {_in_a_line(explained)}"
+        yield from (f"  {_in_a_line(explained)}" for explained in others[:_MANY])
         if n_others > len(others[:_MANY]):
             yield f"  and {n_others - len(others[:_MANY])} earlier ones"
 
 
-def _allocation_lines(explained: AllocationExplanation, *, whole_stack: bool) -> Iterator[str]:
-    at_peak = "live at the peak" if explained.lifetime.is_live_at_peak else "not live at the peak"
-    category, size = explained.verdict.decision.category, format_bytes(explained.block_bytes)
-    named = f" {explained.name}" if explained.name else ""
-    device = device_name(explained.device)
-    yield f"{explained.address} on {device}: {category}{named}, {size}, {at_peak}"
-    yield from _labelled("size", _size_lines(explained))
-    yield from _labelled("place", [_place(explained.place)])
-    yield from _lifetime_lines(explained.lifetime)
-    yield from _labelled("annotations", map(_annotation_text, explained.annotations))
-    yield from _code_lines(explained.origin, whole_stack=whole_stack)
-    yield from _category_lines(explained.verdict)
-
-
-def _labelled(label: str, lines: Iterable[str]) -> Iterator[str]:
-    """Lines with a label before the first."""
-    for line in lines:
-        yield f"  {label:<{_LABEL_WIDTH}}{line}"
-        label = ""
-
-
-def _size_lines(explained: AllocationExplanation) -> Iterator[str]:
+def _rows(explained: AllocationExplanation, *, whole_stack: bool) -> Iterator[_Row]:
     requested, block = explained.requested_bytes, explained.block_bytes
-    at_least = "" if explained.is_exact else "at least "
+    block_shown = f"{'' if explained.is_exact else 'at least '}{format_bytes(block)} ({block} bytes)"
+    yield "size", [f"requested {format_bytes(requested)} ({requested} bytes), block {block_shown}"]
+    yield "place", [_place(explained.place)]
+    yield from _life(explained.lifetime)
+    sources = ("", "by the allocator, ")
     yield (
-        f"requested {format_bytes(requested)} ({requested} bytes), "
-        f"block {at_least}{format_bytes(block)} ({block} bytes)"
+        "annotations",
+        [f"{a.text} ({sources[a.is_internal]}at event {a.event})" for a in explained.annotations],
     )
+    yield from _code(explained.origin)
+    if whole_stack:
+        origin = explained.origin
+        for label, stack in (("stack", origin.stack), ("free stack", origin.free_stack)):
+            frames = [f"{'*' if frame.is_project else ' '} {frame}" for frame in stack]
+            yield label, frames or ["  no frames"]
+    yield from _category(explained.verdict)
 
 
 def _place(place: Place) -> str:
@@ -74,75 +71,57 @@ def _place(place: Place) -> str:
     return f"{where}; {pool_shown(place.pool)}; stream {place.stream}"
 
 
-def _lifetime_lines(lifetime: Lifetime) -> Iterator[str]:
+def _life(lifetime: Lifetime) -> Iterator[_Row]:
     allocated, requested, completed = lifetime.allocated, lifetime.free_requested, lifetime.free_completed
-    yield from _labelled("allocated", [str(allocated) if allocated else "before the trace begins"])
+    yield "allocated", [str(allocated) if allocated else "before the trace begins"]
     if requested:
-        yield from _labelled("freed", [str(requested)])
+        yield "freed", [str(requested)]
     if completed:
         if requested is None or completed.event != requested.event:
-            yield from _labelled("block free", [str(completed)])
+            yield "block free", [str(completed)]
     elif lifetime.is_live_at_dump:
-        what = "block free" if requested else "freed"
         waits = "a stream still uses it" if requested else "still in use"
-        yield from _labelled(what, [f"not before the dump: {waits}"])
+        yield "block free" if requested else "freed", [f"not before the dump: {waits}"]
     elif requested is None or lifetime.end_event != requested.event:
-        yield from _labelled(
-            "block free", [f"by event {lifetime.end_event}; the trace lacks the event itself"]
-        )
+        yield "block free", [f"by event {lifetime.end_event}; the trace lacks the event itself"]
     at_least = "" if allocated else "at least "
     lasted = "" if lifetime.in_use_us is None else f"{format_duration_us(lifetime.in_use_us)}, "
-    yield from _labelled("in use for", [f"{at_least}{lasted}{counted(lifetime.in_use_events, 'event')}"])
+    yield "in use for", [f"{at_least}{lasted}{counted(lifetime.in_use_events, 'event')}"]
 
 
-def _annotation_text(annotation: Annotation) -> str:
-    source = "by the allocator, " if annotation.is_internal else ""
-    return f"{annotation.text} ({source}at event {annotation.event})"
+def _code(origin: Origin) -> Iterator[_Row]:
+    def of_project(stack: tuple[Frame, ...]) -> list[str]:
+        return [str(frame) for frame in stack if frame.is_project]
+
+    library = f"{LIBRARY_ONLY}: {counted(len(origin.stack), 'frame')}" if origin.stack else NO_STACK
+    mine, freed_in = of_project(origin.stack) or [library], of_project(origin.free_stack)
+    yield "operation", [f"{origin.operation or 'not known'} ({origin.operation_from})"]
+    yield "code", mine
+    yield "freed in", ["the same lines"] if freed_in == mine else freed_in
 
 
-def _code_lines(origin: Origin, *, whole_stack: bool) -> Iterator[str]:
-    named = f"{origin.operation or 'not known'} ({origin.operation_from})"
-    yield from _labelled("operation", [named])
-    mine = [str(frame) for frame in origin.stack if frame.is_project]
-    if not origin.stack:
-        mine = [NO_STACK]
-    elif not mine:
-        mine = [f"{LIBRARY_ONLY}: {counted(len(origin.stack), 'frame')}"]
-    yield from _labelled("code", mine)
-    freed_in = [str(frame) for frame in origin.free_stack if frame.is_project]
-    yield from _labelled("freed in", ["the same lines"] if freed_in == mine else freed_in)
-    if whole_stack:
-        for label, stack in (("stack", origin.stack), ("free stack", origin.free_stack)):
-            frames = [f"{'*' if frame.is_project else ' '} {frame}" for frame in stack]
-            yield from _labelled(label, frames or ["  no frames"])
-
-
-def _category_lines(verdict: CategoryVerdict) -> Iterator[str]:
-    decision = verdict.decision
-    yield from _labelled("category", [f"{decision.category}{_certainty(verdict)}"])
-    if decision.rule == NO_RULE:
-        yield from _labelled("decided by", ["no rule: there is no evidence for any category"])
-    else:
-        yield from _labelled("decided by", [f"{decision.rule}: {decision.text}"])
-    yield from _labelled("the job", [verdict.job] if verdict.job else [])
+def _category(verdict: CategoryVerdict) -> Iterator[_Row]:
+    decision, certainty = verdict.decision, ""
+    if verdict.probability is not None:
+        probability = "" if verdict.probability == 1 else f", {100 * verdict.probability:.0f} %"
+        certainty = f", {verdict.certainty}{probability}"
+    yield "category", [f"{decision.category}{certainty}"]
+    no_rule = "no rule: there is no evidence for any category"
+    yield "decided by", [no_rule if decision.rule == NO_RULE else f"{decision.rule}: {_reason(decision)}"]
+    yield "the job", [verdict.job] if verdict.job else []
     if verdict.is_wrong_when:
-        yield from _labelled("evidence", [f"{decision.evidence}: {verdict.follows_from}"])
-        yield from _labelled("wrong when", [verdict.is_wrong_when])
-    against = [other for other in verdict.others if other.category != decision.category]
-    nothing = ["no other rule gives another category"]
-    yield from _labelled("against", [f"{o.category}, by {_opinion_line(o)}" for o in against] or nothing)
+        yield "evidence", [f"{decision.evidence}: {verdict.follows_from}"]
+        yield "wrong when", [verdict.is_wrong_when]
+    against = [
+        f"{other.category}, by {other.rule} ({other.evidence}): {_reason(other)}"
+        for other in verdict.others
+        if other.category != decision.category
+    ]
+    yield "against", against or ["no other rule gives another category"]
 
 
-def _certainty(verdict: CategoryVerdict) -> str:
-    """Say how sure the category is, with its probability where it is no fact."""
-    if verdict.probability is None:
-        return ""
-    probability = "" if verdict.probability == 1 else f", {100 * verdict.probability:.0f} %"
-    return f", {verdict.certainty}{probability}"
-
-
-def _opinion_line(opinion: Opinion) -> str:
-    return f"{opinion.rule} ({opinion.evidence}): {opinion.text}"
+def _reason(opinion: Opinion) -> str:
+    return opinion.reason + (f" (torch {opinion.torch})" if opinion.torch else "")
 
 
 def _in_a_line(explained: AllocationExplanation) -> str:
