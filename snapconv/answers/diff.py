@@ -33,9 +33,8 @@ from snapconv.units import device_kind
 Contents = Mapping[SourceLine, frozenset[str]]
 # A line of the old version and the same of the new one; None where a version does not have it.
 Match = tuple[SourceLine | None, SourceLine | None]
-# A file and a function of it.
-_Function = tuple[str, str]
-_Functions = dict[_Function, list[SourceLine]]
+# The lines of every function, by its file and its name.
+_Functions = dict[tuple[str, str], list[SourceLine]]
 _Key = TypeVar("_Key")
 
 # Aligning the lines of one function takes the time of their product; no one writes one of so many.
@@ -310,12 +309,9 @@ def match_lines(old: Contents, new: Contents) -> list[Match]:
     """Match the lines of two versions; each is in exactly one match.
 
     Lines of one function keep their order. A file that only one version has is taken for a file of the same
-    name that only the other has, where there is just one such and they share a function; and a function that
-    only one version of a file has for one that only the other has, where just these two allocate the same.
+    name that only the other has, where there is just one such and they share a function.
     """
     functions_old, functions_new = _by_function(old, _renamed_files(old, new)), _by_function(new, {})
-    for before, after in _renamed_functions(functions_old, functions_new, old, new):
-        functions_old[after] = functions_old.pop(before)
     found: list[Match] = []
     for function in dict.fromkeys((*functions_old, *functions_new)):
         found += _aligned(functions_old.get(function, []), functions_new.get(function, []), old, new)
@@ -345,19 +341,6 @@ def _renamed_files(old: Contents, new: Contents) -> dict[str, str]:
         for gone, come in same_name.values()
         if len(gone) == len(come) == 1 and sides[0][gone[0]] & sides[1][come[0]]
     }
-
-
-def _renamed_functions(
-    functions_old: _Functions, functions_new: _Functions, old: Contents, new: Contents
-) -> list[tuple[_Function, _Function]]:
-    """Find the functions of the old version that have another name in the new one."""
-    equal: dict[object, tuple[list[_Function], list[_Function]]] = defaultdict(lambda: ([], []))
-    sides = ((functions_old, functions_new, old), (functions_new, functions_old, new))
-    for side, (own, others, contents) in enumerate(sides):
-        for function in own.keys() - others.keys():
-            allocated = tuple(contents[line] for line in own[function])
-            equal[function[0], allocated][side].append(function)
-    return [(gone[0], come[0]) for gone, come in equal.values() if len(gone) == len(come) == 1]
 
 
 def _aligned(

@@ -9,7 +9,6 @@ JSON too: docs/reference/json.md describes them.
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from enum import Enum
 
 import numpy as np
 
@@ -41,31 +40,23 @@ _QUESTION = re.compile(
 )
 
 
-class Kind(Enum):
-    """What a question names."""
-
-    EVENT = "event"
-    ADDRESS = "address"
-    EITHER = "an event if there is one of this number, else an address"
-
-
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The question; ``number`` is an event, or an address as tables have it: negative from 2^63 on.
+    """The question: an event, an address as tables have it (negative from 2^63 on), or a number for either.
 
     ``occurrence`` counts the allocations that began at the address, from 0; None means any.
     """
 
     text: str
-    kind: Kind
-    number: int
+    event: int | None = None
+    address: int | None = None
     occurrence: int | None = None
 
     def is_event(self, analysis: DeviceAnalysis) -> bool:
         """Whether an event of this device is meant."""
-        if self.kind is Kind.EITHER:
-            return 0 <= self.number < len(analysis.device.events)
-        return self.kind is Kind.EVENT
+        if self.event is None or self.address is None:
+            return self.event is not None
+        return 0 <= self.event < len(analysis.device.events)
 
 
 def parse_question(text: str) -> Question:
@@ -77,11 +68,11 @@ def parse_question(text: str) -> Question:
         )
     part = found.groupdict()
     if part["event"]:
-        return Question(text, Kind.EVENT, int(part["event"]))
+        return Question(text, event=int(part["event"]))
     if part["number"]:
-        return Question(text, Kind.EITHER, _signed(int(part["number"])))
+        return Question(text, int(part["number"]), _signed(int(part["number"])))
     occurrence = int(part["occurrence"]) if part["occurrence"] else None
-    return Question(text, Kind.ADDRESS, _signed(int(part["hex"] or part["viewer"], 16)), occurrence)
+    return Question(text, None, _signed(int(part["hex"] or part["viewer"], 16)), occurrence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,10 +262,10 @@ def _contains_addr(addr: Int64Column, n_bytes: Int64Column, wanted: int) -> Bool
 
 def _rows(analysis: DeviceAnalysis, question: Question) -> Int64Column:
     """Return the allocations that are meant, in the order of the answer."""
-    table, number = analysis.allocations, question.number
-    if question.is_event(analysis):
+    table, number = analysis.allocations, question.address
+    if number is None or question.is_event(analysis):
         columns = (table.alloc_event, table.free_requested_event, table.free_completed_event)
-        return np.flatnonzero(np.any([column == number for column in columns], axis=0))
+        return np.flatnonzero(np.any([column == question.event for column in columns], axis=0))
     if question.occurrence is not None:
         began_here = np.flatnonzero(table.addr == number)
         return began_here[question.occurrence : question.occurrence + 1]
@@ -286,9 +277,9 @@ def _rows(analysis: DeviceAnalysis, question: Question) -> Int64Column:
 
 def _why_nothing(analysis: DeviceAnalysis, question: Question) -> str:
     """Say what there is in place of the requested allocation."""
-    device, event = analysis.device, question.number
+    device, event = analysis.device, question.event
     where, n_events = device_name(device.device), len(device.events)
-    if not question.is_event(analysis):
+    if event is None or not question.is_event(analysis):
         return f"no allocation of {where} has {question.text}; " + "; ".join(_nearest(analysis, question))
     if event >= n_events:
         last = f", the last is #{n_events - 1}" if n_events else ""
@@ -300,7 +291,7 @@ def _why_nothing(analysis: DeviceAnalysis, question: Question) -> str:
 
 def _nearest(analysis: DeviceAnalysis, question: Question) -> Iterator[str]:
     """Say what is around an address that no allocation has."""
-    starts, wanted = analysis.allocations.addr, question.number
+    starts, wanted = analysis.allocations.addr, question.address or 0
     if question.occurrence is not None:
         yield f"{counted(int(np.count_nonzero(starts == wanted)), 'allocation')} began there"
         return

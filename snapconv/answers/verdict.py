@@ -43,9 +43,6 @@ _NEARLY_FULL = 0.9
 # A category with less than this part of the peak is not named.
 _LEAST_SHOWN = 50
 _NOUNS = {category.label: shown.noun for category, shown in APPEARANCES.items()}
-# Times the weights, in the same precision.
-_USUAL_STATES = ((2, "Adam"), (1, "SGD with momentum"))
-_NEARLY_EQUAL = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +193,7 @@ def _peak(analysis: DeviceAnalysis) -> _Fact:
         moment="at the peak" if has_trace else "at the dump",
         live=live,
         command="tree" if allocated else "info",
-        also=tuple(filter(None, (_usual_states(rows), reserve))),
+        also=(reserve,) if reserve else (),
     )
 
 
@@ -216,16 +213,6 @@ def _shares(rows: Sequence[CategoryTotal], whole: int) -> str:
         if row.block_bytes * _LEAST_SHOWN >= max(whole, 1)
     ]
     return f": {', '.join(named)}" if named else ""
-
-
-def _usual_states(rows: Sequence[CategoryTotal]) -> str:
-    """Say whether the optimizer has the states per weight that are usual; empty where it has not."""
-    sizes = {row.category: row.block_bytes for row in rows}
-    weights, states = sizes[Category.WEIGHT.label], sizes[Category.OPTIMIZER_STATE.label]
-    for times, optimizer in _USUAL_STATES:
-        if weights and abs(states / weights - times) < _NEARLY_EQUAL * times:
-            return f"optimizer state is {times} × the weights, as usual with {optimizer}"
-    return ""
 
 
 def largest_causes(

@@ -235,7 +235,7 @@ def fragmentation(
     What empty_cache() returns, too. Free memory helps only a request of its own pool and stream, and only in
     one piece.
     """
-    from snapconv.writers.text.fragmentation import fragmentation_lines
+    from snapconv.writers.text.moment import fragmentation_lines
 
     moment = None if at is None else moment_question(at)
     session = read_session(snapshot, read, device=device)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from snapconv.analysis import Analysis
-from snapconv.answers.trace_tracks import TrackGroup, memory_group
+from snapconv.answers.timeline import Tracks, find_tracks
 from snapconv.files import new_files
 from snapconv.json_text import write_json
 
@@ -15,19 +15,19 @@ def write_trace(output: Path, analysis: Analysis, *, force: bool) -> None:
     """Write the memory of every device, an event a line."""
     with new_files([output], force=force) as (temporary,), temporary.open("wb") as file:
         file.write(b'{"displayTimeUnit":"ms","traceEvents":[')
-        for number, event in enumerate(_events(map(memory_group, analysis.devices))):
+        for number, event in enumerate(_events(map(find_tracks, analysis.devices))):
             file.write((b",\n" if number else b"\n") + write_json(event))
         file.write(b"\n]}\n")
 
 
-def _events(groups: Iterable[TrackGroup]) -> Iterator[_Event]:
+def _events(groups: Iterable[Tracks]) -> Iterator[_Event]:
     """Yield every event: a group is a process, a track of slices a thread; times in microseconds."""
     for pid, group in enumerate(groups, 1):
         yield {"ph": "M", "pid": pid, "name": "process_name", "args": {"name": group.name}}
-        for tid, track in enumerate(group.tracks, 1):
+        for tid, (name, slices) in enumerate(group.slices, 1):
             place: _Event = {"pid": pid, "tid": tid}
-            yield {"ph": "M", **place, "name": "thread_name", "args": {"name": track.name}}
-            for one in track.slices:
+            yield {"ph": "M", **place, "name": "thread_name", "args": {"name": name}}
+            for one in slices:
                 times = {"ts": one.begin_us, "dur": one.length_us}
                 yield {"ph": "X", **place, "name": one.name, **times, "args": dict(one.details)}
         for counter in group.counters:

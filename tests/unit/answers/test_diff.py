@@ -239,17 +239,6 @@ def test_functions_are_not_mixed_up():
     }
 
 
-def test_a_function_with_another_name_is_the_same_where_it_allocates_the_same():
-    old = code("m.py", "attend", _7="linear", _8="softmax") | code("m.py", "main", _40="zeros")
-    new = code("m.py", "attention", _17="linear", _18="softmax") | code("m.py", "main", _50="zeros")
-    assert matched(old, new) == {(7, 17), (8, 18), (40, 50)}
-
-
-def test_of_two_new_functions_that_allocate_the_same_none_is_the_old_one():
-    new = code("m.py", "g", _7="relu") | code("m.py", "h", _9="relu")
-    assert matched(code("m.py", "f", _7="relu"), new) == {(7, None), (None, 7), (None, 9)}
-
-
 def test_a_function_is_not_looked_for_in_other_files():
     assert matched(code("m.py", "f", _7="relu"), code("n.py", "g", _7="relu")) == {
         (7, None),

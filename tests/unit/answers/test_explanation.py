@@ -14,7 +14,7 @@ import snapconv
 from scripts.docs.catalogs import explanation_keys
 from scripts.fixtures.recorded_allocator import RecordedAllocator
 from snapconv.answers import explanation as shapes
-from snapconv.answers.explanation import Kind, Question, parse_question
+from snapconv.answers.explanation import Question, parse_question
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.classify import opinions
 from snapconv.classification.features import find_features
@@ -358,15 +358,15 @@ def alloc_events(explanation):
 @pytest.mark.parametrize(
     ("text", "question"),
     [
-        ("#12", Question("#12", Kind.EVENT, 12)),
-        ("0x7f00", Question("0x7f00", Kind.ADDRESS, 0x7F00)),
-        ("0X7F00", Question("0X7F00", Kind.ADDRESS, 0x7F00)),
-        ("0xffffffffffffff00", Question("0xffffffffffffff00", Kind.ADDRESS, -256)),
-        ("12", Question("12", Kind.EITHER, 12)),
-        ("-256", Question("-256", Kind.EITHER, -256)),
-        ("b7f00_2", Question("b7f00_2", Kind.ADDRESS, 0x7F00, 2)),
-        ("b'7f00_0", Question("b'7f00_0", Kind.ADDRESS, 0x7F00, 0)),
-        (" #12\n", Question(" #12\n", Kind.EVENT, 12)),
+        ("#12", Question("#12", 12)),
+        ("0x7f00", Question("0x7f00", None, 0x7F00)),
+        ("0X7F00", Question("0X7F00", None, 0x7F00)),
+        ("0xffffffffffffff00", Question("0xffffffffffffff00", None, -256)),
+        ("12", Question("12", 12, 12)),
+        ("-256", Question("-256", -256, -256)),
+        ("b7f00_2", Question("b7f00_2", None, 0x7F00, 2)),
+        ("b'7f00_0", Question("b'7f00_0", None, 0x7F00, 0)),
+        (" #12\n", Question(" #12\n", 12)),
     ],
 )
 def test_an_address_or_an_event_may_be_requested(text, question):

@@ -7,7 +7,7 @@ import pytest
 
 import snapconv
 from snapconv.answers.totals import CategoryTotal
-from snapconv.answers.verdict import _shares, _usual_states, find_verdict
+from snapconv.answers.verdict import _shares, find_verdict
 from tests.builders import MIB, TraceBuilder, frame
 from tests.metadata_builder import metadata
 
@@ -77,14 +77,13 @@ def test_a_peak_is_that_of_the_trace_where_this_is_a_part_of_the_run(tmp_path):
     assert verdict_of(trace, tmp_path).sentence.startswith("peak 2.00 MiB in this trace: ")
 
 
-def test_unknown_comes_last_however_much_it_is_and_states_are_compared_with_the_weights():
+def test_unknown_comes_last_however_much_it_is():
     sizes = {"unknown": 50, "weight": 20, "optimizer_state": 41, "input": 1}
     rows = [
         CategoryTotal(name, 1, 0, n * MIB, likely_bytes=MIB * 20 * (name == "weight"))
         for name, n in sizes.items()
     ]
     assert _shares(rows, 112 * MIB) == ": 37 % optimizer state, 18 % weights (likely), 45 % unknown"
-    assert _usual_states(rows) == "optimizer state is 2 × the weights, as usual with Adam"
 
 
 def test_little_memory_is_not_fragmented_however_little_is_used(tmp_path):

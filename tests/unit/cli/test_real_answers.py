@@ -16,9 +16,8 @@ from snapconv.cli.terminal import fitted
 from snapconv.snapshot.segment_table import BlockState
 from snapconv.units import format_bytes
 from snapconv.writers.text.comparisons import diff_lines
-from snapconv.writers.text.fragmentation import fragmentation_lines
 from snapconv.writers.text.growth import growth_lines
-from snapconv.writers.text.moment import moment_lines, tree_lines, verdict_lines
+from snapconv.writers.text.moment import fragmentation_lines, moment_lines, tree_lines, verdict_lines
 from snapconv.writers.text.oom import oom_lines
 from snapconv.writers.text.what_if import what_if_lines
 
