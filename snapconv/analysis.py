@@ -6,7 +6,7 @@ What the user gives beside the file is read first (``read_options``), since a mi
 before a long reading; then the file; then one device after the other, since each may be large.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -194,9 +194,7 @@ class Analysis:
         """
         chosen = tuple(found for found in self.devices if number in (None, found.device.device))
         if not chosen:
-            there = ", ".join(device_argument(found.device.device) for found in self.devices)
-            missing = "any" if number is None else device_argument(number)
-            raise InputError(f"{self.snapshot.path} has nothing of device {missing}; it has: {there}")
+            raise _no_device(self.snapshot, number, (found.device for found in self.devices))
         return replace(self, devices=chosen)
 
     def where_memory_ran_out(self) -> "Analysis":
@@ -240,9 +238,10 @@ def analyze(
     progress: Progress | None = None,
 ) -> Analysis:
     """Analyse a file that was read, or some of its devices; their stacks are looked at once."""
-    rules, params = _rules(options), _params(options)
-    facts = _stack_facts(snapshot, options)
-    user_rules = match_rules(rules, snapshot.stacks)
+    rules, params, stacks = _rules(options), _params(options), snapshot.stacks
+    requested = _requested_by_stack(snapshot)
+    project = project_of(stacks, snapshot.recorded_project, options, bytes_of_stack=requested)
+    facts, user_rules = find_stack_facts(stacks, project), match_rules(rules, stacks)
     chosen, found = snapshot.devices if devices is None else devices, []
     for number, device in enumerate(chosen):
         if progress:
@@ -251,26 +250,21 @@ def analyze(
             snapshot, device, facts, user_rules=user_rules, params=params, certain=options.certain
         )
         found.append(one)
-    return Analysis(path, snapshot, facts.project, tuple(found), options)
-
-
-def _stack_facts(snapshot: Snapshot, options: AnalysisOptions) -> StackFacts:
-    stacks = snapshot.stacks
-    project = project_of(
-        stacks, snapshot.recorded_project, options, bytes_of_stack=_requested_by_stack(snapshot)
-    )
-    return find_stack_facts(stacks, project)
+    return Analysis(path, snapshot, project, tuple(found), options)
 
 
 def chosen_devices(snapshot: Snapshot, device: int | None) -> tuple[DeviceSnapshot, ...]:
     """Return the device that was named, or all; raises InputError where the file does not have it."""
-    if device is None:
-        return snapshot.devices
-    found = tuple(d for d in snapshot.devices if d.device == device)
-    if not found:
-        there = ", ".join(device_argument(d.device) for d in snapshot.devices)
-        raise InputError(f"{snapshot.path} has nothing of device {device_argument(device)}; it has: {there}")
+    found = tuple(one for one in snapshot.devices if device in (None, one.device))
+    if device is not None and not found:
+        raise _no_device(snapshot, device, snapshot.devices)
     return found
+
+
+def _no_device(snapshot: Snapshot, device: int | None, devices: Iterable[DeviceSnapshot]) -> InputError:
+    there = ", ".join(device_argument(one.device) for one in devices)
+    missing = "any" if device is None else device_argument(device)
+    return InputError(f"{snapshot.path} has nothing of device {missing}; it has: {there}")
 
 
 def project_of(
@@ -332,19 +326,18 @@ def analyze_device(
     replayed = _replayed(snapshot, device)
     allocations = replayed.allocations
     phases = find_phases(snapshot, device, allocations, facts.roles)
-    recorded = _recorded(snapshot, device, allocations)
+    recorded = None
+    if snapshot.metadata is not None and not device.is_host:
+        recorded = match_recorded(snapshot.metadata, device.device, device.events, allocations)
     features = find_features(replayed, phases, facts.roles, user_rules=user_rules, recorded=recorded)
     classified = classify(features, order_of(is_host=device.is_host))
     classification = only_certain(classified) if certain else classified
     category = classification.category
-    named = name_allocations(facts.stacks, facts.operations, allocations)
     iterations = tuple(_iterations(replayed.allocated, phases))
     peak = replayed.allocated.peak_event
     peak_iteration = iterations[int(phases.iteration[peak])] if peak >= 0 else iterations[0]
     activation_event, activation_rows = _activations(allocations, category, peak_iteration)
-    weights, naming = _weights(
-        snapshot, device, allocations, category, recorded, peak, peak_iteration, params
-    )
+    weights, naming = _weights(device, features, category, peak, peak_iteration, params)
     found = DeviceAnalysis(
         snapshot=snapshot,
         facts=facts,
@@ -354,7 +347,7 @@ def analyze_device(
         history=decide_history(snapshot, device, replayed),
         features=features,
         classification=classification,
-        named=named,
+        named=name_allocations(facts.stacks, facts.operations, allocations),
         modules=find_modules(facts.module_calls, allocations, category, recorded),
         iteration=features.iteration,
         iterations=iterations,
@@ -374,25 +367,16 @@ def _replayed(snapshot: Snapshot, device: DeviceSnapshot) -> Replay:
     return replayed
 
 
-def _recorded(
-    snapshot: Snapshot, device: DeviceSnapshot, allocations: AllocationTable
-) -> RecordedMatches | None:
-    if snapshot.metadata is None or device.is_host:
-        return None
-    return match_recorded(snapshot.metadata, device.device, device.events, allocations)
-
-
 def _weights(
-    snapshot: Snapshot,
     device: DeviceSnapshot,
-    allocations: AllocationTable,
+    features: Features,
     category: Int8Column,
-    recorded: RecordedMatches | None,
     peak: int,
     peak_iteration: Iteration,
     params: "ParamList | None",
 ) -> tuple[WeightTable, "Naming | None"]:
     """Find the weights at the peak, with the names that were recorded, or else those of a list."""
+    allocations, recorded = features.allocations, features.recorded
     is_wanted = params is None or _has_names(recorded, device)
     if is_wanted and recorded is not None and len(recorded.parameters):
         from snapconv.naming.weight_table import recorded_weights
@@ -441,13 +425,11 @@ def _activations(
     Skyline has no cache of keys and values: what modules made and keep is an activation there.
     """
     rows = np.flatnonzero((category == Category.ACTIVATION) | (category == Category.KV_CACHE))
-    alloc = allocations.alloc_event[rows]
     n_bytes = allocations.block_bytes[rows]
-    end = allocations.freed_event[rows]
     first = peak_iteration.first_event if peak_iteration.first_event > 0 else -1
     n_within = peak_iteration.last_event + 1 - first
     change = np.zeros(n_within, np.int64)
-    for sign, events in ((1, alloc), (-1, end)):
+    for sign, events in ((1, allocations.alloc_event[rows]), (-1, allocations.freed_event[rows])):
         # What is live all along adds the same to every moment. -1 is no end.
         is_within = (events > first) & (events < first + n_within)
         change += sign * sums_by(events[is_within] - first, n_bytes[is_within], n_within)
