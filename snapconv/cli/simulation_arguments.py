@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,16 +21,6 @@ _NoCompute = Annotated[
         "--no-compute",
         help="With --simulate: follow shapes only. Fast with a model of any size; no values, no times. Files "
         "of what was not computed are not written. Ends the script when all is recorded.",
-    ),
-]
-_Routing = Annotated[
-    Literal["balanced", "worst"],
-    typer.Option(
-        "--routing",
-        metavar="HOW",
-        show_default=False,
-        help="With --no-compute: spread tokens evenly over experts (balanced), or send all to the same ones "
-        "(worst). Default: balanced.",
     ),
 ]
 _Capacity = Annotated[
@@ -55,7 +45,6 @@ class Simulated:
 
     simulate: _Simulate = False
     no_compute: _NoCompute = False
-    routing: _Routing = "balanced"
     capacity: _Capacity = None
     cublas_workspace: _CublasWorkspace = False
 
@@ -67,7 +56,6 @@ def simulation_options(given_options: Simulated, device: int | None = None) -> "
     capacity = given_options.capacity
     given = {
         "--no-compute": given_options.no_compute,
-        "--routing": given_options.routing != "balanced",
         "--capacity": capacity,
         "--cublas-workspace": given_options.cublas_workspace,
     }
@@ -76,8 +64,6 @@ def simulation_options(given_options: Simulated, device: int | None = None) -> "
             if value:
                 raise typer.BadParameter("it needs --simulate", param_hint=name)
         return None
-    if given_options.routing != "balanced" and not given_options.no_compute:
-        raise typer.BadParameter("it needs --no-compute", param_hint="--routing")
     from snapconv.simulation import SimulationOptions
 
     try:
@@ -86,7 +72,6 @@ def simulation_options(given_options: Simulated, device: int | None = None) -> "
         raise typer.BadParameter(str(error), param_hint="--capacity") from error
     return SimulationOptions(
         compute=not given_options.no_compute,
-        routing=given_options.routing,
         capacity_bytes=capacity_bytes,
         cublas_workspace=given_options.cublas_workspace,
         n_devices=(_local_rank() if device is None else device) + 1,

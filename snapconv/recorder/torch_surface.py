@@ -221,9 +221,9 @@ SURFACE: dict[Feature, list[Row]] = {
         *_classes("torch.utils._device", "DeviceContext"),
         *_callables("torch.utils._device", "_device_constructors", is_optional=True),
         *_callables("torch.Tensor", "to cuda cpu type type_as tolist numpy get_device data_ptr"),
-        *_callables("torch.Tensor", "record_stream is_pinned pin_memory new new_tensor __torch_dispatch__"),
+        *_callables("torch.Tensor", "record_stream is_pinned pin_memory new_tensor __torch_dispatch__"),
         *_values("torch.Tensor", "device is_cuda is_cpu"),
-        *_callables("torch.UntypedStorage", "data_ptr clone to resize_"),
+        *_callables("torch.UntypedStorage", "data_ptr clone resize_"),
         *_values("torch.UntypedStorage", "device is_cuda _cdata"),
         *_values("torch.nn.parameter.UninitializedTensorMixin", "_allowed_methods"),
         _function("torch._tensor_str._str", "self"),
@@ -291,6 +291,7 @@ SURFACE: dict[Feature, list[Row]] = {
         *_classes("torch._dynamo.eval_frame", "_TorchDynamoContext"),
         *_callables("torch._dynamo.eval_frame._TorchDynamoContext", "__call__"),
         *_callables("torch.compiler", "set_stance", since=(2, 6)),
+        *_callables("torch.jit", "trace trace_module"),
     ],
 }
 

@@ -1,21 +1,30 @@
-"""The way that a program goes where a truth value was not computed: the one that needs more memory.
+"""What a program reads of values that were not computed, and the way that it goes by them.
 
-What is all but certain decides first: a loss is finite, and two numbers that were computed differ. Then the
-source: no error is raised, and of two branches the one with more calls is taken; a loop that waits for a
-value is entered once. Knows no tensors.
+It is the way that needs more memory. What is all but certain decides first: a loss is finite, and two numbers
+that were computed differ. Then the source: no error is raised, and of two branches the one with more calls is
+taken; a loop that waits for a value is entered once. A branch may go another way than on a GPU all the same,
+and what is only printed does no harm, which cannot be seen from here: so all reads are listed.
 """
 
 import ast
 import linecache
+import os
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from sysconfig import get_paths
 from types import FrameType
 from typing import Any
 
+from snapconv.notes import Note
 from snapconv.recorder.program.own_frames import is_ours
+from snapconv.simulation.patches import Calls
+from snapconv.units import counted
 
 # Between a program's line and an operation; not all of torch, which decides by values itself.
 _PLUMBING = ("_tensor.py", "_ops.py", "_compile.py", "overrides.py", "eval_frame.py", "_python_dispatch.py")
@@ -32,6 +41,15 @@ class Decision:
     skipped: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class _Test:
+    """A test in the source: what runs where it holds, and where not, with what is behind it if one jumps."""
+
+    node: Any
+    taken: list[Any]
+    other: list[Any]
+
+
 class Branches:
     """Decides the truth values of one run."""
 
@@ -43,28 +61,30 @@ class Branches:
         found = _deciding(_reading_frame())
         if found is None:
             return Decision(likelihood > 0.5)
-        frame, statement, is_plain, block = found
+        filename, test, is_plain = found
         if likelihood in (0, 1):
             return Decision(likelihood == 1)
-        key = (frame.f_code.co_filename, statement.lineno)
+        key = (filename, test.node.lineno)
         self._entered[key] += 1
-        is_test_true = self._test(statement, block, likelihood if is_plain else 1 - likelihood, key)
-        skipped = _skipped(statement, block, is_test_true=is_test_true)
-        return Decision(is_test_true == is_plain, f"{key[0]}:{skipped}" if skipped else "")
+        is_true = self._is_true(test, likelihood if is_plain else 1 - likelihood, self._entered[key])
+        left_out = test.other if is_true else test.taken
+        skipped = ""
+        if _calls(left_out) and not _ends_by(left_out, ast.Raise):
+            first, last = left_out[0].lineno, left_out[-1].end_lineno
+            skipped = f"{filename}:{first}" if first == last else f"{filename}:{first}-{last}"
+        return Decision(is_true == is_plain, skipped)
 
-    def _test(self, statement: ast.AST, block: list[ast.stmt], likelihood: float, key: Any) -> bool:
-        """Decide the whole test of a statement."""
-        if isinstance(statement, ast.Assert):
-            return True
-        if isinstance(statement, ast.While):
-            n_read, is_combined = self._entered[key], any(map(_is_combined, ast.walk(statement.test)))
+    def _is_true(self, test: _Test, likelihood: float, n_read: int) -> bool:
+        """Decide the whole test of a statement that is met for the n-th time."""
+        if isinstance(test.node, ast.While):
+            is_combined = any(isinstance(node, ast.BoolOp) for node in ast.walk(test.node.test))
             return n_read == 1 if is_combined else n_read % 2 == 1
-        assert isinstance(statement, ast.If | ast.IfExp)
-        taken, other = _branches(statement, block)
-        if _raises(taken) != _raises(other):
-            return _raises(other)
-        if self._entered[key] > _PATIENCE and _ends(taken) != _ends(other):
-            return _ends(taken)
+        taken, other = test.taken, test.other
+        if _ends_by(taken, ast.Raise) != _ends_by(other, ast.Raise):
+            return _ends_by(other, ast.Raise)
+        leaves = ast.Break | ast.Return
+        if n_read > _PATIENCE and _ends_by(taken, leaves) != _ends_by(other, leaves):
+            return _ends_by(taken, leaves)
         n_taken, n_other = _calls(taken), _calls(other)
         return likelihood > 0.5 if n_taken == n_other else n_taken > n_other
 
@@ -80,17 +100,25 @@ def _reading_frame() -> FrameType | None:
     return None
 
 
-def _deciding(frame: FrameType | None) -> tuple[FrameType, Any, bool, list[ast.stmt]] | None:
-    """Find the statement that a value decides, and its frame: the caller's, of a function that returns it."""
+def _deciding(frame: FrameType | None) -> tuple[str, _Test, bool] | None:
+    """Find the test that a value decides, and its file: the caller's, of a function that returns the value.
+
+    The third is whether the value makes the test true by being true.
+    """
     is_returned_plain = True
     while frame is not None:
-        if found := _statement(frame):
-            statement, is_plain, block = found
-            return frame, statement, is_plain == is_returned_plain, block
         line, column = _position(frame)
-        tree = _tree(frame.f_code.co_filename)
-        returns = (node for node in ast.walk(tree) if isinstance(node, ast.Return)) if tree else ()
-        value = next((node.value for node in returns if node.value and _spans(node, line, column)), None)
+        tests, returned = _decisions(frame.f_code.co_filename)
+        found = None
+        for test in tests:
+            # A jump has the position of its statement (Python 3.11). The innermost comes last.
+            at = (test.node.lineno, test.node.col_offset)
+            if (line, column) == at or _spans(test.node.test, line, column):
+                found = test
+        if found is not None:
+            is_plain = _is_plain(found.node.test, line, column)
+            return frame.f_code.co_filename, found, is_plain == is_returned_plain
+        value = next((node.value for node in returned if _spans(node, line, column)), None)
         if value is None:
             return None
         is_returned_plain = is_returned_plain == _is_plain(value, line, column)
@@ -99,54 +127,50 @@ def _deciding(frame: FrameType | None) -> tuple[FrameType, Any, bool, list[ast.s
 
 
 @lru_cache(maxsize=256)
-def _tree(filename: str) -> ast.Module | None:
+def _decisions(filename: str) -> tuple[list[_Test], list[Any]]:
+    """List a file's tests, outer first, and what returns a value."""
     try:
-        return ast.parse("".join(linecache.getlines(filename)))
+        nodes = [*ast.walk(ast.parse("".join(linecache.getlines(filename))))]
     except (SyntaxError, ValueError):
-        return None
+        return [], []
+    tests: list[_Test] = []
+    for node in nodes:
+        if isinstance(node, ast.IfExp):
+            tests.append(_Test(node, [node.body], [node.orelse]))
+        for name in ("body", "orelse", "finalbody"):
+            block = getattr(node, name, None)
+            if isinstance(block, list):
+                tests += (test for i, item in enumerate(block) for test in _tested(item, block[i + 1 :]))
+    return tests, [node for node in nodes if isinstance(node, ast.Return) and node.value]
 
 
-def _statement(frame: FrameType) -> tuple[Any, bool, list[ast.stmt]] | None:
-    """Find the statement whose test a frame evaluates, whether it tests the value as it is, and its block."""
-    line, column = _position(frame)
-    tree = _tree(frame.f_code.co_filename)
-    found = None
-    for statement, block in _tests(tree) if tree is not None else ():
-        test = statement.test
-        # A jump has the position of its statement (Python 3.11). The innermost comes last.
-        if _spans(test, line, column) or (line, column) == (statement.lineno, statement.col_offset):
-            found = statement, _is_plain(test, line, column), block
-    return found
+def _tested(node: ast.AST, behind: list[ast.stmt]) -> Iterator[_Test]:
+    if isinstance(node, ast.Assert):
+        yield _Test(node, [], [ast.Raise()])
+    elif isinstance(node, ast.While):
+        yield _Test(node, node.body, [])
+    elif isinstance(node, ast.If):
+        taken, other = node.body, node.orelse
+        if isinstance(taken[-1], _JUMPS):
+            other = [*other, *behind]
+        elif other and isinstance(other[-1], _JUMPS):
+            taken = [*taken, *behind]
+        yield _Test(node, taken, other)
 
 
 def _position(frame: FrameType) -> tuple[int, int | None]:
     """Return the line, and from Python 3.11 on the column, of what a frame evaluates."""
     positions = getattr(frame.f_code, "co_positions", None)
     if positions is not None:
-        for i, (line, _, column, _) in enumerate(positions()):
-            if i == frame.f_lasti // 2 and line is not None:
-                return line, column
+        line, _, column, _ = next(islice(positions(), frame.f_lasti // 2, None), (None,) * 4)
+        if line is not None:
+            return line, column
     return frame.f_lineno, None
 
 
-def _tests(tree: ast.AST) -> Iterator[tuple[Any, list[ast.stmt]]]:
-    """List what has a test, outer first, each with the block that it is in."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.IfExp):
-            yield node, []
-        for name in ("body", "orelse", "finalbody"):
-            block = getattr(node, name, None)
-            if isinstance(block, list):
-                yield from (
-                    (item, block) for item in block if isinstance(item, ast.If | ast.While | ast.Assert)
-                )
-
-
 def _spans(node: Any, line: int, column: int | None) -> bool:
-    if not node.lineno <= line <= node.end_lineno:
-        return False
     if column is None:
-        return True
+        return bool(node.lineno <= line <= node.end_lineno)
     return bool((node.lineno, node.col_offset) <= (line, column) <= (node.end_lineno, node.end_col_offset))
 
 
@@ -162,29 +186,8 @@ def _is_plain(test: ast.expr, line: int, column: int | None) -> bool:
             return is_plain
 
 
-def _branches(statement: Any, block: list[ast.stmt]) -> tuple[list[Any], list[Any]]:
-    """Return what runs where a test holds, and where it does not: with what is behind it, if one jumps."""
-    if isinstance(statement, ast.IfExp):
-        return [statement.body], [statement.orelse]
-    taken, other = statement.body, statement.orelse
-    behind = block[block.index(statement) + 1 :]
-    if isinstance(taken[-1], _JUMPS):
-        other = [*other, *behind]
-    elif other and isinstance(other[-1], _JUMPS):
-        taken = [*taken, *behind]
-    return taken, other
-
-
-def _raises(branch: list[Any]) -> bool:
-    return bool(branch) and isinstance(branch[-1], ast.Raise)
-
-
-def _ends(branch: list[Any]) -> bool:
-    return bool(branch) and isinstance(branch[-1], ast.Break | ast.Return)
-
-
-def _is_combined(node: ast.AST) -> bool:
-    return isinstance(node, ast.BoolOp)
+def _ends_by(branch: list[Any], kinds: Any) -> bool:
+    return bool(branch) and isinstance(branch[-1], kinds)
 
 
 def _calls(branch: list[Any]) -> int:
@@ -193,16 +196,115 @@ def _calls(branch: list[Any]) -> int:
     return sum(isinstance(node, kinds) for part in branch for node in ast.walk(part))
 
 
-def _skipped(statement: Any, block: list[ast.stmt], *, is_test_true: bool) -> str:
-    """Name the lines that a decision leaves out, if they call anything and raise no error."""
-    if isinstance(statement, ast.Assert):
-        return ""
-    if isinstance(statement, ast.While):
-        left_out = [] if is_test_true else statement.body
-    else:
-        taken, other = _branches(statement, block)
-        left_out = other if is_test_true else taken
-    if _raises(left_out) or not _calls(left_out):
-        return ""
-    first, last = left_out[0].lineno, left_out[-1].end_lineno
-    return str(first) if first == last else f"{first}-{last}"
+_STANDARD_LIBRARY = get_paths()["stdlib"]
+_LIBRARY_FOLDERS = ("site-packages", "dist-packages")
+# A loop may read at as many places as it generates.
+_MAX_PLACES = 1000
+_MAX_SHOWN = 4
+
+# What decides a branch or a shape for certain is listed first.
+_ORDER = {"shape": 0, "bool()": 1}
+
+
+class ValuesRead:
+    """The reads so far of values that were not computed, by place."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._skipped: dict[str, None] = {}
+        self._is_quiet = False
+
+    @contextmanager
+    def once(self, what: str) -> Iterator[None]:
+        """Count what is read inside as one read: a tensor is printed by reading it in many ways."""
+        if self._is_quiet:
+            yield
+            return
+        self.add(what)
+        self._is_quiet = True
+        try:
+            yield
+        finally:
+            self._is_quiet = False
+
+    def is_truth(self, dtype: Any, *, is_comparison: bool) -> bool:
+        """Say whether a read is of a truth value: of one, or of a number that decides a branch."""
+        name = self._name_of_call("")
+        if is_comparison or name in ("__bool__", "is_nonzero"):
+            return True
+        # Of the checks inside of operations zeros pass most.
+        return str(dtype) == "torch.bool" and name in ("item", "__int__", "__float__", "__index__")
+
+    def add_value(self, operation: str, decision: Decision | None = None) -> None:
+        """Count a number that the program was given."""
+        name = self._name_of_call(operation).strip("_")  # __bool__, as Python calls it
+        self.add(f"{name}()" + (f" taken as {decision.value}" if decision else ""))
+        if decision is not None and decision.skipped:
+            self._skipped.setdefault(_shortened(decision.skipped))
+
+    def _name_of_call(self, otherwise: str) -> str:
+        call = self._calls.current
+        return getattr(call[0], "__name__", otherwise) if call else otherwise
+
+    def add(self, what: str) -> None:
+        """Count one read at the program's present line."""
+        if self._is_quiet:
+            return
+        key = (users_place(), what)
+        if key in self._counts or len(self._counts) < _MAX_PLACES:
+            self._counts[key] += 1
+
+    def notes(self) -> tuple[Note, ...]:
+        """Say where values were read that there were not, what decides a branch for certain first."""
+        if not self._counts:
+            return ()
+        rows = sorted(self._counts.items(), key=lambda row: _ORDER.get(row[0][1].partition(" ")[0], 2))
+        places = shown(
+            [f"{where} ({what}{f', {count} times' if count > 1 else ''})" for (where, what), count in rows]
+        )
+        message = f"values that were not computed were read at {places}; numbers read as 0"
+        has_shapes = any(what.startswith("shape ") for _, what in self._counts)
+        if has_shapes:
+            message += "; shapes that depend on them are the largest possible"
+        if self._skipped:
+            message += f"; the peak may be too low: skipped were {shown(self._skipped)}"
+        return (Note("values-not-computed", message),)
+
+
+def shown(listed: Iterable[str], noun: str = "place") -> str:
+    """Name the first ones of a list, and how many more there are."""
+    every = [*listed]
+    n_more = len(every) - _MAX_SHOWN
+    return ", ".join(every[:_MAX_SHOWN]) + (f" and {counted(n_more, f'more {noun}')}" if n_more > 0 else "")
+
+
+def users_place() -> str:
+    """Name the innermost line outside torch; for one in a library, also the program's that led to it."""
+    torch_folder = str(Path(str(sys.modules["torch"].__file__)).parent)
+    innermost = None
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        filename = frame.f_code.co_filename
+        if not is_ours(filename) and not filename.startswith((torch_folder, "<")):
+            place = f"{_shortened(filename)}:{frame.f_lineno}"
+            if not _is_library(filename):
+                return place if innermost is None else f"{innermost} called at {place}"
+            innermost = innermost or place
+        frame = frame.f_back
+    return innermost or "(unknown line)"
+
+
+def _is_library(filename: str) -> bool:
+    return any(f"/{folder}/" in filename.replace("\\", "/") for folder in _LIBRARY_FOLDERS) or (
+        filename.startswith(_STANDARD_LIBRARY)
+    )
+
+
+def _shortened(filename: str) -> str:
+    """Write a library's file from its package on, the program's from the current folder on."""
+    for folder in _LIBRARY_FOLDERS:
+        _, found, rest = filename.replace("\\", "/").rpartition(f"/{folder}/")
+        if found:
+            return rest
+    return filename.removeprefix(f"{Path.cwd()}{os.sep}")

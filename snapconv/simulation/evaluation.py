@@ -1,20 +1,25 @@
 """One operation -> its results: computed on the CPU, or evaluated by shape alone.
 
-In a simulation that computes nothing, only what is small and depends on known values is computed; see
-``values``. Knows nothing of mallocs.
+Masks, indices, lengths and counters decide which way a program goes, and cost nothing to compute: so in a
+simulation that computes nothing, an operation on small tensors whose values are all there is computed, and
+its results have values too. Whether a storage has values is part of its placement. Knows nothing of mallocs.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import isinf, isnan
 from typing import Any
 
+import torch
+
 from snapconv.errors import RecorderError
-from snapconv.simulation.branches import Branches
+from snapconv.simulation.branches import Branches, ValuesRead, users_place
 from snapconv.simulation.kernels import cuda_only_operations
 from snapconv.simulation.operations import (
+    RESIZING,
     FakeStorages,
     Kind,
     Operation,
-    Selection,
     dynamic_shapes,
     laid_out,
     map_tensors,
@@ -23,29 +28,53 @@ from snapconv.simulation.operations import (
 )
 from snapconv.simulation.placements import Placement, Placements, tensors_in
 from snapconv.simulation.routing import Routing
-from snapconv.simulation.values import COMPARES, KnownValues, ValuesRead, has_values, users_place
 
 # From this size on, fresh uninitialised CPU memory takes none where nothing is computed: a model may be built
 # on the CPU before it moves to the device. What comes back from the device neither.
 NO_MEMORY_FROM_BYTES = 1 << 20
+# Up to here integers and booleans are computed: an attention mask of 8 sequences of 2048 tokens has 32 MiB.
+_MAX_INTEGRAL_BYTES = 1 << 26
+# Floating point numbers that decide anything are few: scales, learning rates, the steps of a schedule.
+_MAX_FLOAT_BYTES = 1 << 16
 
-
+_UNINITIALISED = {"empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided"}
+# These read values on the CPU, whatever they return.
+_READS_VALUES = {"_pack_padded_sequence"}
+# These return numbers that depend on values; the latter truth values.
+_GIVES_VALUES = {"_local_scalar_dense", "equal", "is_nonzero", "allclose"}
+_COMPARES = {"equal", "allclose"}
+# Those with the tag inplace_view that give their argument another shape (native_functions.yaml, torch 2.15).
+_VIEWS_IN_PLACE = {"as_strided_", "squeeze_", "swapaxes_", "swapdims_", "t_", "transpose_", "unsqueeze_"}
 _TO_SPARSE = {"to_sparse", "_to_sparse"}
+# These give their first argument values whatever it had.
+_OVERWRITING = {"copy_", "fill_", "zero_"}
+# Results that one operand decides alone: False in `and`, True in `or`.
+_ABSORBING = {"bitwise_and": False, "logical_and": False, "bitwise_or": True, "logical_or": True}
+# Written without saying so in their schema (aten/src/ATen/native/native_functions.yaml).
+_STATISTICS = ("running_mean", "running_var")
+_SILENTLY_WRITTEN = {"native_batch_norm": _STATISTICS, "cudnn_batch_norm": _STATISTICS}
 
 
-class Run:
-    """An operation of the program's that is run for its results, and whether that has happened."""
+@dataclass(slots=True, eq=False)
+class Invocation:
+    """An operation that is called: its arguments, what tensors are in them, and where those are.
 
-    __slots__ = ("func", "is_done", "raised", "result")
+    It is run at most once, with these arguments or others: ``result`` and ``raised`` are of that.
+    """
 
-    def __init__(self, func: Any) -> None:
-        self.func = func
-        self.is_done = False
-        self.result: Any = None
-        self.raised: BaseException | None = None
+    func: Any
+    args: Any
+    kwargs: dict[str, Any]
+    operation: Operation
+    tensors: list[Any]
+    inputs: list[Placement | None] = field(default_factory=list)
+    device: int | None = None
+    is_done: bool = False
+    result: Any = None
+    raised: BaseException | None = None
 
-    def __call__(self, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Run it."""
+    def run(self, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Run it for its results."""
         try:
             result = self.result = self.func(*args, **kwargs)
         except BaseException as error:
@@ -54,37 +83,33 @@ class Run:
         self.is_done = True
         return result
 
+    def given(self) -> dict[str, Any]:
+        """Return the arguments by name."""
+        return dict(zip(self.operation.argument_names, self.args, strict=False)) | self.kwargs
 
-@dataclass(frozen=True, slots=True)
-class Invocation:
-    """An operation that is called: with which arguments, what tensors are in them, and where those are."""
 
-    run: Run
-    operation: Operation
-    func: Any
-    args: Any
-    kwargs: dict[str, Any]
-    tensors: list[Any]
-    inputs: list[Placement | None]
-    device: int | None
+def has_values(inputs: Iterable[Placement | None]) -> bool:
+    """Say whether all of these have values; plain CPU tensors do."""
+    return all(placement is None or placement.has_values for placement in inputs)
 
 
 class Evaluation:
     """Runs operations."""
 
-    def __init__(self, placements: Placements, values_read: ValuesRead, routing: Routing | None) -> None:
-        import torch
-
-        self._torch = torch
-        self._tensor = torch.Tensor
+    def __init__(
+        self,
+        placements: Placements,
+        values_read: ValuesRead,
+        routing: Routing,
+        fake_storages: FakeStorages | None,
+    ) -> None:
         self._values_read = values_read
         self._cuda_only = cuda_only_operations()
         self._placements = placements
         self._routing = routing
         self._branches = Branches()
-        self.fake_storages = None if routing is None else FakeStorages()
-        self.known = KnownValues(placements)
-        self._selection = Selection(lambda tensor: has_values([placements.of(tensor)]), values_read.add_shape)
+        # None where everything is computed.
+        self.fake_storages = fake_storages
 
     def run(self, call: Invocation) -> tuple[Any, bool]:
         """Return an operation's results, and whether they have values."""
@@ -96,28 +121,29 @@ class Evaluation:
             return self._value(call, is_known=is_known), True
         if call.device is None and is_known:
             return self._on_the_cpu(call, self.fake_storages)
-        if self._is_computed(call, is_known=is_known):
+        if self._is_computed(call) if is_known else self._is_overwritten(call):
             return self._compute(call), True
-        if not is_known and (decided := self.known.decisive_arguments(operation, call.args, call.inputs)):
+        if not is_known and (decided := self._decisive_arguments(call)):
             return call.run(decided, call.kwargs), True
         return self._evaluate(call, self.fake_storages), False
 
+    # --- with values
+
     def _value(self, call: Invocation, *, is_known: bool) -> Any:
         """Return the number or the truth value that the program reads; an uncomputed number is 0."""
-        operation = call.operation
-        if is_known or not operation.gives_values:
+        name = call.operation.name
+        if is_known or name not in _GIVES_VALUES:
             return self._compute(call)
-        if not self._values_read.is_truth(operation.name, call.tensors[0].dtype):
-            self._values_read.add_value(operation.name)
+        if not self._values_read.is_truth(call.tensors[0].dtype, is_comparison=name in _COMPARES):
+            self._values_read.add_value(name)
             return self._compute(call)
         placement = self._placements.of(call.tensors[0])
-        likelihood = 0.0 if placement is None or operation.name in COMPARES else placement.likelihood
+        likelihood = 0.0 if placement is None or name in _COMPARES else placement.likelihood
         decision = self._branches.decide(likelihood)
-        self._values_read.add_value(operation.name, decision)
-        result = decision.value
-        if operation.name == "_local_scalar_dense":
-            result = self._compute(call).__class__(decision.value)
-        call.run.result, call.run.is_done = result, True
+        self._values_read.add_value(name, decision)
+        is_number = name == "_local_scalar_dense"
+        result = self._compute(call).__class__(decision.value) if is_number else decision.value
+        call.result, call.is_done = result, True
         return result
 
     def _compute(self, call: Invocation) -> Any:
@@ -129,10 +155,9 @@ class Evaluation:
 
         # What only CUDA has, into results of CUDA's shapes.
         def empty(meta: Any) -> Any:
-            return self._torch.empty_strided(meta.size(), meta.stride(), dtype=meta.dtype)
+            return torch.empty_strided(meta.size(), meta.stride(), dtype=meta.dtype)
 
-        shapes = _result_shapes(call)
-        results = map_tensors(shapes, empty, self._tensor)
+        results = map_tensors(_result_shapes(call), empty)
         fill(results, *call.args, **call.kwargs)
         return results
 
@@ -143,113 +168,167 @@ class Evaluation:
         except RuntimeError as error:
             if call.operation.kind is not Kind.FRESH or "not implemented for '" not in str(error):
                 raise
-            torch = self._torch
 
         def widened(tensor: Any) -> Any:
             return tensor.to(torch.float32 if tensor.is_floating_point() else torch.float64)
 
-        shapes = _result_shapes(call)
-        types = iter([shape.dtype for shape in tensors_in((shapes,), self._tensor)])
-        results = call.run(map_tensors(call.args, widened, self._tensor), call.kwargs)
-        return map_tensors(results, lambda tensor: tensor.to(next(types)), self._tensor)
+        types = iter([shape.dtype for shape in tensors_in((_result_shapes(call),))])
+        results = call.run(map_tensors(call.args, widened), call.kwargs)
+        return map_tensors(results, lambda tensor: tensor.to(next(types)))
 
     def _on_the_cpu(self, call: Invocation, fake_storages: FakeStorages) -> tuple[Any, bool]:
         """Compute what the program computes on the CPU; much uninitialised memory is not made."""
-        if call.operation.is_uninitialised:
+        if call.operation.name in _UNINITIALISED:
             shape = _result_shapes(call)
             if shape.untyped_storage().nbytes() >= NO_MEMORY_FROM_BYTES:
                 return fake_storages.like(shape), False
         return self._compute(call), True
 
-    def _is_computed(self, call: Invocation, *, is_known: bool) -> bool:
-        """Say whether an operation is computed; one that overwrites gives its target values."""
-        known = self.known
-        if not is_known:
-            if not known.can_overwrite(call.operation, call.args, call.inputs):
-                return False
-            target = call.inputs[0]
-            if target is not None and known.is_small(call.tensors):
-                target.has_values = True
-                return True
-            return False
-        return known.is_small(call.tensors) and self._has_small_results(call)
-
-    def _has_small_results(self, call: Invocation) -> bool:
+    def _is_computed(self, call: Invocation) -> bool:
+        """Say whether an operation whose arguments have values is computed: it and its results are small."""
         operation, args = call.operation, call.args
+        if not self._is_small(call.tensors):
+            return False
         if operation.kind is Kind.IN_PLACE and not operation.may_resize:
             return True
         if self._has_sparse((*args, *call.kwargs.values())):
             return False
-        if operation.is_memory_only:
-            return operation.name == "resize_" and self._has_small_size(*args[:2])
-        if operation.reads_values:
+        if operation.name in RESIZING:
+            shapes = torch.empty(args[1], dtype=args[0].dtype, device="meta")
+            return operation.name == "resize_" and self._is_small([shapes])
+        if operation.name in _READS_VALUES:
             return True
         try:
             shapes = result_shapes(call.func, args, call.kwargs)
         except RuntimeError:  # it depends on the values; or the program will see an error
             return True
-        return self.known.is_small(tensors_in((shapes,), self._tensor))
+        return self._is_small(tensors_in((shapes,)))
 
-    def _has_small_size(self, tensor: Any, size: Any) -> bool:
-        return self.known.is_small([self._torch.empty(size, dtype=tensor.dtype, device="meta")])
+    def _is_small(self, tensors: Iterable[Any]) -> bool:
+        def limit(dtype: Any) -> int:
+            is_integral = not (dtype.is_floating_point or dtype.is_complex)
+            return _MAX_INTEGRAL_BYTES if is_integral else _MAX_FLOAT_BYTES
+
+        return all(tensor.numel() * tensor.element_size() <= limit(tensor.dtype) for tensor in tensors)
+
+    def _is_overwritten(self, call: Invocation) -> bool:
+        """Say whether an operation gives values back to a tensor that had lost them; it has them then."""
+        if call.operation.name not in _OVERWRITING or not has_values(call.inputs[1:]):
+            return False
+        target, tensor = call.inputs[0], call.args[0]
+        assert target is not None  # else it would have values
+        is_all = tensor.is_contiguous() and tensor.numel() * tensor.element_size() == target.n_bytes
+        if is_all and target.is_own_memory and self._is_small(call.tensors):
+            target.has_values = True
+            return True
+        return False
+
+    def _decisive_arguments(self, call: Invocation) -> Any:
+        """Return the arguments that give an operation's result where one operand decides it, else None.
+
+        ``False & x`` is False whatever x is: so a loop that waits for a maximum length ends.
+        """
+        name, args = call.operation.name, call.args
+        absorbing = _ABSORBING.get(name.removesuffix("_"))
+        if absorbing is None or len(args) != 2 or len(call.inputs) != 2:
+            return None
+        known = [has_values([placement]) for placement in call.inputs]
+        if not any(known) or (name.endswith("_") and not known[0]):
+            return None
+        decisive, other = args if known[0] else args[::-1]
+        if other.numel() > decisive.numel() or not self._is_small(args):
+            return None
+        if absorbing:
+            is_decided = decisive.dtype == torch.bool and bool(decisive.all())
+        else:
+            is_decided = not bool(decisive.any())
+        zeros = torch.zeros_like(other)
+        return ((decisive, zeros) if known[0] else (zeros, decisive)) if is_decided else None
+
+    # --- by shape alone
 
     def _evaluate(self, call: Invocation, fake_storages: FakeStorages) -> Any:
         """Do an operation by shape alone."""
         operation, args, kwargs = call.operation, call.args, call.kwargs
         if operation.name == "resize_":
             return fake_storages.resize(args[0], args[1])
-        if operation.is_memory_only or operation.is_view_in_place:
+        if operation.name in RESIZING or operation.name in _VIEWS_IN_PLACE:
             return call.run(args, kwargs)
         if operation.name in _TO_SPARSE:  # all of it may be there
-            return call.run((self._torch.ones_like(args[0]), *args[1:]), kwargs)
-        self.known.forget_written(operation, args, kwargs)
+            return call.run((torch.ones_like(args[0]), *args[1:]), kwargs)
+        self._forget_written(call)
         has_sparse = self._has_sparse((*args, *kwargs.values()))
         if operation.kind is Kind.IN_PLACE and not operation.may_resize:
-            return written_arguments(operation, args, kwargs)
+            return written_arguments(operation, call.given())
         if operation.is_out and not has_sparse:
             return self._shape_out(call, fake_storages)
-        if operation.kind is not Kind.FRESH or operation.reads_values or has_sparse:
+        if operation.kind is not Kind.FRESH or operation.name in _READS_VALUES or has_sparse:
             return call.run(args, kwargs)
         shapes = self._shapes(call)
         if self._has_sparse((shapes,)):
             return call.run(args, kwargs)
-        assert self._routing is not None
         shapes = self._routing.assume(call, shapes)
         comes_back = call.device is None and any(
             placement is not None and placement.device is not None for placement in call.inputs
         )
         make = self._zeros if comes_back else fake_storages.like
-        return map_tensors(shapes, lambda shape: make(shape) if shape.is_meta else shape, self._tensor)
+        return map_tensors(shapes, lambda shape: make(shape) if shape.is_meta else shape)
 
     def _zeros(self, meta: Any) -> Any:
         """Make what comes back to the CPU, where the program may look at it past the simulation."""
         assert self.fake_storages is not None
         if meta.untyped_storage().nbytes() >= NO_MEMORY_FROM_BYTES:
             return self.fake_storages.like(meta)
-        return self._torch.empty_strided(meta.size(), meta.stride(), dtype=meta.dtype).zero_()
+        return torch.empty_strided(meta.size(), meta.stride(), dtype=meta.dtype).zero_()
 
     def _shapes(self, call: Invocation) -> Any:
         try:
-            return dynamic_shapes(call.operation.name, call.func, call.args, call.kwargs, self._selection)
+            return dynamic_shapes(call.operation.name, call.func, call.args, call.kwargs, self._n_selected)
         except NotImplementedError as error:
-            if self._torch.Tag.dynamic_output_shape in call.func.tags:
+            if torch.Tag.dynamic_output_shape in call.func.tags:
                 raise _values_needed(call) from error
             return call.run(call.args, call.kwargs)  # torch has no meta function for it: of zeros
 
+    def _n_selected(self, operation: str, mask: Any | None, n_most: int) -> int:
+        """Count what an operation selects: by a mask that has values, else all that it can."""
+        if mask is not None and has_values([self._placements.of(mask)]):
+            return int(mask.count_nonzero())
+        self._values_read.add(f"shape of {operation}()")
+        return n_most
+
     def _shape_out(self, call: Invocation, fake_storages: FakeStorages) -> Any:
         """Give what an operation is to write into the size that it would have then."""
-        written = written_arguments(call.operation, call.args, call.kwargs)
-        sized = _result_shapes(call)
-        for tensor, meta in zip(
-            tensors_in((written,), self._tensor), tensors_in((sized,), self._tensor), strict=True
-        ):
+        written = written_arguments(call.operation, call.given())
+        sized = tensors_in((_result_shapes(call),))
+        for tensor, meta in zip(tensors_in((written,)), sized, strict=True):
             if tensor.size() != meta.size():
                 fake_storages.resize(tensor, meta.size())
         return written
 
     def _has_sparse(self, values: Any) -> bool:
-        strided = self._torch.strided
-        return any(tensor.layout is not strided for tensor in tensors_in(values, self._tensor))
+        strided = torch.strided
+        return any(tensor.layout is not strided for tensor in tensors_in(values))
+
+    def _forget_written(self, call: Invocation) -> None:
+        """Let what an operation would have written have no values from here on."""
+        names = call.operation.written + _SILENTLY_WRITTEN.get(call.operation.name, ())
+        if names:
+            given = call.given()
+            for tensor in tensors_in(given.get(name) for name in names):
+                self.forget(tensor)
+
+    def forget(self, tensor: Any) -> None:
+        """Let a tensor's storage have no values from here on: it reads as zeros."""
+        if tensor.layout is not torch.strided:
+            return
+        placement = self._placements.of(tensor)
+        if placement is None:
+            storage = tensor.untyped_storage()
+            placement = Placement(None, 0, storage.nbytes(), has_values=True)
+            self._placements.add(storage, placement)
+        placement.has_values = False
+        if placement.is_own_memory and tensor.numel():
+            tensor.detach().zero_()
 
 
 def _result_shapes(call: Invocation) -> Any:
@@ -265,3 +344,42 @@ def _values_needed(call: Invocation) -> RecorderError:
         f"{users_place()}: {call.func} needs values, and the simulation computes none (--no-compute); "
         "the shape of its result depends on them. Simulate with computation, or leave this line out."
     )
+
+
+# Truth values that were not computed: how likely each is, of finite numbers that all differ.
+_CERTAIN = {
+    **dict.fromkeys(("isnan", "isinf", "isposinf", "isneginf"), 0.0),
+    **dict.fromkeys(("isfinite", "isreal"), 1.0),
+}
+_AS_BEFORE = {"_to_copy", "clone", "index", "index_select", "gather", "repeat", "cat", "flip", "bitwise_and"}
+# Of truth values that are neither all False nor all True, some are True, and not all.
+_SOME = 0.9
+
+
+def likelihood_of(call: Invocation) -> float:
+    """Estimate how likely a truth value is True that an operation has for its result, and did not compute."""
+    name, args = call.operation.name, call.args
+    if name in _CERTAIN:
+        return _CERTAIN[name]
+    if name in ("eq", "ne"):
+        is_equal = _equality(args[0], args[1])
+        return is_equal if name == "eq" else 1 - is_equal
+    given = [0.5 if placement is None else placement.likelihood for placement in call.inputs]
+    if name in ("any", "all") and given:
+        return given[0] if given[0] in (0, 1) else _SOME if name == "any" else 1 - _SOME
+    if name in ("logical_not", "bitwise_not"):
+        return 1 - given[0]
+    if name in ("logical_and", "bitwise_and", "mul") and len(given) == len(args):
+        return min(given)
+    if name in ("logical_or", "bitwise_or") and len(given) == len(args):
+        return max(given)
+    return given[0] if name in _AS_BEFORE and given else 0.5
+
+
+def _equality(first: Any, second: Any) -> float:
+    """Estimate how likely two values are equal: a value equals itself, never infinity, and no one number."""
+    if first is second:
+        return 1.0
+    if isinstance(second, float) and (isinf(second) or isnan(second)):
+        return 0.0
+    return 0.0 if first.numel() == 1 else 0.5

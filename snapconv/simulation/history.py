@@ -1,35 +1,23 @@
-"""What listens to the allocators: the rings of ``_snapshot()``, and the counters of ``memory_stats()``.
+"""What listens to the allocators: the rings of ``_snapshot()``, their stacks, and ``memory_stats()``.
 
-Knows the arguments of ``_record_memory_history`` in both its signatures, and what each keeps. Counts events
-and block sizes; what needs the blocks themselves (inactive splits) is passed to each query.
+A stack is captured cheaply and symbolised later, many at a time. The frames of the simulation itself are left
+out; beneath the autograd engine, a GPU runs on a thread of its own, so its caller's frames are cut off and
+the engine's are put in their place.
 """
 
 from collections import deque
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable
 from functools import wraps
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from snapconv.allocator.allocator_settings import SMALL_REQUEST_BYTES, SMALL_SEGMENT_BYTES
-from snapconv.allocator.allocator_trace import RecordedEvent
+from snapconv.allocator.allocator_trace import Frames, RecordedEvent
+from snapconv.recorder.captured.memory_history import name_every_function
 from snapconv.recorder.program.own_frames import for_program
 from snapconv.simulation.patches import Patches
 
 _CONTEXTS = {None: 0, "state": 1, "alloc": 2, "all": 3}
-
-
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    event: RecordedEvent
-    user_metadata: str
-    has_frames: bool
-
-    def as_entry(self) -> dict[str, object]:
-        entry = self.event.as_entry()
-        entry["user_metadata"] = self.user_metadata
-        if not self.has_frames:
-            entry.pop("frames", None)
-        return entry
 
 
 class History:
@@ -41,83 +29,51 @@ class History:
         self.user_metadata = ""
         self._context = 0
         self._skipped: Collection[str] = ()
-        self._rings: list[deque[_Kept]] = [deque() for _ in range(n_devices)]
+        # Each event with the metadata that the user had set, and whether its frames are kept.
+        self._rings: list[deque[tuple[RecordedEvent, str, bool]]] = [deque() for _ in range(n_devices)]
         self._annotations: deque[dict[str, object]] = deque()
 
-    @property
-    def wants_allocation_frames(self) -> bool:
-        """Whether an allocation's stack is kept, be it with the block only."""
-        return self.is_on and self._context >= _CONTEXTS["state"]
+    def wants(self, context: str) -> bool:
+        """Whether stacks are kept that need a context: an allocation's "state", be it with the block only."""
+        return self.is_on and self._context >= _CONTEXTS[context]
 
-    @property
-    def wants_free_frames(self) -> bool:
-        """Whether the stack of a free is kept."""
-        return self.is_on and self._context >= _CONTEXTS["all"]
-
-    def switch(
+    def switch(  # torch's signature
         self,
         enabled: str | None,
         context: str | None,
         stacks: str,
         max_entries: int,
-        *,
-        clear_history: bool = False,
+        clear_history: bool = False,  # noqa: FBT001, FBT002
+        compile_context: bool = False,  # noqa: FBT001, FBT002
+        global_record_annotations: bool = False,  # noqa: FBT001, FBT002
         skip_actions: Collection[str] = (),
+        *_: Any,
     ) -> None:
-        """Turn recording on or off, as torch 2.1 and later do.
+        """Turn recording on or off: off forgets the trace, "state" keeps a ring of one entry.
 
-        Off forgets the trace; "state" keeps a ring of one entry (torch/csrc/cuda/memory_snapshot.cpp).
+        As torch/csrc/cuda/memory_snapshot.cpp does. What follows since torch 2.14 requests the history of
+        pinned host memory, which is not simulated.
         """
-        if enabled not in (None, "state", "all"):
-            raise for_program(RuntimeError("expected state to be 'state', 'all', or None"))
-        if context not in _CONTEXTS:
-            raise for_program(RuntimeError("expected context to be 'state', 'alloc', 'all', or None"))
-        if stacks not in ("python", "all"):
-            raise for_program(RuntimeError("expected stacks to be 'python', or 'all'"))
-        self._start(
-            is_on=enabled is not None,
-            context=_CONTEXTS[context],
-            has_cpp=stacks == "all",
-            max_entries=max_entries if enabled == "all" else 1,
-        )
+        known = enabled in (None, "state", "all") and context in _CONTEXTS and stacks in ("python", "all")
+        if not known:
+            message = "expected enabled to be 'state', 'all' or None, context 'state', 'alloc', 'all' or None"
+            raise for_program(RuntimeError(f"{message}, and stacks 'python' or 'all'"))
+        self.is_on, self.has_cpp = enabled is not None, stacks == "all"
+        self._context = _CONTEXTS[context] if self.is_on else 0
         self._skipped = frozenset(skip_actions)
-        if enabled is None or clear_history:
-            self.clear()
-
-    def switch_legacy(
-        self,
-        enabled: bool,  # noqa: FBT001  # torch's own positional signature
-        record_context: bool,  # noqa: FBT001
-        max_entries: int,
-        trace_context: bool,  # noqa: FBT001
-        has_cpp: bool,  # noqa: FBT001
-    ) -> None:
-        """Turn recording on or off with the arguments of torch 2.0, which are still accepted."""
-        context = 0
-        if record_context:
-            context = _CONTEXTS["alloc"] if trace_context else _CONTEXTS["state"]
-        self._start(is_on=bool(enabled), context=context, has_cpp=has_cpp, max_entries=max_entries)
-        if not enabled:
-            self.clear()
-
-    def _start(self, *, is_on: bool, context: int, has_cpp: bool, max_entries: int) -> None:
-        self.is_on, self.has_cpp = is_on, has_cpp
-        self._context = context if is_on else 0
-        size = max(min(max_entries, _LONGEST_RING), 1)
+        # sys.maxsize, torch's default, is more than a deque takes on some platforms.
+        size = max(min(max_entries, 1 << 31), 1) if enabled == "all" else 1
         self._rings = [deque(ring, maxlen=size) for ring in self._rings]
         self._annotations = deque(self._annotations, maxlen=size)
-
-    def clear(self) -> None:
-        """Forget every event and annotation."""
-        for ring in self._rings:
-            ring.clear()
-        self._annotations.clear()
+        if enabled is None or clear_history:
+            self._annotations.clear()
+            for ring in self._rings:
+                ring.clear()
 
     def listen(self, device: int, event: RecordedEvent) -> None:
         """Keep one event if recording is on."""
         if self.is_on and event.action not in self._skipped:
-            has_frames = self._context >= _CONTEXTS["alloc"]
-            self._rings[device].append(_Kept(event, self.user_metadata, has_frames))
+            self._rings[device].append((event, self.user_metadata, self._context >= _CONTEXTS["alloc"]))
 
     def annotate(self, name: str, stage: str, *, device: int, time_us: int) -> None:
         """Keep the begin or the end of a ``record_function`` range."""
@@ -126,55 +82,51 @@ class History:
 
     def traces(self) -> list[list[dict[str, object]]]:
         """List every device's events as torch's trace entries, oldest first."""
-        return [[kept.as_entry() for kept in ring] for ring in self._rings]
+        traces: list[list[dict[str, object]]] = [[] for _ in self._rings]
+        for trace, ring in zip(traces, self._rings, strict=True):
+            for event, user_metadata, has_frames in ring:
+                trace.append(event.as_entry() | {"user_metadata": user_metadata})
+                if not has_frames:
+                    trace[-1].pop("frames", None)
+        return traces
 
     def annotations(self) -> list[dict[str, Any]]:
         """List the begins and ends of the ranges, oldest first."""
         return [dict(annotation) for annotation in list(self._annotations)]
 
 
-# sys.maxsize, torch's default, is more than a deque takes on some platforms.
-_LONGEST_RING = 1 << 31
-
-
 def patch_annotations(annotate: Callable[[str, str], None], patches: Patches) -> None:
     """Note every range's begin and end; torch's optimizers and loaders make ranges of their own accord."""
     from torch.autograd.profiler import record_function
 
-    def make_enter(real: Any) -> Any:
-        @wraps(real)
-        def enter(self: Any) -> Any:
-            result = real(self)
-            annotate(self.name, "START")
-            return result
+    real_enter, real_exit = record_function.__enter__, record_function.__exit__
 
-        return enter
+    def enter(self: Any) -> Any:
+        result = real_enter(self)
+        annotate(self.name, "START")
+        return result
 
-    def make_exit(real: Any) -> Any:
-        @wraps(real)
-        def leave(self: Any, *error: Any) -> Any:
-            annotate(self.name, "END")
-            return real(self, *error)
+    def leave(self: Any, *error: Any) -> Any:
+        annotate(self.name, "END")
+        return real_exit(self, *error)
 
-        return leave
-
-    patches.wrap(record_function, "__enter__", make_enter)
-    patches.wrap(record_function, "__exit__", make_exit)
+    patches.set(record_function, "__enter__", wraps(real_enter)(enter))
+    patches.set(record_function, "__exit__", wraps(real_exit)(leave))
 
 
-# The metrics that events change, under their keys in torch's nested dict (DeviceStats in
-# c10/core/CachingDeviceAllocator.h).
+# The metrics under their keys in torch's nested dict (DeviceStats in c10/core/CachingDeviceAllocator.h).
 _METRICS = (
-    "allocation",
-    "segment",
-    "active",
-    "allocated_bytes",
-    "reserved_bytes",
-    "active_bytes",
+    *("allocation", "segment", "active", "allocated_bytes", "reserved_bytes", "active_bytes"),
     "requested_bytes",
 )
-_INACTIVE = ("inactive_split", "inactive_split_bytes")
 _POOLS = ("all", "small_pool", "large_pool")
+# What an event does to a block: the sign, what counts blocks, and what adds their bytes.
+_OF_BLOCKS = {
+    "alloc": (1, ("allocation", "active"), ("allocated_bytes", "active_bytes")),
+    "free_requested": (-1, ("allocation",), ("allocated_bytes",)),
+    "free_completed": (-1, ("active",), ("active_bytes",)),
+}
+_OF_SEGMENTS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 
 
 class Counter:
@@ -182,8 +134,9 @@ class Counter:
 
     __slots__ = ("allocated", "current", "freed", "peak")
 
-    def __init__(self) -> None:
-        self.current = self.peak = self.allocated = self.freed = 0
+    def __init__(self, value: int = 0) -> None:
+        self.current = self.peak = self.allocated = value
+        self.freed = 0
 
     def add(self, amount: int) -> None:
         """Increase, or decrease by a negative amount."""
@@ -196,99 +149,61 @@ class Counter:
 
     def as_dict(self) -> dict[str, int]:
         """Write the four figures under torch's names."""
-        return {
-            "current": self.current,
-            "peak": self.peak,
-            "allocated": self.allocated,
-            "freed": self.freed,
-        }
+        return {name: getattr(self, name) for name in ("current", "peak", "allocated", "freed")}
 
 
 class Statistics:
     """One device's counters, kept up by listening to its allocator."""
 
     def __init__(self) -> None:
-        self._counters = {name: {pool: Counter() for pool in _POOLS} for name in (*_METRICS, *_INACTIVE)}
-        self.n_ooms = 0
-        self.n_retries = 0
-        self.n_segments_freed = 0
-        self.n_segments_got = 0
-
-    @property
-    def peak_allocated_bytes(self) -> int:
-        """What ``torch.cuda.max_memory_allocated()`` returns."""
-        return self._counters["allocated_bytes"]["all"].peak
+        self._counters = {name: {pool: Counter() for pool in _POOLS} for name in _METRICS}
+        self._every = [counter for pools in self._counters.values() for counter in pools.values()]
+        self.n_ooms = self.n_retries = self.n_segments_freed = self.n_segments_got = 0
 
     def listen(self, event: RecordedEvent) -> None:
         """Count one event."""
-        if event.action == "alloc":
-            self._count_block(event, 1, "allocation", "active", "allocated_bytes", "active_bytes")
-        elif event.action == "free_requested":
-            self._count_block(event, -1, "allocation", None, "allocated_bytes", None)
-        elif event.action == "free_completed":
-            self._count_block(event, -1, None, "active", None, "active_bytes")
-        elif event.action in ("segment_alloc", "segment_map"):
-            self.n_segments_got += 1
-            self._count_segment(event, 1)
-        elif event.action in ("segment_free", "segment_unmap"):
-            self.n_segments_freed += 1
-            self._count_segment(event, -1)
-        elif event.action == "oom":
-            self.n_ooms += 1
-
-    def _count_block(
-        self, event: RecordedEvent, sign: int, count: str | None, active: str | None, *sizes: str | None
-    ) -> None:
-        block_bytes = event.block_bytes or 0
-        pool = "small_pool" if block_bytes <= SMALL_REQUEST_BYTES else "large_pool"
-        for name in (count, active):
-            if name is not None:
-                self._add(name, pool, sign)
-        for name in sizes:
-            if name is not None:
-                self._add(name, pool, sign * block_bytes)
-        # requested_bytes follows the active blocks (CUDACachingAllocator.cpp: malloc, free_block).
-        if active is not None:
-            self._add("requested_bytes", pool, sign * event.size)
-
-    def _count_segment(self, event: RecordedEvent, sign: int) -> None:
-        pool = "small_pool" if event.size <= SMALL_SEGMENT_BYTES else "large_pool"
-        self._add("segment", pool, sign)
-        self._add("reserved_bytes", pool, sign * event.size)
-
-    def _add(self, name: str, pool: str, amount: int) -> None:
-        pools = self._counters[name]
-        pools["all"].add(amount)
-        pools[pool].add(amount)
+        if event.action in _OF_BLOCKS:
+            sign, counts, sizes = _OF_BLOCKS[event.action]
+            block_bytes = event.block_bytes or 0
+            amounts = dict.fromkeys(counts, 1) | dict.fromkeys(sizes, block_bytes)
+            if "active" in counts:  # CUDACachingAllocator.cpp: malloc, free_block
+                amounts["requested_bytes"] = event.size
+            is_small = block_bytes <= SMALL_REQUEST_BYTES
+        elif event.action in _OF_SEGMENTS:
+            sign = _OF_SEGMENTS[event.action]
+            self.n_segments_got += sign > 0
+            self.n_segments_freed += sign < 0
+            amounts = {"segment": 1, "reserved_bytes": event.size}
+            is_small = event.size <= SMALL_SEGMENT_BYTES
+        else:
+            self.n_ooms += event.action == "oom"
+            return
+        for name, amount in amounts.items():
+            pools = self._counters[name]
+            pools["all"].add(sign * amount)
+            pools["small_pool" if is_small else "large_pool"].add(sign * amount)
 
     def reset_peaks(self) -> None:
         """Let every peak start from the present value."""
-        for counter in self._all():
+        for counter in self._every:
             counter.peak = counter.current
 
     def reset_accumulated(self) -> None:
         """Forget what went in and out so far, and the counts of failures."""
-        for counter in self._all():
+        for counter in self._every:
             counter.allocated = counter.freed = 0
         self.n_ooms = self.n_retries = self.n_segments_freed = self.n_segments_got = 0
 
-    def _all(self) -> list[Counter]:
-        return [counter for pools in self._counters.values() for counter in pools.values()]
-
     def as_nested_dict(self, segments: list[dict[str, Any]], *, max_split_size: int) -> dict[str, Any]:
-        """Write what ``torch._C._cuda_memoryStats`` returns, given the allocator's segments.
-
-        Inactive splits are counted here: their present value is exact, their peak is the highest that
-        was ever requested.
-        """
-        self._count_inactive(segments)
-        nested: dict[str, Any] = {
-            name: {pool: counter.as_dict() for pool, counter in pools.items()}
-            for name, pools in self._counters.items()
-        }
-        nested["oversize_allocations"] = Counter().as_dict()
-        nested["oversize_segments"] = Counter().as_dict()
-        return nested | {
+        """Write what ``torch._C._cuda_memoryStats`` returns, given the allocator's segments."""
+        return {
+            **{
+                name: {pool: counter.as_dict() for pool, counter in pools.items()}
+                for name, pools in self._counters.items()
+            },
+            **_inactive_splits(segments),
+            "oversize_allocations": Counter().as_dict(),
+            "oversize_segments": Counter().as_dict(),
             "num_alloc_retries": self.n_retries,
             "num_ooms": self.n_ooms,
             "num_sync_all_streams": 0,
@@ -297,11 +212,213 @@ class Statistics:
             "max_split_size": max_split_size,
         }
 
-    def _count_inactive(self, segments: list[dict[str, Any]]) -> None:
-        for segment in segments:
-            segment_pool = f"{segment['segment_type']}_pool"
-            if len(segment["blocks"]) > 1:
-                for block in segment["blocks"]:
-                    if block["state"] == "inactive":
-                        self._add("inactive_split", segment_pool, 1)
-                        self._add("inactive_split_bytes", segment_pool, block["size"])
+
+def _inactive_splits(segments: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, int]]]:
+    """Count what is free in segments that are split, by pool: present values alone are known."""
+    sizes: dict[str, list[int]] = {pool: [] for pool in _POOLS}
+    for segment in segments:
+        if len(segment["blocks"]) > 1:
+            free = [block["size"] for block in segment["blocks"] if block["state"] == "inactive"]
+            sizes["all"] += free
+            sizes[f"{segment['segment_type']}_pool"] += free
+    return {
+        "inactive_split": {pool: Counter(len(free)).as_dict() for pool, free in sizes.items()},
+        "inactive_split_bytes": {pool: Counter(sum(free)).as_dict() for pool, free in sizes.items()},
+    }
+
+
+# (name, file, line), as a snapshot has a frame
+Frame = tuple[str, str, int]
+
+_OWN_FOLDER = str(Path(__file__).parent)
+# Files end as the system writes paths: on Windows with other slashes.
+_ENGINE_CALL = ("_engine_run_backward", str(Path("torch/autograd/graph.py")))
+# What torch puts between a mode and its caller (torch/_compile.py, torch/_dynamo/eval_frame.py).
+_MODE_FRAMES = {
+    ("inner", str(Path("torch/_compile.py"))),
+    ("_fn", str(Path("torch/_dynamo/eval_frame.py"))),
+}
+_DETOUR = ("handle_torch_function", str(Path("torch/overrides.py")))
+_CALLED_OPERATION = str(Path("torch/_ops.py"))
+# How a mode's dispatch shows in C++; a GPU's operations are not boxed.
+_PLUMBING = ("pythonTLSSnapshotFallback", "BoxedKernel", "make_boxed_from_unboxed_functor", "callBoxed")
+# The C++ function that calls the simulation: everything nearer to the leaf is its own.
+_INTO_MODE = "pythonFallback"
+# What runs Python or the engine: the C++ frames beyond it belong to outer calls, or are written by us.
+_PYTHON_IN_C = (
+    *("_PyEval_", "PyEval_", "_PyFunction_", "PyObject_", "_PyObject_", "_PyFrame_"),
+    *("PyVectorcall", "cfunction_", "method_", "THPEngine_"),
+)
+_INTERPRETER = (
+    *_PYTHON_IN_C,
+    *("torch::jit::", "pybind11::", "torch::autograd::Node::", "torch::autograd::Engine::"),
+)
+# What a node frees once it has been applied, unless the graph is to be kept.
+_RELEASE = "::release_variables("
+_APPLY_ARGUMENTS = "(std::vector<at::Tensor, std::allocator<at::Tensor> >&&)"
+_EVALUATE = "torch::autograd::Engine::evaluate_function("
+# Where the storage ends that the simulation waits for; torch's objects in Python are passed on the way.
+_END_OF_STORAGE = "StorageImpl::decref_pyobject"
+_OF_PYTHON_OBJECTS = (
+    *("subtype_dealloc", "tupledealloc", "PyInterpreterVTable::decref"),
+    "PySavedVariableHooks",  # our own
+)
+# What the engine does after a node has been applied.
+_BETWEEN_NODES = ("torch::autograd::InputBuffer::", "torch::autograd::validate_outputs", _RELEASE)
+_ENGINE = (
+    f"torch::autograd::Node::operator(){_APPLY_ARGUMENTS}",
+    "torch::autograd::Engine::evaluate_function(std::shared_ptr<torch::autograd::GraphTask>&, "
+    "torch::autograd::Node*, torch::autograd::InputBuffer&, "
+    "std::shared_ptr<torch::autograd::ReadyQueue> const&)",
+    "torch::autograd::Engine::thread_main(std::shared_ptr<torch::autograd::GraphTask> const&)",
+)
+
+
+class Capture(NamedTuple):
+    """One captured stack: torch's handle, and the node that the engine was evaluating.
+
+    ``within`` are C++ functions that a GPU's operation calls and the simulated one does not.
+    """
+
+    handle: Any
+    node: str | None
+    within: tuple[str, ...]
+    has_cpp: bool
+
+
+class Stacks:
+    """Captures stacks, and fills in their frames later.
+
+    A captured stack is a list of one ``Capture``; ``symbolise`` replaces it, in place, by frame dicts,
+    so that a reference to the list keeps the frames.
+    """
+
+    def __init__(self) -> None:
+        import torch
+
+        self._gather = torch._C._profiler.gather_traceback
+        self._symbolise = torch._C._profiler.symbolize_tracebacks
+        self._current_node = torch._C._current_autograd_node
+        self._frames: dict[tuple[str, str, int], dict[str, object]] = {}
+
+    def capture(self, *, has_cpp: bool, within: tuple[str, ...] = ()) -> Frames:
+        """Note where the program stands."""
+        node = self._current_node()
+        handle = self._gather(True, False, has_cpp)  # python, script, cpp
+        return [Capture(handle, _node_frame(node), within, has_cpp)]  # type: ignore[list-item]
+
+    def symbolise(self, stacks: Iterable[list[Any]]) -> None:
+        """Fill in the frames of all stacks that have none yet."""
+        pending = {id(stack): stack for stack in stacks if stack and isinstance(stack[0], Capture)}
+        captures: list[Any] = [stack[0] for stack in pending.values()]
+        if any(capture.has_cpp for capture in captures):
+            name_every_function()
+        found = self._symbolise([capture.handle for capture in captures])
+        for stack, capture, frames in zip(pending.values(), captures, found, strict=True):
+            stack[:] = [self._shared(frame) for frame in _gpu_frames(frames, capture)]
+
+    def _shared(self, frame: tuple[str, str, int]) -> dict[str, object]:
+        """Return one dict per distinct frame, as torch's snapshots share them."""
+        if frame not in self._frames:
+            name, filename, line = frame
+            self._frames[frame] = {"name": name, "filename": filename, "line": line}
+        return self._frames[frame]
+
+
+def _node_frame(node: Any) -> str | None:
+    """Name the C++ function that the engine runs for a node."""
+    if node is None:
+        return None
+    name: str = node.name()
+    if name.startswith("torch::autograd::"):
+        return f"{name}::apply"
+    if hasattr(type(node), "_forward_cls"):  # a function written in Python
+        return "torch::autograd::PyNode::apply"
+    return f"torch::autograd::generated::{name}::apply"
+
+
+def _gpu_frames(frames: list[dict[str, Any]], capture: Capture) -> list[Frame]:
+    """Choose and order the frames: the operation's C++ ones, Python's, then the engine's."""
+    python = [frame for frame in frames if _is_python(frame)]
+    own, is_engine = _without_engine_caller(_without_own(_without_detours(python)))
+    result = [(frame["name"], frame["filename"], frame["line"]) for frame in own]
+    if not capture.has_cpp:
+        return result
+    operation = _cpp_between(frames, _INTO_MODE, ends=_INTERPRETER, left_out=_PLUMBING)
+    if not operation:  # between a storage's end and the interpreter or the engine is why memory is freed
+        ends = (_EVALUATE, *_PYTHON_IN_C)
+        operation = _cpp_between(frames, _END_OF_STORAGE, ends=ends, left_out=_OF_PYTHON_OBJECTS)
+    engine = _engine_frames(capture.node, operation) if is_engine else []
+    return [*map(_native, (*capture.within, *operation)), *result, *map(_native, engine)]
+
+
+def _native(name: str) -> Frame:
+    return name, "??", 0
+
+
+def _engine_frames(node: str | None, operation: list[str]) -> list[str]:
+    """Name the functions of the engine's thread; between two nodes it is in none."""
+    if node is None or any(function in name for name in operation for function in _BETWEEN_NODES):
+        return list(_ENGINE[1:])
+    has_node = any("::apply(" in name for name in operation)
+    return [*([] if has_node else [node + _APPLY_ARGUMENTS]), *_ENGINE]
+
+
+def _is_python(frame: dict[str, Any]) -> bool:
+    filename: str = frame["filename"]
+    return filename.endswith(".py") or filename.startswith("<")
+
+
+def _without_own(python: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Leave out the simulation's frames, and torch's through which it calls an operation itself."""
+    kept: list[dict[str, Any]] = []
+    is_own = False
+    for frame in python:
+        filename: str = frame["filename"]
+        was_own, is_mode = is_own, any(frame["name"] == n and filename.endswith(f) for n, f in _MODE_FRAMES)
+        is_own = filename.startswith(_OWN_FOLDER) or (was_own and is_mode)
+        if not is_own:
+            kept.append(frame)
+        elif kept and not was_own and kept[-1]["filename"].endswith(_CALLED_OPERATION):
+            kept.pop()
+    return kept
+
+
+def _without_detours(python: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Undo the detour of a torch function over the function mode: it shows up twice, around the handler."""
+    result: list[dict[str, Any]] = []
+    frames = iter(python)
+    for frame in frames:
+        if (frame["name"], frame["filename"][-len(_DETOUR[1]) :]) != _DETOUR:
+            result.append(frame)
+        else:
+            # The call into the handler; the function itself, entered a second time, is there already.
+            next(frames, None)
+    return result
+
+
+def _without_engine_caller(python: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], bool]:
+    """Cut off what called the engine; return whether the engine is running.
+
+    The outermost call counts: a nested one runs on the engine's own thread.
+    """
+    name, end = _ENGINE_CALL
+    for i in range(len(python) - 1, -1, -1):
+        if python[i]["name"] == name and python[i]["filename"].endswith(end):
+            return python[:i], True
+    return python, False
+
+
+def _cpp_between(
+    frames: list[dict[str, Any]], start: str, *, ends: tuple[str, ...], left_out: tuple[str, ...]
+) -> list[str]:
+    """Name the C++ functions from behind one to Python's or others that end them; some are left out."""
+    first = next((i + 1 for i, frame in enumerate(frames) if start in frame["name"]), len(frames))
+    found = []
+    for frame in frames[first:]:
+        name = frame["name"]
+        if _is_python(frame) or name.startswith(ends):
+            break
+        if not any(part in name for part in left_out):
+            found.append(name)
+    return found

@@ -10,58 +10,58 @@ and losses in float32, the CPU leaves most of them in low precision.
 
 from collections.abc import Callable
 from functools import partial, wraps
-from types import TracebackType
 from typing import Any
 
-from snapconv.simulation.patches import Patches
+import torch
 
-MakeKernel = Callable[[Any, Any], Callable[..., Any]]
+from snapconv.simulation.patches import Patches
+from snapconv.simulation.placements import Placements
+
+MakeKernel = Callable[[Any], Callable[..., Any]]
 
 _FLASH_MAX_HEAD_SIZE = 256
 
 
 class Kernels:
-    """Kernels of our own, added to torch's operations; leaving the context takes them out again.
+    """Kernels of our own, added to torch's operations.
 
     In the dispatcher and not in Python: so they hold for C++ callers too, and in every thread.
     """
 
-    def __enter__(self) -> "Kernels":
-        import torch
-
-        self._torch = torch
+    def __init__(self) -> None:
         self._library = torch.library.Library("aten", "IMPL")
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Take them out again."""
         self._library._destroy()
 
     def add(self, name: str, key: str, make: MakeKernel) -> None:
-        """Register ``make(operation, torch)`` unless this torch has a kernel there, or no such operation."""
+        """Register ``make(operation)`` unless this torch has a kernel there, or no such operation."""
         packet_name, _, overload = name.partition(".")
-        packet = getattr(self._torch.ops.aten, packet_name, None)
+        packet = getattr(torch.ops.aten, packet_name, None)
         operation = getattr(packet, overload or "default", None)
         if operation is None:
             return
-        if self._torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", key):
+        if torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", key):
             return
-        self._library.impl(name, make(operation, self._torch), key)
+        self._library.impl(name, make(operation), key)
 
 
-def add_gpu_choices(kernels: Kernels, is_placed: Callable[[Any], bool]) -> None:
+def add_gpu_choices(kernels: Kernels, placements: Placements) -> None:
     """Let attention and dropout of tensors on a simulated device take CUDA's way."""
-    kernels.add("dropout", "AutogradCPU", lambda operation, torch: _dropout(operation, torch, is_placed))
+
+    def is_placed(tensor: Any) -> bool:
+        placement = placements.of(tensor)
+        return placement is not None and placement.device is not None
+
+    kernels.add("dropout", "AutogradCPU", lambda operation: _dropout(operation, is_placed))
     kernels.add(
-        "scaled_dot_product_attention",
-        "AutogradCPU",
-        lambda operation, torch: _attention(operation, torch, is_placed),
+        "scaled_dot_product_attention", "AutogradCPU", lambda operation: _attention(operation, is_placed)
     )
 
 
-def _dropout(operation: Any, torch: Any, is_placed: Callable[[Any], bool]) -> Callable[..., Any]:
-    plain = _as_composed(operation, torch)
+def _dropout(operation: Any, is_placed: Callable[[Any], bool]) -> Callable[..., Any]:
+    plain = _as_composed(operation)
 
     def dropout(tensor: Any, p: float, train: bool) -> Any:  # noqa: FBT001  # the operation's signature
         # is_fused_kernel_acceptable in aten/src/ATen/native/Dropout.cpp
@@ -72,9 +72,9 @@ def _dropout(operation: Any, torch: Any, is_placed: Callable[[Any], bool]) -> Ca
     return dropout
 
 
-def _attention(operation: Any, torch: Any, is_placed: Callable[[Any], bool]) -> Callable[..., Any]:
+def _attention(operation: Any, is_placed: Callable[[Any], bool]) -> Callable[..., Any]:
     aten = torch.ops.aten
-    plain = _as_composed(operation, torch)
+    plain = _as_composed(operation)
 
     def attention(
         query: Any,
@@ -83,39 +83,32 @@ def _attention(operation: Any, torch: Any, is_placed: Callable[[Any], bool]) -> 
         attn_mask: Any = None,
         dropout_p: float = 0.0,
         is_causal: bool = False,  # noqa: FBT001, FBT002
-        *,
-        scale: float | None = None,
-        enable_gqa: bool = False,
+        **options: Any,
     ) -> Any:
-        tensors = (query, key, value)
+        tensors, scale = (query, key, value), options.get("scale")
         has_learnt_mask = attn_mask is not None and attn_mask.requires_grad
-        if not is_placed(query) or enable_gqa or has_learnt_mask or not _is_fusable(tensors):
-            options = {"enable_gqa": True} if enable_gqa else {}
-            return plain(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, **options)
-        # sdp_utils.cpp: flash before memory-efficient; flash supports neither float32 nor masks.
-        is_low = query.dtype in (torch.float16, torch.bfloat16)
-        if is_low and attn_mask is None and torch.backends.cuda.flash_sdp_enabled():
-            return aten._scaled_dot_product_flash_attention.default(
-                query, key, value, dropout_p, is_causal, False, scale=scale
-            )[0]
-        if torch.backends.cuda.mem_efficient_sdp_enabled():
-            needs_sums = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-            return aten._scaled_dot_product_efficient_attention.default(
-                query,
-                key,
-                value,
-                _as_bias(attn_mask, query, torch),
-                needs_sums,
-                dropout_p,
-                is_causal,
-                scale=scale,
-            )[0]
-        return plain(query, key, value, attn_mask, dropout_p, is_causal, scale=scale)
+        if (
+            is_placed(query)
+            and not options.get("enable_gqa")
+            and not has_learnt_mask
+            and _is_fusable(tensors)
+        ):
+            # sdp_utils.cpp: flash before memory-efficient; flash supports neither float32 nor masks.
+            is_low = query.dtype in (torch.float16, torch.bfloat16)
+            if is_low and attn_mask is None and torch.backends.cuda.flash_sdp_enabled():
+                flash = aten._scaled_dot_product_flash_attention.default
+                return flash(*tensors, dropout_p, is_causal, False, scale=scale)[0]
+            if torch.backends.cuda.mem_efficient_sdp_enabled():
+                bias = _as_bias(attn_mask, query)
+                needs_sums = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+                efficient = aten._scaled_dot_product_efficient_attention.default
+                return efficient(*tensors, bias, needs_sums, dropout_p, is_causal, scale=scale)[0]
+        return plain(*tensors, attn_mask, dropout_p, is_causal, **options)
 
     return attention
 
 
-def _as_composed(operation: Any, torch: Any) -> Callable[..., Any]:
+def _as_composed(operation: Any) -> Callable[..., Any]:
     """Return the operation as torch composes it of others, past our kernel.
 
     Not ``decompose()``: it prefers Python's decompositions, which copy where C++ returns its argument.
@@ -136,7 +129,7 @@ def _is_fusable(tensors: tuple[Any, ...]) -> bool:
     )
 
 
-def _as_bias(attn_mask: Any, query: Any, torch: Any) -> Any:
+def _as_bias(attn_mask: Any, query: Any) -> Any:
     """Turn a boolean mask into what is added to the scores (convert_boolean_attn_mask)."""
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         bias = torch.zeros_like(attn_mask, dtype=query.dtype)
@@ -151,8 +144,6 @@ def cuda_only_operations() -> dict[Any, Callable[..., None]]:
 
     Each fills the results that it is given, which have CUDA's shapes, by way of the CPU's fused kernel.
     """
-    import torch
-
     aten = torch.ops.aten
     forward = aten._scaled_dot_product_flash_attention_for_cpu.default
     backward = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
@@ -211,7 +202,6 @@ _FLOAT32_RESULT = """
 
 def patch_autocast(patches: Patches, kernels: Kernels) -> None:
     """Let what switches autocast for CUDA switch it for the CPU as well, and cast as CUDA's would."""
-    import torch
 
     def also_cpu(real: Any) -> Any:
         @wraps(real)
@@ -230,46 +220,47 @@ def patch_autocast(patches: Patches, kernels: Kernels) -> None:
         kernels.add(name, "AutocastCPU", _float32_result)
 
 
-def _float32_inputs(operation: Any, torch: Any) -> Callable[..., Any]:
-    """Cast every low-precision argument, and run the operation without autocast."""
+def _without_autocast(operation: Any) -> Callable[..., Any]:
     keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with torch._C._ExcludeDispatchKeyGuard(keys):
+            return operation(*args, **kwargs)
+
+    return call
+
+
+def _float32_inputs(operation: Any) -> Callable[..., Any]:
+    """Cast every low-precision argument, and run the operation without autocast."""
+    run = _without_autocast(operation)
 
     def cast(value: Any) -> Any:
-        if isinstance(value, torch.Tensor) and _is_low(value, torch):
-            return value.to(torch.float32)
-        return value
+        is_low = isinstance(value, torch.Tensor) and _is_low(value)
+        return value.to(torch.float32) if is_low else value
 
-    def kernel(*args: Any, **kwargs: Any) -> Any:
-        with torch._C._ExcludeDispatchKeyGuard(keys):
-            kwargs = {key: cast(value) for key, value in kwargs.items()}
-            return operation(*map(cast, args), **kwargs)
-
-    return kernel
+    return lambda *args, **kwargs: run(*map(cast, args), **{key: cast(kwargs[key]) for key in kwargs})
 
 
-def _float32_result(operation: Any, torch: Any) -> Callable[..., Any]:
+def _float32_result(operation: Any) -> Callable[..., Any]:
     """Request a float32 result unless the caller gave a type."""
-    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
+    run = _without_autocast(operation)
 
     def kernel(tensor: Any, *args: Any, **kwargs: Any) -> Any:
         # Of softmax the type is a positional argument, however the caller wrote it.
         given = (kwargs.get("dtype"), *args)
-        if _is_low(tensor, torch) and not any(isinstance(value, torch.dtype) for value in given):
+        if _is_low(tensor) and not any(isinstance(value, torch.dtype) for value in given):
             kwargs["dtype"] = torch.float32
-        with torch._C._ExcludeDispatchKeyGuard(keys):
-            return operation(tensor, *args, **kwargs)
+        return run(tensor, *args, **kwargs)
 
     return kernel
 
 
-def _is_low(tensor: Any, torch: Any) -> bool:
+def _is_low(tensor: Any) -> bool:
     return tensor.dtype in (torch.float16, torch.bfloat16)
 
 
 def patch_grouping(patches: Patches) -> None:
     """Group by the device that a tensor reports, so that foreach kernels are chosen as on a GPU."""
-    import torch
-
     patches.set_existing(torch._C, "_group_tensors_by_device_and_dtype", group_tensors)
 
 

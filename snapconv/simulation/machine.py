@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from snapconv.allocator.allocator_settings import AllocatorSettings
 from snapconv.allocator.allocator_trace import Frames, RecordedEvent
@@ -18,14 +18,13 @@ from snapconv.allocator.caching_allocator import CachingAllocator, ModelOutOfMem
 from snapconv.errors import RecorderError, SettingError
 from snapconv.notes import Note
 from snapconv.recorder.program.own_frames import for_program
-from snapconv.simulation.history import History, Statistics
-from snapconv.simulation.stacks import Stacks
+from snapconv.simulation.history import History, Stacks, Statistics
 from snapconv.units import counted
 
-GIB = 1 << 30
-
+# What --cublas-workspace models, by the name that a capture has for it.
+BLAS = "workspaces of cuBLAS"
 # The memory of the simulated device by default: an 80 GB card.
-DEFAULT_TOTAL_BYTES = 80 * GIB
+_DEFAULT_TOTAL_BYTES = 80 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,19 +35,17 @@ class SimulationOptions:
     None reports 80 GiB and never runs out; a number makes the allocator run out there, as a GPU of
     that much usable memory would. ``cublas_workspace`` adds the workspace that cuBLAS gets at its first
     use per device and stream. ``n_devices`` is how many devices the script sees.
-    ``routing`` is how indices that are not computed are assumed: "balanced" or "worst".
     """
 
     compute: bool = True
     capacity_bytes: int | None = None
     cublas_workspace: bool = False
     n_devices: int = 1
-    routing: Literal["balanced", "worst"] = "balanced"
 
     @property
     def total_bytes(self) -> int:
         """The memory of each simulated device."""
-        return DEFAULT_TOTAL_BYTES if self.capacity_bytes is None else self.capacity_bytes
+        return _DEFAULT_TOTAL_BYTES if self.capacity_bytes is None else self.capacity_bytes
 
 
 class Clock:
@@ -70,13 +67,10 @@ _FIRST_ADDR = 0x7F00_0000_0000
 _ADDRS_PER_DEVICE = 1 << 40
 
 
-def settings_from_environment() -> AllocatorSettings:
-    """Read the allocator's settings as torch does: the general variable wins over CUDA's own."""
-    conf = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
-    return _settings(conf)
-
-
-def _settings(conf: str) -> AllocatorSettings:
+def _settings(conf: str | None = None) -> AllocatorSettings:
+    """Read settings of the allocator; without a text the environment's, where the general variable wins."""
+    if conf is None:
+        conf = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
     try:
         return AllocatorSettings.from_conf(conf)
     except SettingError as error:
@@ -102,7 +96,7 @@ class Machine:
 
     def __init__(self, options: SimulationOptions) -> None:
         self.options = options
-        self.settings = settings_from_environment()
+        self.settings = _settings()
         # The program may set them itself, until the first allocation.
         self._reads_environment = True
         self.clock = Clock()
@@ -114,11 +108,9 @@ class Machine:
         # Called before any figure is read: an allocation may still be undecided.
         self.settle: Callable[[], None] = lambda: None
         # Called with a device and its allocated bytes, now and at most, after each allocation.
-        self.sample: Callable[[int, int, int], None] | None = None
+        self.sample: Callable[[int, int, int], None] = lambda *_: None
         # What the user should know of this run, by slug.
         self.notes: dict[str, Note] = {}
-        # What of torch has changed, so that the simulation does without.
-        self.changes: list[Note] = []
         # What is not modelled and the program came upon, in that order.
         self.met: dict[str, None] = {}
         self._lock = threading.RLock()
@@ -142,13 +134,15 @@ class Machine:
         )
         return Device(index, allocator, statistics)
 
-    def note(self, note: Note) -> None:
-        """Keep a note on this run; once is enough."""
-        self.notes.setdefault(note.slug, note)
-
-    def meet(self, what: str) -> None:
-        """Remember that the program does what a GPU needs memory for that is not modelled."""
+    def meet(self, what: str, note: Note | None = None) -> None:
+        """Remember that the program does what a GPU needs memory for that is not modelled; once is enough."""
         self.met.setdefault(what)
+        if note is not None:
+            self.notes.setdefault(note.slug, note)
+
+    def device_count(self) -> int:
+        """Return how many devices there are."""
+        return len(self.devices)
 
     def device(self, index: int | None) -> Device:
         """Return a device by ordinal; None or a negative number for the current one."""
@@ -164,24 +158,38 @@ class Machine:
             raise for_program(error)
         return index
 
-    def allocation_frames(self, within: tuple[str, ...] = ()) -> Frames | None:
-        """Capture the stack if allocations are to have one."""
-        if not self.history.wants_allocation_frames:
+    def ordinal(self, device: Any) -> int | None:
+        """Read a device argument: the ordinal of a CUDA device, None for one of another kind."""
+        if isinstance(device, int):
+            return self.checked(device)
+        import torch
+
+        device = torch.device(device)
+        if device.type != "cuda":
+            return None
+        return self.checked(self.current_device if device.index is None else device.index)
+
+    def exchange_device(self, index: int | None) -> int:
+        """Make another device the current one, unless it is None or negative; return which was."""
+        before = self.current_device
+        if index is not None and index >= 0:
+            self.current_device = self.checked(index)
+        return before
+
+    def frames(self, context: str = "state", within: tuple[str, ...] = ()) -> Frames | None:
+        """Capture the stack if the history has those that need a context: of allocations "state"."""
+        if not self.history.wants(context):
             return None
         return self.stacks.capture(has_cpp=self.history.has_cpp, within=within)
 
     def malloc(self, index: int, n_bytes: int, frames: Frames | None = None) -> int:
         """Allocate on the device's current stream; raise torch's OutOfMemoryError where that fails."""
         if self._reads_environment:
-            self._use(settings_from_environment())
-            self._limit()
+            self._start()
         device = self.devices[index]
-        frames = frames or self.allocation_frames()
+        frames = frames or self.frames()
         try:
             addr = int(self._alone(self._malloc, device, n_bytes, frames))
-            if self.sample is not None:
-                self.sample(index, device.allocator.allocated_bytes, device.allocator.max_allocated_bytes)
-            return addr
         except ModelOutOfMemory as error:
             # As in torch, the observers run with the allocator unlocked and the event recorded.
             for observer in self.observers:
@@ -190,6 +198,8 @@ class Machine:
 
             raised: Exception = torch.cuda.OutOfMemoryError(out_of_memory_message(error, device=index))
             raise for_program(raised) from None
+        self.sample(index, device.allocator.allocated_bytes, device.allocator.max_allocated_bytes)
+        return addr
 
     def _malloc(self, device: Device, n_bytes: int, frames: Frames | None) -> int:
         statistics = device.statistics
@@ -209,10 +219,7 @@ class Machine:
             if self._is_busy:
                 self._late_frees.append((index, addr))
                 return
-        frames = None
-        if self.history.wants_free_frames:
-            frames = self.stacks.capture(has_cpp=self.history.has_cpp)
-        self._alone(self.devices[index].allocator.free, addr, frames=frames)
+        self._alone(self.devices[index].allocator.free, addr, frames=self.frames("all"))
 
     def _alone(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call an allocator's function exclusively; then do the frees that had to wait."""
@@ -244,7 +251,7 @@ class Machine:
     def empty_cache(self) -> None:
         """Give cached segments of all devices back."""
         self.settle()
-        frames = self.allocation_frames() if self.history.wants_free_frames else None
+        frames = self.frames("all")
         for device in self.devices:
             self._alone(device.allocator.empty_cache, frames=frames)
 
@@ -261,29 +268,24 @@ class Machine:
         self.settle()
         self.device(index).statistics.reset_peaks()
 
-    def set_settings(self, conf: str) -> None:
-        """Replace the allocator's settings from here on."""
-        self._use(_settings(conf))
-
-    def _use(self, settings: AllocatorSettings) -> None:
-        self._reads_environment = False
-        self.settings = settings
-        for device in self.devices:
-            device.allocator.settings = self.settings
-
-    def _limit(self) -> None:
-        """Leave the process its fraction of the devices, unless the program has set another itself."""
+    def _start(self) -> None:
+        """Take the settings that the environment has now, and its fraction unless the program has set one."""
+        self.set_settings()
         fraction = self.settings.memory_fraction
         for device in self.devices:
             if fraction < 1 and device.allocator.capacity == self.options.capacity_bytes:
-                self._set_fraction(device, fraction)
+                self.set_fraction(fraction, device.index)
 
-    def set_fraction(self, index: int, fraction: float) -> None:
+    def set_settings(self, conf: str | None = None) -> None:
+        """Replace the allocator's settings from here on."""
+        self._reads_environment = False
+        self.settings = _settings(conf)
+        for device in self.devices:
+            device.allocator.settings = self.settings
+
+    def set_fraction(self, fraction: float, index: int | None) -> None:
         """Let a device run out at a part of its memory (set_per_process_memory_fraction)."""
-        self._set_fraction(self.device(index), fraction)
-
-    def _set_fraction(self, device: Device, fraction: float) -> None:
-        allocator = device.allocator
+        allocator = self.device(index).allocator
         allocator.capacity = int(fraction * self.options.total_bytes)
         allocator.limit = allocator.capacity if fraction < 1 else None
 
@@ -297,7 +299,9 @@ class Machine:
         """Build what ``torch._C._cuda_memorySnapshot`` returns in torch 2.13."""
         self.settle()
         segments, traces, annotations = self._alone(self._read)
-        self.stacks.symbolise(_stacks(segments, traces))
+        holders = [*segments, *(block for segment in segments for block in segment["blocks"])]
+        holders += [entry for trace in traces for entry in trace if "frames" in entry]
+        self.stacks.symbolise([holder["frames"] for holder in holders])
         return {
             "segments": segments,
             "device_traces": traces if include_traces else [[] for _ in self.devices],
@@ -313,36 +317,19 @@ class Machine:
             device.allocator.note_snapshot()
         return segments, traces, annotations
 
-    def switch_history(self, switch: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    def record_history(self, *arguments: Any, **options: Any) -> None:
         """Turn recording on or off with nothing happening meanwhile."""
         self.settle()
-        self._alone(switch, *args, **kwargs)
+        self._alone(self.history.switch, *arguments, **options)
 
     def annotate(self, name: str, stage: str) -> None:
         """Keep the begin or the end of a ``record_function`` range."""
         with self._lock:  # a snapshot reads them
             self.history.annotate(name, stage, device=self.current_device, time_us=self.clock())
 
-    def traceback_of(self, addr: int) -> Frames | None:
-        """Return the allocation stack of a live block, by its address."""
-        self.settle()
-        every = [self._alone(device.allocator.segments) for device in self.devices]
-        for block in (block for segments in every for segment in segments for block in segment["blocks"]):
-            if block["address"] == addr and block["state"] != "inactive" and block["frames"]:
-                self.stacks.symbolise([block["frames"]])
-                return list(block["frames"])
-        return None
-
 
 # Keys of allocator_settings that came with torch 2.13, at their defaults.
 _SETTINGS_OF_2_13 = {"max_round_threshold": 0, "max_cached_size": 0}
-
-
-def _stacks(segments: list[dict[str, Any]], traces: list[list[dict[str, Any]]]) -> list[list[Any]]:
-    """List the stacks of segments, blocks and events."""
-    holders = [*segments, *(block for segment in segments for block in segment["blocks"])]
-    holders += [entry for trace in traces for entry in trace if "frames" in entry]
-    return [holder["frames"] for holder in holders]
 
 
 def out_of_memory_message(error: ModelOutOfMemory, *, device: int) -> str:
@@ -367,7 +354,5 @@ def _format(n_bytes: int) -> str:
     """Write bytes as torch's format_size does, which has no unit above GiB."""
     if n_bytes <= 1024:
         return f"{n_bytes} bytes"
-    for power, unit in ((1, "KiB"), (2, "MiB")):
-        if n_bytes <= 1024 ** (power + 1):
-            return f"{n_bytes / 1024**power:.2f} {unit}"
-    return f"{n_bytes / 1024**3:.2f} GiB"
+    unit, shift = ("KiB", 10) if n_bytes <= 1 << 20 else ("MiB", 20) if n_bytes <= 1 << 30 else ("GiB", 30)
+    return f"{n_bytes / (1 << shift):.2f} {unit}"

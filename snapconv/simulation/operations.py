@@ -13,9 +13,11 @@ from enum import Enum, auto
 from math import prod
 from typing import Any
 
-from snapconv.errors import RecorderError
+import torch
 
-BLAS = "workspaces of cuBLAS"
+from snapconv.errors import RecorderError
+from snapconv.simulation.machine import BLAS
+
 # What a GPU needs for an operation beyond the simulation, by the name that a capture has for it.
 _NOT_MODELLED = {
     "workspaces of cuDNN": "convolution convolution_backward",
@@ -49,29 +51,21 @@ class Kind(Enum):
 class Operation:
     """One overload, as far as memory is concerned.
 
-    ``written`` names the arguments that an in-place operation changes, in order. ``may_resize`` is
-    whether a written argument may come out with more memory; ``is_out``, whether that is ``out=``.
-    ``is_uninitialised``: its results' contents are undefined. ``cpu_results`` are the positions of
-    results that are on the CPU whatever the arguments are. ``not_modelled`` is what a GPU takes for it
-    besides, and the simulation leaves out. One that ``reads_values`` reads them on the CPU; one that
-    ``gives_values`` returns numbers that depend on them. One that is ``is_memory_only`` changes what memory
-    its argument has, and no values; one that is ``is_view_in_place`` its argument's shape, and neither.
+    ``written`` names the arguments that an in-place operation changes, in order. ``may_resize`` is whether a
+    written argument may come out with more memory; ``is_out``, whether that is ``out=``. ``cpu_results`` are
+    the positions of results that are on the CPU whatever the arguments are. ``not_modelled`` is what a GPU
+    takes for it besides, and the simulation leaves out.
     """
 
     name: str
     kind: Kind
-    written: tuple[str, ...]
-    n_returns: int
-    argument_names: tuple[str, ...]
-    may_resize: bool
-    is_out: bool
-    is_uninitialised: bool
-    cpu_results: frozenset[int] = frozenset()
+    written: tuple[str, ...] = ()
+    n_returns: int = 0
+    argument_names: tuple[str, ...] = ()
+    may_resize: bool = False
+    is_out: bool = False
+    cpu_results: tuple[int, ...] = ()
     not_modelled: str | None = None
-    reads_values: bool = False
-    gives_values: bool = False
-    is_memory_only: bool = False
-    is_view_in_place: bool = False
 
 
 # Views by behaviour whose schema does not show it (aten/src/ATen/native/native_functions.yaml).
@@ -79,51 +73,36 @@ _SILENT_VIEWS = {
     *("_unsafe_view", "lift", "lift_fresh", "_reshape_alias"),
     *("unsafe_split", "unsafe_split_with_sizes"),  # the gates of recurrent layers, of one product
 }
-_RESIZING = {"resize_", "resize_as_", "set_", "resize_output_"}
-# Those with the tag inplace_view that give their argument another shape (native_functions.yaml, torch 2.15).
-_VIEWS_IN_PLACE = {"as_strided_", "squeeze_", "swapaxes_", "swapdims_", "t_", "transpose_", "unsqueeze_"}
+# They change what memory their argument has, and no values.
+RESIZING = {"resize_", "resize_as_", "set_", "resize_output_"}
 _CPU_RESULTS = {
     # Lengths stay on the CPU, where cuDNN wants them (aten/src/ATen/native/PackedSequence.cpp).
-    "_pack_padded_sequence": {1},
+    "_pack_padded_sequence": (1,),
     # The generator's seed and offset (Note [Seed and Offset] in native/transformers/cuda/attention.cu).
-    "_scaled_dot_product_efficient_attention": {2, 3},
+    "_scaled_dot_product_efficient_attention": (2, 3),
     # The workspace of the CPU's own kernel for an LSTM; what cuDNN has in its place is not modelled.
-    "mkldnn_rnn_layer": {3},
+    "mkldnn_rnn_layer": (3,),
 }
-_READS_VALUES = {"_pack_padded_sequence"}
-_GIVES_VALUES = {"_local_scalar_dense", "equal", "is_nonzero", "allclose"}
-_UNINITIALISED = {"empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided"}
 
 
 def describe(func: Any) -> Operation:
     """Read an OpOverload's schema; what has none counts as making new memory."""
     schema = getattr(func, "_schema", None)
     if schema is None:
-        return Operation(
-            str(func), Kind.FRESH, (), 0, (), may_resize=False, is_out=False, is_uninitialised=False
-        )
+        return Operation(str(func), Kind.FRESH)
     name = schema.name.partition("::")[2]
-    written = tuple(
-        argument.name
-        for argument in schema.arguments
-        if argument.alias_info is not None and argument.alias_info.is_write
-    )
+    aliases = [(argument.name, argument.alias_info) for argument in schema.arguments]
     is_out = "out" in schema.overload_name
     return Operation(
         name=name,
         kind=_kind(name, schema.returns),
-        written=written,
+        written=tuple(argument for argument, alias in aliases if alias is not None and alias.is_write),
         n_returns=len(schema.returns),
-        argument_names=tuple(argument.name for argument in schema.arguments),
-        may_resize=name in _RESIZING or is_out,
+        argument_names=tuple(argument for argument, _ in aliases),
+        may_resize=name in RESIZING or is_out,
         is_out=is_out,
-        is_uninitialised=name in _UNINITIALISED,
-        cpu_results=frozenset(_CPU_RESULTS.get(name, ())),
+        cpu_results=_CPU_RESULTS.get(name, ()),
         not_modelled=_NOT_MODELLED_BY_OPERATION.get(name),
-        reads_values=name in _READS_VALUES,
-        gives_values=name in _GIVES_VALUES,
-        is_memory_only=name in _RESIZING,
-        is_view_in_place=name in _VIEWS_IN_PLACE,
     )
 
 
@@ -137,9 +116,8 @@ def _kind(name: str, returns: Any) -> Kind:
     return Kind.FRESH if any("Tensor" in str(item.type) for item in returns) else Kind.VALUE
 
 
-def written_arguments(operation: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
+def written_arguments(operation: Operation, given: dict[str, Any]) -> Any:
     """Return what an in-place operation returns: the arguments that it writes."""
-    given = dict(zip(operation.argument_names, args, strict=False)) | kwargs
     values = [given.get(name) for name in operation.written[: operation.n_returns]]
     if not values:
         return None
@@ -151,17 +129,16 @@ def result_shapes(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
     Raises NotImplementedError where the shapes depend on values.
     """
-    import torch
 
     def as_meta(tensor: Any) -> Any:
         return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta")
 
-    kwargs = {key: map_tensors(value, as_meta, torch.Tensor) for key, value in kwargs.items()}
+    kwargs = {key: map_tensors(value, as_meta) for key, value in kwargs.items()}
     if kwargs.get("device") is not None:
         kwargs["device"] = "meta"
     if "generator" in kwargs:
         kwargs["generator"] = None
-    metas = map_tensors(args, as_meta, torch.Tensor)
+    metas = map_tensors(args, as_meta)
     return _corrected(func, args, _with_any_type(func, metas, kwargs))
 
 
@@ -171,17 +148,15 @@ _KNOW_BFLOAT16_ONLY = {"aten::_grouped_mm"}
 
 def _with_any_type(func: Any, metas: Any, kwargs: dict[str, Any]) -> Any:
     """Call a meta function with the one type that it supports, if it supports only one."""
-    import torch
-
-    if func._schema.name not in _KNOW_BFLOAT16_ONLY or metas[0].dtype == torch.bfloat16:
+    if func._schema.name not in _KNOW_BFLOAT16_ONLY:
         return func(*metas, **kwargs)
-    low, dtype = torch.bfloat16, metas[0].dtype
+    dtype = metas[0].dtype
 
-    def as_low(tensor: Any) -> Any:
-        return tensor.to(low) if tensor.dtype == dtype else tensor
+    def as_known(tensor: Any) -> Any:
+        return tensor.to(torch.bfloat16) if tensor.dtype == dtype else tensor
 
-    kwargs = {key: map_tensors(value, as_low, torch.Tensor) for key, value in kwargs.items()}
-    return func(*map_tensors(metas, as_low, torch.Tensor), **kwargs).to(dtype)
+    kwargs = {key: map_tensors(value, as_known) for key, value in kwargs.items()}
+    return func(*map_tensors(metas, as_known), **kwargs).to(dtype)
 
 
 # cuDNN's results have the layout of what goes in (aten/src/ATen/native/ConvUtils.h,
@@ -195,8 +170,6 @@ _MASKS = ("output_mask", "grad_input_mask")
 
 def _corrected(func: Any, args: Any, result: Any) -> Any:
     """Undo where torch's meta functions differ from its kernels in what they allocate."""
-    import torch
-
     schema = func._schema
     if schema.name in _KEEP_UNREDUCED and (len(args) < 3 or args[2] != 0):
         shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
@@ -211,120 +184,79 @@ def _corrected(func: Any, args: Any, result: Any) -> Any:
 
 def laid_out(func: Any, args: Any, result: Any) -> Any:
     """Give results that the CPU computed the layout that they have on a GPU."""
-    import torch
-
     schema = getattr(func, "_schema", None)  # None: operations on functions
     if schema is None or schema.name not in _CONVOLUTIONS:
         return result
-    if any(_is_channels_last(tensor, torch) for tensor in args[:3]):
-        return map_tensors(result, lambda tensor: _channels_last(tensor, torch), torch.Tensor)
-    return result
+    layout = torch.channels_last
+
+    def is_last(value: Any) -> bool:
+        is_image = isinstance(value, torch.Tensor) and value.dim() == 4 and not value.is_contiguous()
+        return is_image and bool(value.is_contiguous(memory_format=layout))
+
+    def with_last(tensor: Any) -> Any:
+        return tensor.contiguous(memory_format=layout) if tensor.dim() == 4 else tensor
+
+    return map_tensors(result, with_last) if any(map(is_last, args[:3])) else result
 
 
-def _is_channels_last(value: Any, torch: Any) -> bool:
-    return (
-        isinstance(value, torch.Tensor)
-        and value.dim() == 4
-        and not value.is_contiguous()
-        and bool(value.is_contiguous(memory_format=torch.channels_last))
-    )
-
-
-def _channels_last(tensor: Any, torch: Any) -> Any:
-    return tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
-
-
-def map_tensors(value: Any, function: Callable[[Any], Any], tensor_type: type) -> Any:
+def map_tensors(value: Any, function: Callable[[Any], Any]) -> Any:
     """Replace every tensor in nested lists and tuples."""
-    if isinstance(value, tensor_type):
+    if isinstance(value, torch.Tensor):
         return function(value)
     if isinstance(value, list | tuple):
-        return type(value)(map_tensors(item, function, tensor_type) for item in value)
+        return type(value)(map_tensors(item, function) for item in value)
     return value
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """How many elements an operation selects: those that a mask has, or where it was not computed, all.
-
-    ``assumed`` is called with the name of an operation whose largest result is assumed.
-    """
-
-    has_values: Callable[[Any], bool]
-    assumed: Callable[[str], None]
-
-    def count(self, operation: str, mask: Any) -> int:
-        """Return how many elements a mask selects."""
-        if self.has_values(mask):
-            return int(mask.count_nonzero())
-        self.assumed(operation)
-        return int(mask.numel())
+# Counts what an operation selects: of its name, a mask or None, and how much it can be at most.
+CountSelected = Callable[[str, Any, int], int]
 
 
-def dynamic_shapes(name: str, func: Any, args: Any, kwargs: dict[str, Any], selection: Selection) -> Any:
+def dynamic_shapes(name: str, func: Any, args: Any, kwargs: dict[str, Any], count: CountSelected) -> Any:
     """Return an operation's results as meta tensors, also where ``result_shapes`` cannot."""
     if name in ("index", "_unsafe_index"):
-        indices = [_without_mask(index, selection) for index in args[1]]
-        flat = [item for part in indices for item in part]
+        flat = [item for index in args[1] for item in _without_mask(index, count)]
         return result_shapes(func, (args[0], flat, *args[2:]), kwargs)
     largest = _LARGEST.get(name)
-    return result_shapes(func, args, kwargs) if largest is None else largest(args, kwargs, selection)
+    return result_shapes(func, args, kwargs) if largest is None else largest(args, kwargs, count)
 
 
-def _without_mask(index: Any, selection: Selection) -> list[Any]:
+def _without_mask(index: Any, count: CountSelected) -> list[Any]:
     """Replace a mask by the indices that it selects: one for each of its dimensions."""
-    import torch
-
     if index is None or index.dtype not in (torch.bool, torch.uint8):
         return [index]
-    n_selected = selection.count("index", index)
-    return [_meta((n_selected,), torch.int64) for _ in range(index.dim())]
+    n_selected = count("index", index, index.numel())
+    return [_meta((n_selected,)) for _ in range(index.dim())]
 
 
-def _nonzero(args: Any, _kwargs: Any, selection: Selection) -> Any:
-    import torch
-
-    return _meta((selection.count("nonzero", args[0]), args[0].dim()), torch.int64)
+def _nonzero(args: Any, _kwargs: Any, count: CountSelected) -> Any:
+    return _meta((count("nonzero", args[0], args[0].numel()), args[0].dim()))
 
 
-def _masked_select(args: Any, _kwargs: Any, selection: Selection) -> Any:
-    import torch
-
+def _masked_select(args: Any, _kwargs: Any, count: CountSelected) -> Any:
     tensor, mask = args
-    shape = torch.broadcast_shapes(tensor.shape, mask.shape)
-    n_selected = selection.count("masked_select", mask)
-    return _meta((n_selected * (prod(shape) // max(mask.numel(), 1)),), tensor.dtype)
+    n_selected = count("masked_select", mask, mask.numel())
+    n_times = prod(torch.broadcast_shapes(tensor.shape, mask.shape)) // max(mask.numel(), 1)
+    return _meta((n_selected * n_times,), tensor.dtype)
 
 
-def _unique(args: Any, kwargs: Any, selection: Selection) -> Any:
+def _unique(args: Any, kwargs: Any, count: CountSelected) -> Any:
     """Shape _unique2 and unique_consecutive, without ``dim``: every value may differ from all others."""
-    import torch
-
-    selection.assumed("unique")
-    tensor, n_values = args[0], args[0].numel()
-    counts = kwargs.get("return_counts", any(args[2:4]))
-    return (
-        _meta((n_values,), tensor.dtype),
-        _meta(tensor.shape, torch.int64),
-        _meta((n_values if counts else 0,), torch.int64),
-    )
+    tensor = args[0]
+    n_values = count("unique", None, tensor.numel())
+    has_counts = kwargs.get("return_counts", any(args[2:4]))
+    return _meta((n_values,), tensor.dtype), _meta(tensor.shape), _meta((n_values if has_counts else 0,))
 
 
-def _unique_dim(args: Any, _kwargs: Any, selection: Selection) -> Any:
-    import torch
-
-    selection.assumed("unique")
+def _unique_dim(args: Any, _kwargs: Any, count: CountSelected) -> Any:
     tensor, dim = args[:2]
-    n_values = (tensor.size(dim),)
-    return _meta(tensor.shape, tensor.dtype), _meta(n_values, torch.int64), _meta(n_values, torch.int64)
+    n_values = (count("unique", None, tensor.size(dim)),)
+    return _meta(tensor.shape, tensor.dtype), _meta(n_values), _meta(n_values)
 
 
-def _ctc_loss_backward(args: Any, _kwargs: Any, _selection: Selection) -> Any:
-    return _meta(args[1].shape, args[1].dtype)
-
-
-_LARGEST = {
-    "_ctc_loss_backward": _ctc_loss_backward,  # torch has no meta function for it (2.15)
+_LARGEST: dict[str, Callable[[Any, Any, CountSelected], Any]] = {
+    # torch has no meta function for it (2.15)
+    "_ctc_loss_backward": lambda args, _kwargs, _count: _meta(args[1].shape, args[1].dtype),
     "nonzero": _nonzero,
     "masked_select": _masked_select,
     "_unique2": _unique,
@@ -333,15 +265,12 @@ _LARGEST = {
 }
 
 
-def _meta(shape: Any, dtype: Any) -> Any:
-    import torch
+def _meta(shape: Any, dtype: Any = None) -> Any:
+    """Make a meta tensor; of indices where no type is given."""
+    return torch.empty(shape, dtype=dtype or torch.int64, device="meta")
 
-    return torch.empty(shape, dtype=dtype, device="meta")
 
-
-# Addresses are free where they can be reserved; elsewhere the mapping is as large as the largest tensor yet.
-_RESERVED_BYTES = 1 << 36
-_COMMITTED_BYTES = 1 << 26
+_LEAST_MAPPED_BYTES = 1 << 26
 # Linux's value; Python's mmap module has had the name since 3.13 only.
 _NO_RESERVE = 0x4000
 
@@ -350,9 +279,6 @@ class FakeStorages:
     """Makes tensors without memory."""
 
     def __init__(self) -> None:
-        import torch
-
-        self._torch = torch
         # Kept as it is here: a simulation replaces it.
         self._addr_of = torch.UntypedStorage.data_ptr
         self._zeros: mmap.mmap | None = None
@@ -360,7 +286,6 @@ class FakeStorages:
 
     def storage(self, n_bytes: int) -> Any:
         """Make a storage of that many zeros that takes no memory."""
-        torch = self._torch
         if n_bytes == 0:
             return torch.UntypedStorage(0)
         if self._zeros is None or len(self._zeros) < n_bytes:
@@ -377,12 +302,12 @@ class FakeStorages:
     def like(self, meta: Any) -> Any:
         """Make the tensor without memory that a meta tensor describes."""
         storage = self.storage(meta.untyped_storage().nbytes())
-        tensor = self._torch.empty(0, dtype=meta.dtype)
+        tensor = torch.empty(0, dtype=meta.dtype)
         return tensor.set_(storage, meta.storage_offset(), meta.size(), meta.stride())
 
     def resize(self, tensor: Any, size: Any) -> Any:
         """Do ``resize_``: new storage where the present one is too small."""
-        meta = self._torch.empty(size, dtype=tensor.dtype, device="meta")
+        meta = torch.empty(size, dtype=tensor.dtype, device="meta")
         n_bytes = meta.untyped_storage().nbytes()
         storage = tensor.untyped_storage()
         if storage.nbytes() < n_bytes:
@@ -392,19 +317,12 @@ class FakeStorages:
 
 def _map(n_bytes: int) -> mmap.mmap:
     """Map zeros of at least that many bytes, which take no memory before they are written."""
-    needed = 1 << (n_bytes - 1).bit_length()
+    needed = max(_LEAST_MAPPED_BYTES, 1 << (n_bytes - 1).bit_length())
+    flags: dict[str, Any] = {}  # counted as memory in use by Windows, and touched nowhere
     if sys.platform == "linux":
-        try:
-            return mmap.mmap(
-                -1,
-                max(_RESERVED_BYTES, needed),
-                flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE,
-            )
-        except OSError:  # the process's address space is limited (ulimit -v)
-            pass
+        flags["flags"] = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
     try:
-        # Counted as memory in use by Windows, and touched nowhere.
-        return mmap.mmap(-1, max(_COMMITTED_BYTES, needed))
+        return mmap.mmap(-1, needed, **flags)
     except (OSError, OverflowError) as error:
         raise RecorderError(
             f"cannot reserve {needed} bytes of addresses for tensors without values: {error}; "

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from snapconv.recorder.observe.tensors import Location
+import torch
+
 from snapconv.simulation.machine import Machine
 from snapconv.simulation.operations import Operation
 from snapconv.simulation.patches import Calls
@@ -45,12 +46,8 @@ class Placements:
     """The placed storages, found by the identity of the storage that a tensor views."""
 
     def __init__(self, when_freed: Callable[[Placement], None]) -> None:
-        from torch import _C
-
-        self._storage_id = _C._storage_id
-        self._sparse, self._values = _sparse_layout()
-        self._is_wrapped = _C._functorch.is_functorch_wrapped_tensor
-        self._unwrapped = _C._functorch.get_unwrapped
+        self._storage_id = torch._C._storage_id
+        self._functorch = torch._C._functorch
         self._when_freed = when_freed
         self._by_id: dict[int, Placement] = {}
         self._is_open = True
@@ -59,17 +56,23 @@ class Placements:
         """Return a tensor's placement; None for a plain CPU tensor, one without a storage, or a number."""
         try:
             placement = self._by_id.get(self._storage_id(tensor))
-            if (
-                placement is None and type(tensor).__name__ == "DTensor"
-            ):  # C++ code makes them, of a part here
-                return self.of(tensor._local_tensor)
-            return placement
         except TypeError:  # a number: the engine calls add(Tensor, 1) in the derivative of atan
             return None
         except RuntimeError:  # wrappers have no storage of their own, and sparse tensors those of their parts
-            if self._is_wrapped(tensor):  # by torch.func, as vmap does
-                return self.of(self._unwrapped(tensor))
-            return self.of(self._values(tensor)) if tensor.layout is self._sparse else None
+            return self._of_part(tensor)
+        if placement is None and type(tensor).__name__ == "DTensor":  # C++ code makes them, of a part here
+            return self.of(tensor._local_tensor)
+        return placement
+
+    def _of_part(self, tensor: Any) -> Placement | None:
+        from torch.utils._python_dispatch import _disable_current_modes
+
+        if self._functorch.is_functorch_wrapped_tensor(tensor):  # by torch.func, as vmap does
+            return self.of(self._functorch.get_unwrapped(tensor))
+        if tensor.layout is not torch.sparse_coo:
+            return None
+        with _disable_current_modes(), torch._C.DisableTorchFunction():
+            return self.of(tensor._values())
 
     def of_any_storage(self, storage: Any) -> Placement | None:
         """Return a storage's placement; None for a plain one on the CPU."""
@@ -99,35 +102,16 @@ class Placements:
         self._is_open = False
         self._by_id.clear()
 
-    def locate(self, tensor: Any) -> Location | None:
-        """Answer ``snapconv.recorder.observe.tensors.locate`` for the simulated devices."""
-        placement = self.of(tensor)
-        if placement is None or placement.device is None:
-            return None
-        return Location(placement.device, placement.addr, placement.n_bytes)
 
-
-def _sparse_layout() -> tuple[Any, Callable[[Any], Any]]:
-    """Return torch's sparse layout, and a function for the values of such a tensor, unseen by modes."""
-    import torch
-    from torch.utils._python_dispatch import _disable_current_modes
-
-    def values(tensor: Any) -> Any:
-        with _disable_current_modes(), torch._C.DisableTorchFunction():
-            return tensor._values()
-
-    return torch.sparse_coo, values
-
-
-def tensors_in(values: Iterable[Any], tensor_type: type) -> Iterator[Any]:
+def tensors_in(values: Iterable[Any]) -> Iterator[Any]:
     """List the tensors among arguments, also those in lists, tuples and dicts."""
     for value in values:
-        if isinstance(value, tensor_type):
+        if isinstance(value, torch.Tensor):
             yield value
         elif isinstance(value, list | tuple):
-            yield from tensors_in(value, tensor_type)
+            yield from tensors_in(value)
         elif isinstance(value, dict):
-            yield from tensors_in(value.values(), tensor_type)
+            yield from tensors_in(value.values())
 
 
 _NOT_REQUESTED: Any = object()
@@ -145,9 +129,6 @@ class DeviceChoice:
     """Finds the device of results, from the arguments and the call that the user made."""
 
     def __init__(self, machine: Machine, placements: Placements, calls: Calls) -> None:
-        import torch
-
-        self._torch = torch
         self._cpu = torch.device("cpu")
         self._graph_task = torch._C._current_graph_task_id
         self._machine = machine
@@ -156,22 +137,17 @@ class DeviceChoice:
         self._own = _OfThread()
 
     @contextmanager
-    def next_copy_to(self, device: int | None) -> Iterator[None]:
-        """Let the next copy end on a device, or with None on the CPU."""
-        before, self._own.target = self._own.target, device
-        try:
-            yield
-        finally:
-            self._own.target = before
+    def during(self, **devices: int | None) -> Iterator[None]:
+        """Let the next copy end on a device (``target``), and what C++ code makes beside tensors be there.
 
-    @contextmanager
-    def made_beside(self, device: int | None) -> Iterator[None]:
-        """Let what C++ code makes "where this tensor is" be on a device: it takes that for the CPU."""
-        before, self._own.beside = self._own.beside, device
+        That takes ``beside`` for the CPU, which is None.
+        """
+        before = {name: getattr(self._own, name) for name in devices}
+        vars(self._own).update(devices)
         try:
             yield
         finally:
-            self._own.beside = before
+            vars(self._own).update(before)
 
     def resolve(
         self, operation: Operation, inputs: list[Placement | None], kwargs: dict[str, Any]
@@ -201,14 +177,14 @@ class DeviceChoice:
         """Say whether the user's torch call has the CPU as its ``device``."""
         call = self._calls.current
         named = call[2].get("device") if call else None
-        return named is not None and self._torch.device(named).type == "cpu"
+        return named is not None and torch.device(named).type == "cpu"
 
     def _implied(self) -> int | None:
         """Find the device for a tensor that C++ code makes out of nothing: that of its caller's tensors."""
         call = self._calls.current
         if call is None:
             return self._own.recent if self._graph_task() != -1 else None
-        for tensor in tensors_in((*call[1], *call[2].values()), self._torch.Tensor):
+        for tensor in tensors_in((*call[1], *call[2].values())):
             placement = self._placements.of(tensor)
             if placement is not None and placement.device is not None:
                 return placement.device

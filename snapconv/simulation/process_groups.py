@@ -7,12 +7,14 @@ simulated GPU, and what is on the CPU goes to the others.
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from functools import wraps
 from inspect import signature
 from types import SimpleNamespace
 from typing import Any
+
+import torch
 
 from snapconv.errors import RecorderError
 from snapconv.notes import Note
@@ -54,8 +56,6 @@ _FUNCTIONAL_IN_PLACE = {"all_reduce_", "all_reduce_coalesced_", "broadcast_", "w
 
 def patch_process_groups(tracker: Tracker, patches: Patches) -> None:
     """Let a process group of one rank work as with NCCL; do nothing where torch has no torch.distributed."""
-    import torch
-
     if not torch.distributed.is_available():
         return
     from torch.distributed import distributed_c10d
@@ -66,55 +66,51 @@ def patch_process_groups(tracker: Tracker, patches: Patches) -> None:
         patches.set_existing(owner, "init_process_group", init)
     for owner in (torch.distributed, distributed_c10d):
         patches.wrap(owner, "Reducer", lambda real: _reducer_class(tracker, real))
-    _patch_nccl(torch, distributed_c10d, patches)
+    _patch_nccl(distributed_c10d, patches)
 
 
 def with_collectives(handle: Handler) -> Handler:
     """Handle the collectives of a group of one rank, and hand every other operation on."""
-    import torch
 
-    known = set(_operations(torch.ops.c10d, _IN_PLACE | _COPIES))
-    functional = set(_operations(torch.ops._c10d_functional, _FUNCTIONAL))
-    functional_in_place = set(_operations(torch.ops._c10d_functional, _FUNCTIONAL_IN_PLACE))
+    def operations(namespace: Any, names: Iterable[str]) -> set[Any]:
+        packets = (getattr(namespace, name, None) for name in names)
+        return {packet.default for packet in packets if packet is not None}
+
+    copies = operations(torch.ops.c10d, _COPIES)
+    known = operations(torch.ops.c10d, _IN_PLACE) | copies
+    functional = operations(torch.ops._c10d_functional, _FUNCTIONAL)
+    functional_in_place = operations(torch.ops._c10d_functional, _FUNCTIONAL_IN_PLACE)
 
     def copied(tensor: Any) -> Any:
         return handle(torch.ops.aten.clone.default, (tensor,), {"memory_format": torch.contiguous_format})
 
     def handle_all(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         if func in functional:
-            return map_tensors(args[0], copied, torch.Tensor)
+            return map_tensors(args[0], copied)
         if func in functional_in_place:
             return args[0]
-        if func not in known or _has_other_ranks(torch, args):
+        if func not in known or _has_other_ranks(args):
             return handle(func, args, kwargs)
-        outputs = list(tensors_in(args[:1], torch.Tensor))
-        if func._schema.name.rpartition("::")[2] in _COPIES:
-            for output, given in zip(outputs, tensors_in(args[1:2], torch.Tensor), strict=True):
+        outputs = list(tensors_in(args[:1]))
+        if func in copies:
+            for output, given in zip(outputs, tensors_in(args[1:2]), strict=True):
                 handle(torch.ops.aten.copy_.default, (output, given.view_as(output)), {})
-        match len(func._schema.returns):
-            case 0:
-                return None
-            case 1:
-                return _done(torch, outputs)
-            case _:
-                return args[0], _done(torch, outputs)
+        n_returns = len(func._schema.returns)
+        if n_returns == 0:
+            return None
+        return _done(outputs) if n_returns == 1 else (args[0], _done(outputs))
 
     return handle_all
 
 
-def _has_other_ranks(torch: Any, args: Any) -> bool:
+def _has_other_ranks(args: Any) -> bool:
     """Return whether gloo takes the tensors to other processes: those on the CPU."""
     groups = torch.distributed
     is_gloo = groups.is_initialized() and groups.get_world_size() > 1 and groups.get_backend() == "gloo"
-    return is_gloo and all(tensor.device.type == "cpu" for tensor in tensors_in(args, torch.Tensor))
+    return is_gloo and all(tensor.device.type == "cpu" for tensor in tensors_in(args))
 
 
-def _operations(namespace: Any, names: Iterable[str]) -> Iterator[Any]:
-    packets = (getattr(namespace, name, None) for name in names)
-    return (packet.default for packet in packets if packet is not None)
-
-
-def _done(torch: Any, result: list[Any]) -> Any:
+def _done(result: list[Any]) -> Any:
     """Make what torch calls a Work, of something that is over already."""
     future = torch.futures.Future()
     future.set_result(result)
@@ -126,19 +122,15 @@ def _one_rank_only(tracker: Tracker, real: Callable[..., Any]) -> Callable[..., 
     def init_process_group(*args: Any, **kwargs: Any) -> None:
         arguments = signature(real).bind(*args, **kwargs).arguments
         n_ranks = _world_size(arguments)
-        if (
-            n_ranks > 1 and arguments.get("backend") == "gloo"
-        ):  # of several processes, each with its simulated GPU
-            real(*args, **kwargs)
-            return
-        if n_ranks > 1:
+        # Over gloo, several processes have a simulated GPU each.
+        if n_ranks > 1 and arguments.get("backend") != "gloo":
             raise RecorderError(
                 f"a simulation is one process, and this is a job of {n_ranks} ranks: set WORLD_SIZE=1 and "
                 "RANK=0 to see what one rank of data parallel training needs, or record on GPUs"
             )
         real(*args, **kwargs)
-        tracker.machine.note(_ONE_RANK)
-        tracker.machine.meet("NCCL")
+        if n_ranks <= 1:
+            tracker.machine.meet("NCCL", _ONE_RANK)
 
     return init_process_group
 
@@ -153,7 +145,7 @@ def _world_size(arguments: dict[str, Any]) -> int:
     return int(text) if text.isdecimal() else 0
 
 
-def _patch_nccl(torch: Any, c10d: Any, patches: Patches) -> None:
+def _patch_nccl(c10d: Any, patches: Patches) -> None:
     """Put torch's fake process group where NCCL's would be: it reports success, and does nothing."""
     fake: Any = getattr(torch._C._distributed_c10d, "FakeProcessGroup", None)
     if fake is None:
@@ -199,11 +191,11 @@ def _reducer_class(tracker: Tracker, real: type) -> type:
     class Reducer(real):  # type: ignore[misc]
         def __init__(self, parameters: Any, *args: Any, **kwargs: Any) -> None:
             self._device_of_buckets = next((p.get_device() for p in parameters if p.is_cuda), None)
-            with tracker.made_beside(self._device_of_buckets):
+            with tracker.choice.during(beside=self._device_of_buckets):
                 super().__init__(parameters, *args, **kwargs)
 
         def _rebuild_buckets(self) -> Any:
-            with tracker.made_beside(self._device_of_buckets):
+            with tracker.choice.during(beside=self._device_of_buckets):
                 return super()._rebuild_buckets()
 
     return Reducer

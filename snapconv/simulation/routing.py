@@ -1,20 +1,20 @@
 """Selected rows where nothing is computed: assumed indices, and bounds of the memory that depends on them.
 
-``topk`` and its like return indices: which experts take which tokens. They are assumed, evenly spread or as
-unevenly as can be, and all that follows from them is computed: masks, counts, lists. Memory for selected
-rows is counted apart. Without it, the peak is the lower bound; with as many rows as an index can have, and
-no more in all than there are, it is the upper one.
+``topk`` and its like return indices: which experts take which tokens. They are assumed to be evenly spread,
+and all that follows from them is computed: masks, counts, lists. Memory for selected rows is counted apart.
+Without it, the peak is the lower bound; with as many rows as an index can have, and no more in all than there
+are, it is the upper one.
 """
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
+
+import torch
 
 from snapconv.notes import Note
+from snapconv.simulation.branches import shown, users_place
 from snapconv.simulation.placements import Placement
 from snapconv.units import format_bytes
-
-Policy = Literal["balanced", "worst"]
 
 # Positions of the results that are indices, and whether they all differ along their dimension.
 _INDICES = {
@@ -48,7 +48,6 @@ class Group:
 
     n_entries: int
     most: int
-    device: int
     alive: "dict[Share, None]" = field(default_factory=dict)
     extra_bytes: int = 0
 
@@ -84,14 +83,9 @@ class _Bounds:
 class Routing:
     """The assumed indices of one run, and what depends on them."""
 
-    def __init__(self, policy: Policy, place: Callable[[], str]) -> None:
-        import torch
-
-        self._torch = torch
-        self._policy = policy
-        self._place = place
+    def __init__(self) -> None:
         self._sources: dict[int, Source] = {}
-        self._groups: dict[tuple[Source | None, str], Group] = {}
+        self._groups: dict[tuple[Source, str], Group] = {}
         self._listed: dict[int, Share] = {}
         self._bounds: dict[int, _Bounds] = {}
         self._next = 0
@@ -105,40 +99,31 @@ class Routing:
         position = _INDICES_OF_OVERLOAD.get(name, _INDICES.get(call.operation.name))
         if position is None or not call.args:
             return results
-        index = results if isinstance(results, self._torch.Tensor) else results[position]
-        made = self._indices(call, index)
-        if made is None:
-            return results
-        if index is results:
-            return made
-        return tuple(made if item is index else item for item in results)
+        if isinstance(results, torch.Tensor):
+            return self._indices(call, results)
+        made = self._indices(call, results[position])
+        return tuple(made if i == position else item for i, item in enumerate(results))
 
     def _indices(self, call: Any, index: Any) -> Any:
-        """Make indices of a shape: one after the other, or the first ones in every row."""
-        torch, of = self._torch, call.args[0]
-        given = dict(zip(call.operation.argument_names, call.args, strict=False)) | call.kwargs
-        dim = -1 if call.operation.name == "multinomial" else given.get("dim", -1)
+        """Make indices of a shape, one after the other; what may be none of experts stays as it is."""
+        of = call.args[0]
+        dim = -1 if call.operation.name == "multinomial" else call.given().get("dim", -1)
         if dim is None or of.dim() == 0:
-            return None
+            return index
         n_values, n_entries = of.size(dim), index.numel()
         is_kept = index.dim() == of.dim()
         if not 0 < n_values <= min(n_entries, _MAX_VALUES):
-            return None
+            return index
         n_each = index.size(dim) if is_kept else 1
-        n_rows = n_entries // n_each
-        if self._policy == "worst":
-            flat = torch.arange(n_each).repeat(n_rows)
-        else:
-            flat = torch.arange(self._next, self._next + n_entries) % n_values
-            self._next = (self._next + n_entries) % n_values
+        flat = torch.arange(self._next, self._next + n_entries) % n_values
+        self._next = (self._next + n_entries) % n_values
         if is_kept:
-            shape = [*index.movedim(dim, -1).shape]
-            made = flat.view(shape).movedim(-1, dim).contiguous()
+            made = flat.view([*index.movedim(dim, -1).shape]).movedim(-1, dim).contiguous()
         else:
             made = flat.view(index.shape)
         made = made.to(index.dtype)
-        self._sources[made.untyped_storage()._cdata] = Source(n_rows, n_entries)
-        self.places.setdefault(self._place())
+        self._sources[made.untyped_storage()._cdata] = Source(n_entries // n_each, n_entries)
+        self.places.setdefault(users_place())
         return made
 
     def note(self, call: Any, tensor: Any, placement: Placement) -> None:
@@ -161,12 +146,11 @@ class Routing:
 
     def _share(self, call: Any, inputs: list[Placement], tensor: Any, placement: Placement) -> None:
         shared = next((given.share for given in inputs if given.share is not None), None)
-        if _is_selecting(call, self._torch):
+        if _is_selecting(call):
             # Of what is selected from, the values are no matter.
             deciding = call.inputs[-1] if call.inputs else None
-            sources = [deciding] if deciding and (deciding.source or not deciding.has_values) else []
-            if sources and tensor.dim():
-                placement.share = self._selected(call, sources, tensor.size(0), placement.device or 0)
+            if deciding and (deciding.source or not deciding.has_values) and tensor.dim():
+                placement.share = self._selected(call, deciding.source, tensor.size(0))
                 placement.scales = True
         elif shared is not None:
             first = call.inputs[0]
@@ -182,26 +166,19 @@ class Routing:
         elif self._listed and tensor.dim() and tensor.size(0) in self._listed:
             placement.share, placement.scales = self._listed[tensor.size(0)], True
 
-    def _selected(self, call: Any, given: list[Placement], n: int, device: int) -> Share:
+    def _selected(self, call: Any, source: Source | None, n: int) -> Share:
         """Count rows that are selected by what was assumed, or, where nothing was, all that can be."""
-        place = self._place()
+        place = users_place()
         self.selecting.setdefault(place)
-        source = next((item.source for item in given if item.source is not None), None)
-        most = n
-        if source is not None:
-            most = max(n, min(call.tensors[-1].numel(), source.n_rows))
-        return Share(self._group(source, place, most, device), n)
+        if source is None:
+            return Share(Group(n, max(n, 1)), n)
+        return Share(self._group(source, place, max(n, min(call.tensors[-1].numel(), source.n_rows))), n)
 
-    def _group(self, source: Source | None, place: str, most: int, device: int) -> Group:
-        n_entries = most if source is None else source.n_entries
+    def _group(self, source: Source, place: str, most: int) -> Group:
         group = self._groups.get((source, place))
-        if group is None or source is None:
-            group = Group(n_entries, max(most, 1), device)
-            if source is not None:
-                self._groups = {
-                    key: kept for key, kept in self._groups.items() if kept.alive or key[0] is source
-                }
-                self._groups[source, place] = group
+        if group is None:
+            self._groups = {key: kept for key, kept in self._groups.items() if kept.alive or key[0] is source}
+            group = self._groups[source, place] = Group(source.n_entries, max(most, 1))
         group.most = max(group.most, most)
         return group
 
@@ -211,23 +188,13 @@ class Routing:
             return
         if not isinstance(values, list) or not all(isinstance(n, int | float) for n in values):
             return
-        source, place = placement.source, self._place()
+        source, place = placement.source, users_place()
         self.selecting.setdefault(place)
-        for n in {*values}:
-            if n > 1:
-                self._listed[int(n)] = Share(
-                    self._group(source, place, max(source.n_rows, int(n)), placement.device), int(n)
-                )
+        for n in {int(n) for n in values if n > 1}:
+            self._listed[n] = Share(self._group(source, place, max(source.n_rows, n)), n)
 
-    def allocated(self, placement: Placement) -> None:
-        """Count a new block, if it depends on a selection."""
-        self._count(placement, 1)
-
-    def freed(self, placement: Placement) -> None:
-        """Count a block that is freed."""
-        self._count(placement, -1)
-
-    def _count(self, placement: Placement, sign: int) -> None:
+    def count(self, placement: Placement, sign: int) -> None:
+        """Count a block that is allocated (1) or freed (-1), if it depends on a selection."""
         share, device = placement.share, placement.device
         if share is None or device is None:
             return
@@ -259,38 +226,24 @@ class Routing:
             for device, bounds in sorted(self._bounds.items())
         }
 
-    def notes(self) -> Iterable[Note]:
+    def notes(self) -> tuple[Note, ...]:
         """Say what was assumed, and between which bounds the peak lies."""
         if not self.selecting:
-            return
+            return ()
         between = ", ".join(
             f"{format_bytes(low)} and {format_bytes(high)} on cuda:{device}"
             for device, (low, high) in self.bounds().items()
         )
         message = (
             f"the peak lies between {between}: sizes depend on values that were not computed, at "
-            f"{_shown(self.selecting)}"
+            f"{shown(self.selecting)}"
         )
         if self.places:
-            message += (
-                f". The indices chosen at {_shown(self.places)} were assumed to be {_ASSUMED[self._policy]}"
-            )
-        yield Note("sizes-assumed", message)
+            message += f". The indices chosen at {shown(self.places)} were assumed to be spread evenly"
+        return (Note("sizes-assumed", message),)
 
 
-_ASSUMED: dict[Policy, str] = {
-    "balanced": "spread evenly; `--routing worst` takes the same ones in every row",
-    "worst": "the same in every row",
-}
-
-
-def _shown(places: Iterable[str]) -> str:
-    listed = [*places]
-    more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
-    return ", ".join(listed[:3]) + more
-
-
-def _is_selecting(call: Any, torch: Any) -> bool:
+def _is_selecting(call: Any) -> bool:
     name = call.operation.name
     if name in ("index", "_unsafe_index"):
         return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in call.args[1])

@@ -1,57 +1,33 @@
-"""Where tensors and storages report to be, and how they move: attributes of torch's classes, replaced.
+"""Tensors and storages in a simulation: where they report to be, how they move, and how they are made.
 
-Class attributes and not a mode, so that the answers are the same in every thread and beneath every other
-mode.
+Class attributes are replaced and not watched by a mode, so that the answers are the same in every thread and
+beneath every other mode. Of what makes tensors, only what would request a CUDA device from C++ code that it
+does not have: of data, of files, of other tensors' memory. Factories without data (zeros, randn, …) need
+nothing: the operation mode sees their device.
 """
 
 from collections.abc import Callable
 from functools import partial, wraps
 from typing import Any
 
+import torch
+
 from snapconv.recorder.program.own_frames import for_program
-from snapconv.simulation.patches import Patches, name_the_cpu
-from snapconv.simulation.placements import Placement, Placements
+from snapconv.simulation.evaluation import has_values
+from snapconv.simulation.patches import Patches
+from snapconv.simulation.placements import Placement
 from snapconv.simulation.tracker import Tracker
 
-
-def _stay(tensor: Any, device: Any = None, *_: Any, **__: Any) -> Any:
-    """Do what is left of ``cuda``: refuse what is no device."""
-    if device is not None and not isinstance(device, int):
-        type(tensor.device)(device)
-    return tensor
-
-
-def _moved_plainly(real: Callable[..., Any]) -> Callable[..., Any]:
-    """Do what ``to`` and ``cpu`` do without devices: what is requested on the CPU is on none any more."""
-    from torch.utils._python_dispatch import _disable_current_modes
-
-    def move(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        positional, named = name_the_cpu(args, kwargs)
-        is_to_cuda = list(args) != positional or kwargs != named
-        with _disable_current_modes():  # which would put the copy where the original is
-            made = real(tensor, *positional, **named)
-            return made if is_to_cuda or made is not tensor else tensor.clone()
-
-    return move
-
-
-# Where ours fails: a tensor stays where it is, as a build without CUDA would refuse to move it.
-_UNMOVED: dict[str, Callable[..., Any]] = {
-    "cuda": _stay,
-    "record_stream": lambda tensor, *_, **__: None,
-    "is_pinned": lambda tensor, *_, **__: False,
-    "pin_memory": lambda tensor, *_, **__: tensor,
-}
+_METHODS = (
+    *("get_device", "data_ptr", "numpy", "record_stream", "is_pinned", "pin_memory"),
+    *("to", "cuda", "cpu", "type", "type_as", "tolist"),
+)
 
 
 class TensorPatches:
     """The replaced attributes of torch.Tensor; each is a method here, which is given torch's own first."""
 
     def __init__(self, tracker: Tracker) -> None:
-        import torch
-
-        self._torch = torch
-        self._tensor = torch.Tensor
         self._tracker = tracker
         self._of: Callable[[Any], Placement | None] = tracker.placements.of
         self._devices = [torch.device("cuda", i) for i in range(len(tracker.machine.devices))]
@@ -59,48 +35,31 @@ class TensorPatches:
     def apply(self, patches: Patches) -> None:
         """Replace the attributes."""
         for name in ("device", "is_cuda", "is_cpu"):
-            real = getattr(self._tensor, name)
-            patches.set(self._tensor, name, property(getattr(self, f"_{name}")(real)))
-        for name in ("get_device", "data_ptr", "numpy", "record_stream", "is_pinned", "pin_memory"):
+            real = getattr(torch.Tensor, name)
+            patches.set(torch.Tensor, name, property(getattr(self, f"_{name}")(real)))
+        for name in _METHODS:
             self._wrap(patches, name)
-        for name in ("to", "cuda", "cpu", "type", "type_as", "tolist"):
-            self._wrap(patches, name)
-        patches.wrap(
-            self._torch._tensor_str,
-            "_str",
-            lambda real: lambda *args, **kwargs: self._str(real, *args, **kwargs),
-        )
-        self._allow_without_a_shape(patches)
+        patches.wrap(torch._tensor_str, "_str", lambda real: partial(self._str, real))
+        # Let lazy modules move: of a parameter without a shape torch checks by identity what works.
+        mixin = torch.nn.parameter.UninitializedTensorMixin
+        ours = [getattr(torch.Tensor, name) for name in ("to", "cuda", "cpu", "get_device")]
+        patches.set(mixin, "_allowed_methods", [*mixin._allowed_methods, *ours])
 
     def is_placed(self, tensor: Any) -> bool:
         """Say whether a tensor is on a device."""
-        return self._placed(tensor) is not None
+        return self._device_of(tensor) is not None
 
-    def index_of(self, device: Any) -> int | None:
-        """Read a device argument: the ordinal of a CUDA device, None for anything else."""
-        if isinstance(device, int):
-            return self._tracker.machine.checked(device)
-        device = self._torch.device(device)
-        if device.type != "cuda":
-            return None
-        machine = self._tracker.machine
-        return machine.checked(machine.current_device if device.index is None else device.index)
-
-    def _allow_without_a_shape(self, patches: Patches) -> None:
-        """Let lazy modules move: of a parameter without a shape torch checks by identity what works."""
-        mixin = self._torch.nn.parameter.UninitializedTensorMixin
-        ours = [getattr(self._tensor, name) for name in ("to", "cuda", "cpu", "get_device")]
-        patches.set(mixin, "_allowed_methods", [*mixin._allowed_methods, *ours])
+    def _device_of(self, tensor: Any) -> int | None:
+        """Return the ordinal of a tensor's device, None for one on the CPU."""
+        placement = self._of(tensor)
+        return None if placement is None else placement.device
 
     def _wrap(self, patches: Patches, name: str) -> None:
         """Replace a method by ours, visible to other people's function modes as the method it was."""
-        real = getattr(self._tensor, name)
-        ours: Callable[..., Any] = partial(getattr(self, f"_{name}"), real)
-        if name in ("to", "cpu"):
-            ours = patches.with_fallback(ours, _moved_plainly(real))
-        else:
-            ours = patches.guarded(ours, _UNMOVED.get(name, real))
         from torch.overrides import handle_torch_function, has_torch_function_unary
+
+        real = getattr(torch.Tensor, name)
+        ours = partial(getattr(self, f"_{name}"), real)
 
         @wraps(real)
         def method(tensor: Any, *args: Any, **kwargs: Any) -> Any:
@@ -108,72 +67,57 @@ class TensorPatches:
                 return handle_torch_function(method, (tensor,), tensor, *args, **kwargs)
             return ours(tensor, *args, **kwargs)
 
-        patches.set_unguarded(self._tensor, name, method)
-
-    def _placed(self, tensor: Any) -> Placement | None:
-        """Return the placement of a tensor on a device, None for one on the CPU."""
-        placement = self._of(tensor)
-        return None if placement is None or placement.device is None else placement
+        patches.set(torch.Tensor, name, method)
 
     # The three properties are read all the time: a closure is called faster.
 
     def _device(self, real: Any) -> Callable[[Any], Any]:
         def device(tensor: Any) -> Any:
-            placed = self._placed(tensor)
-            if placed is None or placed.device is None:
-                return real.__get__(tensor)
-            return self._devices[placed.device]
+            index = self._device_of(tensor)
+            return real.__get__(tensor) if index is None else self._devices[index]
 
         return device
 
     def _is_cuda(self, real: Any) -> Callable[[Any], bool]:
-        return lambda tensor: self._placed(tensor) is not None or real.__get__(tensor)
+        return lambda tensor: self._device_of(tensor) is not None or real.__get__(tensor)
 
     def _is_cpu(self, real: Any) -> Callable[[Any], bool]:
-        return lambda tensor: self._placed(tensor) is None and real.__get__(tensor)
+        return lambda tensor: self._device_of(tensor) is None and real.__get__(tensor)
 
     def _get_device(self, real: Any, tensor: Any) -> int:
-        placed = self._placed(tensor)
-        return int(real(tensor)) if placed is None or placed.device is None else placed.device
+        index = self._device_of(tensor)
+        return int(real(tensor)) if index is None else index
 
     def _data_ptr(self, real: Any, tensor: Any) -> int:
-        placed = self._placed(tensor)
-        if placed is None:
+        placement = self._of(tensor)
+        if placement is None or placement.device is None:
             return int(real(tensor))
         self._tracker.machine.settle()
-        return placed.addr + int(tensor.storage_offset() * tensor.element_size())
+        return placement.addr + int(tensor.storage_offset() * tensor.element_size())
 
     def _type(self, real: Any, tensor: Any, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
-        placed = self._placed(tensor)
+        is_placed = self.is_placed(tensor)
         if dtype is None:
             name: str = real(tensor)
-            return name if placed is None else name.replace("torch.", "torch.cuda.", 1)
-        if isinstance(dtype, str) and dtype.startswith("torch.cuda."):
-            dtype = getattr(self._torch.cuda, dtype.rsplit(".", 1)[1])
-        if getattr(dtype, "__module__", None) == "torch.cuda":  # one of the legacy classes
-            return tensor.cuda().to(dtype.dtype)
-        of_cpu = None if placed is None else self._cpu_type(dtype)
-        if of_cpu is not None:
-            return self._tracker.copy(tensor, None, dtype=of_cpu)
+            return name.replace("torch.", "torch.cuda.", 1) if is_placed else name
+        if isinstance(dtype, str):
+            owner = torch.cuda if dtype.startswith("torch.cuda.") else torch
+            dtype = getattr(owner, dtype.rpartition(".")[2], dtype)
+        # torch.FloatTensor and the like name a device too.
+        is_of_cuda = getattr(dtype, "__module__", None) == "torch.cuda"
+        if is_of_cuda or (is_placed and isinstance(dtype, type)):
+            of_elements = torch.get_default_dtype() if dtype is torch.Tensor else dtype.dtype
+            index = self._tracker.machine.current_device if is_of_cuda else None
+            return self._move(tensor, index, of_elements)
         return real(tensor, dtype, *args, **kwargs)
 
-    def _cpu_type(self, kind: Any) -> Any:
-        """Return the element type of torch.FloatTensor or its name, which mean the CPU; None for others."""
-        torch = self._torch
-        if isinstance(kind, str) and kind.startswith("torch."):
-            kind = getattr(torch, kind.removeprefix("torch."), kind)
-        if kind is torch.Tensor:
-            return torch.get_default_dtype()
-        is_class = isinstance(kind, type(torch.FloatTensor)) and kind.__module__ == "torch"
-        return kind.dtype if is_class else None
-
     def _type_as(self, real: Any, tensor: Any, other: Any) -> Any:
-        if self._placed(tensor) is None and self._placed(other) is None:
-            return real(tensor, other)
-        return tensor.to(other.device, other.dtype)
+        if self.is_placed(tensor) or self.is_placed(other):
+            return tensor.to(other.device, other.dtype)
+        return real(tensor, other)
 
     def _numpy(self, real: Any, tensor: Any, *, force: bool = False) -> Any:
-        if self._placed(tensor) is None:
+        if not self.is_placed(tensor):
             self._read(tensor, "numpy()")
             return real(tensor, force=force)
         if not force:
@@ -187,26 +131,25 @@ class TensorPatches:
     def _tolist(self, real: Any, tensor: Any) -> Any:
         self._read(tensor, "tolist()")
         values = real(tensor)
-        if self._tracker.routing is not None:
-            self._tracker.routing.listed(self._of(tensor), values)
+        self._tracker.routing.listed(self._of(tensor), values)
         return values
 
     def _str(self, real: Any, tensor: Any, *args: Any, **kwargs: Any) -> str:
-        if self._tracker.has_values(tensor):
+        if has_values([self._of(tensor)]):
             return str(real(tensor, *args, **kwargs))
         with self._tracker.values_read.once("str()"):
             return str(real(tensor, *args, **kwargs))
 
     def _read(self, tensor: Any, what: str) -> None:
         """Record that the program reads a tensor past torch's operations."""
-        if not self._tracker.has_values(tensor):
+        if not has_values([self._of(tensor)]):
             self._tracker.values_read.add(what)
 
     def _record_stream(self, _real: Any, tensor: Any, stream: Any) -> None:
-        placed = self._placed(tensor)
-        if placed is not None and placed.device is not None:
+        placement = self._of(tensor)
+        if placement is not None and placement.device is not None:
             self._tracker.machine.settle()
-            self._tracker.machine.record_stream(placed.device, placed.addr, stream.cuda_stream)
+            self._tracker.machine.record_stream(placement.device, placement.addr, stream.cuda_stream)
 
     # Pinning changes nothing that is modelled: host memory is in no snapshot.
 
@@ -217,7 +160,7 @@ class TensorPatches:
         return tensor
 
     def _cpu(self, _real: Any, tensor: Any, memory_format: Any = None) -> Any:
-        if self._placed(tensor) is None:
+        if not self.is_placed(tensor):
             return tensor
         return self._tracker.copy(tensor, None, memory_format=memory_format)
 
@@ -229,66 +172,49 @@ class TensorPatches:
         non_blocking: bool = False,  # noqa: FBT001, FBT002  # torch's signature
         memory_format: Any = None,
     ) -> Any:
-        index = self.index_of("cuda" if device is None else device)
-        placed = self._placed(tensor)
-        if placed is not None and placed.device == index:
+        index = self._tracker.machine.ordinal("cuda" if device is None else device)
+        if self._device_of(tensor) == index:
             return tensor
         return self._tracker.copy(tensor, index, memory_format=memory_format)
 
     def _to(self, real: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        if (args and isinstance(args[0], self._tensor)) or "other" in kwargs:
+        if (args and isinstance(args[0], torch.Tensor)) or "other" in kwargs:
             other = kwargs.pop("other") if "other" in kwargs else args[0]
             return self._to(real, tensor, other.device, other.dtype, *args[1:], **kwargs)
-        device, dtype, memory_format = _parse_to(args, kwargs)
-        copy = kwargs.get("copy", _has_copy(args) and args[-1])
+        # torch's own parser supports everything but ``copy``: by position, the second of two booleans.
+        has_copy = len(args) >= 3 and isinstance(args[-1], bool) and isinstance(args[-2], bool)
+        named = {key: value for key, value in kwargs.items() if key != "copy"}
+        parse = torch._C._nn._parse_to
+        device, dtype, _, memory_format = parse(*(args[:-1] if has_copy else args), **named)
         if device is None or (device.type != "cuda" and self._of(tensor) is None):
             return real(tensor, *args, **kwargs)
-        return self._move(tensor, self.index_of(device), dtype, memory_format, copy=copy)
+        copy = kwargs.get("copy", has_copy and args[-1])
+        index = self._tracker.machine.ordinal(device)
+        return self._move(tensor, index, dtype, memory_format=memory_format, copy=copy)
 
-    def _move(self, tensor: Any, index: int | None, dtype: Any, memory_format: Any, *, copy: bool) -> Any:
+    def _move(
+        self, tensor: Any, index: int | None, dtype: Any, *, memory_format: Any = None, copy: bool = False
+    ) -> Any:
         """Do what ``to`` with a device does: the same tensor if nothing changes, else a copy."""
-        placed = self._placed(tensor)
-        is_there = (None if placed is None else placed.device) == index
         is_same = dtype in (None, tensor.dtype) and (
-            memory_format in (None, self._torch.preserve_format)
+            memory_format in (None, torch.preserve_format)
             or tensor.is_contiguous(memory_format=memory_format)
         )
-        if is_there and is_same and not copy:
+        if is_same and not copy and self._device_of(tensor) == index:
             return tensor
         return self._tracker.copy(tensor, index, dtype=dtype, memory_format=memory_format)
 
 
-def _parse_to(args: Any, kwargs: dict[str, Any]) -> tuple[Any, Any, Any]:
-    """Read ``to``'s overloads with torch's own parser, which supports everything but ``copy``."""
-    from torch import _C
-
-    kwargs = {key: value for key, value in kwargs.items() if key != "copy"}
-    if _has_copy(args):
-        args = args[:-1]
-    device, dtype, _, memory_format = _C._nn._parse_to(*args, **kwargs)
-    return device, dtype, memory_format
-
-
-def _has_copy(args: Any) -> bool:
-    """Say whether ``copy`` is given by position: it is the second of two trailing booleans."""
-    return len(args) >= 3 and isinstance(args[-1], bool) and isinstance(args[-2], bool)
-
-
-def patch_storages(tracker: Tracker, tensors: TensorPatches, patches: Patches) -> None:
+def patch_storages(tracker: Tracker, patches: Patches) -> None:
     """Replace attributes of torch.UntypedStorage."""
-    import torch
-
-    kind = torch.UntypedStorage
-    placed = tracker.placements.of_storage
+    kind, placed = torch.UntypedStorage, tracker.placements.of_storage
     real_device, real_pointer, real_clone = kind.device, kind.data_ptr, kind.clone
+    real_resize = kind.resize_
 
     def device(storage: Any) -> Any:
         placement = placed(storage)
-        if placement is None:
-            return real_device.__get__(storage)
-        return torch.device("cuda", placement.device)
+        return real_device.__get__(storage) if placement is None else torch.device("cuda", placement.device)
 
-    @wraps(real_pointer)
     def data_ptr(storage: Any) -> int:
         placement = placed(storage)
         if placement is None:
@@ -296,7 +222,6 @@ def patch_storages(tracker: Tracker, tensors: TensorPatches, patches: Patches) -
         tracker.machine.settle()
         return placement.addr
 
-    @wraps(real_clone)
     def clone(storage: Any) -> Any:
         placement = placed(storage)
         if placement is None or placement.device is None:
@@ -305,53 +230,176 @@ def patch_storages(tracker: Tracker, tensors: TensorPatches, patches: Patches) -
                 return real_clone(storage)
         return tracker.clone_storage(storage, placement.device)
 
-    _patch_moves(kind, tracker, tensors, patches)
-    patches.set(kind, "device", property(device))
-    patches.set(kind, "is_cuda", property(lambda storage: placed(storage) is not None))
-    patches.set(kind, "data_ptr", data_ptr)
-    patches.wrap(kind, "clone", lambda _: clone, fallback=lambda it: type(it)(it.nbytes()).copy_(it))
-    real_resize = kind.resize_
+    def cuda(storage: Any, device: Any = None, *_: Any, **__: Any) -> Any:
+        index, placement = tracker.machine.ordinal("cuda" if device is None else device) or 0, placed(storage)
+        is_there = placement is not None and placement.device == index
+        return storage if is_there else tracker.clone_storage(storage, index)
 
-    @wraps(real_resize)
     def resize_(storage: Any, n_bytes: int) -> Any:
         return tracker.resize_storage(real_resize, storage, n_bytes)
 
-    patches.set(kind, "resize_", resize_)
+    patches.set(kind, "device", property(device))
+    patches.set(kind, "is_cuda", property(lambda storage: placed(storage) is not None))
+    for function in (data_ptr, clone, cuda, resize_):
+        patches.set(kind, function.__name__, function)
     if tracker.evaluation.fake_storages is not None:
         for name in ("nbytes", "size", "__len__"):
-            patches.wrap(kind, name, lambda real: _size_on_device(tracker.placements, real))
+            patches.wrap(kind, name, lambda real: _size_on_device(placed, real))
 
 
-def _size_on_device(placements: Placements, real: Callable[[Any], int]) -> Callable[[Any], int]:
+def _size_on_device(placed: Callable[[Any], Placement | None], real: Any) -> Callable[[Any], int]:
     """Return the size that a storage without memory has on its device: resizing changes that alone."""
 
-    @wraps(real)
     def size(storage: Any) -> int:
-        placement = placements.of_storage(storage)
-        return real(storage) if placement is None or placement.is_own_memory else placement.n_bytes
+        placement = placed(storage)
+        return int(real(storage)) if placement is None or placement.is_own_memory else placement.n_bytes
 
     return size
 
 
-def _patch_moves(kind: Any, tracker: Tracker, tensors: TensorPatches, patches: Patches) -> None:
-    def moved(storage: Any, index: int) -> Any:
-        placement = tracker.placements.of_storage(storage)
-        if placement is not None and placement.device == index:
-            return storage
-        return tracker.clone_storage(storage, index)
+def patch_factories(tracker: Tracker, patches: Patches) -> None:
+    """Replace what makes tensors of data, or of a file, on a device given by name."""
+    from torch.utils import _device
 
-    def to_any(real: Any) -> Any:
-        @wraps(real)
-        def to(storage: Any, *, device: Any, non_blocking: bool = False) -> Any:
-            index = tensors.index_of(device)
-            if index is None:
-                return real(storage, device=device, non_blocking=non_blocking)
-            return moved(storage, index)
+    # Let torch make its table of what a default device is for, before any of it is replaced. It does so once,
+    # when it needs it; with ours in it, a default device has no effect on torch.tensor (2.13).
+    getattr(_device, "_device_constructors", tuple)()
+    patches.wrap(torch, "tensor", lambda real: _from_data(tracker, real, may_share=False))
+    for name in ("as_tensor", "asarray"):
+        patches.wrap(torch, name, lambda real: _from_data(tracker, real, may_share=True))
+    patches.set(torch.Tensor, "new_tensor", _new_tensor)
+    patches.set(torch, "Generator", _generator_class(tracker))
+    patches.wrap(torch.serialization, "default_restore_location", lambda real: _restore(tracker, real))
 
-        return to
 
-    def cuda(storage: Any, device: Any = None, *_: Any, **__: Any) -> Any:
-        return moved(storage, tensors.index_of("cuda" if device is None else device) or 0)
+def _from_data(tracker: Tracker, real: Any, *, may_share: bool) -> Any:
+    @wraps(real)
+    def make(data: Any, *args: Any, **kwargs: Any) -> Any:
+        device = kwargs.get("device")
+        if device is None:
+            device = data.device if isinstance(data, torch.Tensor) else _default_device()
+        index = tracker.machine.ordinal(device)
+        if index is None:
+            return real(data, *args, **kwargs)
+        if may_share and isinstance(data, torch.Tensor):
+            return data.to(device=device, dtype=kwargs.get("dtype"))
+        requires_grad = kwargs.pop("requires_grad", False)
+        made = real(data, *args, **kwargs | {"device": "cpu"})
+        return tracker.copy(made.detach(), index).requires_grad_(requires_grad)
 
-    patches.wrap(kind, "to", to_any)
-    patches.set(kind, "cuda", cuda)
+    return make
+
+
+def _default_device() -> Any:
+    """Return the device of torch.set_default_device or ``with torch.device(…)``.
+
+    torch.get_default_device() makes a tensor to find out, and so would end here again.
+    """
+    from torch.overrides import _get_current_function_mode_stack
+    from torch.utils._device import DeviceContext
+
+    modes = reversed(_get_current_function_mode_stack())
+    return next((mode.device for mode in modes if isinstance(mode, DeviceContext)), "cpu")
+
+
+def _new_tensor(self: Any, data: Any, **kwargs: Any) -> Any:
+    defaults = {"dtype": self.dtype, "device": self.device}
+    return torch.tensor(data, **defaults | {key: value for key, value in kwargs.items() if value is not None})
+
+
+def _generator_class(tracker: Tracker) -> type:
+    """Make a torch.Generator that takes a CUDA device; the CPU's algorithm is behind all of them."""
+    real = torch.Generator
+
+    class OfAnyKind(type(real)):  # type: ignore[misc]
+        def __instancecheck__(cls, value: Any) -> bool:
+            # torch.default_generator is older than this class.
+            return isinstance(value, real) if cls is Generator else super().__instancecheck__(value)
+
+    class Generator(real, metaclass=OfAnyKind):  # type: ignore[misc,valid-type]
+        def __new__(cls, device: Any = "cpu") -> Any:
+            made = super().__new__(cls, device="cpu")
+            made._named_device = torch.device(device)
+            return made
+
+        @property
+        def device(self) -> Any:
+            index = tracker.machine.ordinal(self._named_device)
+            return self._named_device if index is None else torch.device("cuda", index)
+
+    return Generator
+
+
+def _restore(tracker: Tracker, real: Any) -> Any:
+    """Load storages that were saved on, or are mapped to, a CUDA device."""
+
+    @wraps(real)
+    def restore(storage: Any, location: str) -> Any:
+        if not location.startswith("cuda"):
+            return real(storage, location)
+        index = tracker.machine.ordinal(location)
+        untyped = getattr(storage, "_untyped_storage", storage)
+        if index is not None and untyped.nbytes():
+            tracker.place(untyped, index)
+        return storage
+
+    return restore
+
+
+def patch_wrappers(tracker: Tracker, patches: Patches) -> None:
+    """Let tensors that wrap others (quantized, doubled, …) be on a device, without memory of their own.
+
+    The wrapper itself would have C++ code look for a CUDA device, so it is made for the CPU, and only reports
+    that it is on the device; what it is made of is tracked as any tensor is.
+    """
+    real = torch.Tensor._make_wrapper_subclass
+
+    def make(*args: Any, **kwargs: Any) -> Any:
+        device = kwargs.get("device")
+        index = None if device is None else tracker.machine.ordinal(device)
+        if index is None:
+            return real(*args, **kwargs)
+        made = real(*args, **kwargs | {"device": torch.device("cpu")})
+        # Address 0 is that of tensors without bytes: nothing is allocated, and nothing freed.
+        tracker.placements.add(made.untyped_storage(), Placement(index, 0, 0, has_values=True))
+        return made
+
+    patches.set(torch.Tensor, "_make_wrapper_subclass", staticmethod(make))
+
+
+def patch_legacy_types(patches: Patches) -> None:
+    """Let ``torch.cuda.FloatTensor`` make tensors on the device, and recognise them."""
+    for name in ("Byte", "Char", "Short", "Int", "Long", "Half", "Float", "Double", "Bool", "BFloat16"):
+        dtype = getattr(torch, f"{name}Tensor").dtype
+        made = _LegacyType(f"{name}Tensor", (), {"__module__": "torch.cuda", "dtype": dtype})
+        patches.set_existing(torch.cuda, f"{name}Tensor", made)
+    patches.wrap(torch, "set_default_tensor_type", _set_default_type)
+
+
+def _set_default_type(real: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Take torch.cuda.FloatTensor or its name apart: into an element type and a device."""
+
+    @wraps(real)
+    def set_default_tensor_type(kind: Any) -> None:
+        if isinstance(kind, str) and kind.startswith("torch.cuda."):
+            kind = getattr(torch.cuda, kind.rpartition(".")[2])
+        if isinstance(kind, _LegacyType):
+            torch.set_default_dtype(kind.dtype)
+            torch.set_default_device("cuda")
+        else:
+            real(kind)
+
+    return set_default_tensor_type
+
+
+class _LegacyType(type):
+    dtype: Any
+
+    def __call__(cls, *args: Any) -> Any:
+        """Make a tensor of data, or an uninitialised one of a size."""
+        if len(args) == 1 and not isinstance(args[0], int | torch.Size):
+            return torch.as_tensor(args[0], dtype=cls.dtype, device="cuda")
+        return torch.empty(*(args or (0,)), dtype=cls.dtype, device="cuda")
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        return isinstance(value, torch.Tensor) and value.is_cuda and value.dtype == cls.dtype

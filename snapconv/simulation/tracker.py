@@ -9,11 +9,13 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from snapconv.allocator.allocator_trace import Frames
 from snapconv.errors import RecorderError
@@ -21,43 +23,39 @@ from snapconv.recorder.guard import Guard, is_fault
 from snapconv.recorder.observe.tensors import Location
 from snapconv.recorder.program.own_frames import for_program, has_interrupted
 from snapconv.recorder.torch_surface import Feature
-from snapconv.simulation.evaluation import NO_MEMORY_FROM_BYTES, Evaluation, Invocation, Run
+from snapconv.simulation.branches import ValuesRead
+from snapconv.simulation.evaluation import (
+    NO_MEMORY_FROM_BYTES,
+    Evaluation,
+    Invocation,
+    has_values,
+    likelihood_of,
+)
 from snapconv.simulation.machine import Machine
-from snapconv.simulation.operations import Kind, Operation, describe
-from snapconv.simulation.patches import Calls, with_fallback
+from snapconv.simulation.operations import FakeStorages, Kind, Operation, describe
+from snapconv.simulation.patches import Calls
 from snapconv.simulation.placements import DeviceChoice, Placement, Placements, tensors_in
 from snapconv.simulation.routing import Routing
-from snapconv.simulation.values import ValuesRead, likelihood_of, users_place
 
 
 class Tracker:
     """The one that every operation passes through."""
 
-    def __init__(self, machine: Machine, guard: Guard | None = None) -> None:
-        import torch
-
-        self.guard = guard or Guard(Feature.SIMULATION)
-        self._torch = torch
-        self._tensor = torch.Tensor
+    def __init__(self, machine: Machine) -> None:
+        self.guard = Guard(Feature.SIMULATION)
         self.machine = machine
-        self.placements = Placements(with_fallback(self.guard, self._freed, lambda _: None))
-        self.transfers = Transfers(machine, self.placements)
+        self.placements = Placements(self._freed)
+        self.routing = Routing()
+        machine.sample = self.routing.sample
+        self.transfers = Transfers(machine, self.placements, self.routing)
         self.calls = Calls()
         self.values_read = ValuesRead(self.calls)
-        self.routing = None if machine.options.compute else Routing(machine.options.routing, users_place)
-        if self.routing is not None:
-            machine.sample = self.routing.sample
-            self.transfers.routing = self.routing
-        self.evaluation = Evaluation(self.placements, self.values_read, self.routing)
-        self._workspaces = BlasWorkspaces(machine) if machine.options.cublas_workspace else None
+        fake_storages = None if machine.options.compute else FakeStorages()
+        self.evaluation = Evaluation(self.placements, self.values_read, self.routing, fake_storages)
+        self.workspaces = BlasWorkspaces(machine) if machine.options.cublas_workspace else None
         self._operations: dict[Any, Operation] = {}
-        self._choice = DeviceChoice(machine, self.placements, self.calls)
+        self.choice = DeviceChoice(machine, self.placements, self.calls)
         self._pid = os.getpid()
-
-    @property
-    def workspaces(self) -> "tuple[Workspace, ...]":
-        """The workspaces of cuBLAS that were allocated so far."""
-        return tuple(self._workspaces.made) if self._workspaces else ()
 
     def copy(self, tensor: Any, device: int | None, **options: Any) -> Any:
         """Copy a tensor to a device, or with None to the CPU; differentiable."""
@@ -65,74 +63,65 @@ class Tracker:
             raise for_program(
                 RuntimeError("Cannot re-initialize CUDA in forked subprocess.")
             )  # as torch does
-        with self._choice.next_copy_to(device):
-            return self._torch.ops.aten._to_copy.default(tensor, **options)
-
-    def made_beside(self, device: int | None) -> AbstractContextManager[None]:
-        """Let what C++ code makes beside tensors of a device be on it, for as long as the context lasts."""
-        return self._choice.made_beside(device)
+        with self.choice.during(target=device):
+            return torch.ops.aten._to_copy.default(tensor, **options)
 
     def handle(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run one operation and place its results; after a fault of ours, do without memory for them."""
         if os.getpid() != self._pid:  # a forked DataLoader worker: no device there
             return func(*args, **kwargs)
-        run = Run(func)
+        operation = self._operations.get(func)
+        if operation is None:
+            operation = self._operations[func] = describe(func)
+        call = Invocation(func, args, kwargs, operation, list(tensors_in((args, kwargs))))
         try:
-            return self._handle(run, args, kwargs)
+            return self._handle(call)
         except Exception as error:  # noqa: BLE001  # handed on, or kept
-            is_theirs = error is run.raised or not is_fault(error) or isinstance(error, RecorderError)
+            is_theirs = error is call.raised or not is_fault(error) or isinstance(error, RecorderError)
             if has_interrupted(error):
                 self.guard.takes(error)
-            if is_theirs or not self._has_run(run, args, kwargs):
+            if is_theirs or not self._has_run(call, args, kwargs):
                 raise for_program(error)  # noqa: B904  # it is the very error
-            self._recover(run, args, kwargs)
+            self._recover(call)
             self.guard.keep(error)
         finally:
             # Also where it failed in one type and was run in another: an exception holds the frames that hold
             # it, and with them tensors of the program.
-            run.raised = None
-        return run.result
+            call.raised = None
+        return call.result
 
-    def _recover(self, run: Run, args: Any, kwargs: dict[str, Any]) -> None:
-        """Allocate the results of an operation that a fault of ours broke off, or note that they are lost."""
-        node = self._torch._C._current_autograd_node()
-        what = f"the results of {run.func}" + (f" in {node.name()}" if node is not None else "")
-        before = self.guard.cost or f"{what} are allocated without a check: peaks may differ"
-        self.guard.cost = f"{what} and of others are missing: peaks are too low"
+    def _has_run(self, call: Invocation, args: Any, kwargs: dict[str, Any]) -> bool:
+        """Run an operation on the CPU, if it has not been; what cannot be is an error of the program's."""
+        if not call.is_done:
+            if kwargs.get("device") is not None:
+                kwargs = kwargs | {"device": torch.device("cpu")}
+            with suppress(Exception):
+                call.run(args, kwargs)
+            call.raised = None
+        return call.is_done
+
+    def _recover(self, call: Invocation) -> None:
+        """Allocate the results of an operation that a fault of ours broke off, as far as that goes."""
+        node = torch._C._current_autograd_node()
+        what = f"the results of {call.func}" + (f" in {node.name()}" if node is not None else "")
+        self.guard.cost = self.guard.cost or f"{what} are allocated without a check: peaks may differ"
         with suppress(Exception):
-            given = map(self.placements.of, self._tensors(args, kwargs))
+            given = map(self.placements.of, call.tensors)
             device = next((item.device for item in given if item and item.device is not None), None)
-            for tensor in self._with_storages(run.result):
+            for tensor in self._with_storages(call.result):
                 placement = self.placements.of(tensor)
                 if placement is None and device is not None:
                     self.place(tensor.untyped_storage(), device)
                 elif placement is not None and placement.device is not None and not placement.addr:
                     self._allocate(placement)
-            self.guard.cost = before
 
-    def _has_run(self, run: Run, args: Any, kwargs: dict[str, Any]) -> bool:
-        """Run an operation on the CPU, if it has not been; what cannot be is an error of the program's."""
-        if not run.is_done:
-            if kwargs.get("device") is not None:
-                kwargs = kwargs | {"device": self._torch.device("cpu")}
-            with suppress(Exception):
-                run(args, kwargs)
-            run.raised = None
-        return run.is_done
-
-    def _handle(self, run: Run, args: Any, kwargs: dict[str, Any]) -> Any:
-        func = run.func
+    def _handle(self, call: Invocation) -> Any:
         self.transfers.raise_failure()
-        operation = self._operations.get(func)
-        if operation is None:
-            operation = self._operations[func] = describe(func)
-        tensors = self._tensors(args, kwargs)
-        inputs = [self.placements.of(tensor) for tensor in tensors]
-        self.transfers.settle_used(inputs)
-        device, kwargs = self._choice.resolve(operation, inputs, kwargs)
-        if device is not None and operation.not_modelled is not None:
-            self.machine.meet(operation.not_modelled)
-        call = Invocation(run, operation, func, args, kwargs, tensors, inputs, device)
+        call.inputs = [self.placements.of(tensor) for tensor in call.tensors]
+        self.transfers.settle_used(call.inputs)
+        call.device, call.kwargs = self.choice.resolve(call.operation, call.inputs, call.kwargs)
+        if call.device is not None and call.operation.not_modelled is not None:
+            self.machine.meet(call.operation.not_modelled)
         result, has_values = self.evaluation.run(call)
         self._account(call, result, has_values=has_values)
         return result
@@ -142,17 +131,12 @@ class Tracker:
         if call.operation.kind is Kind.FRESH:
             if call.device is not None or not has_values:
                 self._place(call, result, has_values=has_values)
-            if call.device is not None and self._workspaces is not None:
-                self._workspaces.note(call.operation.name, call.device)
+            if call.device is not None and self.workspaces is not None:
+                self.workspaces.note(call.operation.name, call.device)
         elif call.operation.may_resize:
             self._place_resized(result, call.device, has_values=has_values)
-        elif self.routing is not None and call.operation.kind is Kind.IN_PLACE:
+        elif call.operation.kind is Kind.IN_PLACE:
             self.routing.follow_written(call)
-
-    def _tensors(self, args: Any, kwargs: dict[str, Any]) -> list[Any]:
-        """List all tensors among the arguments."""
-        found = list(tensors_in(args, self._tensor))
-        return [*found, *tensors_in(kwargs.values(), self._tensor)] if kwargs else found
 
     def _place(self, call: Invocation, result: Any, *, has_values: bool) -> None:
         """Note where the storages of new tensors are."""
@@ -162,9 +146,9 @@ class Tracker:
             if self.placements.of(tensor) is None:
                 storage = tensor.untyped_storage()
                 placement = self._placed(storage, call.device, has_values=has_values)
-                if self.routing is not None:
+                if self.evaluation.fake_storages is not None:
                     self.routing.note(call, tensor, placement)
-                    if not placement.has_values and tensor.dtype is self._torch.bool:
+                    if not placement.has_values and tensor.dtype is torch.bool:
                         placement.likelihood = likelihood_of(call)
                 if call.device is not None and not self.transfers.may_start(
                     call.operation, call.args, placement
@@ -173,10 +157,10 @@ class Tracker:
 
     def _with_storages(self, result: Any) -> Iterator[Any]:
         """List the new tensors that have storages; of a sparse one its indices and values."""
-        for tensor in tensors_in((result,), self._tensor):
-            if tensor.layout is self._torch.strided:
+        for tensor in tensors_in((result,)):
+            if tensor.layout is torch.strided:
                 yield tensor
-            elif tensor.layout is self._torch.sparse_coo:
+            elif tensor.layout is torch.sparse_coo:
                 yield from (tensor._indices(), tensor._values())
 
     def _placed(self, storage: Any, device: int | None, *, has_values: bool) -> Placement:
@@ -189,17 +173,12 @@ class Tracker:
 
     def _allocate(self, placement: Placement) -> None:
         """Give a storage on a device its block."""
-        assert placement.device is not None
         self.transfers.settle()
-        if self.routing is not None:
-            self.routing.allocated(placement)
-        placement.addr = self.machine.malloc(placement.device, placement.n_bytes)
+        self.transfers.allocate(placement)
 
-    def place(self, storage: Any, device: int, *, has_values: bool | None = None) -> None:
+    def place(self, storage: Any, device: int) -> None:
         """Put an existing CPU storage on a device; it has values if it had them."""
-        if has_values is None:
-            has_values = self.storage_has_values(storage)
-        self._allocate(self._placed(storage, device, has_values=has_values))
+        self._allocate(self._placed(storage, device, has_values=self.has_values(storage)))
 
     def is_large(self, n_bytes: int) -> bool:
         """Whether memory of the CPU is to have no values, since nothing is computed and it would be much."""
@@ -211,10 +190,9 @@ class Tracker:
         if self.is_large(storage.nbytes()) and self.placements.of(tensor) is None:
             self.placements.add(storage, Placement(None, 0, storage.nbytes(), has_values=False))
 
-    def storage_has_values(self, storage: Any) -> bool:
+    def has_values(self, storage: Any) -> bool:
         """Say whether a storage's values were computed."""
-        placement = self.placements.of_any_storage(storage)
-        return placement is None or placement.has_values
+        return has_values([self.placements.of_any_storage(storage)])
 
     def storage_without_values(self, n_bytes: int) -> Any:
         """Make a storage on the CPU that has no values, and no memory."""
@@ -225,18 +203,18 @@ class Tracker:
 
     def copied(self, storage: Any) -> Any:
         """Copy a storage of any device into plain memory of the CPU."""
-        return self._torch.UntypedStorage(storage.nbytes()).copy_(storage)
+        return torch.UntypedStorage(storage.nbytes()).copy_(storage)
 
     def clone_storage(self, storage: Any, device: int) -> Any:
         """Copy a storage into new memory on a device."""
         n_bytes, fake_storages = storage.nbytes(), self.evaluation.fake_storages
         if fake_storages is None:
-            made = self._torch.UntypedStorage(n_bytes).copy_(storage)
+            made = torch.UntypedStorage(n_bytes).copy_(storage)
         else:
             made = fake_storages.storage(n_bytes)
         # Copying is an operation too, which may have been seen: then it has its block.
         if self.placements.of_storage(made) is None:
-            self.place(made, device, has_values=fake_storages is None)
+            self._allocate(self._placed(made, device, has_values=fake_storages is None))
         return made
 
     def resize_storage(self, real: Any, storage: Any, n_bytes: int) -> Any:
@@ -251,47 +229,46 @@ class Tracker:
     def _resize(self, placement: Placement, n_bytes: int) -> None:
         assert placement.device is not None
         self.transfers.settle_used([placement])
-        if self.routing is not None:
-            self.routing.freed(placement)
+        self.routing.count(placement, -1)
         old_addr, placement.n_bytes = placement.addr, n_bytes
         self._allocate(placement)
         self.machine.free(placement.device, old_addr)
 
     def _place_resized(self, result: Any, device: int | None, *, has_values: bool) -> None:
         """Give storages that an operation has grown, or brought along, their block."""
-        for tensor in tensors_in((result,), self._tensor):
+        for tensor in tensors_in((result,)):
             placement = self.placements.of(tensor)
             storage = tensor.untyped_storage()
             if placement is None:
                 if device is not None:
-                    self.place(storage, device, has_values=has_values)
+                    self._allocate(self._placed(storage, device, has_values=has_values))
             elif placement.device is not None and placement.n_bytes != storage.nbytes():
                 self._resize(placement, storage.nbytes())
 
     def _freed(self, placement: Placement) -> None:
+        try:
+            self._free(placement)
+        except BaseException as error:  # Python lets none of ours pass from here
+            if not self.guard.takes(error):
+                raise
+
+    def _free(self, placement: Placement) -> None:
         if placement.device is None or os.getpid() != self._pid:
             return
-        if self.routing is not None:
-            self.routing.freed(placement)
+        self.routing.count(placement, -1)
         if not self.transfers.take_over(placement):
             self.transfers.settle()
             self.transfers.settle_used([placement])
             self.machine.free(placement.device, placement.addr)
 
     def locate(self, tensor: Any) -> Location | None:
-        """Tell where a tensor's storage lies on the simulated devices."""
-        self.transfers.settle()
-        self.transfers.settle_used([self.placements.of(tensor)])
-        return self.placements.locate(tensor)
-
-    def has_values(self, tensor: Any) -> bool:
-        """Say whether a tensor's values were computed."""
+        """Answer ``snapconv.recorder.observe.tensors.locate`` for the simulated devices."""
         placement = self.placements.of(tensor)
-        return placement is None or placement.has_values
-
-    def close(self) -> None:
-        """Stop placing and freeing."""
-        self.placements.close()
+        self.transfers.settle()
+        self.transfers.settle_used([placement])
+        if placement is None or placement.device is None:
+            return None
+        return Location(placement.device, placement.addr, placement.n_bytes)
 
 
 # Sums that a GPU makes in place, seen here as new tensors: with any dispatch mode active, torch's autograd
@@ -324,7 +301,7 @@ class Transfers:
     that operand's block, and nothing was allocated. What another thread does meanwhile decides nothing.
     """
 
-    def __init__(self, machine: Machine, placements: Placements) -> None:
+    def __init__(self, machine: Machine, placements: Placements, routing: Routing) -> None:
         from torch import _C
 
         self._graph_task = _C._current_graph_task_id
@@ -333,13 +310,15 @@ class Transfers:
         self._placements = placements
         self._undecided: list[_Undecided] = []
         self._failures: dict[int, BaseException] = {}
-        self.routing: Routing | None = None
+        self._routing = routing
         machine.settle = self.settle_all
 
     def may_start(self, operation: Operation, args: Any, placement: Placement) -> bool:
         """Hold a new placement's allocation back if its operation may have been in place on a GPU."""
         # With create_graph the engine makes new tensors on a GPU too.
-        if self._graph_task() == -1 or self._is_grad_enabled() or not self._is_candidate(operation):
+        if self._graph_task() == -1 or self._is_grad_enabled():
+            return False
+        if operation.name not in _SCATTERS and not (operation.name in _SUMS and _is_called_by_engine()):
             return False
         operands = [
             operand
@@ -351,22 +330,16 @@ class Transfers:
         if not operands:
             return False
         self.settle()
-        frames = self._machine.allocation_frames()
+        frames = self._machine.frames()
         self._undecided.append(_Undecided(threading.get_ident(), placement, operands, frames))
         return True
-
-    def _is_candidate(self, operation: Operation) -> bool:
-        if operation.name in _SCATTERS:
-            return True
-        return operation.name in _SUMS and _is_called_by_engine()
 
     def take_over(self, freed: Placement) -> bool:
         """Let the undecided result have the block of an operand that is freed; return whether it does."""
         for undecided in list(self._undecided):
             if any(operand is freed for operand in undecided.operands) and self._take(undecided):
                 undecided.placement.addr = freed.addr
-                if self.routing is not None:
-                    self.routing.allocated(undecided.placement)
+                self._routing.count(undecided.placement, 1)
                 return True
         return False
 
@@ -374,22 +347,17 @@ class Transfers:
         """Allocate what this thread deferred."""
         if self._undecided:
             thread = threading.get_ident()
-            for undecided in list(self._undecided):
-                if undecided.thread == thread:
-                    self._allocate(undecided)
+            self._settle(lambda undecided: undecided.thread == thread)
 
     def settle_used(self, placements: Iterable[Placement | None]) -> None:
         """Allocate what another thread deferred and this one uses."""
         if self._undecided:
             thread, used = threading.get_ident(), [*placements]
-            for undecided in list(self._undecided):
-                if undecided.thread != thread and undecided.placement in used:
-                    self._allocate(undecided)
+            self._settle(lambda undecided: undecided.thread != thread and undecided.placement in used)
 
     def settle_all(self) -> None:
         """Allocate what any thread deferred."""
-        for undecided in list(self._undecided):
-            self._allocate(undecided)
+        self._settle(lambda _: True)
 
     def _take(self, undecided: _Undecided) -> bool:
         """Say whether it is this call that decides; of several threads one does."""
@@ -399,17 +367,19 @@ class Transfers:
             return False
         return True
 
-    def _allocate(self, undecided: _Undecided) -> None:
-        if not self._take(undecided):
-            return
-        placement = undecided.placement
+    def _settle(self, is_due: Callable[[_Undecided], bool]) -> None:
+        for undecided in filter(is_due, list(self._undecided)):
+            if self._take(undecided):
+                try:
+                    self.allocate(undecided.placement, undecided.frames)
+                except RuntimeError as error:  # raised by the next operation: this may be in a deallocation
+                    self._failures[undecided.thread] = error
+
+    def allocate(self, placement: Placement, frames: Frames | None = None) -> None:
+        """Give a storage on a device its block."""
         assert placement.device is not None
-        if self.routing is not None:
-            self.routing.allocated(placement)
-        try:
-            placement.addr = self._machine.malloc(placement.device, placement.n_bytes, undecided.frames)
-        except RuntimeError as error:  # raised by the next operation: this may be inside a deallocation
-            self._failures[undecided.thread] = error
+        self._routing.count(placement, 1)
+        placement.addr = self._machine.malloc(placement.device, placement.n_bytes, frames)
 
     def raise_failure(self) -> None:
         """Raise the error of a deferred allocation of this thread."""
@@ -437,19 +407,12 @@ _FRAMES = ("at::cuda::getNewWorkspace()", "at::cuda::getCurrentCUDABlasHandle()"
 _USES_BLAS = {"mm", "addmm", "_addmm_activation", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot"}
 
 
-@dataclass(frozen=True, slots=True)
-class Workspace:
-    """A workspace that was given to cuBLAS at its first use; it is never freed."""
-
-    device: int
-    addr: int
-
-
 class BlasWorkspaces:
     """One workspace per device, stream and thread: torch has one handle per thread.
 
-    Backward runs on a thread of its own for each device on a GPU, whoever calls it. ``made``
-    has them all, for those who compare what is inferred of a run with what is true.
+    Backward runs on a thread of its own for each device on a GPU, whoever calls it. A workspace is given at
+    the first use and never freed; ``made`` has the addresses of all, for those who compare what is inferred
+    of a run with what is true.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -459,7 +422,7 @@ class BlasWorkspaces:
         self._machine = machine
         self._n_bytes = workspace_bytes(os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
         self._there: dict[tuple[int, int, int | None], object] = {}
-        self.made: list[Workspace] = []
+        self.made: list[int] = []
 
     def note(self, operation: str, device: int) -> None:
         """Allocate the workspace if an operation is the first that needs it."""
@@ -469,8 +432,8 @@ class BlasWorkspaces:
         key = (device, self._machine.device(device).stream, thread)
         mine = object()
         if self._there.setdefault(key, mine) is mine:  # of two threads in backward, one makes it
-            frames = self._machine.allocation_frames(within=_FRAMES)
-            self.made.append(Workspace(device, self._machine.malloc(device, self._n_bytes, frames)))
+            frames = self._machine.frames(within=_FRAMES)
+            self.made.append(self._machine.malloc(device, self._n_bytes, frames))
 
 
 def workspace_bytes(config: str) -> int:

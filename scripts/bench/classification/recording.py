@@ -136,7 +136,7 @@ def record(entry: str, setup: Setup) -> Recording:
         finally:
             observer.stop()
             memory_history.stop()
-        recorded.workspaces = [workspace.addr for workspace in simulation.workspaces]
+        recorded.workspaces = simulation.workspaces
     if observer.failure:
         raise observer.failure
     return recorded

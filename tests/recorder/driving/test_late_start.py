@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 import snapconv  # noqa: E402  # needs torch to be of use
 from snapconv.recorder import environment  # noqa: E402
 from snapconv.recorder.captured import memory_history  # noqa: E402
-from snapconv.simulation import SimulationOptions, running  # noqa: E402
+from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
 from tests.recorder.driving.conftest import TRAINING  # noqa: E402
 
 pytestmark = pytest.mark.smoke("recording")
@@ -36,7 +36,8 @@ def card(monkeypatch):
         monkeypatch.setenv(variable, "the shell's")
     monkeypatch.delenv("PYTORCH_CUDA_ALLOC_CONF")
     card = Card()
-    with running(SimulationOptions(n_devices=2)) as (machine, *_), pytest.MonkeyPatch.context() as patch:
+    with simulated(SimulationOptions(n_devices=2)) as simulation, pytest.MonkeyPatch.context() as patch:
+        machine = simulation.machine
         record_history, malloc = torch._C._cuda_record_memory_history, machine.malloc
 
         def switch(enabled, *arguments, **named):

@@ -152,6 +152,6 @@ def test_a_wrapper_has_no_memory_of_its_own():
 
 def test_a_copy_of_one_thread_does_not_go_where_that_of_another_does():
     choice, copying = DeviceChoice(None, None, Calls()), SimpleNamespace(name="_to_copy")
-    with choice.next_copy_to(1), ThreadPoolExecutor(1) as other:
+    with choice.during(target=1), ThreadPoolExecutor(1) as other:
         assert other.submit(choice.resolve, copying, [], {}).result() == (None, {})
         assert choice.resolve(copying, [], {}) == (1, {})

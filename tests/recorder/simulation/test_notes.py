@@ -7,6 +7,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
+from snapconv.simulation.tracker import Tracker  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -61,11 +62,6 @@ def test_what_is_never_called_or_has_nothing_on_the_device_is_not_noted(simulati
     assert slugs(simulation) == []
 
 
-def test_a_backend_that_compiles_nothing_is_not_noted(simulation):
-    torch.compile(doubled, backend="eager")(torch.ones(4, device="cuda"))
-    assert slugs(simulation) == []
-
-
 def not_modelled(run, **options):
     with simulated(SimulationOptions(**options)) as simulation:
         run()
@@ -93,3 +89,19 @@ def test_a_workspace_that_is_modelled_is_not_named():
 
     assert not_modelled(multiply) == ["workspaces of cuBLAS"]
     assert not_modelled(multiply, cublas_workspace=True) == []
+
+
+def test_a_fault_of_ours_in_an_operation_is_noted_and_its_results_are_allocated(simulation, monkeypatch):
+    account = Tracker._account
+
+    def fail(tracker, call, result, **has_values):
+        if call.operation.name == "relu":
+            raise ZeroDivisionError
+        account(tracker, call, result, **has_values)
+
+    monkeypatch.setattr(Tracker, "_account", fail)
+    x = torch.full((128,), -1.0, device="cuda")
+    y = x.relu()
+    assert (y.is_cuda, y.sum().item(), torch.cuda.memory_allocated()) == (True, 0, 1024)
+    [fault] = simulation.faults()
+    assert "the results of aten.relu.default are allocated without a check" in fault.message

@@ -4,6 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from snapconv.errors import RecorderError  # noqa: E402
 from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
 from tests.recorder.simulation.odd_features import CASES, TRAINING  # noqa: E402
 from tests.recorder.simulation.support import events, recorded  # noqa: E402
@@ -41,6 +42,23 @@ def test_graphed_callables_are_called_as_they_are():
         graphed(x).sum().backward()
         assert graphed.weight.grad.tolist() == [[1, 1], [1, 1]]
         assert [note.slug for note in simulation.notes()] == ["graphs-as-eager"]
+
+
+def test_a_traced_module_runs_on_the_device_and_one_that_makes_tensors_there_is_refused():
+    class Making(torch.nn.Module):
+        def forward(self, x):
+            return x + torch.zeros(1, device="cuda")
+
+    with simulated() as simulation:
+        model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4)).cuda()
+        x = torch.ones(2, 3, 8, 8, device="cuda")
+        result = torch.jit.trace(model, x)(x)
+        assert result.is_cuda
+        result.sum().backward()
+        assert model[0].weight.grad.is_cuda
+        assert "what torch.jit.trace runs" in simulation.values()["not_modelled"]
+        with pytest.raises(RecorderError, match=r"torch\.jit\.trace: a simulation"):
+            torch.jit.trace(Making(), x)
 
 
 def test_a_graph_that_a_library_only_names_is_not_noted():

@@ -12,6 +12,7 @@ pytest.importorskip("torch")
 from snapconv.simulation import SimulationOptions
 from snapconv.simulation.machine import Machine
 from snapconv.simulation.placements import Placement
+from snapconv.simulation.routing import Routing
 from snapconv.simulation.tracker import BlasWorkspaces, Transfers
 
 SCATTER = SimpleNamespace(name="index_put")
@@ -23,7 +24,7 @@ class CountingMachine:
     def __init__(self):
         self.n_made, self.fails = 0, False
 
-    def allocation_frames(self):
+    def frames(self):
         return None
 
     def malloc(self, _device, _n_bytes, _frames):
@@ -41,7 +42,7 @@ def machine():
 @pytest.fixture
 def transfers(machine):
     """Every operand is its own placement, and a backward is running."""
-    transfers = Transfers(machine, SimpleNamespace(of=lambda operand: operand))
+    transfers = Transfers(machine, SimpleNamespace(of=lambda operand: operand), Routing())
     transfers._graph_task, transfers._is_grad_enabled = lambda: 0, lambda: False
     return transfers
 

@@ -1,0 +1,448 @@
+"""CUDA as torch's Python code finds it: the functions of torch._C, answered by the simulated machine.
+
+torch.cuda's own Python code stays as it is and calls, on a build without CUDA, what stands here: everything
+is done at once, as it is written. The names are those of torch 2.5 to 2.15; torch.accelerator came with 2.6.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import contextmanager
+from functools import partial, wraps
+from itertools import count
+from types import FunctionType, SimpleNamespace
+from typing import Any, ClassVar
+
+import torch
+
+from snapconv.errors import RecorderError
+from snapconv.notes import Note
+from snapconv.recorder.program.own_frames import for_program, stands_in
+from snapconv.simulation.machine import Machine
+from snapconv.simulation.patches import Patches, is_ordinal
+
+DEVICE_NAME = "simulated GPU (snapconv)"
+_DEVICE_TYPE = 1
+# The simulated device is an H100 where a script queries its abilities (bf16, tf32, flash attention).
+_PROPERTIES = {
+    "name": DEVICE_NAME,
+    "major": 9,
+    "minor": 0,
+    "multi_processor_count": 132,
+    "warp_size": 32,
+    "max_threads_per_multi_processor": 2048,
+    "regs_per_multiprocessor": 65536,
+    "shared_memory_per_block": 49152,
+    "is_integrated": 0,
+    "is_multi_gpu_board": 0,
+    "gcnArchName": "",
+    "L2_cache_size": 50 << 20,
+    "uuid": "00000000-0000-0000-0000-000000000000",
+}
+
+
+def _answer(value: Any) -> Callable[..., Any]:
+    """Make a function that answers the same whatever it is asked."""
+    return lambda *_, **__: value
+
+
+_nothing = _answer(None)
+
+
+def patch_cuda(machine: Machine, patches: Patches) -> None:
+    """Give torch what a CUDA build has, on a machine with such devices."""
+    for place, functions in (("_cuda_", _functions(machine)), ("_accelerator_", _accelerator(machine))):
+        for name, function in functions.items():
+            if place == "_cuda_" or hasattr(torch._C, place + name):
+                patches.set(torch._C, place + name, function)
+    # DeviceMesh, barriers and torch.get_device_module() ask here which kind of device there is.
+    patches.set_existing(torch._C, "_get_accelerator", lambda check=False: torch.device("cuda"))
+    patches.wrap(torch._C._nn, "_parse_to", _with_ordinals)
+    if hasattr(torch, "accelerator"):
+        patches.set_existing(torch.accelerator, "is_available", _answer(value=True))
+        patches.set_existing(torch.accelerator, "device_count", machine.device_count)
+    _patch_module(machine, patches)
+    _patch_streams(machine, patches)
+
+
+def _functions(machine: Machine) -> dict[str, Callable[..., Any]]:
+    """List what torch._C has for CUDA, by name without ``_cuda_``."""
+    history, device = machine.history, machine.device
+
+    def snapshot(request: Any = None) -> dict[str, Any]:
+        has_traces = request[2] if isinstance(request, tuple) and len(request) > 2 else True
+        return machine.snapshot(include_traces=has_traces)
+
+    return {
+        **dict.fromkeys(("init", "getArchFlags", "sleep", "ipc_collect", "set_sync_debug_mode"), _nothing),
+        **dict.fromkeys(("resetPeakHostMemoryStats", "resetAccumulatedHostMemoryStats"), _nothing),
+        **dict.fromkeys(("getCompiledVersion", "get_sync_debug_mode"), _answer(0)),
+        **dict.fromkeys(("getCurrentBlasHandle", "getCurrentSolverHandle"), _answer(1)),
+        "getDeviceCount": machine.device_count,
+        "getDevice": lambda: machine.current_device,
+        "setDevice": machine.exchange_device,
+        "canDeviceAccessPeer": lambda one, other: one != other,
+        "synchronize": lambda: machine.synchronize(),
+        "isCurrentStreamCapturing": _answer(value=False),
+        "getCurrentStream": lambda index: (device(index).stream, device(index).index, _DEVICE_TYPE),
+        "getDefaultStream": lambda index: (0, device(index).index, _DEVICE_TYPE),
+        "getStreamFromExternal": lambda pointer, index: (pointer, device(index).index, _DEVICE_TYPE),
+        "getCurrentRawStream": lambda index: device(index).stream,
+        "setStream": partial(_set_stream, machine),
+        "memoryStats": machine.memory_stats,
+        "hostMemoryStats": dict,
+        "resetPeakMemoryStats": machine.reset_peaks,
+        "resetAccumulatedMemoryStats": lambda index: device(index).statistics.reset_accumulated(),
+        "emptyCache": machine.empty_cache,
+        "cudaCachingAllocator_is_enabled": _answer(value=True),
+        "cudaCachingAllocator_set_allocator_settings": machine.set_settings,
+        "setMemoryFraction": machine.set_fraction,
+        "getMemoryFraction": _answer(1.0),
+        "getAllocatorBackend": _answer("native"),
+        "attach_out_of_memory_observer": machine.observers.append,
+        "record_memory_history": machine.record_history,
+        "record_memory_history_legacy": partial(_record_legacy, machine),
+        "memorySnapshot": snapshot,
+        "setMemoryMetadata": lambda text: setattr(history, "user_metadata", text),
+        "getMemoryMetadata": lambda: history.user_metadata,
+        "isHistoryEnabled": lambda: history.is_on,
+    }
+
+
+def _set_stream(machine: Machine, stream_id: int, device_index: int, device_type: int) -> None:
+    machine.current_device = device_index
+    machine.device(device_index).stream = stream_id
+
+
+def _record_legacy(machine: Machine, *given: Any) -> None:
+    """Turn recording on or off with the arguments of torch 2.0, which are still accepted."""
+    is_on, has_context, max_entries, is_in_trace, has_cpp = given[:5]
+    context = ("alloc" if is_in_trace else "state") if has_context else None
+    machine.record_history("all" if is_on else None, context, "all" if has_cpp else "python", max_entries)
+
+
+def _accelerator(machine: Machine) -> dict[str, Callable[..., Any]]:
+    """List what torch._C has for the current accelerator, by name without ``_accelerator_``."""
+    return {
+        "getAccelerator": lambda: torch.device("cuda"),
+        **dict.fromkeys(("getDeviceIndex", "hooks_get_current_device"), lambda: machine.current_device),
+        **dict.fromkeys(("setDeviceIndex", "exchangeDevice", "maybeExchangeDevice"), machine.exchange_device),
+        **dict.fromkeys(("hooks_set_current_device", "hooks_exchange_device"), machine.exchange_device),
+        "hooks_maybe_exchange_device": machine.exchange_device,
+        "hooks_device_count": machine.device_count,
+        "synchronizeDevice": machine.synchronize,
+        "getStream": torch.cuda.current_stream,
+        "setStream": torch.cuda.set_stream,
+        "isAllocatorInitialized": _answer(value=True),
+        "emptyCache": machine.empty_cache,
+        "emptyHostCache": _nothing,
+        "getDeviceStats": machine.memory_stats,
+        "getMemoryInfo": machine.free_and_total,
+        "resetPeakStats": machine.reset_peaks,
+        "resetAccumulatedStats": lambda index: machine.device(index).statistics.reset_accumulated(),
+        "setAllocatorSettings": machine.set_settings,
+        "getAllocatorSettings": _answer(""),
+    }
+
+
+def _patch_module(machine: Machine, patches: Patches) -> None:
+    """Replace what torch.cuda decided when it was imported without CUDA."""
+    cuda, pid = torch.cuda, os.getpid()
+    runtime = SimpleNamespace(
+        cudaMemGetInfo=machine.free_and_total,
+        cudaError=SimpleNamespace(success=0),
+        cudaGetErrorString=_answer("no error"),
+        cudaProfilerStart=_answer(0),
+        cudaProfilerStop=_answer(0),
+    )
+    properties = SimpleNamespace(**_PROPERTIES, total_memory=machine.options.total_bytes)
+    answers = {
+        "_initialized": True,
+        "_queued_calls": [],
+        "_cudart": runtime,
+        "_is_in_bad_fork": lambda: os.getpid() != pid,
+        "_exchange_device": machine.exchange_device,
+        # Another function: torch.compile keeps a table of both and wants none of them twice.
+        "_maybe_exchange_device": lambda index: machine.exchange_device(index),
+        "device_count": machine.device_count,
+        "_get_device_properties": _answer(properties),
+        # They drive nothing: the CPU's generator does.
+        "default_generators": tuple(torch.Generator() for _ in machine.devices),
+    }
+    for name, value in answers.items():
+        patches.set(cuda, name, value)
+    patches.set(torch._C, "_scatter", _scatter)
+    patches.set(torch._C, "_has_cuda", value=True)
+    patches.set_existing(torch.backends.cuda, "is_built", _answer(value=True))
+    # cuDNN's own operations do not exist here: torch takes its native ones.
+    patches.set_existing(torch.backends.cudnn, "is_acceptable", _answer(value=False))
+    patches.set_existing(cuda, "nvtx", _nvtx())
+    # Optimizers of torch 2.5 ask for it, in a build for CUDA of the driver.
+    patches.set_existing(cuda.graphs, "_cuda_isCurrentStreamCapturing", _answer(value=False))
+
+
+def _nvtx() -> SimpleNamespace:
+    """Make torch.cuda.nvtx do nothing, as without a profiler attached."""
+
+    @contextmanager
+    def in_range(*_: object, **__: object) -> Any:
+        yield
+
+    functions = ("range_push", "range_pop", "range_start", "range_end", "mark")
+    return SimpleNamespace(range=in_range, **dict.fromkeys(functions, _answer(0)))
+
+
+def _scatter(tensor: Any, devices: Any, chunk_sizes: Any, dim: int, streams: Any) -> tuple[Any, ...]:
+    """Do what DataParallel's C++ does: one chunk to each device."""
+    chunks = tensor.chunk(len(devices), dim) if chunk_sizes is None else tensor.split(chunk_sizes, dim)
+    return tuple(chunk.to(f"cuda:{index}") for chunk, index in zip(chunks, devices, strict=False))
+
+
+def _with_ordinals(real: Callable[..., Any]) -> Callable[..., Any]:
+    """Let ``.to(0)`` mean the simulated device 0, and ``.to(tensor)`` the one where the tensor is simulated.
+
+    C++ code has no accelerator, and sees where the tensor's values are.
+    """
+
+    def parse_to(*args: Any, **kwargs: Any) -> Any:
+        other = args[0] if args else kwargs.get("tensor")
+        if isinstance(other, torch.Tensor):
+            rest = {key: value for key, value in kwargs.items() if key != "tensor"}
+            return real(other.device, other.dtype, *args[1:], **rest)
+        if args and is_ordinal(args[0]):
+            args = (torch.device("cuda", args[0]), *args[1:])
+        if is_ordinal(kwargs.get("device")):
+            kwargs = kwargs | {"device": torch.device("cuda", kwargs["device"])}
+        return real(*args, **kwargs)
+
+    return parse_to
+
+
+class SimulatedStream:
+    """A stream is a number; its work is done on demand. Stands for torch.Stream."""
+
+    machine: ClassVar[Machine]
+    # What a stream made by the user looks like in a snapshot: a pointer, never 0.
+    numbers: ClassVar["count[int]"] = count(0x5500_0000_0000, 0x40)
+    device_type = _DEVICE_TYPE
+    priority: int
+    stream_id: int
+    device_index: int
+
+    # torch's own classes do this in __new__ too: subclasses override either.
+    def __new__(cls, device: Any = None, priority: int = 0, **given: Any) -> "SimulatedStream":
+        """Make a stream of a device, or describe one that there is."""
+        self = super().__new__(cls)
+        self.priority = priority
+        if "stream_id" in given:
+            self.stream_id, self.device_index = given["stream_id"], given["device_index"]
+        else:
+            self.stream_id = given.get("stream_ptr") or next(cls.numbers)
+            self.device_index = cls.machine.ordinal("cuda" if device is None else device) or 0
+        return self
+
+    @property
+    def cuda_stream(self) -> int:
+        """The stream's pointer, which snapshots show."""
+        return self.stream_id
+
+    @property
+    def device(self) -> Any:
+        """The stream's device."""
+        return torch.device("cuda", self.device_index)
+
+    query = _answer(value=True)
+    is_capturing = _answer(value=False)
+    wait_event = wait_stream = _nothing
+
+    def synchronize(self) -> None:
+        """Let what waits for this device's streams complete."""
+        self.machine.synchronize(self.device_index)
+
+    def record_event(self, event: Any = None) -> Any:
+        """Record an event now."""
+        event = torch.cuda.Event() if event is None else event
+        event.record(self)
+        return event
+
+    def __eq__(self, other: object) -> bool:
+        mine = (self.stream_id, self.device_index)
+        return isinstance(other, SimulatedStream) and mine == (other.stream_id, other.device_index)
+
+    def __hash__(self) -> int:
+        return hash((self.stream_id, self.device_index))
+
+    def __repr__(self) -> str:
+        return f"<torch.cuda.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
+
+    def __enter__(self) -> "SimulatedStream":
+        device = self.machine.device(self.device_index)
+        self._before, device.stream = device.stream, self.stream_id
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.machine.device(self.device_index).stream = self._before
+
+
+class _External(SimulatedStream):
+    """torch.cuda.ExternalStream, which names a pointer first."""
+
+    def __new__(cls, stream_ptr: int, device: Any = None, **given: Any) -> Any:
+        return super().__new__(cls, device, stream_ptr=stream_ptr, **given)
+
+
+class SimulatedEvent:
+    """A moment of the CPU's clock. Stands for torch.cuda.Event."""
+
+    enable_timing: bool
+    time_ns: int | None
+
+    def __new__(cls, enable_timing: bool = False, *_: Any, **__: Any) -> Any:  # noqa: FBT001, FBT002  # torch's
+        """Make an event that has not happened yet."""
+        self = super().__new__(cls)
+        self.enable_timing, self.time_ns = enable_timing, None
+        return self
+
+    def record(self, stream: Any = None) -> None:
+        """Note the time."""
+        self.time_ns = time.perf_counter_ns()
+
+    def elapsed_time(self, end_event: Any) -> float:
+        """Return the milliseconds from this event to another."""
+        if not (self.enable_timing and end_event.enable_timing):
+            raise for_program(ValueError("Both events must be created with argument 'enable_timing=True'."))
+        if self.time_ns is None or end_event.time_ns is None:
+            raise for_program(ValueError("Both events must be recorded before calculating elapsed time."))
+        return float(end_event.time_ns - self.time_ns) / 1e6
+
+    wait = synchronize = _nothing
+    query = _answer(value=True)
+
+
+def _event_on(cls: type[SimulatedEvent], device: Any = None, **options: bool) -> Any:
+    """Make a torch.Event, which names a device first."""
+    return SimulatedEvent.__new__(cls, **options)
+
+
+def _patch_streams(machine: Machine, patches: Patches) -> None:
+    """Replace torch.Stream, torch.cuda.Stream and the others by subclasses of each other as torch's are."""
+    stream = type("Stream", (SimulatedStream,), {"machine": machine, "__module__": "torch"})
+    event = type("Event", (SimulatedEvent,), {"__new__": _event_on, "__module__": "torch"})
+    in_cuda = {"__module__": "torch.cuda.streams"}
+    cuda_stream = type("Stream", (stream,), in_cuda)
+    made = {
+        "Stream": cuda_stream,
+        "ExternalStream": type("ExternalStream", (_External, cuda_stream), in_cuda),
+        "Event": type("Event", (event,), in_cuda | {"__new__": SimulatedEvent.__new__}),
+    }
+    for owner in (torch.cuda, torch.cuda.streams):
+        for name, kind in made.items():
+            patches.set_existing(owner, name, kind)
+    patches.set_existing(torch, "Stream", stream)
+    patches.set_existing(torch, "Event", event)
+
+
+_GRAPHS_AS_EAGER = Note(
+    "graphs-as-eager",
+    "what CUDA graphs capture ran once, as it is written: their own memory pool is not in the capture, and "
+    "a replay does nothing, so that what it would compute stays as it was",
+)
+# What names a pool in torch: a pair of numbers.
+_POOL = (0, 1)
+
+
+def patch_graphs(machine: Machine, patches: Patches) -> None:
+    """Let torch.cuda.graph and what is built on it run without graphs."""
+
+    def meet() -> None:
+        machine.meet("CUDA graphs", _GRAPHS_AS_EAGER)
+
+    class CUDAGraph:
+        """A graph of nothing. A class, since libraries annotate ``CUDAGraph | None``."""
+
+        def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+            meet()
+            return super().__new__(cls)
+
+        pool = _answer(_POOL)
+        capture_begin = capture_end = instantiate = replay = reset = _nothing
+        enable_debug_mode = debug_dump = _nothing
+
+    CUDAGraph.__module__ = "torch.cuda.graphs"
+
+    def make_graphed_callables(callables: Any, *args: Any, **kwargs: Any) -> Any:
+        meet()
+        return callables
+
+    graphs = torch.cuda.graphs
+    for owner in (torch.cuda, graphs):
+        patches.set_existing(owner, "CUDAGraph", CUDAGraph)
+        patches.set_existing(owner, "make_graphed_callables", make_graphed_callables)
+    patches.set_existing(graphs, "_graph_pool_handle", _answer(_POOL))
+    patches.set(torch._C, "_host_emptyCache", _nothing)
+    # A stream of the simulation must not outlive it.
+    patches.set(graphs.graph, "default_capture_stream", None)
+
+
+_AS_EAGER = Note(
+    "compiled-as-eager",
+    "what torch.compile was to compile ran as it is written, with the memory of eager mode; compiled, it has "
+    "less on a GPU as a rule",
+)
+
+
+def as_eager(machine: Machine, patches: Patches) -> Any:
+    """Let compiled functions run as they are written until the context ends; note that on a first call.
+
+    Their memory is then that of eager mode. That of the code that Inductor makes for a CPU would be no better
+    bound: what is fused is the CPU's choice. It was the same for a transformer, and took 15 times as long.
+    """
+    from torch._dynamo.eval_frame import _TorchDynamoContext
+
+    def noting(real: Callable[..., Any]) -> Any:
+        @wraps(real)
+        def decorate(context: Any, function: Any) -> Any:
+            made = real(context, function)
+            return _noting(made, machine) if isinstance(made, FunctionType) else made
+
+        return decorate
+
+    _patch_tracing(machine, patches)
+    patches.wrap(_TorchDynamoContext, "__call__", noting)
+    set_stance = getattr(torch.compiler, "set_stance", None)  # torch 2.6
+    return torch._dynamo.config.patch(disable=True) if set_stance is None else set_stance("force_eager")
+
+
+def _patch_tracing(machine: Machine, patches: Patches) -> None:
+    """Let torch.jit.trace run unseen by our mode of operations: under any of those torch fails (2.13)."""
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    def unseen(real: Callable[..., Any]) -> Any:
+        @wraps(real)
+        def trace(*args: Any, **kwargs: Any) -> Any:
+            machine.meet("what torch.jit.trace runs")
+            try:
+                with _disable_current_modes():
+                    return real(*args, **kwargs)
+            except (AssertionError, RuntimeError) as error:
+                if "cuda" not in str(error).lower():
+                    raise
+                raise RecorderError(
+                    "torch.jit.trace: a simulation traces no function that makes tensors on the device itself"
+                ) from error
+
+        return trace
+
+    for name in ("trace", "trace_module"):
+        patches.set(torch.jit, name, unseen(getattr(torch.jit, name)))
+
+
+def _noting(made: Callable[..., Any], machine: Machine) -> Callable[..., Any]:
+    @stands_in
+    @wraps(made)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if any(device.allocator.allocated_bytes for device in machine.devices):
+            machine.meet("compiled code", _AS_EAGER)
+        return made(*args, **kwargs)
+
+    return call
