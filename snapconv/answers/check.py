@@ -6,24 +6,38 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from snapconv.analysis import DeviceAnalysis
+from snapconv.answers.advice.findings import Finding, advise
 from snapconv.answers.diff import paired
 from snapconv.answers.growth import find_growth, why_unknown
 from snapconv.answers.totals import totals_by_category
 from snapconv.classification.categories import Category
 from snapconv.replay.history_verdict import Verdict
-from snapconv.units import counted, device_name, format_bytes, parse_bytes, shortened
+from snapconv.units import counted, device_name, format_bytes, parse_bytes
 
 _PEAK = "peak allocated"
-# More digits of a number in per cent are refused.
-_PER_CENT = re.compile(r"(\d{1,20}(?:\.\d{1,20})?)\s*%")
+_MOST_DIGITS = 20
+_PER_CENT = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 
 
-def parse_allowance(text: str) -> float:
-    """Read the allowed increase over a baseline, such as ``2%``; raises ValueError for anything else."""
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """The allowed increase over a baseline, in per cent: 2 for 2 %."""
+
+    per_cent: float
+
+    def most(self, old_bytes: int) -> int:
+        """Return the most that is allowed."""
+        return old_bytes + int(old_bytes * self.per_cent / 100)
+
+
+def parse_allowance(text: str) -> Allowance:
+    """Read ``2%``; raises ValueError for anything else."""
     found = _PER_CENT.fullmatch(text.strip())
     if not found:
-        raise ValueError(f"expected a part in per cent, such as 2%, got {shortened(text, 40)!r}")
-    return float(found[1])
+        raise ValueError(f"expected a part in per cent, such as 2%, got {text!r}")
+    if len(found[1]) > _MOST_DIGITS:
+        raise ValueError(f"expected at most {_MOST_DIGITS} digits, got {len(found[1])}")
+    return Allowance(float(found[1]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +45,16 @@ class Budgets:
     """Limits for every device, in bytes; None and missing categories are without a limit.
 
     ``max_category`` is for what a category has at the peak of allocated bytes, ``max_growth`` for what an
-    iteration adds. ``fail_over`` is for the peak of allocated bytes, against that of a baseline: the allowed
-    increase in per cent, 2 for 2 %.
+    iteration adds, ``no_faults_above`` for what a fault holds at the peak, with a baseline a new one.
+    ``fail_over`` is for the peak of allocated bytes, against that of a baseline.
     """
 
     max_peak: int | None = None
     max_reserved: int | None = None
     max_category: Mapping[Category, int] = field(default_factory=dict)
     max_growth: int | None = None
-    fail_over: float | None = None
+    no_faults_above: int | None = None
+    fail_over: Allowance | None = None
 
     @classmethod
     def read(cls, **limits: object) -> "Budgets":
@@ -51,7 +66,7 @@ class Budgets:
         return cls(**{name: read_limit(name, value) for name, value in limits.items()})
 
     def __bool__(self) -> bool:
-        limits = (self.max_peak, self.max_reserved, self.max_growth, self.fail_over)
+        limits = (self.max_peak, self.max_reserved, self.max_growth, self.no_faults_above, self.fail_over)
         return bool(self.max_category) or any(limit is not None for limit in limits)
 
 
@@ -74,19 +89,20 @@ def _read_size(value: object) -> int:
 def _read_categories(value: object) -> dict[Category, int]:
     if not isinstance(value, Mapping):
         raise ValueError('expected a table, such as {activation = "20GiB"}')
-    by_label = {category.label: category for category in Category}
-    found = {}
-    for name, size in value.items():
-        if (label := str(name).strip()) not in by_label:
-            raise ValueError(f"there is no category {str(name)!r}; there are: {', '.join(by_label)}")
-        try:
-            found[by_label[label]] = _read_size(size)
-        except ValueError as error:
-            raise ValueError(f"{name}: {error}") from error
-    return found
+    return dict(_read_category(str(name), size) for name, size in value.items())
 
 
-def _read_allowance(value: object) -> float:
+def _read_category(name: str, size: object) -> tuple[Category, int]:
+    for category in Category:
+        if category.label == name.strip():
+            try:
+                return category, _read_size(size)
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from error
+    raise ValueError(f"there is no category {name!r}; there are: {', '.join(c.label for c in Category)}")
+
+
+def _read_allowance(value: object) -> Allowance:
     if not isinstance(value, str):
         raise ValueError(f'expected text, such as "2%", got {value!r}')
     return parse_allowance(value)
@@ -97,8 +113,10 @@ _READERS: dict[str, Callable[[object], object]] = {
     "max_reserved": _read_size,
     "max_category": _read_categories,
     "max_growth": _read_size,
+    "no_faults_above": _read_size,
     "fail_over": _read_allowance,
 }
+LIMITS = tuple(_READERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,12 +184,17 @@ class CheckedFile:
         """The overall outcome in a line."""
         n_failed = sum(not check.holds for check in self.checks)
         limits = counted(len(self.checks), "limit")
-        return f"{self.file}: " + (f"{n_failed} of {limits} did not hold" if n_failed else f"{limits} held")
+        return (
+            f"{self.file}: {n_failed} of {limits} did not hold" if n_failed else f"{self.file}: {limits} held"
+        )
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values; docs/reference/json.md has the schema."""
-        checks = [check.to_json() for check in self.checks]
-        return {"file": self.file, "holds": self.holds, "checks": checks}
+        return {
+            "file": self.file,
+            "holds": self.holds,
+            "checks": [check.to_json() for check in self.checks],
+        }
 
 
 def check_budgets(
@@ -184,18 +207,41 @@ def check_budgets(
     checks = [check for found in devices if not found.device.is_host for check in _of_device(found, budgets)]
     if budgets.fail_over is not None and baseline is not None:
         checks += _against(budgets.fail_over, baseline, devices)
+    if budgets.no_faults_above is not None:
+        checks += _faults(budgets.no_faults_above, baseline or (), devices)
     return tuple(checks)
 
 
+def _faults(
+    limit: int, baseline: tuple[DeviceAnalysis, ...], devices: tuple[DeviceAnalysis, ...]
+) -> Iterator[Check]:
+    """Check the largest fault of every device that the baseline does not have."""
+    known = {_fault_key(fault) for found in baseline for fault in advise(found).faults}
+    for found in devices:
+        if not found.device.is_host:
+            faults = [fault for fault in advise(found).faults if _fault_key(fault) not in known]
+            largest = max(faults, key=lambda fault: fault.held_bytes, default=None)
+            what = "largest new fault" if baseline else "largest fault"
+            unknown, remark = _coverage(found)
+            held, sentence = (largest.held_bytes, largest.what) if largest else (0, remark)
+            yield Check(what, found.device.device, limit, held, unknown, remark=sentence.removesuffix("."))
+
+
+def _fault_key(fault: Finding) -> tuple[str, str, str]:
+    """Return what stays the same of a fault when lines are added above it."""
+    line = fault.where or fault.line
+    return fault.kind, line.file_path if line else "", line.function if line else ""
+
+
 def _of_device(found: DeviceAnalysis, budgets: Budgets) -> Iterator[Check]:
-    device, replay = found.device.device, found.replay
+    device = found.device.device
     unknown, remark = _coverage(found)
-    for what, limit, curve in (
-        (_PEAK, budgets.max_peak, replay.allocated),
-        ("peak reserved", budgets.max_reserved, replay.reserved),
-    ):
-        if limit is not None:
-            yield Check(what, device, limit, curve.peak, unknown, remark=remark)
+    if budgets.max_peak is not None:
+        actual = found.replay.allocated.peak
+        yield Check(_PEAK, device, budgets.max_peak, actual, unknown, remark=remark)
+    if budgets.max_reserved is not None:
+        actual = found.replay.reserved.peak
+        yield Check("peak reserved", device, budgets.max_reserved, actual, unknown, remark=remark)
     live = found.allocations.live_at(found.peak_event)
     totals = {row.category: row for row in totals_by_category(found, live)}
     for category, limit in budgets.max_category.items():
@@ -218,16 +264,17 @@ def _coverage(found: DeviceAnalysis) -> tuple[str, str]:
 
 
 def _against(
-    per_cent: float, baseline: tuple[DeviceAnalysis, ...], devices: tuple[DeviceAnalysis, ...]
+    allowed: Allowance, baseline: tuple[DeviceAnalysis, ...], devices: tuple[DeviceAnalysis, ...]
 ) -> Iterator[Check]:
     """Check the peaks against those of a baseline."""
     pairs, _, only_new = paired(baseline, devices)
     for old, new in pairs:
         if not new.device.is_host:
-            before, actual = old.replay.allocated.peak, new.replay.allocated.peak
-            limit_is = f"{format_bytes(before)} of the baseline, and {per_cent:g} %"
-            limit = before + int(before * per_cent / 100)
+            before = old.replay.allocated.peak
+            limit_is = f"{format_bytes(before)} of the baseline, and {allowed.per_cent:g} %"
+            actual = new.replay.allocated.peak
             unknown, remark = _coverage(new)
+            limit = allowed.most(before)
             yield Check(_PEAK, new.device.device, limit, actual, unknown, limit_is, remark)
     for found in devices:
         if found.device.device in only_new and not found.device.is_host:

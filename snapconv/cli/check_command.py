@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from snapconv.answers.check import Budgets, CheckedFile
 
 _FILE, _TABLE = "pyproject.toml", "tool.snapconv.check"
-_KEYS = ("max-peak", "max-reserved", "max-category", "max-growth", "fail-over")
+_KEYS = ("max-peak", "max-reserved", "max-category", "max-growth", "no-faults-above", "fail-over")
 
 _MaxPeak = Annotated[
     str | None,
@@ -50,12 +50,20 @@ _MaxGrowth = Annotated[
         "--max-growth", metavar="SIZE", help="The most that an iteration may add for good, such as 0."
     ),
 ]
+_NoFaultsAbove = Annotated[
+    str | None,
+    typer.Option(
+        "--no-faults-above",
+        metavar="SIZE",
+        help="The most that a fault of `snapconv advise` may hold at the peak; with --baseline, a new one.",
+    ),
+]
 _Baseline = Annotated[
     Path | None,
     typer.Option(
         "--baseline",
         metavar="FILE",
-        help="A file to compare with, for --fail-over.",
+        help="A file to compare with, for --fail-over and --no-faults-above.",
         callback=no_pipe,
         readable=False,
     ),
@@ -79,6 +87,7 @@ class _Limits:
     max_reserved: _MaxReserved = None
     max_category: _MaxCategory = None
     max_growth: _MaxGrowth = None
+    no_faults_above: _NoFaultsAbove = None
     fail_over: FailOver = None
 
 
@@ -131,8 +140,8 @@ def _read_limits(given: _Limits, baseline: Path | None) -> "Budgets":
     found = {key: _read_limit(key, getattr(given, key.replace("-", "_")), table, file) for key in _KEYS}
     if baseline is None:
         del found["fail-over"]
-    elif found["fail-over"] is None:
-        raise typer.BadParameter("it needs --fail-over", param_hint="--baseline")
+    elif found["fail-over"] is None and found["no-faults-above"] is None:
+        raise typer.BadParameter("it needs --fail-over or --no-faults-above", param_hint="--baseline")
     budgets = Budgets(**{key.replace("-", "_"): limit for key, limit in found.items()})
     if not budgets:
         raise typer.BadParameter(

@@ -214,6 +214,16 @@ def test_a_goal_asks_for_the_largest_batch_that_reaches_it(advice_on):
     assert trade.what == "batch or sequence × 0.8."
 
 
+def test_check_fails_where_a_change_brings_a_fault(tmp_path, capsys):
+    new = str(outputs(deletes=False).trace.write(tmp_path / "new.pickle"))
+    old = str(outputs(deletes=True).trace.write(tmp_path / "old.pickle"))
+    assert main(["check", old, "--no-faults-above", "1MiB"]) == 0
+    assert main(["check", new, "--no-faults-above", "1MiB", "--baseline", old]) == 7
+    assert "train.py:20 keeps its previous output" in capsys.readouterr().out
+    assert main(["check", new, "--no-faults-above", "1MiB", "--baseline", new]) == 0
+    assert main(["check", new, "--no-faults-above", "10MiB"]) == 0
+
+
 def test_the_verdict_names_a_fault_that_is_found_at_once(tmp_path, capsys):
     assert main([str(outputs(deletes=False).trace.write(tmp_path / "s.pickle"))]) == 0
     assert "fault: train.py:20 keeps its previous output" in capsys.readouterr().out
