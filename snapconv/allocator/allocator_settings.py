@@ -1,8 +1,7 @@
-"""The allocator's settings: one table of them, and the size rules that depend on nothing else.
+"""The allocator's settings, and the size rules that depend on nothing else.
 
-SETTINGS has a row for every setting: its name in the text of PYTORCH_ALLOC_CONF, its key in a snapshot, and
-the reader and writer of either. Has no blocks, pools or addresses. The rules are those of torch 2.1 to 2.13;
-each names its place in torch. replay/rounding.py has the same rules for columns.
+They are read from the text of PYTORCH_ALLOC_CONF and from a snapshot. Has no blocks, pools or addresses. The
+rules are those of torch 2.1 to 2.13; each names its place in torch. replay/rounding.py has them for columns.
 """
 
 import math
@@ -60,22 +59,26 @@ class AllocatorSettings:
         """Return these settings with those replaced that a text as in PYTORCH_ALLOC_CONF names."""
         values = split_conf(conf)
         found = self
-        for setting in SETTINGS:
-            if setting.read is not None and setting.name in values:
-                found = replace(found, **setting.read(values[setting.name], found))
+        for name, read in _READERS.items():
+            if name in values:
+                found = replace(found, **read(values[name], found))
         return replace(found, conf=conf)
 
     def with_snapshot_values(self, values: Mapping[str, object]) -> "AllocatorSettings":
-        """Return these settings with the values that a snapshot has under the keys of the table.
+        """Return these settings with the values that a snapshot has under its keys for them.
 
         Raises ValueError with the path below ``values``, as in ``max_split_size: expected int, got str``.
         """
-        found: dict[str, Any] = {
-            setting.field: setting.read_key(values.get(setting.key))
-            for setting in SETTINGS
-            if setting.read_key is not None
-        }
-        return replace(self, **found)
+        threshold = values.get("garbage_collection_threshold")
+        return replace(
+            self,
+            max_split_size_bytes=_split_size_of_snapshot(values.get("max_split_size")),
+            garbage_collection_threshold=(
+                threshold if isinstance(threshold, float) and 0 <= threshold < 1 else 0.0
+            ),
+            expandable_segments=values.get("expandable_segments") is True,
+            roundup_power2_divisions=_divisions_of_snapshot(values.get("roundup_power2_divisions")),
+        )
 
     def round_size(self, n_bytes: int) -> int:
         """Round a request up to a block size (round_size in CUDACachingAllocator.cpp)."""
@@ -116,8 +119,20 @@ class AllocatorSettings:
 
     def as_snapshot(self) -> dict[str, object]:
         """Write the settings as the ``allocator_settings`` of a torch 2.9 snapshot."""
-        written = {setting.key: setting.write(self) for setting in SETTINGS if setting.write is not None}
-        return {"PYTORCH_CUDA_ALLOC_CONF": self.conf, **written}
+        limit = self.max_split_size_bytes
+        return {
+            "PYTORCH_CUDA_ALLOC_CONF": self.conf,
+            "max_split_size": -1 if limit is None else limit,
+            "garbage_collection_threshold": self.garbage_collection_threshold,
+            "expandable_segments": self.expandable_segments,
+            "pinned_num_register_threads": 1,
+            "release_lock_on_cudamalloc": False,
+            "pinned_use_cuda_host_register": False,
+            "graph_capture_record_stream_reuse": False,
+            "roundup_power2_divisions": {
+                str(1 << i): divisions for i, divisions in enumerate(self.roundup_power2_divisions)
+            },
+        }
 
 
 def _round_up(n_bytes: int, granule: int) -> int:
@@ -164,45 +179,25 @@ def _large_segment(text: str, _settings: AllocatorSettings) -> dict[str, Any]:
     return {"large_segment_bytes": n_bytes, "max_non_split_rounding_bytes": n_bytes}
 
 
-def _max_non_split_rounding(text: str, settings: AllocatorSettings) -> dict[str, Any]:
-    at_least = settings.large_segment_bytes // MIB
-    return {"max_non_split_rounding_bytes": _megabytes("max_non_split_rounding_mb", text, at_least=at_least)}
+def _no_less_than_a_segment(name: str, field: str) -> Callable[[str, AllocatorSettings], dict[str, Any]]:
+    def read(text: str, settings: AllocatorSettings) -> dict[str, Any]:
+        return {field: _megabytes(name, text, at_least=settings.large_segment_bytes // MIB)}
+
+    return read
 
 
-def _max_split_size(text: str, settings: AllocatorSettings) -> dict[str, Any]:
-    at_least = settings.large_segment_bytes // MIB
-    return {"max_split_size_bytes": _megabytes("max_split_size_mb", text, at_least=at_least)}
+def _fraction(name: str, field: str, *, may_be_1: bool) -> Callable[[str, AllocatorSettings], dict[str, Any]]:
+    def read(text: str, _settings: AllocatorSettings) -> dict[str, Any]:
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        if not (0 <= number < 1 or (number == 1 and may_be_1)):
+            bounds = "from 0 to 1" if may_be_1 else "at least 0 and below 1"
+            raise SettingError(f"allocator settings: {name} must be {bounds}, got {text!r}")
+        return {field: number}
 
-
-def _memory_fraction(text: str, _settings: AllocatorSettings) -> dict[str, Any]:
-    fraction = _number(text)
-    if not 0 <= fraction <= 1:
-        raise SettingError(
-            f"allocator settings: per_process_memory_fraction must be from 0 to 1, got {text!r}"
-        )
-    return {"memory_fraction": fraction}
-
-
-def _threshold(text: str, _settings: AllocatorSettings) -> dict[str, Any]:
-    """Read a part of the limit; torch refuses 1, 0 switches collection off as leaving it out does."""
-    threshold = _number(text)
-    if not 0 <= threshold < 1:
-        raise SettingError(
-            f"allocator settings: garbage_collection_threshold must be at least 0 and below 1, got {text!r}"
-        )
-    return {"garbage_collection_threshold": threshold}
-
-
-def _divisions(text: str, _settings: AllocatorSettings) -> dict[str, Any]:
-    return {"roundup_power2_divisions": _read_divisions(text)}
-
-
-def _number(text: str) -> float:
-    """Read a number; what is none is not between any two."""
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
+    return read
 
 
 def _integer(text: str, key: str) -> int:
@@ -252,10 +247,6 @@ def _split_size_of_snapshot(value: object) -> int | None:
     return value if 0 <= value < 1 << 63 else None
 
 
-def _threshold_of_snapshot(value: object) -> float:
-    return value if isinstance(value, float) and 0 <= value < 1 else 0.0
-
-
 def _divisions_of_snapshot(value: object) -> tuple[int, ...]:
     if value is None:
         return NO_ROUNDUP
@@ -273,83 +264,32 @@ def _divisions_of_snapshot(value: object) -> tuple[int, ...]:
     return tuple(divisions)
 
 
-# --- the table
+# --- the readers of a text, in the order in which they are applied; all other settings move no blocks
 
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One setting: ``name`` in the text of PYTORCH_ALLOC_CONF, ``key`` in a snapshot (empty: it has none).
-
-    ``read`` turns a text into fields of AllocatorSettings, given those read before it; None where the setting
-    moves no blocks. ``read_key`` turns a snapshot's value, None where it is missing, into ``field``.
-    ``write`` gives the value that torch 2.9 writes into a snapshot.
-    """
-
-    name: str = ""
-    key: str = ""
-    read: Callable[[str, AllocatorSettings], dict[str, Any]] | None = None
-    field: str = ""
-    read_key: Callable[[object], object] | None = None
-    write: Callable[[AllocatorSettings], object] | None = None
-
-
-def _unmodelled(name: str, *, written: object = None) -> Setting:
-    """Return the row of a setting that moves no blocks, with the default that torch 2.9 writes."""
-    return Setting(name=name, key=name, write=None if written is None else lambda _settings: written)
-
-
-# In the order in which they are read and written.
-SETTINGS = (
-    Setting("large_segment_size_mb", read=_large_segment),
-    Setting("max_non_split_rounding_mb", read=_max_non_split_rounding),
-    Setting(
-        "max_split_size_mb",
-        "max_split_size",
-        read=_max_split_size,
-        field="max_split_size_bytes",
-        read_key=_split_size_of_snapshot,
-        write=lambda settings: -1 if settings.max_split_size_bytes is None else settings.max_split_size_bytes,
+_READERS: dict[str, Callable[[str, AllocatorSettings], dict[str, Any]]] = {
+    "large_segment_size_mb": _large_segment,
+    "max_non_split_rounding_mb": _no_less_than_a_segment(
+        "max_non_split_rounding_mb", "max_non_split_rounding_bytes"
     ),
-    Setting("per_process_memory_fraction", read=_memory_fraction),
-    Setting(
-        "garbage_collection_threshold",
-        "garbage_collection_threshold",
-        read=_threshold,
-        field="garbage_collection_threshold",
-        read_key=_threshold_of_snapshot,
-        write=lambda settings: settings.garbage_collection_threshold,
+    "max_split_size_mb": _no_less_than_a_segment("max_split_size_mb", "max_split_size_bytes"),
+    "per_process_memory_fraction": _fraction("per_process_memory_fraction", "memory_fraction", may_be_1=True),
+    # 0 switches collection off, as leaving it out does.
+    "garbage_collection_threshold": _fraction(
+        "garbage_collection_threshold", "garbage_collection_threshold", may_be_1=False
     ),
-    Setting(
-        "expandable_segments",
-        "expandable_segments",
-        read=lambda text, _settings: {"expandable_segments": text == "True"},
-        field="expandable_segments",
-        read_key=lambda value: value is True,
-        write=lambda settings: settings.expandable_segments,
-    ),
-    _unmodelled("pinned_num_register_threads", written=1),
-    _unmodelled("release_lock_on_cudamalloc", written=False),
-    _unmodelled("pinned_use_cuda_host_register", written=False),
-    _unmodelled("graph_capture_record_stream_reuse", written=False),
-    Setting(
-        "roundup_power2_divisions",
-        "roundup_power2_divisions",
-        read=_divisions,
-        field="roundup_power2_divisions",
-        read_key=_divisions_of_snapshot,
-        write=lambda settings: {
-            str(1 << i): divisions for i, divisions in enumerate(settings.roundup_power2_divisions)
-        },
-    ),
-    _unmodelled("backend"),
-    _unmodelled("max_cached_size"),
-    _unmodelled("max_round_threshold"),
-    _unmodelled("pinned_use_background_threads"),
-    _unmodelled("release_lock_on_hipmalloc"),
-)
-# The settings that move blocks; from_conf skips all others.
-MODELLED_SETTINGS = tuple(sorted(setting.name for setting in SETTINGS if setting.read is not None))
+    "expandable_segments": lambda text, _settings: {"expandable_segments": text == "True"},
+    "roundup_power2_divisions": lambda text, _settings: {"roundup_power2_divisions": _read_divisions(text)},
+}
+MODELLED_SETTINGS = tuple(sorted(_READERS))
 # The names that torch has for settings, which are nobody's secret.
 TORCH_SETTING_NAMES = frozenset(
-    {name for setting in SETTINGS for name in (setting.name, setting.key) if name}
+    {
+        *_READERS,
+        *(AllocatorSettings().as_snapshot().keys() - {"PYTORCH_CUDA_ALLOC_CONF"}),
+        "backend",
+        "max_cached_size",
+        "max_round_threshold",
+        "pinned_use_background_threads",
+        "release_lock_on_hipmalloc",
+    }
 )

@@ -158,23 +158,24 @@ def replay(snapshot: Snapshot, device: DeviceSnapshot) -> Replay:
         device, lifetimes, snapshot.settings_of(device), backend=snapshot.era.backend
     )
     allocations = _allocation_table(device, lifetimes, checked.sizes, checked.rules)
-    curves = {
-        name: _block_curve(allocations, len(device.events), name)
-        for name in ("requested", "allocated", "active")
-    }
     reserved, least_reserved = _reserved_curve(device)
     result = Replay(
         allocations=allocations,
+        **{
+            name: _block_curve(allocations, len(device.events), name)
+            for name in ("requested", "allocated", "active")
+        },
         reserved=reserved,
         rules=checked.rules,
         size_check=checked.check,
         n_missing_events=lifetimes.n_orphan_frees + lifetimes.n_implicit_frees,
         notes=(),
-        **curves,
     )
-    found = _notes(device, lifetimes, checked, result, snapshot.stacks.frames)
-    notes = [*found, *_negative_note(least_reserved)]
-    return replace(result, notes=tuple(replace(note, device=device.device) for note in notes))
+    notes = [*_notes(device, lifetimes, checked, result, snapshot.stacks.frames)]
+    if least_reserved < 0:  # the other curves never fall below zero
+        message = "a curve falls below zero: events are missing, and the figures are too low"
+        notes.append(Note("negative-bytes", message))
+    return replace(result, notes=tuple(replace(note, device=device.device) for note in notes if note))
 
 
 def _allocation_table(
@@ -302,47 +303,43 @@ def _reserved_curve(device: DeviceSnapshot) -> tuple[Curve, int]:
     return Curve(int(totals[0]), make, at), int(totals.min())
 
 
+_COUNTED_NOTES = {
+    "orphan-free": "frees have no alloc although their address was used before (lost or skipped events): "
+    "they are left out, so curves may be too high before and too low after them",
+    "implicit-free": "allocations have no free, but their address is allocated again: they are taken as "
+    "freed just then, so curves may be too high before",
+    "missing-from-segments": "allocations are live at the trace's end but not in the segments (freed between "
+    "the two copies, or the dump covers one memory pool only): they count as live",
+    "trace-contradicts-segments": "events do not fit the final segments (blocks that overlap or are "
+    "outside): the block sizes of these are their rounded requests, so allocated and active bytes are "
+    "approximate",
+}
+
+
 def _notes(
     device: DeviceSnapshot, lifetimes: Lifetimes, checked: CheckedSizes, result: Replay, frames: FrameTable
-) -> tuple[Note, ...]:
-    """Return the notes on figures that are not exact."""
-    found = [
-        _inexact_note(result, checked.sizes),
-        *size_notes(checked),
-        _count_note(
-            "orphan-free",
-            lifetimes.n_orphan_frees,
-            "frees have no alloc although their address was used before (lost or skipped events): they "
-            "are left out, so curves may be too high before and too low after them",
-        ),
-        _count_note(
-            "implicit-free",
-            lifetimes.n_implicit_frees,
-            "allocations have no free, but their address is allocated again: they are taken as freed "
-            "just then, so curves may be too high before",
-        ),
-        _count_note(
-            "missing-from-segments",
-            lifetimes.n_missing_from_segments,
-            "allocations are live at the trace's end but not in the segments (freed between the two "
-            "copies, or the dump covers one memory pool only): they count as live",
-        ),
-        _count_note(
-            "trace-contradicts-segments",
-            checked.sizes.n_conflicts,
-            "events do not fit the final segments (blocks that overlap or are outside): the block sizes "
-            "of these are their rounded requests, so allocated and active bytes are approximate",
-        ),
-        _pending_note(device.events, result.allocations),
-        _skipped_note(device.events, result.allocations),
-        None if device.is_host else _graph_note(frames),
-        _checkpoint_note(device.events, result.active),
-    ]
-    return tuple(note for note in found if note)
-
-
-def _count_note(slug: str, count: int, text: str) -> Note | None:
-    return Note(slug, f"{count} {text}") if count else None
+) -> Iterator[Note | None]:
+    """Yield the notes on figures that are not exact, None for one that is."""
+    yield _inexact_note(result, checked.sizes)
+    yield from size_notes(checked)
+    counts = (
+        lifetimes.n_orphan_frees,
+        lifetimes.n_implicit_frees,
+        lifetimes.n_missing_from_segments,
+        checked.sizes.n_conflicts,
+    )
+    for (slug, text), count in zip(_COUNTED_NOTES.items(), counts, strict=True):
+        yield Note(slug, f"{count} {text}") if count else None
+    yield _pending_note(device.events, result.allocations)
+    yield _skipped_note(device.events, result.allocations)
+    if not device.is_host and _has_graph_trees(frames.names, frames.filenames):
+        # They restore a pool by freeing and allocating everything in it at once.
+        yield Note(
+            "cuda-graph-pools",
+            "CUDA graph trees were used: restoring a pool shows as bursts of frees and allocs that never "
+            "happened, so a peak within one is too high, and replays of a graph leave no events",
+        )
+    yield _checkpoint_note(device.events, result.active)
 
 
 def _pending_note(events: EventTable, rows: AllocationTable) -> Note | None:
@@ -396,17 +393,6 @@ def _skipped_note(events: EventTable, allocations: AllocationTable) -> Note | No
     return None
 
 
-def _graph_note(frames: FrameTable) -> Note | None:
-    """CUDA graph trees restore a pool by freeing and allocating everything in it at once."""
-    if not _has_graph_trees(frames.names, frames.filenames):
-        return None
-    return Note(
-        "cuda-graph-pools",
-        "CUDA graph trees were used: restoring a pool shows as bursts of frees and allocs that never "
-        "happened, so a peak within one is too high, and replays of a graph leave no events",
-    )
-
-
 @lru_cache(maxsize=1)  # every device of a file has the same frames
 def _has_graph_trees(names: tuple[str, ...], filenames: tuple[str, ...]) -> bool:
     restores = any("setCheckpointPoolState" in name for name in names)
@@ -426,11 +412,3 @@ def _checkpoint_note(events: EventTable, active: Curve) -> Note | None:
         f"at {np.count_nonzero(off)} of {len(at)} snapshot events the active bytes differ from torch's own "
         f"count, by up to {format_bytes(int(off.max()))}",
     )
-
-
-def _negative_note(least_reserved: int) -> Iterator[Note]:
-    """Yield a note if the reserved bytes fall below zero; the other curves never do."""
-    if least_reserved < 0:
-        yield Note(
-            "negative-bytes", "a curve falls below zero: events are missing, and the figures are too low"
-        )

@@ -199,27 +199,14 @@ def _concatenate(parts: list[EventTable]) -> EventTable:
 
 
 _NOT_YET = -3  # below all ids
-
-
-class _Ids:
-    """Our ids for those of the core, given in the order in which they are met."""
-
-    def __init__(self, n_objects: int, new_id: Callable[[int], int]) -> None:
-        # The two special ids of the core stand at the end, as -1 and -2.
-        self._of_core = np.full(n_objects + 2, _NOT_YET, np.int32)
-        self._of_core[NO_ID] = -1
-        self._new_id = new_id
-
-    def translate(self, column: Int32Column) -> Int32Column:
-        """Return the ids of a chunk."""
-        ids = self._of_core[column]
-        if ids.min() == _NOT_YET:
-            new = column[ids == _NOT_YET]
-            values, first = np.unique(new, return_index=True)
-            for value in values[np.argsort(first)].tolist():
-                self._of_core[value] = self._new_id(value)
-            ids = self._of_core[column]
-        return ids
+# The columns of ids, in the order of TraceReader, which numbers texts by it, and their names in the core.
+_IDS = {
+    "stack_id": "frames",
+    "compile_context_id": "compile_context",
+    "user_metadata_id": "user_metadata",
+    "pool_id": "pool_id",
+    "internal_metadata_id": "internal_metadata",
+}
 
 
 class CompiledTraceReader:
@@ -227,27 +214,19 @@ class CompiledTraceReader:
 
     def __init__(self, collected: Collected) -> None:
         self._collected = collected
-        self._ids: dict[str, _Ids] = {}
+        # Our ids by those of the core, given in the order in which they are met.
+        self._known: dict[str, Int32Column] = {}
 
     def read(self, trace: CompiledTrace, where: str, progress: Callable[[int], None] | None) -> EventTable:
         """Turn a trace into the table that TraceReader makes of the same bytes."""
-        if not self._ids:
-            self._start(trace)
-        n = len(trace)
-        # In the order of TraceReader, which numbers texts by it.
-        columns = {
-            "stack_id": (trace.column("frames"), "frames"),
-            "compile_context_id": (trace.column("compile_context"), "text"),
-            "user_metadata_id": (trace.column("user_metadata"), "text"),
-            "pool_id": (trace.column("pool_id"), "pool"),
-            "internal_metadata_id": (trace.column("internal_metadata"), "text"),
-        }
-        used = {name: both for name, both in columns.items() if _is_used(both[0])}
+        n, objects = len(trace), trace.events.objects
         # Our ids take the place of the core's, as its columns are not read again.
-        ids: dict[str, Any] = {name: used[name][0] if name in used else None for name in columns}
+        columns = {name: trace.column(key) for name, key in _IDS.items()}
+        ids: dict[str, Any] = {name: each if _is_used(each) else None for name, each in columns.items()}
         for rows in chunks(n):
-            for name, (column, kind) in used.items():
-                ids[name][rows] = self._ids[kind].translate(column[rows])
+            for name, column in ids.items():
+                if column is not None:
+                    column[rows] = self._translated(column[rows], _IDS[name], objects)
             if progress:
                 progress(rows.stop)
         action, time_us = trace.column("action"), _times(trace.column("time_us"))
@@ -256,28 +235,32 @@ class CompiledTraceReader:
         check_sizes(action, size, where)
         if ids["stack_id"] is None:
             ids["stack_id"] = np.full(n, -1, np.int32)
-        ids["stream"] = _or_zeros(trace.column("stream"), n)
-        return read_only(EventTable(action=action, addr=addr, size=size, time_us=time_us, **ids))
+        stream = _or_zeros(trace.column("stream"), n)
+        return read_only(EventTable(action, addr, size, stream, time_us=time_us, **ids))
 
-    def _start(self, trace: CompiledTrace) -> None:
-        objects = trace.events.objects
-        # Not self: the cycle would keep all of it, in a command that runs without the collector.
+    def _translated(self, column: Int32Column, key: str, objects: dict[int, Any]) -> Int32Column:
+        kind = key if key in ("frames", "pool_id") else "text"
+        if kind not in self._known:
+            # The two special ids of the core stand at the end, as -1 and -2.
+            self._known[kind] = np.full(len(objects) + 2, _NOT_YET, np.int32)
+            self._known[kind][NO_ID] = -1
+        known = self._known[kind]
+        ids = known[column]
+        if ids.min() == _NOT_YET:
+            values, first = np.unique(column[ids == _NOT_YET], return_index=True)
+            for value in values[np.argsort(first)].tolist():
+                known[value] = self._new_id(kind, value, objects)
+            ids = known[column]
+        return ids
+
+    def _new_id(self, kind: str, core_id: int, objects: dict[int, Any]) -> int:
         collected = self._collected
-
-        def stack(core_id: int) -> int:
-            frames = [] if core_id == EMPTY_LIST_ID else objects[core_id]
-            return collected.stacks.id(frames, str(core_id))
-
-        def pool(core_id: int) -> int:
-            ids = Rows([{"pool_id": objects[core_id]}], str).pool_ids("pool_id", collected.pools)
-            return -1 if ids is None else int(ids[0])
-
-        new_ids: dict[str, Callable[[int], int]] = {
-            "frames": stack,
-            "text": lambda core_id: collected.texts.id(objects[core_id]),
-            "pool": pool,
-        }
-        self._ids = {kind: _Ids(len(objects), new_id) for kind, new_id in new_ids.items()}
+        if kind == "frames":
+            return collected.stacks.id([] if core_id == EMPTY_LIST_ID else objects[core_id], str(core_id))
+        if kind == "text":
+            return collected.texts.id(objects[core_id])
+        ids = Rows([{"pool_id": objects[core_id]}], str).pool_ids("pool_id", collected.pools)
+        return -1 if ids is None else int(ids[0])
 
 
 def _is_used(column: Int32Column | None) -> bool:
