@@ -27,35 +27,33 @@ FILE = Path(__file__).with_name("core.dll" if sys.platform == "win32" else "core
 # What every call that may end early returns; core.h has the same names.
 MORE, DONE, ODD, NO_MEMORY = range(4)
 
-_POINTER, _INT64 = ctypes.c_void_p, ctypes.c_int64
-_RETURNS_STATUS = {
-    "snapconv_reader_define": "pbuiii",
-    "snapconv_reader_feed": "ppLp",
-    "snapconv_pairing_add": "pLLpp",
-    "snapconv_walk_undo": "pLpppppp",
-}
-_RETURNS_POINTER = {
-    "snapconv_reader_new": "U",
-    "snapconv_pairing_new": "Upppppp",
-    "snapconv_walk_new": "LpppLpp",
-}
-_RETURNS_NOTHING = {
-    "snapconv_reader_free": "p",
-    "snapconv_reader_events": "pp",
-    "snapconv_reader_drop_column": "pi",
-    "snapconv_reader_drop_rest": "p",
-    "snapconv_pairing_free": "p",
-    "snapconv_pairing_finish": "pp",
-    "snapconv_walk_free": "p",
-}
-_RETURNS_COUNT = {"snapconv_walk_conflicts": "p", "snapconv_walk_least_space": "ppp"}
 _TYPES = {
-    "p": _POINTER,
+    "p": ctypes.c_void_p,
     "b": ctypes.c_char_p,
     "u": ctypes.c_uint32,
     "i": ctypes.c_int32,
-    "L": _INT64,
+    "L": ctypes.c_int64,
     "U": ctypes.c_uint64,
+    "-": None,
+}
+# The type of the result, and of the arguments; i is a status of those above.
+_FUNCTIONS = {
+    "snapconv_reader_new": "pU",
+    "snapconv_reader_define": "ipbuiii",
+    "snapconv_reader_feed": "ippLp",
+    "snapconv_reader_events": "-pp",
+    "snapconv_reader_drop_column": "-pi",
+    "snapconv_reader_drop_rest": "-p",
+    "snapconv_reader_free": "-p",
+    "snapconv_pairing_new": "pUpppppp",
+    "snapconv_pairing_add": "ipLLpp",
+    "snapconv_pairing_finish": "-pp",
+    "snapconv_pairing_free": "-p",
+    "snapconv_walk_new": "pLpppLpp",
+    "snapconv_walk_undo": "ipLpppppp",
+    "snapconv_walk_conflicts": "Lp",
+    "snapconv_walk_least_space": "Lppp",
+    "snapconv_walk_free": "-p",
 }
 
 
@@ -120,14 +118,8 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
         return None, f"{FILE.name} cannot be loaded: {error}"
     if found != ABI:
         return None, f"{FILE.name} is of another version ({found}, not {ABI}): install snapconv again"
-    for functions, result in (
-        (_RETURNS_STATUS, ctypes.c_int32),
-        (_RETURNS_POINTER, _POINTER),
-        (_RETURNS_NOTHING, None),
-        (_RETURNS_COUNT, _INT64),
-    ):
-        for name, arguments in functions.items():
-            function = getattr(library, name)
-            function.argtypes = [_TYPES[letter] for letter in arguments]
-            function.restype = result
+    for name, (result, *arguments) in _FUNCTIONS.items():
+        function = getattr(library, name)
+        function.restype = _TYPES[result]
+        function.argtypes = [_TYPES[letter] for letter in arguments]
     return library, ""
