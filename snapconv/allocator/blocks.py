@@ -5,8 +5,10 @@ torch's snapshot (the keys are those of 2.1 and later); the allocator decides wh
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
+from operator import attrgetter
 from typing import Any, Protocol
 
 from snapconv.allocator.allocator_settings import SEGMENT_GRANULE_BYTES
@@ -129,16 +131,16 @@ class BlockPool:
 
     def free_of(self, stream: int) -> list[tuple[int, int, Block]]:
         """Return the stream's free blocks with sizes and addresses, best fit first; not to be changed."""
-        return self._free.get(stream, _NONE)
+        return self._free.get(stream, [])
 
     def at_least(self, stream: int, size: int) -> list[Block]:
         """List the stream's free blocks of that size or more, best fit first."""
-        free = self._free.get(stream, [])
+        free = self.free_of(stream)
         return [block for _, _, block in free[bisect_left(free, (size,)) :]]
 
     def below(self, stream: int, size: int) -> list[Block]:
         """List the stream's free blocks smaller than that, largest first."""
-        free = self._free.get(stream, [])
+        free = self.free_of(stream)
         return [block for _, _, block in reversed(free[: bisect_left(free, (size,))])]
 
     def free_blocks(self) -> list[Block]:
@@ -148,9 +150,6 @@ class BlockPool:
     def unmapped_blocks(self, stream: int) -> list[Block]:
         """List the stream's unmapped blocks by address."""
         return [block for _, block in self._unmapped.get(stream, [])]
-
-
-_NONE: list[tuple[int, int, Block]] = []
 
 
 def neighbours_from(block: Block) -> Iterator[Block]:
@@ -205,11 +204,6 @@ class AddressSpace:
         self._gaps[first:last] = [(addr, size)]
 
 
-def release_order(pools: Iterable[BlockPool]) -> list[BlockPool]:
-    """Order pools as torch empties them: large first in the default pool, small first in private ones."""
-    return sorted(pools, key=lambda pool: (pool.is_private, pool.id, pool.is_small != pool.is_private))
-
-
 def old_segments(pool: BlockPool, wanted: int) -> list[Block]:
     """Choose the oldest unsplit free segments of a pool until they have the bytes that are wanted.
 
@@ -261,6 +255,7 @@ def oversize_segments(pool: BlockPool, stream: int, *, wanted: int, limit: int) 
 
 # --- layouts, and the dicts of segments
 
+_is_mapped = attrgetter("is_mapped")
 ALLOCATED, PENDING_FREE, INACTIVE = "active_allocated", "active_pending_free", "inactive"
 
 
@@ -292,7 +287,7 @@ class SegmentLayout:
 
 def raw_segment(head: Block, *, device: int) -> dict[str, Any]:
     """Write the contiguous mapped range that starts with a block."""
-    blocks = [_raw_block(block) for block in _mapped_from(head)]
+    blocks = [_raw_block(block) for block in takewhile(_is_mapped, neighbours_from(head))]
     active = [block for block in blocks if block["state"] != INACTIVE]
     return {
         "device": device,
@@ -329,13 +324,6 @@ def layout_blocks(layout: SegmentLayout, pool: BlockPool) -> Iterator[Block]:
             block.link(before, None)
             yield block
             before, addr = block, live.addr + live.size
-
-
-def _mapped_from(head: Block) -> Iterator[Block]:
-    for block in neighbours_from(head):
-        if not block.is_mapped:
-            return
-        yield block
 
 
 def _raw_block(block: Block) -> dict[str, Any]:

@@ -21,7 +21,6 @@ from snapconv.allocator.blocks import (
     old_segments,
     oversize_segments,
     raw_segment,
-    release_order,
 )
 from snapconv.allocator.expandable_segments import ExpandableMemory, best_candidate, whole_pages
 from snapconv.errors import RecorderError
@@ -291,7 +290,9 @@ class CachingAllocator:
         return self._pools[pool_id, is_small]
 
     def _release_order(self) -> list[BlockPool]:
-        return release_order(pool for pool in self._pools.values() if pool.id in self._releasable)
+        """Order pools as torch empties them: large first in the default pool, small first in private ones."""
+        pools = (pool for pool in self._pools.values() if pool.id in self._releasable)
+        return sorted(pools, key=lambda pool: (pool.is_private, pool.id, pool.is_small != pool.is_private))
 
     def _best_fit(self, pool: BlockPool, stream: int, size: int) -> Block | None:
         """Take the best free block out of the pool, if one may serve (get_free_block)."""

@@ -118,8 +118,7 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
         return None, f"{FILE.name} cannot be loaded: {error}"
     if found != ABI:
         return None, f"{FILE.name} is of another version ({found}, not {ABI}): install snapconv again"
-    for name, (result, *arguments) in _FUNCTIONS.items():
+    for name, types in _FUNCTIONS.items():
         function = getattr(library, name)
-        function.restype = _TYPES[result]
-        function.argtypes = [_TYPES[letter] for letter in arguments]
+        function.restype, *function.argtypes = map(_TYPES.__getitem__, types)
     return library, ""

@@ -1,7 +1,5 @@
 """Address ranges are used again, lowest first, and free ranges that touch are one."""
 
-import itertools
-
 import pytest
 
 from snapconv.allocator.allocator_settings import MIB
@@ -12,7 +10,6 @@ from snapconv.allocator.blocks import (
     Reservation,
     old_segments,
     oversize_segments,
-    release_order,
 )
 
 S = 0x7F00_0000_0000
@@ -151,14 +148,3 @@ def test_oversize_blocks_that_are_expandable_or_a_part_of_a_segment_stay():
     part.link(Block(1, 512, 0, pool), None)
     found = oversize_segments(pool, 0, wanted=500 * MIB, limit=50 * MIB)
     assert [block.size // MIB for block in found] == [80, 50]
-
-
-@pytest.mark.parametrize("smalls", [(True, False), (False, True)])
-@pytest.mark.parametrize("ids", list(itertools.permutations([(0, 0), (0, 1), (1, 0)])))
-def test_large_pools_are_emptied_first_but_for_private_ones(ids, smalls):
-    pools = [BlockPool(pool_id, is_small=small) for pool_id in ids for small in smalls]
-    order = [(pool.id, pool.is_small) for pool in release_order(pools)]
-    assert order == [
-        *[((0, 0), False), ((0, 0), True)],
-        *[((0, 1), True), ((0, 1), False), ((1, 0), True), ((1, 0), False)],
-    ]

@@ -363,33 +363,6 @@ def test_an_expandable_segment_without_memory_gives_its_address_range_back():
     assert model.malloc(1) == addr  # in another pool, so not the old range
 
 
-def test_recording_may_start_late_and_the_ring_keeps_the_newest():
-    model = allocator(record=False, max_entries=2)
-    first = model.malloc(1)
-    assert model.trace() == []
-    model.start_recording()
-    model.free(first)
-    model.malloc(1)
-    assert actions(model) == ["free_completed", "alloc"]
-    assert model.n_recorded == 3
-
-
-def test_when_recording_stops_what_was_recorded_stays_and_no_more_is():
-    model = allocator()
-    addr = model.malloc(1)
-    model.stop_recording()
-    model.free(addr)
-    assert actions(model) == ["segment_alloc", "alloc"]
-    assert model.n_recorded == 2
-
-
-@pytest.mark.parametrize(("wanted", "kept"), [(0, 1), (1, 1), (2, 2)])
-def test_a_ring_keeps_as_many_events_as_wanted_and_at_least_one(wanted, kept):
-    model = allocator(max_entries=wanted)
-    model.free(model.malloc(1))
-    assert actions(model) == ["free_requested", "free_completed"][2 - kept :]
-
-
 def test_a_snapshot_event_follows_the_snapshot_that_it_is_about():
     model = allocator(device=1)
     model.malloc(1)
@@ -404,16 +377,6 @@ def test_only_an_allocated_block_can_be_freed():
     model.free(addr)
     with pytest.raises(RecorderError, match="not the address of an allocated block"):
         model.free(addr)
-
-
-def test_an_allocator_that_adopts_segments_goes_on_where_they_stood():
-    original, copy = allocator(), allocator()
-    addrs = [original.malloc(n) for n in (KIB, 3 * MIB, 5 * MIB, 12 * MIB)]
-    original.free(addrs[1])
-    copy.adopt(original.segments())
-    assert copy.segments() == original.segments()
-    assert copy.malloc(2 * MIB) == original.malloc(2 * MIB) == addrs[1]
-    assert copy.allocated_bytes == original.allocated_bytes
 
 
 def test_what_can_be_given_back_are_segments_and_pages_of_which_nothing_is_used():
@@ -515,17 +478,3 @@ def grown(model):
     model.free(freed)
     model.empty_cache()
     return kept
-
-
-def test_adopted_expandable_segments_grow_and_merge_as_they_did():
-    original = allocator("expandable_segments:True")
-    kept = grown(original)
-    adopted = allocator("expandable_segments:True", base_addr=0x7E00_0000_0000)
-    adopted.adopt(original.segments())
-    assert adopted.segments() == original.segments()
-    assert len(original.segments()) == 3  # with a hole in the middle
-    for model in (original, adopted):
-        model.free(kept)
-        model.malloc(35 * MIB)  # into the hole
-        model.malloc(300 * MIB)  # at the end
-    assert places(adopted) == places(original)
