@@ -28,7 +28,7 @@ def main() -> None:
     from selenium import webdriver
 
     sys.path.insert(0, str(ROOT))
-    from snapconv.view import ViewOptions, write_view
+    from snapconv import load
 
     driver_path, chromium = shutil.which("chromedriver"), shutil.which("chromium")
     if not driver_path or not chromium:
@@ -41,7 +41,7 @@ def main() -> None:
             options.add_argument(argument)
         driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver_path))
         for name, (files, fragment, scheme, height) in PICTURES.items():
-            page = write_view(ROOT / files[0], ViewOptions(output=Path(folder) / f"{name}.html")).path
+            page = load(ROOT / files[0]).view(Path(folder) / f"{name}.html").path
             size = {"width": 1280, "height": height, "deviceScaleFactor": 1, "mobile": False}
             driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
             features = [{"name": "prefers-color-scheme", "value": scheme}]

@@ -7,14 +7,7 @@ from pathlib import Path
 from snapconv.analysis import AnalysisOptions, analyze, chosen_devices, read_options
 from snapconv.answers.memory_report import MemoryReport, build_memory_report
 from snapconv.answers.times import TimeReport, time_report_of, times_of_device
-from snapconv.errors import OutputWriteError
-from snapconv.files import (
-    check_is_no_input,
-    check_outputs_of,
-    memory_report_output,
-    time_report_output,
-    timing_file,
-)
+from snapconv.files import check_outputs, report_output
 from snapconv.notes import Note, Progress
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot, load_snapshot
 from snapconv.stacks.project_frames import Project
@@ -73,18 +66,23 @@ def to_sqlite(
     before anything is read.
     """
     path, options = Path(path), options or ConvertOptions()
-    _check_given_output(path, options)
+    given, force = options.output, options.force
+    if given is not None:
+        check_outputs([given], force=True, inputs=[path])
     analysis_options = read_options(options.analysis)
     timing, notes = times_of_device(path, options.device)
     has_times = timing is not None
-    time_outputs = [time_report_output(path, options.output)] if has_times else []
-    if options.output is not None:  # with several devices the names differ; most captures have one
-        likely = memory_report_output(path, options.output, "", has_times=has_times)
-        check_outputs_of([path], [likely, *time_outputs], force=options.force)
+    time_outputs = [report_output(path, given, "time", has_times=True)] if has_times else []
+    if given is not None:  # with several devices the names differ; most captures have one
+        likely = report_output(path, given, "memory", has_times=has_times)
+        check_outputs([likely, *time_outputs], force=force, inputs=[path])
     snapshot = load_snapshot(path, progress=progress)
     devices = chosen_devices(snapshot, options.device)
-    outputs = _outputs(path, options, devices, of_file=snapshot.devices, has_times=has_times)
-    check_outputs_of([path], [*outputs, *time_outputs], force=options.force)
+    outputs = [
+        report_output(path, given, "memory", ordinal=ordinal, has_times=has_times)
+        for ordinal in _ordinals(snapshot.devices, devices, is_named=given is not None)
+    ]
+    check_outputs([*outputs, *time_outputs], force=force, inputs=[path])
     analysis = analyze(path, snapshot, analysis_options, devices=devices, progress=progress)
     reports = [
         (output, build_memory_report(device))
@@ -96,45 +94,23 @@ def to_sqlite(
     time = (time_outputs[0], time_report_of(timing, snapshot, options.analysis)) if timing else None
     if time:
         databases.append(time_database(*time, extended=extended))
-    write_databases(databases, force=options.force, progress=writing)
+    write_databases(databases, force=force, progress=writing)
     n_bytes = snapshot.container.n_unpacked_bytes + (timing.n_bytes if timing else 0)
     return Conversion(snapshot, analysis.project, tuple(reports), time, notes, n_bytes)
 
 
-def _check_given_output(path: Path, options: ConvertOptions) -> None:
-    """Refuse at once what can be refused before a long reading: other names depend on what is read."""
-    output = options.output
-    if output is None:
-        return
-    if not output.name:
-        raise OutputWriteError(f"{output} names no file: give --output FOLDER/NAME.memory.sqlite")
-    check_is_no_input(path, output)
-    if output.is_dir():
-        raise OutputWriteError(f"cannot write {output}: it is a folder; name a file inside it")
-    if timing_file(path) is None:
-        likely = memory_report_output(path, output, "", has_times=False)
-        check_outputs_of([path], [likely], force=options.force)
-
-
-def _outputs(
-    path: Path,
-    options: ConvertOptions,
-    devices: Sequence[DeviceSnapshot],
-    *,
-    of_file: Sequence[DeviceSnapshot],
-    has_times: bool,
-) -> list[Path]:
-    """Name the report of every device; its ordinal distinguishes it from the others of the file.
+def _ordinals(
+    of_file: Sequence[DeviceSnapshot], devices: Sequence[DeviceSnapshot], *, is_named: bool
+) -> list[str]:
+    """Return what distinguishes the report of every device from the others of the file.
 
     Pinned host memory has its own ending, and changes no other report's name. Who gives a name for the only
     report gets that name.
     """
-    named_alike = of_file if options.output is None else devices
-    is_only = options.output is not None and len(devices) == 1
-    has_ordinals = sum(not device.is_host for device in named_alike) > 1
-    shown = [not is_only and (device.is_host or has_ordinals) for device in devices]
-    ordinals = [
-        (f".{HOST_NAME}" if device.is_host else f".cuda{device.device}") if is_shown else ""
-        for device, is_shown in zip(devices, shown, strict=True)
+    if is_named and len(devices) == 1:
+        return [""]
+    several = sum(not device.is_host for device in (devices if is_named else of_file)) > 1
+    return [
+        f".{HOST_NAME}" if device.is_host else f".cuda{device.device}" if several else ""
+        for device in devices
     ]
-    return [memory_report_output(path, options.output, ordinal, has_times=has_times) for ordinal in ordinals]

@@ -34,6 +34,9 @@ STANDARD_INPUT = Path("-")
 _SUFFIX = ".capture"
 _INPUT_SUFFIXES = (".gz", ".zip", ".pickle", ".pkl", ".json", ".html", ".pt")
 
+# What the user calls a report, its kind, and its ending.
+_REPORT_NAME = re.compile(r"(.+?)(?:(\.memory|\.time)?(\.sqlite|\.db))?", re.DOTALL)
+
 # A living run touches its temporary files far more often than this.
 _STALE_AFTER_S = 3600
 
@@ -142,81 +145,31 @@ def default_output(path: Path, ending: str) -> Path:
     return Path(f"{stem_of_outputs(path).name}{ending}")
 
 
-def checked_output(
-    inputs: Sequence[Path],
-    given: Path | None,
-    ending: str,
-    *,
-    force: bool,
-    example: str = "",
-    is_folder: bool = False,
+def report_output(
+    path: Path, given: Path | None, kind: str, *, ordinal: str = "", has_times: bool = False
 ) -> Path:
-    """Return where an output goes: as given, or named after the last input; refuse what cannot be written.
-
-    ``ending`` is that of the default name, ``example`` the one that a message shows. A folder is checked when
-    it is written to.
-    """
-    output = given or default_output(inputs[-1], ending)
-    if not output.name:
-        raise OutputWriteError(f"{output} names no file: give --output FOLDER/NAME{example or ending}")
-    for path in inputs:
-        check_is_no_input(path, output)
-    if not is_folder:
-        check_outputs([output], force=force)
-    return output
-
-
-def check_outputs_of(inputs: Sequence[Path], outputs: Sequence[Path], *, force: bool) -> None:
-    """Refuse outputs that cannot be written, and the inputs themselves under any of their names."""
-    for output in outputs:
-        for path in inputs:
-            check_is_no_input(path, output)
-    check_outputs(outputs, force=force)
-
-
-def check_is_no_input(path: Path, output: Path) -> None:
-    """Refuse an output that is the snapshot, or a file of the capture, under any of its names."""
-    for file in files_of(path):
-        with os_errors(output):
-            is_input = output.exists() and file.exists() and output.samefile(file)
-        if is_input:
-            what = "the snapshot itself" if not is_capture(path) else f"{file.name} of the capture"
-            raise OutputWriteError(f"{output} is {what}: choose another --output")
-
-
-def memory_report_output(path: Path, given: Path | None, ordinal: str, *, has_times: bool) -> Path:
-    """Return where a memory report goes: by default into the current folder.
+    """Return where a report goes, of ``kind`` memory or time: by default into the current folder.
 
     ``ordinal``, such as ``.cuda1``, distinguishes it from the reports of other devices. A given
     name is taken as it is for an only report. With a run time report beside it both have their kind in their
     names, and no memory report has the name of a run time report.
     """
     if given is None:
-        return default_output(path, f"{ordinal}.memory.sqlite")
-    name, kind, ending = _split_output(given.name)
-    if has_times or kind == ".time":
-        kind, ending = ".memory", ending or ".sqlite"
-    return given.with_name(f"{name}{ordinal}{kind}{ending}")
+        return default_output(path, f"{ordinal}.{kind}.sqlite")
+    name, own_kind, ending = _REPORT_NAME.fullmatch(given.name).groups("")  # type: ignore[union-attr]  # any text
+    if has_times or own_kind == ".time":
+        own_kind, ending = f".{kind}", ending or ".sqlite"
+    return given.with_name(f"{name}{ordinal}{own_kind}{ending}")
 
 
-def time_report_output(path: Path, given: Path | None) -> Path:
-    """Return where a run time report goes: beside the memory report, with ``.time`` for ``.memory``."""
-    if given is None:
-        return default_output(path, ".time.sqlite")
-    name, _kind, ending = _split_output(given.name)
-    return given.with_name(f"{name}.time{ending or '.sqlite'}")
+def checked_output(inputs: Sequence[Path], given: Path | None, ending: str, *, force: bool) -> Path:
+    """Return where an output goes: as given, or named after the last input; refuse what cannot be written.
 
-
-def _split_output(name: str) -> tuple[str, str, str]:
-    """Split a report's name into what the user calls it, its kind and its ending, each with its dot."""
-    for ending in (".sqlite", ".db"):
-        if name.endswith(ending):
-            stem = name.removesuffix(ending)
-            for kind in (".memory", ".time"):
-                if stem.endswith(kind) and stem != kind:
-                    return stem.removesuffix(kind), kind, ending
-            return stem, "", ending
-    return name, "", ""
+    ``ending`` is that of the default name, such as ``.view.html``.
+    """
+    output = given or default_output(inputs[-1], ending)
+    check_outputs([output], force=force, inputs=inputs)
+    return output
 
 
 # --- sizes of outputs
@@ -263,17 +216,29 @@ def os_errors(path: Path) -> Iterator[None]:
         raise OutputWriteError(f"cannot write {path}: {reason}") from error
 
 
-def check_outputs(paths: Sequence[Path], *, force: bool) -> None:
-    """Refuse outputs that cannot be written, before any work is done; writes nothing."""
+def check_outputs(paths: Sequence[Path], *, force: bool, inputs: Sequence[Path] = ()) -> None:
+    """Refuse outputs that cannot be written, and the inputs themselves, before any work; writes nothing."""
     seen: set[Path] = set()
     for path in paths:
+        if not path.name:
+            raise OutputWriteError(f"{path} names no file: give --output FOLDER/NAME")
         with os_errors(path):
+            _check_is_no_input(path, inputs)
             target = _follow_links(path)
             _check_target(path, target, force=force)
             _check_folder(path, target.parent)
         if target in seen:
             raise OutputWriteError(f"cannot write {path}: it is named twice; give every output its own path")
         seen.add(target)
+
+
+def _check_is_no_input(output: Path, inputs: Sequence[Path]) -> None:
+    """Refuse an output that is a snapshot, or a file of a capture, under any of its names."""
+    for path in inputs:
+        for file in files_of(path):
+            if output.exists() and file.exists() and output.samefile(file):
+                what = "the snapshot itself" if not is_capture(path) else f"{file.name} of the capture"
+                raise OutputWriteError(f"{output} is {what}: choose another --output")
 
 
 @contextmanager

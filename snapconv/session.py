@@ -28,7 +28,6 @@ from snapconv.classification.categories import Category, Certainty
 from snapconv.classification.user_rules import UserRule
 from snapconv.columns import columns_of, distinct
 from snapconv.errors import InputError
-from snapconv.files import default_output
 from snapconv.notes import Note, Progress
 from snapconv.snapshot.load import Snapshot
 from snapconv.snapshot.recorded.params_file import ParamList
@@ -36,7 +35,7 @@ from snapconv.stacks.paths import PathMap, parse_path_map
 from snapconv.stacks.project_frames import Project
 from snapconv.stacks.project_lines import ProjectLines
 from snapconv.units import HOST
-from snapconv.view import View, page_ending, write_view_of
+from snapconv.writers.html.page import View, page_output, write_view
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,10 +230,11 @@ class Session:
         ``shutil.rmtree(view.path.parent)``.
         """
         files = [self.analysis] if compared_with is None else [compared_with.analysis, self.analysis]
+        inputs = [file.path for file in files]
         if output is None:
-            name = default_output(files[-1].path, page_ending(len(files))).name
-            output = Path(tempfile.mkdtemp(prefix="snapconv-")) / name
-        return write_view_of(files, Path(output), force=force)
+            folder = Path(tempfile.mkdtemp(prefix="snapconv-"))
+            output = folder / page_output(inputs, None, force=True).name
+        return write_view(files, page_output(inputs, Path(output), force=force), force=force)
 
     def columns(self, device: int | None = None, *, table: str = "allocations") -> dict[str, NDArray[Any]]:
         """Return a table of a device (by default of the first) by column, for pandas, polars and Arrow.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snapconv.cli.arguments import AsJson, PathOptions, Top, device_number, with_parameters
+from snapconv.cli.arguments import PathOptions, device_number, with_parameters
 from snapconv.cli.terminal import first_entries, print_json, print_lines, progress_bar
 from snapconv.errors import BudgetExceeded, SnapconvError
 from snapconv.units import device_argument, device_name, format_bytes
@@ -24,10 +24,8 @@ _SHOWN_BY_ANSWERS = {"truncated-history"}
 # Every question by the name of its command, in the order of the help.
 QUESTIONS: "dict[str, Callable[..., Answer]]" = {}
 # What every question has besides its own options.
-_OF_ALL = (
-    inspect.Parameter("top", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Top),
-    inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=AsJson),
-)
+TOP = inspect.Parameter("top", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=int | None)
+_AS_JSON = TOP.replace(name="as_json", default=False, annotation=bool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +42,16 @@ class Answer:
     exceeded: str = ""
 
 
-def read_session(snapshot: Path, options: PathOptions, *, device: str | None = None) -> "Session":
-    """Read and analyse a file, and keep the requested device alone."""
+def read_session(
+    snapshot: Path, options: PathOptions, *, device: str | None = None, shows_progress: bool = True
+) -> "Session":
+    """Read and analyse a file, or the requested one of its devices."""
     from snapconv.analysis import analyze_file
     from snapconv.session import Session
 
     chosen, analysis = device_number(device), options.analysis()
-    with progress_bar(shown=True) as progress:
-        session = Session(analyze_file(snapshot, analysis, progress=progress))
-    return session.of_device(chosen)
+    with progress_bar(shown=shows_progress) as progress:
+        return Session(analyze_file(snapshot, analysis, device=chosen, progress=progress))
 
 
 def answer_by_device(
@@ -109,7 +108,7 @@ def question(function: Callable[..., Answer]) -> Callable[..., None]:
 
     QUESTIONS[function.__name__.replace("_", "-")] = function
     own = [parameter for name, parameter in parameters.items() if name != "top"]
-    return with_parameters(run, [*own, *_OF_ALL], of=function)
+    return with_parameters(run, [*own, TOP, _AS_JSON], of=function)
 
 
 def _print_answer(answer: Answer, *, as_json: bool, top: int | None) -> None:

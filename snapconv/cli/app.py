@@ -10,15 +10,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from itertools import pairwise
 from pathlib import Path
-from types import ModuleType
 from typing import Annotated
 
 import typer
 
 import snapconv.cli
-from snapconv.cli import questions
+from snapconv.cli import outputs, questions
 from snapconv.cli.answers import QUESTIONS, error_values
 from snapconv.cli.arguments import Command, expanded
+from snapconv.cli.outputs import OUTPUTS
 from snapconv.cli.terminal import give_up_stdout, open_stdout, print_error, print_json, print_lines
 from snapconv.errors import BudgetExceeded, InputError, OutputWriteError, SnapconvError
 from snapconv.files import is_capture
@@ -31,9 +31,10 @@ _INTERRUPTED, _NOBODY_READS = BY_SIGNAL + 2, BY_SIGNAL + 13
 _PROGRAM_COMMANDS = {"record", "watch", "params"}
 
 
-# Every command: the questions, and for each module NAME_command its function of that name, with _ for -.
-_OTHERS = (name for _, name, _ in pkgutil.iter_modules(snapconv.cli.__path__) if name.endswith("_command"))
-COMMANDS = (*QUESTIONS, *sorted(name.removesuffix("_command").replace("_", "-") for name in _OTHERS))
+# Every command: the questions, the outputs, and of each module NAME_command its function of that name.
+_MODULES = (name for _, name, _ in pkgutil.iter_modules(snapconv.cli.__path__) if name.endswith("_command"))
+_OTHERS = (name.removesuffix("_command").replace("_", "-") for name in _MODULES)
+COMMANDS = (*QUESTIONS, *sorted((*OUTPUTS, *_OTHERS)))
 # Of a file, and of a folder with the files of a job.
 _WITHOUT_NAME, _OF_FOLDER = "verdict", "ranks"
 _HELP = {"help_option_names": ["--help", "-h"]}
@@ -187,7 +188,8 @@ def app_with(commands: Iterable[str] = COMMANDS) -> typer.Typer:
     app.callback()(_options)
     for name in commands:
         function = name.replace("-", "_")
-        module = questions if hasattr(questions, function) else _module(f"{function}_command")
+        module = next((one for one in (questions, outputs) if hasattr(one, function)), None)
+        module = module or importlib.import_module(f"snapconv.cli.{function}_command")
         command = expanded(getattr(module, function))
         settings = getattr(module, "COMMAND_SETTINGS", {})
         settings = {
@@ -199,7 +201,3 @@ def app_with(commands: Iterable[str] = COMMANDS) -> typer.Typer:
         run = command if name in _PROGRAM_COMMANDS else stage(command)
         app.command(name, short_help=summary, **settings)(run)
     return app
-
-
-def _module(name: str) -> ModuleType:
-    return importlib.import_module(f"snapconv.cli.{name}")

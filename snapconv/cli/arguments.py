@@ -1,20 +1,21 @@
-"""Arguments and options that several commands share, and how their texts are parsed.
+"""Arguments and options of the commands, each declared once by the name of its parameter, and their parsing.
 
-Options that belong together are the fields of a dataclass. A command has such a group as one parameter, and
-``expanded`` shows its fields to typer.
+A command is a function whose parameters have plain types; ``expanded`` adds what typer needs. Options that
+belong together are the fields of a dataclass, which a command has as one parameter.
 """
 
 import inspect
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand
 
-from snapconv.errors import InputError
+from snapconv.errors import InputError, OutputWriteError
 from snapconv.units import parse_bytes, parse_device
 
 if TYPE_CHECKING:
@@ -22,6 +23,132 @@ if TYPE_CHECKING:
     from snapconv.answers.moments import MomentQuestion
 
 _Value = TypeVar("_Value")
+
+# The metavar and the help of every positional argument and option by its parameter; those of one command
+# alone by COMMAND.PARAMETER.
+_ARGUMENTS = {
+    "snapshot": (
+        "SNAPSHOT",
+        "A snapshot (pickle, JSON, a page of torch's viewer; in gzip or zip too), "
+        "a capture's folder, or - for the standard input.",
+    ),
+    "oom.snapshot": (
+        "SNAPSHOT",
+        "A snapshot or a capture; without one, --message explains torch's own text.",
+    ),
+    "newer": ("NEWER", "A second file, recorded later: both on one axis, with what differs."),
+    "old": ("OLD", "The file to compare with: a snapshot or a capture."),
+    "new": ("NEW", "The file to judge."),
+    "question": (
+        "ADDR-OR-EVENT",
+        "An address such as 0x7f3c40001000, also inside a block, or an event such as '#1234'.",
+    ),
+    "folders": ("FOLDER", "A folder whose files may be read, with those below it."),
+}
+_OPTIONS: dict[str, tuple[str | None, str]] = {
+    # Reading a file.
+    "project_root": (
+        None,
+        "Count only what is below this folder as the project; as recorded, it need not exist here. "
+        "Default: all Python files that are not installed.",
+    ),
+    "include": (
+        "PACKAGE_OR_PATH",
+        "Count a library as part of the project too: a package such as timm.models, or a folder as the file "
+        "has it. May be repeated. Always counted: transformers.models, diffusers.models.",
+    ),
+    "path_map": ("OLD=NEW", "Show files below OLD as below NEW. May be repeated."),
+    "rules": (None, "Your own patterns of frames for categories (TOML), evaluated before snapconv's rules."),
+    "certain": (None, "Count only what is certain: what is likely becomes unknown."),
+    "params": (
+        None,
+        "Names for weights that no recording named: safetensors, its index, or JSON (snapconv params).",
+    ),
+    "device": ("N", "This device only, or `host` for pinned memory. Default: each."),
+    "device_total": (
+        "SIZE",
+        "The device's memory, such as 80GiB, where the file does not have it (nvidia-smi shows it).",
+    ),
+    # Printing and writing.
+    "as_json": (None, "Print JSON for machines instead of text."),
+    "top": ("N", "Show the N largest of every table, and with --json the first N of every list."),
+    "quiet": (None, "Print nothing but errors."),
+    "force": (None, "Replace what is there already."),
+    "extended": (None, "Add snapconv's own tables; Skyline's stay as they are."),
+    "to_sqlite.output": (
+        "PATH",
+        "The report's file. Default: SNAPSHOT.memory.sqlite, here. A capture with times becomes "
+        "NAME.memory.sqlite and NAME.time.sqlite: name either, or NAME alone.",
+    ),
+    "view.output": (
+        "PATH",
+        "The page's file. Default: SNAPSHOT.view.html, of two files NEWER.compare.html.",
+    ),
+    "export.output": ("PATH", "Default: named after both, in the current folder."),
+    "open_page": (None, "Open the page in the browser."),
+    "format": ("FORMAT", "perfetto or snapshot."),
+    "events": ("A:B", "snapshot: only events A to B, such as 1000:1999 or 1000:."),
+    "iterations": ("A:B", "snapshot: only iterations A to B."),
+    "no_cpp_frames": (None, "snapshot: leave out the frames of C++ code."),
+    "redact": (
+        None,
+        "snapshot: replace the names of files, functions and annotations, and move times and addresses, "
+        "so that it can be given away.",
+    ),
+    # Questions.
+    "at": (
+        "MOMENT",
+        "The moment: peak, start, end, worst (most reserved and not in use), oom, oom:2, iteration:3, "
+        "annotation:NAME, 'largest activations', or an event such as 1234.",
+    ),
+    "fragmentation.at": (
+        "MOMENT",
+        "A moment as in `snapconv summary`. Default: the dump, the peak and the worst moment, with the "
+        "details of the dump.",
+    ),
+    "by": ("WHAT", "line, module, operation or category. Default: line."),
+    "all_frames": (None, "Show libraries and C++ too, not only the project's frames."),
+    "capacity": ("SIZE", "The memory that torch may have, such as 78GiB."),
+    "save": ("SIZE", "The bytes to save at the peak, such as 10GiB."),
+    "stack": (None, "Show whole stacks, also that of the free."),
+    "message": ("LOG", "A file with torch's message; - is the standard input."),
+    "no_replay": (None, "Do not try what would have helped."),
+    # Limits.
+    "max_peak": ("SIZE", "The most that may be allocated at once, such as 38GiB."),
+    "max_reserved": ("SIZE", "The most that may be reserved at once."),
+    "max_category": (
+        "CATEGORY=SIZE",
+        "The most that a category may have at the peak, such as activation=20GiB. May be repeated.",
+    ),
+    "max_growth": ("SIZE", "The most that an iteration may add for good, such as 0."),
+    "no_faults_above": (
+        "SIZE",
+        "The most that a fault of `snapconv advise` may hold at the peak; with --baseline, a new one.",
+    ),
+    "fail_over": (
+        "PERCENT",
+        "End with 7 where a device's peak of allocated bytes is higher by more than this, such as 2%.",
+    ),
+    "baseline": ("FILE", "A file to compare with, for --fail-over and --no-faults-above."),
+    "check.format": (
+        "FORMAT",
+        "text, json or github (a table in Markdown for a job's summary). Default: text.",
+    ),
+    # Recording.
+    "ranks": (
+        "LIST",
+        "Record these ranks of a job only, such as 0,8,16-23; a mesh such as pp=4,dp=8,tp=2 means one of "
+        "each pipeline stage. Default: all.",
+    ),
+}
+_FLAGS = {
+    "as_json": ("--json",),
+    "open_page": ("--open",),
+    "output": ("--output", "-o"),
+    "quiet": ("--quiet", "-q"),
+}
+# Files that are read twice, and that the tools of `snapconv mcp` may name.
+SNAPSHOTS = ("snapshot", "newer", "old", "new", "baseline")
 
 
 class Command(TyperCommand):
@@ -40,115 +167,33 @@ def no_pipe(path: Path | None) -> Path | None:
     return path
 
 
-# Whether a file can be read is seen when it is read: typer's own look at it would end with the code of a
-# wrong command line.
-Snapshot = Annotated[
-    Path,
-    typer.Argument(
-        metavar="SNAPSHOT",
-        help="A snapshot (pickle, JSON, a page of torch's viewer; in gzip or zip too), "
-        "a capture's folder, or - for the standard input.",
-        callback=no_pipe,
-        readable=False,
-    ),
-]
-Output = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", metavar="PATH", help="Default: named after both, in the current folder."),
-]
-ProjectRoot = Annotated[
-    str | None,
-    typer.Option(
-        "--project-root",
-        help="Count only what is below this folder as the project; as recorded, it need not exist here. "
-        "Default: all Python files that are not installed.",
-    ),
-]
-Includes = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--include",
-        metavar="PACKAGE_OR_PATH",
-        help="Count a library as part of the project too: a package such as timm.models, or a folder as the "
-        "file has it. May be repeated. Always counted: transformers.models, diffusers.models.",
-    ),
-]
-PathMaps = Annotated[
-    list[str] | None,
-    typer.Option("--path-map", metavar="OLD=NEW", help="Show files below OLD as below NEW. May be repeated."),
-]
-Rules = Annotated[
-    Path | None,
-    typer.Option(
-        "--rules",
-        help="Your own patterns of frames for categories (TOML), evaluated before snapconv's rules.",
-        readable=False,
-    ),
-]
-Certain = Annotated[
-    bool, typer.Option("--certain", help="Count only what is certain: what is likely becomes unknown.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text.")]
-Top = Annotated[
-    int | None,
-    typer.Option(
-        "--top",
-        metavar="N",
-        min=1,
-        help="Show the N largest of every table, and with --json the first N of every list.",
-    ),
-]
-Force = Annotated[bool, typer.Option("--force", help="Replace what is there already.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
-At = Annotated[
-    str,
-    typer.Option(
-        "--at",
-        metavar="MOMENT",
-        help="The moment: peak, start, end, worst (most reserved and not in use), oom, oom:2, iteration:3, "
-        "annotation:NAME, 'largest activations', or an event such as 1234.",
-    ),
-]
-Ranks = Annotated[
-    str | None,
-    typer.Option(
-        "--ranks",
-        metavar="LIST",
-        help="Record these ranks of a job only, such as 0,8,16-23; a mesh such as pp=4,dp=8,tp=2 means one "
-        "of each pipeline stage. Default: all.",
-    ),
-]
-FailOver = Annotated[
-    str | None,
-    typer.Option(
-        "--fail-over",
-        metavar="PERCENT",
-        help="End with 7 where a device's peak of allocated bytes is higher by more than this, such as 2%.",
-    ),
-]
-OneDevice = Annotated[
-    str | None,
-    typer.Option(
-        "--device", metavar="N", help="This device only, or `host` for pinned memory. Default: each."
-    ),
-]
-DeviceTotal = Annotated[
-    str | None,
-    typer.Option(
-        "--device-total",
-        metavar="SIZE",
-        help="The device's memory, such as 80GiB, where the file does not have it (nvidia-smi shows it).",
-    ),
-]
+def declared(command: str, one: inspect.Parameter) -> inspect.Parameter:
+    """Return a parameter with what typer needs: that of its name, or what it says itself."""
+    name, kind = one.name, one.annotation
+    table = _ARGUMENTS if name in _ARGUMENTS else _OPTIONS
+    if get_origin(kind) is Annotated or name not in {key.rpartition(".")[2] for key in table}:
+        return one
+    more: dict[str, Any] = {"min": 1} if name == "top" else {}
+    if Path in (kind, *get_args(kind)):
+        # Whether a file can be read is seen when it is read: typer's own look at it would end with the code
+        # of a wrong command line.
+        more = {"readable": False, "callback": no_pipe if name in SNAPSHOTS else None}
+    if name == "format":
+        more["show_default"] = False
+    metavar, text = table.get(f"{command}.{name}") or table[name]
+    if table is _ARGUMENTS:
+        return one.replace(annotation=Annotated[kind, typer.Argument(metavar=metavar, help=text, **more)])
+    flags = _FLAGS.get(name, (f"--{name.replace('_', '-')}",))
+    return one.replace(annotation=Annotated[kind, typer.Option(*flags, metavar=metavar, help=text, **more)])
 
 
 @dataclass(frozen=True, slots=True)
 class PathOptions:
     """Options of reading a file: what belongs to the project, and where its files are now."""
 
-    project_root: ProjectRoot = None
-    include: Includes = None
-    path_map: PathMaps = None
+    project_root: str | None = None
+    include: list[str] | None = None
+    path_map: list[str] | None = None
 
     def analysis(self, params: Path | None = None) -> "AnalysisOptions":
         """Return the options as the library takes them; raises BadParameter for a text that is wrong."""
@@ -168,8 +213,8 @@ class PathOptions:
 class ReadOptions(PathOptions):
     """Options of reading a file whose categories are shown too."""
 
-    rules: Rules = None
-    certain: Certain = False
+    rules: Path | None = None
+    certain: bool = False
 
     def analysis(self, params: Path | None = None) -> "AnalysisOptions":
         """Return the options as the library takes them; raises BadParameter for a text that is wrong."""
@@ -177,7 +222,7 @@ class ReadOptions(PathOptions):
 
 
 def expanded(function: Callable[..., _Value]) -> Callable[..., _Value]:
-    """Return a function with the fields of its option groups as parameters of its own, in their place."""
+    """Return a function whose parameters typer knows, with the fields of option groups in their place."""
     parameters = list(inspect.signature(function).parameters.values())
     groups: dict[str, Any] = {one.name: one.annotation for one in parameters if is_dataclass(one.annotation)}
 
@@ -186,7 +231,7 @@ def expanded(function: Callable[..., _Value]) -> Callable[..., _Value]:
             given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
         return function(**given)
 
-    flat = [each for one in parameters for each in _fields(one)]
+    flat = [declared(function.__name__, each) for one in parameters for each in _fields(one)]
     return with_parameters(run, flat, of=function)
 
 
@@ -226,6 +271,15 @@ def device_number(text: str | None) -> int | None:
 def size_of(text: str | None, option: str) -> int | None:
     """Read a size such as 38GiB; None where it is not given."""
     return None if text is None else parsed(text, parse_bytes, option)
+
+
+def output_file(text: str | None) -> Path | None:
+    """Refuse what is no file's name, before it becomes a Path, which loses the slash at its end."""
+    if text == "-":
+        raise OutputWriteError("cannot write -: an output is a file and no stream; name a file")
+    if text and text.endswith(("/", os.sep)) and text.strip("/" + os.sep):
+        raise OutputWriteError(f"cannot write {text}: it is a folder's name; give --output {text}NAME")
+    return None if text is None else Path(text)
 
 
 def chosen_ranks(text: str | None) -> frozenset[int]:

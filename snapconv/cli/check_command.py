@@ -5,19 +5,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
 from snapconv.cli.answers import read_session
-from snapconv.cli.arguments import (
-    FailOver,
-    OneDevice,
-    ReadOptions,
-    Snapshot,
-    no_pipe,
-    parsed,
-)
+from snapconv.cli.arguments import ReadOptions, parsed
 from snapconv.cli.terminal import print_json, print_lines, show_notes
 from snapconv.errors import BudgetExceeded, InputError
 from snapconv.files import open_input
@@ -29,76 +22,27 @@ if TYPE_CHECKING:
 _FILE, _TABLE = "pyproject.toml", "tool.snapconv.check"
 _KEYS = ("max-peak", "max-reserved", "max-category", "max-growth", "no-faults-above", "fail-over")
 
-_MaxPeak = Annotated[
-    str | None,
-    typer.Option("--max-peak", metavar="SIZE", help="The most that may be allocated at once, such as 38GiB."),
-]
-_MaxReserved = Annotated[
-    str | None, typer.Option("--max-reserved", metavar="SIZE", help="The most that may be reserved at once.")
-]
-_MaxCategory = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--max-category",
-        metavar="CATEGORY=SIZE",
-        help="The most that a category may have at the peak, such as activation=20GiB. May be repeated.",
-    ),
-]
-_MaxGrowth = Annotated[
-    str | None,
-    typer.Option(
-        "--max-growth", metavar="SIZE", help="The most that an iteration may add for good, such as 0."
-    ),
-]
-_NoFaultsAbove = Annotated[
-    str | None,
-    typer.Option(
-        "--no-faults-above",
-        metavar="SIZE",
-        help="The most that a fault of `snapconv advise` may hold at the peak; with --baseline, a new one.",
-    ),
-]
-_Baseline = Annotated[
-    Path | None,
-    typer.Option(
-        "--baseline",
-        metavar="FILE",
-        help="A file to compare with, for --fail-over and --no-faults-above.",
-        callback=no_pipe,
-        readable=False,
-    ),
-]
-_Format = Annotated[
-    Literal["text", "json", "github"],
-    typer.Option(
-        "--format",
-        metavar="FORMAT",
-        show_default=False,
-        help="text, json or github (a table in Markdown for a job's summary). Default: text.",
-    ),
-]
-
 
 @dataclass(frozen=True, slots=True)
 class _Limits:
     """The limits as texts; None: not given."""
 
-    max_peak: _MaxPeak = None
-    max_reserved: _MaxReserved = None
-    max_category: _MaxCategory = None
-    max_growth: _MaxGrowth = None
-    no_faults_above: _NoFaultsAbove = None
-    fail_over: FailOver = None
+    max_peak: str | None = None
+    max_reserved: str | None = None
+    max_category: list[str] | None = None
+    max_growth: str | None = None
+    no_faults_above: str | None = None
+    fail_over: str | None = None
 
 
 def check(
-    snapshot: Snapshot,
+    snapshot: Path,
     *,
     limits: _Limits,
-    baseline: _Baseline = None,
-    device: OneDevice = None,
+    baseline: Path | None = None,
+    device: str | None = None,
     read: ReadOptions,
-    output_format: _Format = "text",
+    format: Literal["text", "json", "github"] = "text",
 ) -> None:
     """Check limits for the memory, and end with 7 where one does not hold.
 
@@ -112,9 +56,9 @@ def check(
     session = read_session(snapshot, read, device=device)
     before = read_session(baseline, read, device=device) if baseline else None
     found = CheckedFile(str(snapshot), session.check(budgets, baseline=before))
-    _printer(output_format)(found)
+    _printer(format)(found)
     show_notes(main_notes(session.analysis))
-    if not found.holds and output_format == "text":  # which has said so
+    if not found.holds and format == "text":  # which has said so
         raise typer.Exit(BudgetExceeded.exit_code)
     if not found.holds:
         raise BudgetExceeded(found.sentence)

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 import typer
 from typer.models import ArgumentInfo
 
-from snapconv.cli.answers import QUESTIONS, Answer, error_values
-from snapconv.cli.arguments import Top, expanded, no_pipe
+from snapconv.cli.answers import QUESTIONS, TOP, Answer, error_values
+from snapconv.cli.arguments import SNAPSHOTS, declared, expanded, no_pipe
 from snapconv.cli.terminal import first_entries, json_text, limited_text
 from snapconv.errors import InputError, SnapconvError
 from snapconv.version import VERSION
@@ -40,15 +40,8 @@ _OF_TEXT = ("stack",)
 # Modules with questions beside `questions`.
 _MODULES = ("what_if_command",)
 
-_Folders = Annotated[
-    list[Path],
-    typer.Argument(
-        metavar="FOLDER", help="A folder whose files may be read, with those below it.", readable=False
-    ),
-]
 
-
-def mcp(folders: _Folders) -> None:
+def mcp(folders: list[Path]) -> None:
     """Answer an agent's questions about files, as a server of the Model Context Protocol.
 
     It uses standard input and output, opens no port and writes no file. It reads inside the given folders
@@ -231,18 +224,16 @@ class _Parameter:
 
 def _parameters(question: Any) -> Iterator[tuple[str, _Parameter]]:
     """Yield the parameters of a question that an agent may give: no path but those of snapshots."""
-    parameters = [*inspect.signature(expanded(question)).parameters.values()]
-    kinds = {one.name: one.annotation for one in parameters} | {"top": Top}
-    for name, annotation in kinds.items():
+    kinds = {one.name: one.annotation for one in inspect.signature(expanded(question)).parameters.values()}
+    for name, annotation in (kinds | {"top": declared(question.__name__, TOP).annotation}).items():
         if get_origin(annotation) is not Annotated or name in _OF_TEXT:
             continue
         kind, info = get_args(annotation)
-        is_file = info.callback is no_pipe
-        if is_file or Path not in (kind, *get_args(kind)):
+        if name in SNAPSHOTS or Path not in (kind, *get_args(kind)):
             schema = _schema(kind) | {"description": info.help}
             if info.min is not None:
                 schema["minimum"] = info.min
-            yield name, _Parameter(schema, is_file, isinstance(info, ArgumentInfo))
+            yield name, _Parameter(schema, name in SNAPSHOTS, isinstance(info, ArgumentInfo))
 
 
 def _schema(kind: Any) -> dict[str, object]:

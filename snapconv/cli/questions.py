@@ -3,22 +3,16 @@
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
 from snapconv.cli.answers import Answer, answer_by_device, question, read_session
 from snapconv.cli.arguments import (
-    At,
-    DeviceTotal,
-    FailOver,
-    OneDevice,
     PathOptions,
     ReadOptions,
-    Snapshot,
     device_number,
     moment_question,
-    no_pipe,
     parsed,
     size_of,
 )
@@ -32,74 +26,12 @@ if TYPE_CHECKING:
 
     from snapconv.notes import Note
 
-_By = Annotated[
-    Literal["line", "module", "operation", "category"],
-    typer.Option("--by", metavar="WHAT", help="line, module, operation or category. Default: line."),
-]
-_AllFrames = Annotated[
-    bool, typer.Option("--all-frames", help="Show libraries and C++ too, not only the project's frames.")
-]
-_FragmentationAt = Annotated[
-    str | None,
-    typer.Option(
-        "--at",
-        metavar="MOMENT",
-        help="A moment as in `snapconv summary`. Default: the dump, the peak and the worst moment, with the "
-        "details of the dump.",
-    ),
-]
-_Allocation = Annotated[
-    str,
-    typer.Argument(
-        metavar="ADDR-OR-EVENT",
-        help="An address such as 0x7f3c40001000, also inside a block, or an event such as '#1234'.",
-    ),
-]
-_Capacity = Annotated[
-    str | None,
-    typer.Option("--capacity", metavar="SIZE", help="The memory that torch may have, such as 78GiB."),
-]
-_Save = Annotated[
-    str | None, typer.Option("--save", metavar="SIZE", help="The bytes to save at the peak, such as 10GiB.")
-]
-_Stack = Annotated[bool, typer.Option("--stack", help="Show whole stacks, also that of the free.")]
-_OomSnapshot = Annotated[
-    Path | None,
-    typer.Argument(
-        metavar="SNAPSHOT",
-        help="A snapshot or a capture; without one, --message explains torch's own text.",
-        callback=no_pipe,
-        readable=False,
-    ),
-]
-_Message = Annotated[
-    Path | None,
-    typer.Option(
-        "--message",
-        metavar="LOG",
-        help="A file with torch's message; - is the standard input.",
-        readable=False,
-    ),
-]
-_NoReplay = Annotated[bool, typer.Option("--no-replay", help="Do not try what would have helped.")]
 # A log of a long training is larger; the message is looked for in its end.
 _MOST_OF_LOG = 64 << 20
-_Old = Annotated[
-    Path,
-    typer.Argument(
-        metavar="OLD",
-        help="The file to compare with: a snapshot or a capture.",
-        callback=no_pipe,
-        readable=False,
-    ),
-]
-_New = Annotated[
-    Path, typer.Argument(metavar="NEW", help="The file to judge.", callback=no_pipe, readable=False)
-]
 
 
 @question
-def verdict(snapshot: Snapshot, *, device: OneDevice = None, read: ReadOptions) -> Answer:
+def verdict(snapshot: Path, *, device: str | None = None, read: ReadOptions) -> Answer:
     """Say what matters most; `snapconv FILE` does it too.
 
     A verdict, the three largest causes, the next command to type.
@@ -114,11 +46,11 @@ def verdict(snapshot: Snapshot, *, device: OneDevice = None, read: ReadOptions) 
 
 @question
 def summary(
-    snapshot: Snapshot,
+    snapshot: Path,
     *,
-    at: At = "peak",
-    device_total: DeviceTotal = None,
-    device: OneDevice = None,
+    at: str = "peak",
+    device_total: str | None = None,
+    device: str | None = None,
     read: ReadOptions,
 ) -> Answer:
     """Show what is live at the peak, or at any other moment.
@@ -137,12 +69,12 @@ def summary(
 
 @question
 def tree(
-    snapshot: Snapshot,
+    snapshot: Path,
     *,
-    at: At = "peak",
-    by: _By = "line",
-    all_frames: _AllFrames = False,
-    device: OneDevice = None,
+    at: str = "peak",
+    by: Literal["line", "module", "operation", "category"] = "line",
+    all_frames: bool = False,
+    device: str | None = None,
     read: ReadOptions,
     top: int | None = None,
 ) -> Answer:
@@ -164,12 +96,12 @@ def tree(
 
 @question
 def oom(
-    snapshot: _OomSnapshot = None,
+    snapshot: Path | None = None,
     *,
-    message: _Message = None,
-    device_total: DeviceTotal = None,
-    no_replay: _NoReplay = False,
-    device: OneDevice = None,
+    message: Path | None = None,
+    device_total: str | None = None,
+    no_replay: bool = False,
+    device: str | None = None,
     read: ReadOptions,
 ) -> Answer:
     """Explain why memory ran out, and try what would have helped.
@@ -228,7 +160,7 @@ def _end_of(log: Path) -> bytes:
 
 @question
 def fragmentation(
-    snapshot: Snapshot, *, at: _FragmentationAt = None, device: OneDevice = None, read: PathOptions
+    snapshot: Path, *, at: str | None = None, device: str | None = None, read: PathOptions
 ) -> Answer:
     """Show what is reserved and not used, and which lines keep it.
 
@@ -244,7 +176,7 @@ def fragmentation(
 
 
 @question
-def growth(snapshot: Snapshot, *, device: OneDevice = None, read: PathOptions) -> Answer:
+def growth(snapshot: Path, *, device: str | None = None, read: PathOptions) -> Answer:
     """Show the lines whose memory grows from iteration to iteration.
 
     By how much and since when. An iteration is a step of the optimizer; three are the fewest that can show
@@ -260,11 +192,11 @@ def growth(snapshot: Snapshot, *, device: OneDevice = None, read: PathOptions) -
 
 @question
 def advise(
-    snapshot: Snapshot,
+    snapshot: Path,
     *,
-    capacity: _Capacity = None,
-    save: _Save = None,
-    device: OneDevice = None,
+    capacity: str | None = None,
+    save: str | None = None,
+    device: str | None = None,
     read: PathOptions,
 ) -> Answer:
     """Say what to change in the program, and how much memory each change saves.
@@ -286,12 +218,12 @@ def advise(
 
 @question
 def explain(
-    snapshot: Snapshot,
-    question: _Allocation,
+    snapshot: Path,
+    question: str,
     *,
-    device: OneDevice = None,
+    device: str | None = None,
     read: ReadOptions,
-    stack: _Stack = False,
+    stack: bool = False,
 ) -> Answer:
     """Show what an allocation was for, and how that is known.
 
@@ -315,7 +247,7 @@ def explain(
 
 
 @question
-def info(snapshot: Snapshot) -> Answer:
+def info(snapshot: Path) -> Answer:
     """Show what a snapshot contains, and how much of the job it covers.
 
     Its torch version, devices, events, settings and history.
@@ -330,11 +262,11 @@ def info(snapshot: Snapshot) -> Answer:
 
 @question
 def diff(
-    old: _Old,
-    new: _New,
+    old: Path,
+    new: Path,
     *,
-    fail_over: FailOver = None,
-    device: OneDevice = None,
+    fail_over: str | None = None,
+    device: str | None = None,
     read: ReadOptions,
 ) -> Answer:
     """Compare two files: what appeared, went and grew, and what it did to the peak.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from snapconv.cli.arguments import AsJson, Certain, Force, PathOptions, Quiet, Top, parsed
+from snapconv.cli.arguments import PathOptions, parsed
 from snapconv.cli.terminal import first_entries, print_error, print_json, print_lines, progress_bar
 from snapconv.errors import InputError, UnsafePickleError
 from snapconv.files import check_outputs
@@ -69,12 +69,12 @@ def ranks(
     scheduler: _Scheduler = None,
     workers: _Workers = None,
     no_cache: _NoCache = False,
-    top: Top = None,
+    top: int | None = None,
     project: PathOptions,
-    certain: Certain = False,
-    force: Force = False,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
+    certain: bool = False,
+    force: bool = False,
+    as_json: bool = False,
+    quiet: bool = False,
 ) -> None:
     """Compare the ranks of a job: which differs, in what, and at which line; `snapconv FOLDER` does it too.
 

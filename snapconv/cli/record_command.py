@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from snapconv.cli.app import ProgramEnded
-from snapconv.cli.arguments import Command, Ranks, chosen_ranks
+from snapconv.cli.arguments import Command, chosen_ranks
 from snapconv.cli.simulation_arguments import Simulated, lasting_until_exit, simulation_options
 from snapconv.cli.terminal import say, show_raised
 from snapconv.errors import RecorderError, SnapconvError
@@ -186,7 +186,7 @@ def record(
     output: _Output = None,
     force: _Force = False,
     simulated: Simulated,
-    ranks: Ranks = None,
+    ranks: str | None = None,
     warm_up: _WarmUp = 1,
     iterations: _Iterations = 1,
     stop: _Stop = False,

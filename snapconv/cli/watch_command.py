@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from snapconv.cli.app import ProgramEnded
-from snapconv.cli.arguments import Ranks, chosen_ranks
+from snapconv.cli.arguments import chosen_ranks
 from snapconv.cli.simulation_arguments import Simulated, lasting_until_exit, simulation_options
 from snapconv.cli.terminal import say, show_raised
 
@@ -71,7 +71,7 @@ def watch(
     output: _Output = "captures",
     *,
     simulated: Simulated,
-    ranks: Ranks = None,
+    ranks: str | None = None,
     all_ranks: _AllRanks = False,
     stacks: _Stacks = "python",
     max_entries: _MaxEntries = 100_000,

@@ -1,11 +1,12 @@
 """``snapconv what-if``: the same run under other settings of the allocator, or on another card."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from snapconv.cli.answers import Answer, answer_by_device, question, read_session
-from snapconv.cli.arguments import OneDevice, PathOptions, Snapshot, parsed, size_of
+from snapconv.cli.arguments import PathOptions, parsed, size_of
 from snapconv.cli.terminal import progress_bar
 from snapconv.units import device_kind, device_name
 
@@ -51,14 +52,14 @@ _Search = Annotated[
 
 @question
 def what_if(
-    snapshot: Snapshot,
+    snapshot: Path,
     *,
     setting: _Settings = None,
     search: _Search = False,
     capacity: _Capacity = None,
     card: _Card = None,
     batch_scale: _BatchScale = None,
-    device: OneDevice = None,
+    device: str | None = None,
     read: PathOptions,
 ) -> Answer:
     """Try other allocator settings, or another card, by a replay.

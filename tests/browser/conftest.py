@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from snapconv.view import ViewOptions, write_view
+from snapconv import load
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
@@ -160,7 +160,8 @@ def page_of(tmp_path: Path, pages_of_fixtures: dict[tuple[Path, Path | None], Pa
     def page_of(path: Path, other: Path | None = None) -> Path:
         if (path, other) in pages_of_fixtures:
             return pages_of_fixtures[path, other]
-        page = write_view(path, ViewOptions(output=tmp_path / "page.html"), other=other).path
+        session = load(path if other is None else other)
+        page = session.view(tmp_path / "page.html", compared_with=other and load(path)).path
         if path.is_relative_to(FIXTURES):
             pages_of_fixtures[path, other] = page
         return page

@@ -7,7 +7,7 @@ import pytest
 from snapconv import convert
 from snapconv.convert import ConvertOptions, to_sqlite
 from snapconv.errors import InputError, OutputExistsError, OutputWriteError
-from snapconv.files import memory_report_output, time_report_output
+from snapconv.files import report_output
 from snapconv.stacks.paths import PathMap, parse_path_map
 from tests.builders import TraceBuilder, frame
 from tests.tables import ask
@@ -57,11 +57,11 @@ def files(folder, but=()):
     ],
 )
 def test_a_report_is_named_after_its_snapshot_and_lies_in_the_current_folder(snapshot, report):
-    assert memory_report_output(Path("/data") / snapshot, None, "", has_times=False) == Path(report)
+    assert report_output(Path("/data") / snapshot, None, "memory") == Path(report)
 
 
 def test_reports_of_several_devices_are_distinguished_by_their_ordinal():
-    path = memory_report_output(Path("/data/run.pickle"), None, ".cuda3", has_times=False)
+    path = report_output(Path("/data/run.pickle"), None, "memory", ordinal=".cuda3")
     assert path == Path("run.cuda3.memory.sqlite")
 
 
@@ -77,24 +77,24 @@ def test_reports_of_several_devices_are_distinguished_by_their_ordinal():
 )
 def test_a_given_output_keeps_its_suffix(output, report, of_device):
     output = Path(output)
-    assert memory_report_output(Path("run.pickle"), output, "", has_times=False) == Path(report)
-    assert memory_report_output(Path("run.pickle"), output, ".cuda3", has_times=False) == Path(of_device)
+    assert report_output(Path("run.pickle"), output, "memory") == Path(report)
+    assert report_output(Path("run.pickle"), output, "memory", ordinal=".cuda3") == Path(of_device)
 
 
 @pytest.mark.parametrize("output", ["x", "x.sqlite", "x.memory.sqlite", "x.time.sqlite"])
 def test_both_reports_of_a_capture_have_their_kind_in_their_names(output):
     output = Path("/out") / output
     capture = Path("run.capture")
-    assert memory_report_output(capture, output, "", has_times=True) == Path("/out/x.memory.sqlite")
-    assert memory_report_output(capture, output, ".cuda3", has_times=True) == Path(
+    assert report_output(capture, output, "memory", has_times=True) == Path("/out/x.memory.sqlite")
+    assert report_output(capture, output, "memory", ordinal=".cuda3", has_times=True) == Path(
         "/out/x.cuda3.memory.sqlite"
     )
-    assert time_report_output(capture, output) == Path("/out/x.time.sqlite")
+    assert report_output(capture, output, "time", has_times=True) == Path("/out/x.time.sqlite")
 
 
 def test_an_only_memory_report_never_has_the_name_of_a_run_time_report():
     output = Path("x.time.sqlite")
-    assert memory_report_output(Path("run.pickle"), output, "", has_times=False) == Path("x.memory.sqlite")
+    assert report_output(Path("run.pickle"), output, "memory") == Path("x.memory.sqlite")
 
 
 def test_one_device_of_several_keeps_its_ordinal_in_the_name(two, tmp_path):

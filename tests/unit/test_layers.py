@@ -33,7 +33,6 @@ LAYERS = (
     {"answers"},
     {"writers"},
     {"convert"},
-    {"view"},
     {"session"},
     {"ranks"},
 )

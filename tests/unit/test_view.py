@@ -11,8 +11,7 @@ import pytest
 
 from snapconv import load
 from snapconv.cli.app import main
-from snapconv.errors import InputError, OutputExistsError, OutputWriteError
-from snapconv.view import ViewOptions, write_view
+from snapconv.errors import OutputExistsError
 from tests.builders import TraceBuilder, frame
 
 pytestmark = pytest.mark.usefixtures("in_its_folder")
@@ -35,6 +34,14 @@ def run(tmp_path):
     return TraceBuilder().segment().alloc(512).write(tmp_path / "run.pickle")
 
 
+def written(path, *others, **options):
+    """The page that ``snapconv view`` writes of a file, or two."""
+    given = [text for name, value in options.items() for text in (f"--{name}", str(value))]
+    assert main(["view", str(path), *map(str, others), *given, "--quiet"]) == 0
+    name = f"{(*others, path)[0].with_suffix('').name}.{'compare' if others else 'view'}.html"
+    return Path(options.get("output", name))
+
+
 def page_values(path):
     """The plain values of a page."""
     found = re.search(rb'id="page">([^<]*)<', path.read_bytes()).group(1)
@@ -42,30 +49,37 @@ def page_values(path):
 
 
 def test_a_page_is_named_after_its_snapshot(run):
-    made = write_view(run, ViewOptions())
-    assert made.path == Path("run.view.html")
-    assert made.n_bytes == made.path.stat().st_size
+    assert written(run) == Path("run.view.html")
+    assert page_values(Path("run.view.html"))["files"][0]["name"] == "run.pickle"
 
 
 def test_a_comparison_is_named_after_the_newer_file(run, tmp_path):
     newer = TraceBuilder().segment().alloc(1024).write(tmp_path / "newer.pickle")
-    made = write_view(run, ViewOptions(), other=newer)
-    values = page_values(made.path)
-    assert made.path == Path("newer.compare.html")
+    values = page_values(written(run, newer))
     assert [file["name"] for file in values["files"]] == ["run.pickle", "newer.pickle"]
     assert [device["peak_bytes"] for device in values["devices"]] == [512, 1024]
 
 
 def test_an_existing_page_is_replaced_only_with_force(run):
-    write_view(run, ViewOptions())
-    with pytest.raises(OutputExistsError):
-        write_view(run, ViewOptions())
-    write_view(run, ViewOptions(force=True))
+    written(run)
+    assert main(["view", str(run)]) == 5
+    assert main(["view", str(run), "--force"]) == 0
 
 
-def test_the_snapshot_itself_is_never_replaced(run):
-    with pytest.raises(OutputWriteError, match="the snapshot itself"):
-        write_view(run, ViewOptions(output=run, force=True))
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["-o", "run.pickle", "--force"], 5, "the snapshot itself"),
+        (["-o", "-"], 5, "cannot write -"),
+        (["-o", "/"], 5, "names no file"),
+        (["-o", "pages/"], 5, "it is a folder's name"),
+        (["-o", "missing/page.html"], 5, "cannot write missing/page.html"),
+        (["--device", "3"], 3, "nothing of device 3; it has: 0"),
+    ],
+)
+def test_what_cannot_be_written_or_shown_is_refused(run, capsys, arguments, code, message):
+    assert main(["view", str(run), *arguments]) == code
+    assert message in capsys.readouterr().err
 
 
 def test_a_session_writes_the_page_that_the_command_writes(tmp_path):
@@ -98,16 +112,9 @@ def test_a_page_is_opened_in_the_browser_by_its_address(run, monkeypatch):
     assert opened == [made.path.as_uri()]
 
 
-def test_devices_of_two_kinds_have_nothing_to_compare(tmp_path):
-    host = FIXTURES / "host_only.pickle"
-    made = write_view(host, ViewOptions(output=tmp_path / "page.html"), other=FIXTURES / "perceptron.pickle")
-    assert page_values(made.path)["comparison"] is None
-
-
-@pytest.mark.parametrize("output", ["-", "/", "missing/page.html"])
-def test_what_is_no_file_is_refused(run, output):
-    with pytest.raises(OutputWriteError, match=r"cannot write|names no file"):
-        write_view(run, ViewOptions(output=Path(output)))
+def test_devices_of_two_kinds_have_nothing_to_compare():
+    page = written(FIXTURES / "host_only.pickle", FIXTURES / "perceptron.pickle")
+    assert page_values(page)["comparison"] is None
 
 
 def test_of_files_with_several_devices_the_first_that_both_have_is_compared(tmp_path):
@@ -115,26 +122,21 @@ def test_of_files_with_several_devices_the_first_that_both_have_is_compared(tmp_
     for name, first in (("old", 0), ("new", 1)):
         builders = [TraceBuilder(device=first + i).segment().alloc(512 << first + i) for i in range(2)]
         paths.append(builders[0].write(tmp_path / f"{name}.pickle", builders[1]))
-    devices = page_values(write_view(paths[0], ViewOptions(), other=paths[1]).path)["devices"]
+    devices = page_values(written(paths[0], paths[1]))["devices"]
     assert [(device["name"], device["peak_bytes"]) for device in devices] == [("cuda:1", 1024)] * 2
-
-
-def test_a_device_that_is_not_there_is_named_with_those_that_are(run):
-    with pytest.raises(InputError, match="nothing of device 3; it has: 0"):
-        write_view(run, ViewOptions(device=3))
 
 
 def test_a_page_shows_the_devices_that_are_wanted(tmp_path):
     other = TraceBuilder(device=1).segment().alloc(4096)
     path = TraceBuilder().segment().alloc(512).write(tmp_path / "two.pickle", other)
-    both = page_values(write_view(path, ViewOptions()).path)
-    one = page_values(write_view(path, ViewOptions(device=1, output=tmp_path / "one.html")).path)
+    both = page_values(written(path))
+    one = page_values(written(path, device=1, output=tmp_path / "one.html"))
     assert [device["name"] for device in both["devices"]] == ["cuda:0", "cuda:1"]
     assert [device["peak_bytes"] for device in one["devices"]] == [4096]
 
 
 def test_the_figures_of_a_page_are_those_of_the_library(run):
-    device = page_values(write_view(run, ViewOptions()).path)["devices"][0]
+    device = page_values(written(run))["devices"][0]
     analysis = load(run).devices[0]
     assert device["peak_bytes"] == analysis.replay.allocated.peak == 512
     assert device["peak_event"] == analysis.peak_event
@@ -144,12 +146,12 @@ def test_the_figures_of_a_page_are_those_of_the_library(run):
 
 
 def test_the_same_file_gives_the_same_page(run, tmp_path):
-    pages = [write_view(run, ViewOptions(output=tmp_path / name)).path for name in ("a.html", "b.html")]
+    pages = [written(run, output=tmp_path / name) for name in ("a.html", "b.html")]
     assert pages[0].read_bytes() == pages[1].read_bytes()
 
 
 def test_only_the_program_may_run_and_nothing_may_load(run):
-    page = write_view(run, ViewOptions()).path.read_bytes()
+    page = written(run).read_bytes()
     programs = [content for attributes, content in SCRIPT.findall(page) if b"octet-stream" not in attributes]
     assert len(programs) == 1
     digest = base64.b64encode(hashlib.sha256(programs[0]).digest()).decode()
@@ -167,10 +169,8 @@ def test_names_of_a_file_are_nowhere_in_the_markup(tmp_path):
     ]
     builder = TraceBuilder().segment().alloc(512, frames=[frame(HOSTILE, f"/x/{HOSTILE}.py")])
     path = builder.write(tmp_path / "<b>&'\"run.pickle", external_annotations=marks)
-    page = write_view(path, ViewOptions(output=tmp_path / "page.html")).path.read_bytes()
-    clean = write_view(
-        TraceBuilder().segment().alloc(512).write(tmp_path / "run.pickle"), ViewOptions()
-    ).path.read_bytes()
+    page = written(path, output=tmp_path / "page.html").read_bytes()
+    clean = written(TraceBuilder().segment().alloc(512).write(tmp_path / "run.pickle")).read_bytes()
     assert b"alert(" not in page
     assert b"<b>" not in page
     assert len(page) < len(clean) + 4000
@@ -194,8 +194,7 @@ def test_the_command_opens_the_page_where_that_is_wanted(run, monkeypatch, capsy
 
 
 def test_a_capture_with_times_shows_them(tmp_path):
-    made = write_view(CAPTURE, ViewOptions(output=tmp_path / "t.html"))
-    times = page_values(made.path)["files"][0]["times"]
+    times = page_values(written(CAPTURE, output=tmp_path / "t.html"))["files"][0]["times"]
     linear = next(row for row in times["operations"] if row["name"] == "linear")
     assert linear["n_calls"] == 9
     forward = sum(row["forward_ms"] for row in times["operations"])

@@ -278,8 +278,8 @@ def test_a_report_that_exists_ends_with_5_and_stays_as_it_is(folder, snapconv):
         ("sub", "a folder"),
         pytest.param("/dev/null", "regular", marks=NEEDS_UNIX),
         ("-", "name a file"),
-        ("newdir/", "newdir/NAME.memory.sqlite"),
-        ("sub/", "sub/NAME.memory.sqlite"),
+        ("newdir/", "newdir/NAME"),
+        ("sub/", "sub/NAME"),
     ],
 )
 def test_an_output_that_cannot_be_written_ends_with_5_and_shows_what_to_do(folder, snapconv, output, advice):

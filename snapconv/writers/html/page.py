@@ -1,0 +1,214 @@
+"""An analysed file, or two to compare, -> a page: its style, its data, its program, in one file.
+
+The program comes from ``web/`` (TypeScript) as one built file. The page forbids everything but that file and
+its style, by their hashes: what a name in a snapshot may contain, it is never run, and nothing is requested.
+"""
+
+import base64
+import hashlib
+import html
+import webbrowser
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from snapconv.analysis import Analysis
+from snapconv.answers.diff import Change, FileDiff, compare_files
+from snapconv.answers.notes import file_notes
+from snapconv.answers.times import TimeReport, TimeTotal, module_times, time_report_of, times_of_device
+from snapconv.files import checked_output, new_files
+from snapconv.notes import Note
+from snapconv.snapshot.recorded.timing_file import Timing
+from snapconv.version import VERSION
+from snapconv.writers.html.column_encoding import EncodedColumn, encode_values, page_text
+from snapconv.writers.html.view_device import view_device, vocabulary
+from snapconv.writers.text.comparisons import line_name
+
+_HERE = Path(__file__).parent
+_PROGRAM, _STYLE = _HERE / "page.js", _HERE / "page.css"
+_DATA_TYPE = "application/octet-stream"  # no type of a program: it is never run
+_SILENT = {"", "0", "0.0", "False", "-1"}
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A page that was written, and the notes about what it shows."""
+
+    path: Path
+    n_bytes: int
+    notes: tuple[Note, ...]
+
+    def open(self) -> None:
+        """Open the page in the browser."""
+        webbrowser.open(self.path.resolve().as_uri())
+
+
+def page_output(inputs: Sequence[Path], given: Path | None, *, force: bool) -> Path:
+    """Return where the page goes, by default named after the (newer) file; raises OutputError."""
+    ending = ".view.html" if len(inputs) == 1 else ".compare.html"
+    return checked_output(inputs, given, ending, force=force)
+
+
+def write_view(files: Sequence[Analysis], output: Path, *, force: bool) -> View:
+    """Write a page that shows one file, or two of which the older is the first; raises OutputError.
+
+    Of two files it shows one device each: the first that both have, or else the first of each.
+    """
+    if len(files) > 1:
+        old, new = ([found.device.device for found in file.devices] for file in files)
+        common = next((number for number in old if number in new), None)
+        shown = (old[0], new[0]) if common is None else (common, common)
+        files = [file.of_device(number) for file, number in zip(files, shown, strict=True)]
+    title = page_text(" → ".join(file.path.name for file in files))
+    facts, notes = [], []
+    for file in files:
+        timing, its_notes = times_of_device(file.path, None)
+        times = _times(file, timing)
+        notes += [*file_notes(file), *its_notes, *(times.notes if times else ())]
+        facts.append(_file_facts(file) | ({"times": _times_facts(times, timing)} if times and timing else {}))
+    with new_files([output], force=force) as (temporary,), temporary.open("wb") as page:
+        for part in _parts(files, facts, f"{title} – snapconv"):
+            page.write(part)
+        return View(output, page.tell(), tuple(dict.fromkeys(notes)))
+
+
+def _parts(files: Sequence[Analysis], facts: list[dict[str, object]], title: str) -> Iterator[bytes]:
+    program, style = _PROGRAM.read_bytes(), _STYLE.read_bytes()
+    devices = [(number, view_device(found)) for number, file in enumerate(files) for found in file.devices]
+    directory = {
+        **vocabulary(),
+        "is_comparison": len(files) > 1,
+        **({"comparison": _comparison_facts(compare_files(*files))} if len(files) > 1 else {}),
+        "files": facts,
+        "devices": [
+            {
+                "file": number,
+                **device.facts,
+                "columns": {name: c.entry() for name, c in (device.level | device.columns).items()},
+            }
+            for number, device in devices
+        ],
+    }
+    yield _head(title, program, style).encode()
+    yield b"<style>" + style + b"</style></head><body><div id=app></div>"
+    yield b"<noscript>This page draws itself: allow it to run its own script.</noscript>\n"
+    yield _data("page", encode_values(directory))
+    for i, (_, device) in enumerate(devices):
+        yield from _columns(i, device.level)
+    yield b"<script>" + program + b"</script>\n"
+    for i, (_, device) in enumerate(devices):
+        yield _data(f"{i}.detail", encode_values(device.detail))
+        yield from _columns(i, device.columns)
+    yield b"</body></html>\n"
+
+
+def _columns(number: int, columns: dict[str, EncodedColumn]) -> Iterator[bytes]:
+    for name, column in columns.items():
+        yield _data(f"{number}.{name}", column.base64)
+
+
+def _data(name: str, encoded: bytes) -> bytes:
+    return f'<script type="{_DATA_TYPE}" id="{name}">'.encode() + encoded + b"</script>\n"
+
+
+def _head(title: str, program: bytes, style: bytes) -> str:
+    policy = (
+        f"default-src 'none'; script-src '{content_hash(program)}'; style-src '{content_hash(style)}'; "
+        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark"><link rel="icon" href="data:,">'
+        f"<title>{html.escape(title)}</title>"
+    )
+
+
+def content_hash(content: bytes) -> str:
+    """Return the hash by which a page's policy allows a program or a style."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(content).digest()).decode()
+
+
+# --- what a page shows of a file as a whole
+
+
+def _file_facts(file: Analysis) -> dict[str, object]:
+    snapshot, container = file.snapshot, file.snapshot.container
+    recorder = dict(snapshot.metadata.facts) if snapshot.metadata else {}
+    settings = {
+        page_text(key): page_text(text) for key, text in snapshot.settings_entries if text not in _SILENT
+    }
+    return {
+        "name": page_text(file.path.name or str(file.path)),
+        "bytes": container.n_bytes,
+        "format": container.description,
+        "protocol": container.pickle_protocol,
+        "written_by": page_text(snapshot.written_by),
+        "snapconv": VERSION,
+        "project_root": page_text(file.project.root or ""),
+        "command": page_text(recorder.get("command", "")),
+        "settings": settings,
+    }
+
+
+def _times(file: Analysis, timing: Timing | None) -> TimeReport | None:
+    """Return the times of a capture, where the page shows their device."""
+    if timing is None or timing.device not in [found.device.device for found in file.devices]:
+        return None
+    return time_report_of(timing, file.snapshot, file.options)
+
+
+def _times_facts(report: TimeReport, timing: Timing) -> dict[str, object]:
+    """Return the reported iteration by operation, module and line."""
+    times = report.reported
+    return {
+        "device": report.device,
+        "clock": report.clock,
+        "is_simulated": report.is_simulated,
+        "iteration": times.iteration,
+        "n_iterations": len(report.iterations),
+        "forward_ms": times.forward_ms,
+        "backward_ms": times.backward_ms,
+        "optimizer_ms": times.optimizer_ms,
+        "notes": [[note.slug, page_text(note.message)] for note in report.notes],
+        "operations": [_total(row, "name") for row in report.operations],
+        "modules": [_total(row, "module") for row in module_times(timing, times.iteration)],
+        "lines": [
+            {
+                "file": page_text(row.line.file_path),
+                "line": row.line.line_number,
+                "function": page_text(row.line.function),
+                "n_calls": row.n_calls,
+                "forward_ms": row.forward_ms,
+                "backward_ms": row.backward_ms,
+            }
+            for row in report.lines
+        ],
+    }
+
+
+def _total(total: TimeTotal, key: str) -> dict[str, object]:
+    times = {"forward_ms": total.forward_ms, "backward_ms": total.backward_ms}
+    return {key: page_text(total.name), "n_calls": total.n_calls, **times}
+
+
+def _comparison_facts(report: FileDiff) -> dict[str, object] | None:
+    """Return the rows of the pair of devices, and the settings that differ; None where there is no pair."""
+    if not report.devices:
+        return None
+    (found, *_) = report.devices
+    return {
+        "category": [_row(row.name, row.change) for row in found.categories],
+        "line": [_row(line_name(row), row.change) for row in found.lines],
+        "module": [_row(row.name, row.change) for row in found.modules],
+        "operation": [_row(row.name, row.change) for row in found.operations],
+        "settings": [
+            [page_text(setting.name), page_text(setting.old or ""), page_text(setting.new or "")]
+            for setting in report.settings
+        ],
+    }
+
+
+def _row(name: str, change: Change) -> list[object]:
+    return [page_text(name), change.old_bytes, change.new_bytes, change.difference.value]
