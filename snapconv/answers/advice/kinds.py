@@ -46,7 +46,7 @@ KINDS = (
         costs="nothing",
         wrong_if="a backward through this forward comes after the trace",
         detect=unused_graphs,
-        estimated="activations that a forward without a graph holds together are inferred from its functions",
+        estimated="a forward without a graph is taken to hold three activations together",
     ),
     Kind(
         slug="graphs-kept",

@@ -80,21 +80,24 @@ def _is_computed(analysis: DeviceAnalysis) -> BoolColumn:
 def attention_scores(evidence: Evidence) -> Iterator[Detected]:
     """Find scores of attention: what a softmax in a module makes, and the same size beside it."""
     analysis, table = evidence.analysis, evidence.analysis.allocations
-    names = [number for number, name in enumerate(analysis.operations) if "softmax" in name.lower()]
-    of_softmax = np.isin(analysis.operation_id, names) & analysis.features.by_module & evidence.live
+    is_softmax, is_dropout = (
+        np.array([word in name.lower() for name in (*analysis.operations, "")])[analysis.operation_id]
+        for word in ("softmax", "dropout")
+    )
+    of_softmax = is_softmax & analysis.features.by_module & evidence.live
     sizes = table.requested_bytes
     rows = np.flatnonzero(of_softmax)
     if not len(rows):
         return
     size = int(sizes[max(grouped(rows, sizes), key=evidence.bytes_of)[0]])
     functions = {_function(evidence, int(stack)) for stack in np.unique(table.stack_id[rows]).tolist()}
-    same = np.flatnonzero(_is_computed(analysis) & (_of_family(sizes, size) | (sizes == size // 4)))
+    # The mask of a dropout has a byte for each score; queries, keys and values may have as many: they stay.
+    is_score = _of_family(sizes, size) | ((sizes == size // 4) & is_dropout)
+    same = np.flatnonzero(_is_computed(analysis) & is_score)
     stacks = np.unique(table.stack_id[same])
     here = [stack for stack in stacks.tolist() if stack >= 0 and _function(evidence, stack) in functions]
     by_engine = same[analysis.features.by_engine[same]]
-    is_near = _is_near(
-        table.alloc_event[by_engine].astype(np.int64), np.isin(analysis.operation_id[by_engine], names)
-    )
+    is_near = _is_near(table.alloc_event[by_engine].astype(np.int64), is_softmax[by_engine])
     same = np.concatenate((same[np.isin(table.stack_id[same], here)], by_engine[is_near]))
     mine = same[evidence.live[same]]
     made = sizes[mine][analysis.features.in_forward[mine]]
