@@ -20,8 +20,10 @@ from snapconv.phases.trace_phases import Phase, Phases
 from snapconv.stacks.project_lines import SourceLine
 from snapconv.torch_knowledge.frame_roles import Role
 
-# Of the bytes of a burst: the rest may be temporaries of the call.
+# Of the bytes of a burst, or of what a forward leaves: the rest may be temporaries of the call.
 _NEARLY = 0.9
+# A graph has tensors of many lines of modules.
+_LEAST_STACKS, _LEAST_ROWS = 5, 8
 # More bursts than this are not looked at, nor more allocations of one.
 _MOST_BURSTS, _MOST_ROWS = 2000, 1 << 16
 _READ_BY_EVERYTHING = (Category.WEIGHT, Category.GRADIENT, Category.OPTIMIZER_STATE)
@@ -62,19 +64,16 @@ def previous_kept(evidence: Evidence) -> Iterator[Detected]:
             np.concatenate([np.full(len(burst.rows), burst.call) for burst in every]),
         )
         is_graph = any(burst.is_graph for burst in bursts)
-        where, thing = (
-            evidence.calls.line_of(bursts[0].path),
-            _thing(evidence.analysis, mine, is_graph=is_graph),
-        )
+        where, thing = evidence.calls.line_of(bursts[0].path), _thing(evidence.analysis, mine)
+        if is_graph:
+            thing = "output and the graph of its forward"
         yield evidence.found(change, mine, where, is_certain=is_graph, thing=thing)
 
 
-def _thing(analysis: DeviceAnalysis, rows: Int64Column, *, is_graph: bool) -> str:
-    if is_graph:
-        return "output and the graph of its forward"
-    category = analysis.classification.category[rows]
-    names = {Category.INPUT: "batch", Category.KV_CACHE: "cache of keys and values"}
-    return names.get(Category(int(category[0])), "output") if len(set(category.tolist())) == 1 else "output"
+def _thing(analysis: DeviceAnalysis, rows: Int64Column) -> str:
+    category = distinct(analysis.classification.category[rows]).tolist()
+    names = {(Category.INPUT,): "batch", (Category.KV_CACHE,): "cache of keys and values"}
+    return names.get(tuple(category), "output")
 
 
 class _Finder:
@@ -134,8 +133,11 @@ class _Finder:
         done = self._row[(freed >= 0) & (freed <= moment)]
         if stack < 0 or not len(done):
             return
-        earlier = self._last_of_stack(done, live)
-        is_known = (earlier >= 0) & (self.table.stack_id[live] >= 0)
+        # The last of each stack: they are in the order of stacks.
+        place = np.searchsorted(self.table.stack_id[done], self.table.stack_id[live], side="right") - 1
+        earlier = done[np.maximum(place, 0)]
+        is_known = self.table.stack_id[live] >= 0
+        is_known &= self.table.stack_id[earlier] == self.table.stack_id[live]
         live, earlier = live[is_known], earlier[is_known]
         for rows_of_burst in self.bursts(np.unique(earlier)):
             rows = live[np.isin(earlier, rows_of_burst)]
@@ -150,27 +152,18 @@ class _Finder:
             if len(rows) and (found.is_graph or self.is_never_read(found)):
                 yield _Burst(rows, call, found.path, found.is_graph, is_unfinished=True)
 
-    def _last_of_stack(self, done: Int64Column, rows: Int64Column) -> Int64Column:
-        """Return the last of allocations (in the order of stacks) with the stack of each row; -1: none."""
-        stacks = self.table.stack_id[done]
-        place = np.searchsorted(stacks, self.table.stack_id[rows], side="right") - 1
-        found = done[np.maximum(place, 0)]
-        return np.where(self.table.stack_id[found] == self.table.stack_id[rows], found, -1)
-
     def everywhere(self, path: tuple[int, ...]) -> Iterator[_Burst]:
         """Find what a line freed too late, in the whole trace."""
         rows = np.flatnonzero((self.path_id == self._paths[path]) & (self.burst >= 0))
-        for number, of_burst in enumerate(grouped(rows, self.burst)):
-            if number == _MOST_BURSTS:
-                return
-            if found := self.replaced(of_burst):
-                yield found
+        yield from filter(None, map(self.replaced, grouped(rows, self.burst)[:_MOST_BURSTS]))
 
     def replaced(self, rows: Int64Column) -> _Burst | None:
         """Find which allocations of a burst were replaced by the call that had just ended; None for none."""
         free_stack, freed = int(self.table.free_stack_id[rows[0]]), int(self.freed[rows[0]])
         path = self.calls.path(free_stack)
-        if not path or self._is_library_loop(free_stack):
+        roles, stack = self.analysis.roles, np.array([free_stack], np.int32)
+        # In the engine, or within a module, a line is not the program's own loop.
+        if not path or roles.of(Role.ENGINE, stack)[0] or roles.of(Role.MODULE_CALL, stack)[0]:
             return None
         within = self.calls.is_within(path)
         rows = rows[:_MOST_ROWS]
@@ -191,12 +184,6 @@ class _Finder:
         if call >= freed or n_bytes[is_made_anew].sum() < _NEARLY * n_bytes.sum():
             return None
         return _Burst(rows, call, path, is_graph)
-
-    def _is_library_loop(self, free_stack: int) -> bool:
-        """Whether a line is not the program's own loop: it runs in the engine, or within a module."""
-        stack = np.array([free_stack], np.int32)
-        roles = self.analysis.roles
-        return bool(roles.of(Role.ENGINE, stack)[0] | roles.of(Role.MODULE_CALL, stack)[0])
 
     def _is_after_another(self, rows: Int64Column, newest: int, call: int) -> bool:
         """Whether the line freed an earlier one of the same stacks right after it had made these.
@@ -248,8 +235,9 @@ class _Finder:
 
         Its output has the same size each time: one that grows is read to make the next.
         """
-        rows, table = burst.rows, self.table
-        if not (table.stack_id[rows] >= 0).all() or self._is_recorded_input(rows):
+        rows, table, recorded = burst.rows, self.table, self.analysis.recorded
+        is_input = recorded is not None and np.isin(rows, recorded.inputs).any()
+        if is_input or not (table.stack_id[rows] >= 0).all():
             return False
         places = np.searchsorted(self._stack, table.stack_id[rows])
         first = int(self._alloc[places].min())
@@ -258,19 +246,11 @@ class _Finder:
         live = live[~np.isin(self.analysis.classification.category[live], _READ_BY_EVERYTHING)]
         is_read = np.isin(table.requested_bytes[rows], table.requested_bytes[live])
         next_alloc = self._next_alloc(rows, table.alloc_event[rows].astype(np.int64))
-        made = self._row_at(next_alloc)
+        n_before = int(np.searchsorted(table.alloc_event, 0))
+        made = n_before + np.searchsorted(table.alloc_event[n_before:], next_alloc)
         is_same = table.requested_bytes[made] == table.requested_bytes[rows]
         n_bytes = table.block_bytes[rows]
         return bool(n_bytes[~is_read & is_same].sum() >= _NEARLY * n_bytes.sum())
-
-    def _row_at(self, alloc: Int64Column) -> Int64Column:
-        """Return the allocations that events made."""
-        n_before = int(np.searchsorted(self.table.alloc_event, 0))
-        return n_before + np.searchsorted(self.table.alloc_event[n_before:], alloc)
-
-    def _is_recorded_input(self, rows: Int64Column) -> bool:
-        recorded = self.analysis.recorded
-        return recorded is not None and bool(np.isin(rows, recorded.inputs).any())
 
 
 # Gradients times steps.
@@ -357,10 +337,6 @@ def _without(evidence: Evidence, rows: Int64Column, idle: Int64Column) -> Change
     return Change(*np.concatenate(parts, axis=1))
 
 
-# A graph has tensors of many lines of modules.
-_LEAST_STACKS, _LEAST_ROWS = 5, 8
-# Of the bytes that a forward leaves.
-_NEARLY = 0.9
 # Tensors of a forward without a graph that are in use together, where nothing skips a module: the input of a
 # module, its output, and a sum or a temporary beside them. On three programs 2, 3 and 4 were as near.
 _LIVE_WITHOUT_GRAPH = 3
@@ -405,7 +381,9 @@ def kept_graphs(evidence: Evidence) -> Iterator[Detected]:
     for of_call, begins in _by_forward(evidence, rows):
         number = np.searchsorted(begins, table.alloc_event[of_call], side="right") - 1
         live = evidence.live[of_call]
-        graphs = grouped(of_call[live], _spread(number, of_call, len(table)))
+        number_of = np.zeros(len(table), np.int64)
+        number_of[of_call] = number
+        graphs = grouped(of_call[live], number_of)
         graphs = [part for part in graphs if _is_graph(analysis, part)]
         if len(graphs) < _LEAST_GRAPHS:
             continue
@@ -419,13 +397,6 @@ def kept_graphs(evidence: Evidence) -> Iterator[Detected]:
                 is_certain=bool((table.freed_event[mine] >= 0).all()),
                 number=len(graphs),
             )
-
-
-def _spread(number: Int64Column, rows: Int64Column, n_rows: int) -> Int64Column:
-    """Return numbers of some rows as a column of all."""
-    column = np.full(n_rows, -1, np.int64)
-    column[rows] = number
-    return column
 
 
 def _never_used(analysis: DeviceAnalysis) -> BoolColumn:

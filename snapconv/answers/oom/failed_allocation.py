@@ -4,7 +4,7 @@ Of a file without any it is the memory at the dump, where the request is not kno
 have helped.
 """
 
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
@@ -15,18 +15,15 @@ from snapconv.answers.moments import FoundMoment
 from snapconv.answers.oom.verdict import FreePieces, OomCause, OomVerdict, Shortage, decide_oom
 from snapconv.answers.peak import DeviceMemory, MomentState, state_at
 from snapconv.columns import BoolColumn, Int64Column, sums_by
-from snapconv.errors import SettingError
-from snapconv.replay.memory_layout import MemoryLayout, layouts
+from snapconv.replay.memory_layout import MemoryLayout, layout_at
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.project_lines import ProjectLines, SourceLine
 from snapconv.units import device_kind
 
 _DEFAULT_POOL = (0, 0)
-
-
-# What reports have of every failed allocation, beside what ``oom`` prints of one.
-_NOT_IN_JSON = {"json": False}
+# What reports have of every failed allocation, beside what ``oom`` tells of one.
+_OF_REPORTS = ("time_us", "device_free_bytes", "allocated_bytes", "reserved_bytes", "stack_id", "has_stack")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +44,12 @@ class FailedAllocation:
     operation: str
     module: str
     lines: tuple[SourceLine, ...]
-    time_us: int | None = field(metadata=_NOT_IN_JSON)
-    device_free_bytes: int = field(metadata=_NOT_IN_JSON)
-    allocated_bytes: int = field(metadata=_NOT_IN_JSON)
-    reserved_bytes: int = field(metadata=_NOT_IN_JSON)
-    stack_id: int = field(metadata=_NOT_IN_JSON)
-    has_stack: bool = field(metadata=_NOT_IN_JSON)
-
-    @property
-    def requested_bytes(self) -> int:
-        """The request, which torch writes rounded up here."""
-        return self.block_bytes
+    time_us: int | None
+    device_free_bytes: int
+    allocated_bytes: int
+    reserved_bytes: int
+    stack_id: int
+    has_stack: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +81,8 @@ class OutOfMemory:
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""
         device, values = self.state.device, asdict(self)
-        if self.request:
-            shown = [each.name for each in fields(self.request) if each.metadata.get("json", True)]
-            values["request"] = {name: values["request"][name] for name in shown}
+        for name in _OF_REPORTS if self.request else ():
+            del values["request"][name]
         return {"device": device, "kind": device_kind(device), **values}
 
 
@@ -126,16 +117,15 @@ def failed_allocations(analysis: DeviceAnalysis) -> tuple[FailedAllocation, ...]
 def find_out_of_memory(analysis: DeviceAnalysis, *, device_total: int | None = None) -> OutOfMemory:
     """Explain the first failed allocation, or the dump where there is none."""
     failed = failed_allocations(analysis)
-    last = len(analysis.device.events) - 1
-    event = failed[0].event if failed else last
-    found = layouts(analysis.device, analysis.allocations, [event, last])
+    event = failed[0].event if failed else len(analysis.device.events) - 1
+    layout = layout_at(analysis.device, analysis.allocations, event)
     name = f"failed allocation 1 of {len(failed)}" if failed else "the dump"
-    state = state_at(analysis, FoundMoment(event, name), device_total=device_total)
-    request = _explained(analysis, failed[0], found[event]) if failed else None
-    inside = _pieces(found[event].free.n_bytes)
-    here, verdict = inside, None
+    state = state_at(analysis, FoundMoment(event, name), device_total=device_total, layout=layout)
+    request = _explained(analysis, failed[0], layout) if failed else None
+    here = inside = _pieces(layout.free.n_bytes)
+    verdict = None
     if request is not None:
-        here, verdict = _decide(analysis, request, state.memory, found[event])
+        here, verdict = _decide(analysis, request, state.memory, layout)
     return OutOfMemory(
         n_failed=len(failed),
         state=state,
@@ -144,34 +134,18 @@ def find_out_of_memory(analysis: DeviceAnalysis, *, device_total: int | None = N
         inside=inside,
         here=here,
         iterations=_iterations(analysis, analysis.allocations.live_at(event)),
-        after=free_memory(analysis, found[last], "the dump") if _went_on(analysis) else None,
+        after=free_after_oom(analysis),
     )
 
 
 def free_after_oom(analysis: DeviceAnalysis) -> FreeMemory | None:
     """Find the free memory at the dump, where the program went on after it ran out of memory; else None."""
-    if not _went_on(analysis):
-        return None
-    last = len(analysis.device.events) - 1
-    layout = layouts(analysis.device, analysis.allocations, [last])[last]
-    return free_memory(analysis, layout, "the dump")
-
-
-def _went_on(analysis: DeviceAnalysis) -> bool:
-    """Whether anything was allocated after the last failed allocation."""
     action = analysis.device.events.action
     failed = np.flatnonzero(action == Action.OOM)
-    return bool(len(failed)) and bool(np.any(action[failed[-1] :] == Action.ALLOC))
-
-
-def own_settings(snapshot: Snapshot) -> AllocatorSettings:
-    """Return the settings of a file, with the memory fraction that only their text has."""
-    settings = snapshot.settings
-    try:
-        fraction = AllocatorSettings.from_conf(settings.conf).memory_fraction
-    except SettingError:  # a text that torch would have refused, or a newer one
-        return settings
-    return replace(settings, memory_fraction=fraction)
+    if not len(failed) or not np.any(action[failed[-1] :] == Action.ALLOC):
+        return None
+    layout = layout_at(analysis.device, analysis.allocations, len(action) - 1)
+    return free_memory(analysis, layout, "the dump")
 
 
 def _explained(analysis: DeviceAnalysis, request: FailedAllocation, layout: MemoryLayout) -> FailedAllocation:
@@ -181,11 +155,7 @@ def _explained(analysis: DeviceAnalysis, request: FailedAllocation, layout: Memo
     if settings.expandable_segments:
         is_here = _serves(analysis.snapshot, request, layout)
         segment_bytes = _growth(settings, request, layout, is_here)
-    return replace(
-        request,
-        segment_bytes=segment_bytes,
-        module=_module(analysis, request.stack_id),
-    )
+    return replace(request, segment_bytes=segment_bytes, module=_module(analysis, request.stack_id))
 
 
 def _module(analysis: DeviceAnalysis, stack: int) -> str:
@@ -205,9 +175,8 @@ def _decide(
     layout: MemoryLayout,
 ) -> tuple[FreePieces, OomVerdict]:
     """Decide why a request failed; return the free pieces that it could use too."""
-    settings = own_settings(analysis.snapshot)
+    settings = analysis.snapshot.settings
     is_here = _serves(analysis.snapshot, request, layout)[layout.free.segment]
-
     total, fraction = memory.total_bytes, settings.memory_fraction
     here = _pieces(layout.free.n_bytes[is_here])
     other_pool, other_pool_bytes = _other_pool(analysis.snapshot, request, layout)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from snapconv.allocator.allocator_settings import SMALL_REQUEST_BYTES, AllocatorSettings
+from snapconv.allocator.allocator_trace import PoolId
 from snapconv.allocator.blocks import AddressSpace, Block, BlockPool
 from snapconv.allocator.caching_allocator import CachingAllocator, ModelOutOfMemory
 from snapconv.answers.what_if.calls import AllocatorCalls, Operation
@@ -20,6 +21,8 @@ from snapconv.replay.rounding import RoundingRules
 from snapconv.units import counted
 
 _CALLS_PER_STEP = 1 << 16
+# Settings that put no block elsewhere, as long as memory does not run out.
+_MOVES_NOTHING = ("memory_fraction", "garbage_collection_threshold", "conf")
 _FIRST_ADDR = 1 << 50  # above every device address, so that new segments collide with none of the file
 
 
@@ -135,17 +138,6 @@ def capacity_at_oom(calls: AllocatorCalls, event: int) -> int:
     return reserved + free if free < wanted else reserved
 
 
-def places_alike(one: AllocatorSettings, other: AllocatorSettings) -> bool:
-    """Whether two settings put blocks into the same places, as long as memory does not run out."""
-    alike = replace(
-        one,
-        memory_fraction=other.memory_fraction,
-        garbage_collection_threshold=other.garbage_collection_threshold,
-        conf=other.conf,
-    )
-    return alike == other
-
-
 class _Run:
     """One replay. Its blocks are at the position of their rows."""
 
@@ -176,7 +168,8 @@ class _Run:
         """Fill the model with the memory before the first call; False where it does not fit."""
         layout, reserved = self.calls.start, sum(s.size for s in self.calls.start.segments)
         fits = all(most is None or reserved <= most for most in (self.trial.capacity, self.trial.limit))
-        is_alike = places_alike(self.trial.settings, self.calls.own)
+        same = {name: getattr(self.calls.own, name) for name in _MOVES_NOTHING}
+        is_alike = replace(self.trial.settings, **same) == self.calls.own
         self.is_placed_anew = self.trial.is_placed_anew or not (fits and is_alike)
         if self.is_placed_anew:
             return self._place_anew()
@@ -189,15 +182,9 @@ class _Run:
         for segment in self.calls.start.segments:
             for live in segment.live:
                 row = self.calls.start.rows[live.addr]
-                pool = self._pool(segment.pool_id, self.rounded[row])
-                try:
-                    block = self.allocator.take(
-                        pool, segment.stream, self.rounded[row], int(self.requested[row])
-                    )
-                except ModelOutOfMemory as error:
-                    self._fail(-1, row, pool, segment.stream, error)
+                self.blocks[row] = self._take(-1, row, segment.pool_id, segment.stream, self.rounded[row])
+                if self.blocks[row] is None:
                     return False
-                self.blocks[row] = block
         for segment in self.calls.start.segments:
             for live in segment.live:
                 pending = self.blocks[self.calls.start.rows[live.addr]] if live.is_pending else None
@@ -254,17 +241,15 @@ class _Run:
     def _other(self, operation: int, row: int, event: int) -> None:
         """Make one of the rarer calls."""
         block = self.blocks[row] if row >= 0 else None
-        if operation == Operation.REQUEST_FREE:
-            if block is not None:
-                self.allocator.give_back_later(block)
-        elif operation == Operation.COMPLETE_FREE:
-            if block is not None:
-                self.allocator.complete(block)
-                self.blocks[row] = None
-        elif operation == Operation.EMPTY_CACHE:
+        if operation == Operation.EMPTY_CACHE:
             self.allocator.empty_cache()
         elif operation == Operation.FAILED_MALLOC:
             self._repeat_failed(event)
+        elif block is not None and operation == Operation.REQUEST_FREE:
+            self.allocator.give_back_later(block)
+        elif block is not None and operation == Operation.COMPLETE_FREE:
+            self.allocator.complete(block)
+            self.blocks[row] = None
 
     def _repeat_failed(self, event: int) -> None:
         """Request what failed in the trace; the trace goes on without it, so give it back if it is served."""
@@ -272,18 +257,19 @@ class _Run:
             self.served.append(event)
             return
         size, stream = int(self.calls.events.size[event]), int(self.calls.events.stream[event])
-        pool = self._pool(self.calls.pool_of_event(event), size)
-        try:
-            block = self.allocator.take(pool, stream, size, size)
-        except ModelOutOfMemory as error:
-            self._fail(event, -1, pool, stream, error)
-            self.failed_again.append(event)
-            return
-        self.served.append(event)
-        self.allocator.give_back(block)
+        block = self._take(event, -1, self.calls.pool_of_event(event), stream, size)
+        (self.failed_again if block is None else self.served).append(event)
+        if block is not None:
+            self.allocator.give_back(block)
 
-    def _pool(self, pool_id: tuple[int, int], size: int) -> BlockPool:
-        return self.allocator.pool(pool_id, is_small=size <= SMALL_REQUEST_BYTES)
+    def _take(self, event: int, row: int, pool_id: PoolId, stream: int, size: int) -> Block | None:
+        """Request a block of a rounded size; None where memory runs out."""
+        pool = self.allocator.pool(pool_id, is_small=size <= SMALL_REQUEST_BYTES)
+        try:
+            return self.allocator.take(pool, stream, size, int(self.requested[row]) if row >= 0 else size)
+        except ModelOutOfMemory as error:
+            self._fail(event, row, pool, stream, error)
+            return None
 
     def _pools(self, part: slice) -> list[BlockPool]:
         """Return the pool of every call of an allocation; no other pool is made."""
