@@ -362,7 +362,7 @@ def unused_graphs(evidence: Evidence) -> Iterator[Detected]:
     mine = rows[evidence.live[rows]]
     if evidence.is_large(mine):
         change = freed_from(analysis, rows, _ends_without_graph(analysis, rows))
-        yield evidence.found(change, mine, _caller(evidence, mine), is_certain=True)
+        yield evidence.found(change, mine, _caller(evidence, rows), is_certain=True)
 
 
 def _ends_without_graph(analysis: DeviceAnalysis, rows: Int64Column) -> Int64Column:

@@ -16,7 +16,7 @@ from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.changes import Change
 from snapconv.answers.advice.findings import advise, goal_of
 from snapconv.answers.what_if.calls import AllocatorCalls, find_calls
-from snapconv.answers.what_if.setting_trials import candidates
+from snapconv.answers.what_if.setting_trials import OF_OOM, candidates
 from snapconv.answers.what_if.trial import Outcome, Trial, capacity_at_oom, try_out
 from snapconv.notes import Progress
 from snapconv.units import format_bytes
@@ -86,10 +86,8 @@ def _attempts(
     if ends:
         name = "empty_cache() at the end of every iteration"
         yield Remedy(name, False, "", (), is_setting=True), calls.emptied_before(ends), own
-    for candidate, settings in candidates(calls.own):
-        if candidate.in_oom:
-            name = candidate.shown or candidate.conf
-            yield Remedy(name, False, "", (), is_setting=True), calls, settings
+    for name, settings in candidates(calls.own, OF_OOM):
+        yield Remedy(name, False, "", (), is_setting=True), calls, settings
 
 
 def _changed(analysis: DeviceAnalysis, calls: AllocatorCalls, change: Change, first: int) -> AllocatorCalls:

@@ -1,7 +1,7 @@
 """Trials of other allocator settings, another card or another batch size, beside the record."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 
@@ -31,39 +31,22 @@ _USUAL_OUTSIDE_BYTES = 1 << 30
 MOST_EVENTS_OF_SEARCH = 200_000
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A change of settings that is worth a trial, written as in PYTORCH_ALLOC_CONF.
-
-    ``--search`` tries those of ``in_search``, with ``needs_capacity`` only where the capacity is known: a
-    memory fraction is a part of it. ``oom`` tries those of ``in_oom``, under the name ``shown``.
-    """
-
-    conf: str
-    in_search: bool = True
-    in_oom: bool = False
-    needs_capacity: bool = False
-    shown: str = ""
-
-
-CANDIDATES = (
-    Candidate("expandable_segments:True", in_oom=True),
-    Candidate("max_split_size_mb:32", in_oom=True),
-    Candidate("max_split_size_mb:64"),
-    Candidate("max_split_size_mb:128", in_oom=True),
-    Candidate("max_split_size_mb:256"),
-    Candidate("max_split_size_mb:512", in_oom=True),
-    Candidate("roundup_power2_divisions:4"),
-    Candidate("roundup_power2_divisions:8", in_search=False, in_oom=True),
-    Candidate("roundup_power2_divisions:16"),
-    Candidate("max_split_size_mb:128,roundup_power2_divisions:16"),
-    # The collector works with a memory fraction only; this one takes next to nothing away.
-    Candidate(
-        "garbage_collection_threshold:0.8,per_process_memory_fraction:0.99",
-        in_oom=True,
-        needs_capacity=True,
-        shown="garbage_collection_threshold:0.8 (memory fraction 0.99)",
-    ),
+# The collector works with a memory fraction only; this one takes next to nothing away.
+_COLLECTION = "garbage_collection_threshold:0.8,per_process_memory_fraction:0.99"
+# Changes of settings that are worth a trial, written as in PYTORCH_ALLOC_CONF: those of ``--search``.
+OF_SEARCH = (
+    "expandable_segments:True",
+    *(f"max_split_size_mb:{size}" for size in (32, 64, 128, 256, 512)),
+    "roundup_power2_divisions:4",
+    "roundup_power2_divisions:16",
+    "max_split_size_mb:128,roundup_power2_divisions:16",
+    _COLLECTION,
+)
+OF_OOM = (
+    "expandable_segments:True",
+    *(f"max_split_size_mb:{size}" for size in (32, 128, 512)),
+    "roundup_power2_divisions:8",
+    _COLLECTION,
 )
 
 
@@ -212,14 +195,8 @@ def try_settings(
     n_events = len(device.events)
     first, after = _window(analysis, request)
     calls = find_calls(analysis.snapshot, device, replayed, first_event=first).until(after)
-    difference = find_difference(
-        calls,
-        device,
-        replayed.allocations.addr,
-        first=first,
-        to_end=after == n_events,
-        progress=progress,
-    )
+    addr, to_end = replayed.allocations.addr, after == n_events
+    difference = find_difference(calls, device, addr, first=first, to_end=to_end, progress=progress)
     capacity, capacity_from = _capacity(analysis, calls, request)
     if scale != 1:
         calls = calls.resized(scaled_requests(analysis, scale), scale)
@@ -273,13 +250,6 @@ def _line_of(
     return lines.innermost(int(analysis.device.events.stack_id[failed.event])) if failed.event >= 0 else None
 
 
-def _numbered(progress: Progress | None, number: int, n_all: int) -> Progress | None:
-    """Report the same progress with the number of the alternative."""
-    if progress is None:
-        return None
-    return lambda stage, done, total: progress(f"{stage}, alternative {number} of {n_all}", done, total)
-
-
 def _trial(calls: AllocatorCalls, settings: AllocatorSettings, request: Request) -> Trial:
     """One trial; without a card, what torch can have is what the file's own memory fraction left."""
     device_bytes, fraction = request.card_bytes, settings.memory_fraction
@@ -292,20 +262,18 @@ def _try_all(
     calls: AllocatorCalls, request: Request, *, is_placed_anew: bool, progress: Progress | None
 ) -> list[tuple[str, Outcome]]:
     """Try the file's own settings, then the alternatives; each with its name."""
-    own = replace(_trial(calls, calls.own, request), is_placed_anew=is_placed_anew)
-    alternatives = list(_alternatives(calls.own, request))
-    tried = [(OWN, try_out(calls, own, progress=progress))]
-    tried_others = []
-    for number, (text, settings) in enumerate(alternatives):
-        trial = replace(_trial(calls, settings, request), is_placed_anew=is_placed_anew)
-        shown = _numbered(progress, number + 1, len(alternatives))
-        tried_others.append((text, try_out(calls, trial, progress=shown)))
+
+    def tried_out(settings: AllocatorSettings, *, is_anew: bool = is_placed_anew) -> Outcome:
+        trial = replace(_trial(calls, settings, request), is_placed_anew=is_anew)
+        return try_out(calls, trial, progress=progress)
+
+    tried = [(OWN, tried_out(calls.own))]
+    tried_others = [(text, tried_out(settings)) for text, settings in _alternatives(calls.own, request)]
     if request.is_search:
         tried_others.sort(key=lambda one: (one[1].ran_out is not None, one[1].peak_reserved))
     if calls.start.rows and {one.is_placed_anew for _, one in (*tried, *tried_others)} == {False, True}:
         # Beside trials that had to begin otherwise, the same beginning under the file's own settings.
-        anew = replace(own, is_placed_anew=True)
-        tried.append((OWN_PLACED_ANEW, try_out(calls, anew, progress=progress)))
+        tried.append((OWN_PLACED_ANEW, tried_out(calls.own, is_anew=True)))
     return [*tried, *tried_others]
 
 
@@ -313,25 +281,22 @@ def _alternatives(own: AllocatorSettings, request: Request) -> Iterator[tuple[st
     """List the settings that were given, then those of a search, without those that the file has already."""
     for text in request.settings:
         settings = own.changed(text)
-        if _differs(settings, own):
+        if replace(settings, conf=own.conf) != own:
             yield text, settings
-    for candidate, settings in candidates(own) if request.is_search else ():
-        is_wanted = candidate.in_search and candidate.conf not in request.settings
-        if is_wanted and (request.capacity is not None or not candidate.needs_capacity):
-            yield candidate.conf, settings
+    for text, settings in candidates(own, OF_SEARCH) if request.is_search else ():
+        # A memory fraction is a part of the capacity.
+        can_be_tried = request.capacity is not None or settings.memory_fraction == own.memory_fraction
+        if can_be_tried and text not in request.settings:
+            yield text, settings
 
 
-def candidates(own: AllocatorSettings) -> Iterator[tuple[Candidate, AllocatorSettings]]:
-    """List the changes of a file's own settings that are worth a trial, and that torch would take."""
-    for candidate in CANDIDATES:
+def candidates(own: AllocatorSettings, confs: Iterable[str]) -> Iterator[tuple[str, AllocatorSettings]]:
+    """List the changes of a file's own settings that change something, and that torch would take."""
+    for conf in confs:
         with suppress(SettingError):
-            settings = own.changed(candidate.conf)
-            if _differs(settings, own):
-                yield candidate, settings
-
-
-def _differs(settings: AllocatorSettings, own: AllocatorSettings) -> bool:
-    return replace(settings, conf=own.conf) != own
+            settings = own.changed(conf)
+            if replace(settings, conf=own.conf) != own:
+                yield conf, settings
 
 
 def _capacity(analysis: DeviceAnalysis, calls: AllocatorCalls, request: Request) -> tuple[int | None, str]:
@@ -361,16 +326,9 @@ def _outside(analysis: DeviceAnalysis) -> tuple[int, str]:
 
 
 def _recorded(device: DeviceSnapshot, replayed: Replay) -> RecordedFigures:
-    def count(action: Action) -> int:
-        return int(np.count_nonzero(device.events.action == action))
-
-    return RecordedFigures(
-        peak_reserved=replayed.reserved.peak,
-        peak_allocated=replayed.allocated.peak,
-        n_segment_allocs=count(Action.SEGMENT_ALLOC),
-        n_segment_maps=count(Action.SEGMENT_MAP),
-        n_ooms=count(Action.OOM),
-    )
+    counted = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP, Action.OOM)
+    counts = (int(np.count_nonzero(device.events.action == action)) for action in counted)
+    return RecordedFigures(replayed.reserved.peak, replayed.allocated.peak, *counts)
 
 
 def _reasons(difference: str, history: History, outcomes: Sequence[Outcome]) -> Iterator[str]:
