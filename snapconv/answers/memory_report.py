@@ -198,7 +198,7 @@ class MemoryReport:
 def _failed_values(oom: FailedAllocation) -> dict[str, object]:
     return {
         "event": oom.event,
-        "requested_bytes": oom.block_bytes,
+        "requested_bytes": oom.requested_bytes,
         "device_free_bytes": oom.device_free_bytes,
         "allocated_bytes": oom.allocated_bytes,
         "reserved_bytes": oom.reserved_bytes,

@@ -4,7 +4,7 @@ Of a file without any it is the memory at the dump, where the request is not kno
 have helped.
 """
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from snapconv.units import device_kind
 
 _DEFAULT_POOL = (0, 0)
 # What reports have of every failed allocation, beside what ``oom`` tells of one.
-_OF_REPORTS = ("time_us", "device_free_bytes", "allocated_bytes", "reserved_bytes", "stack_id", "has_stack")
+_NOT_IN_JSON = {"json": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +44,17 @@ class FailedAllocation:
     operation: str
     module: str
     lines: tuple[SourceLine, ...]
-    time_us: int | None
-    device_free_bytes: int
-    allocated_bytes: int
-    reserved_bytes: int
-    stack_id: int
-    has_stack: bool
+    time_us: int | None = field(metadata=_NOT_IN_JSON)
+    device_free_bytes: int = field(metadata=_NOT_IN_JSON)
+    allocated_bytes: int = field(metadata=_NOT_IN_JSON)
+    reserved_bytes: int = field(metadata=_NOT_IN_JSON)
+    stack_id: int = field(metadata=_NOT_IN_JSON)
+    has_stack: bool = field(metadata=_NOT_IN_JSON)
+
+    @property
+    def requested_bytes(self) -> int:
+        """The request in reports, which torch writes rounded up here."""
+        return self.block_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +86,9 @@ class OutOfMemory:
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""
         device, values = self.state.device, asdict(self)
-        for name in _OF_REPORTS if self.request else ():
-            del values["request"][name]
+        for each in fields(self.request) if self.request else ():
+            if not each.metadata.get("json", True):
+                del values["request"][each.name]
         return {"device": device, "kind": device_kind(device), **values}
 
 

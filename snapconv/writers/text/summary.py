@@ -61,7 +61,7 @@ def _oom_lines(report: MemoryReport) -> Iterator[str]:
     if not report.oom_events:
         return
     oom, *more = report.oom_events
-    requested, free = format_bytes(oom.block_bytes), format_bytes(oom.device_free_bytes)
+    requested, free = format_bytes(oom.requested_bytes), format_bytes(oom.device_free_bytes)
     allocated, reserved = format_bytes(oom.allocated_bytes), format_bytes(oom.reserved_bytes)
     yield (
         f"  out of memory at event {oom.event}: {requested} requested, {free} free on the device; "

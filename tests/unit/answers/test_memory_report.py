@@ -231,7 +231,7 @@ def test_failures_have_what_was_requested_free_and_in_use(report_of):
     builder = TraceBuilder().segment().alloc(1000).oom(4 * MIB, device_free=MIB)
     (oom,) = report_of(builder).oom_events
     assert (oom.event, oom.time_us) == (2, START_US + 2)
-    assert (oom.block_bytes, oom.device_free_bytes) == (4 * MIB, MIB)
+    assert (oom.requested_bytes, oom.device_free_bytes) == (4 * MIB, MIB)
     assert (oom.allocated_bytes, oom.reserved_bytes) == (1024, 2 * MIB)
 
 
