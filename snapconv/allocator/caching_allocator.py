@@ -53,7 +53,7 @@ class CachingAllocator:
     ``set_per_process_memory_fraction`` leaves of it, None without a fraction below 1. ``addresses`` replaces
     the driver's choice of addresses (``base_addr`` is then unused). ``frames`` arguments are torch's frame
     dicts, kept by identity; events without any take those of the allocation, as in torch. ``listener`` gets
-    every event at once.
+    every event at once. ``ledger`` has all counters.
     """
 
     def __init__(
@@ -71,9 +71,9 @@ class CachingAllocator:
         self.device = device
         self.settings = settings or AllocatorSettings()
         self.limit = limit
-        self._ledger = Ledger(clock or (lambda: 0), listener)
+        self.ledger = Ledger(clock or (lambda: 0), listener)
         self._addresses = addresses or AddressSpace(base_addr)
-        self._expandable = ExpandableMemory(self._ledger, self._addresses, capacity=capacity)
+        self._expandable = ExpandableMemory(self.ledger, self._addresses, capacity=capacity)
         self._pools: dict[tuple[PoolId, bool], BlockPool] = {}
         self._releasable = {DEFAULT_POOL}
         self._active: dict[int, Block] = {}
@@ -95,36 +95,6 @@ class CachingAllocator:
     def capacity(self, n_bytes: int | None) -> None:
         """Change it; expandable segments see it too."""
         self._expandable.capacity = n_bytes
-
-    @property
-    def requested_bytes(self) -> int:
-        """Requested bytes of active blocks (``requested_bytes.all.current``)."""
-        return self._ledger.requested_bytes
-
-    @property
-    def allocated_bytes(self) -> int:
-        """Block bytes in use (``torch.cuda.memory_allocated``)."""
-        return self._ledger.allocated_bytes
-
-    @property
-    def active_bytes(self) -> int:
-        """Block bytes in use or pending free."""
-        return self._ledger.active_bytes
-
-    @property
-    def reserved_bytes(self) -> int:
-        """Bytes in segments (``torch.cuda.memory_reserved``)."""
-        return self._ledger.reserved_bytes
-
-    @property
-    def max_allocated_bytes(self) -> int:
-        """The peak of allocated_bytes since construction (``torch.cuda.max_memory_allocated``)."""
-        return self._ledger.max_allocated_bytes
-
-    @property
-    def ledger(self) -> Ledger:
-        """All counters."""
-        return self._ledger
 
     def malloc(
         self, n_bytes: int, *, stream: int = 0, pool: PoolId = DEFAULT_POOL, frames: Frames | None = None
@@ -175,8 +145,8 @@ class CachingAllocator:
 
     def _request_free(self, block: Block, frames: Frames | None) -> None:
         block.is_allocated = False
-        self._ledger.allocated_bytes -= block.size
-        if self._ledger.listener is not None:
+        self.ledger.allocated_bytes -= block.size
+        if self.ledger.listener is not None:
             self._record("free_requested", block, frames)
 
     def complete(self, block: Block, frames: Frames | None = None) -> None:
@@ -237,7 +207,7 @@ class CachingAllocator:
 
     def _adopt(self, ordinary: list[list[Block]], expandable: list[list[Block]]) -> None:
         self._expandable.adopt([blocks for blocks in expandable if blocks], self.settings)
-        ledger = self._ledger
+        ledger = self.ledger
         for block in (block for blocks in (*ordinary, *expandable) for block in blocks):
             ledger.reserved_bytes += block.size
             if not block.is_active:
@@ -275,7 +245,7 @@ class CachingAllocator:
 
     def note_snapshot(self) -> None:
         """Record that a snapshot was taken, with what was active then."""
-        self._ledger.record("snapshot", addr=0, size=self.active_bytes)
+        self.ledger.record("snapshot", addr=0, size=self.ledger.active_bytes)
 
     def _block(self, addr: int) -> Block:
         block = self._active.get(addr)
@@ -331,25 +301,25 @@ class CachingAllocator:
         threshold = self.settings.garbage_collection_threshold
         if self.limit is None or not threshold:
             return
-        wanted = self.reserved_bytes - int(threshold * self.limit)
+        wanted = self.ledger.reserved_bytes - int(threshold * self.limit)
         for block in old_segments(self.pool(DEFAULT_POOL, is_small=False), wanted):
             self._release_segment(block, frames)
 
     def _new_block(self, pool: BlockPool, stream: int, size: int, frames: Frames | None) -> Block | None:
         """Request memory from the device (alloc_block)."""
         n_bytes = self.settings.segment_size(size)
-        if self.limit is not None and self.reserved_bytes + n_bytes > self.limit:
+        if self.limit is not None and self.ledger.reserved_bytes + n_bytes > self.limit:
             return None
         if self.settings.expandable_segments:
             page_size = self.settings.page_size(is_small=pool.is_small)
             return self._expandable.allocate(
                 pool, stream=stream, size=size, page_size=page_size, frames=frames
             )
-        if self.capacity is not None and self.reserved_bytes + n_bytes > self.capacity:
+        if self.capacity is not None and self.ledger.reserved_bytes + n_bytes > self.capacity:
             return None
         block = Block(self._addresses.take(n_bytes), n_bytes, stream, pool, segment_frames=frames)
-        self._ledger.memory_taken(n_bytes)
-        self._ledger.record(
+        self.ledger.memory_taken(n_bytes)
+        self.ledger.record(
             "segment_alloc", addr=block.addr, size=n_bytes, stream=stream, pool=pool.id, frames=frames
         )
         return block
@@ -363,8 +333,8 @@ class CachingAllocator:
         block.requested_size = n_bytes
         block.frames = frames
         self._active[block.addr] = block
-        self._ledger.block_taken(block.size, n_bytes)
-        if self._ledger.listener is not None:
+        self.ledger.block_taken(block.size, n_bytes)
+        if self.ledger.listener is not None:
             self._record("alloc", block, frames)
         return block
 
@@ -380,8 +350,8 @@ class CachingAllocator:
 
     def _complete(self, block: Block, frames: Frames | None) -> None:
         """Make a freed block available and merge it with its free neighbours (free_block)."""
-        self._ledger.block_completed(block.size, block.requested_size)
-        if self._ledger.listener is not None:
+        self.ledger.block_completed(block.size, block.requested_size)
+        if self.ledger.listener is not None:
             self._record("free_completed", block, frames)
         block.frames = None
         del self._active[block.addr]
@@ -404,8 +374,8 @@ class CachingAllocator:
         """Give an unsplit segment back to the device (release_block)."""
         block.pool.discard(block)
         self._addresses.give_back(block.addr, block.size)
-        self._ledger.memory_returned(block.size)
-        self._ledger.record(
+        self.ledger.memory_returned(block.size)
+        self.ledger.record(
             "segment_free",
             addr=block.addr,
             size=block.size,
@@ -419,18 +389,18 @@ class CachingAllocator:
     ) -> ModelOutOfMemory:
         """Record the ``oom`` event, whose size is the rounded request, and build the error."""
         capacity = self.capacity or 0
-        free_bytes = max(capacity - self.reserved_bytes, 0)
-        self._ledger.record("oom", addr=free_bytes, size=size, stream=stream, pool=pool.id, frames=frames)
+        free_bytes = max(capacity - self.ledger.reserved_bytes, 0)
+        self.ledger.record("oom", addr=free_bytes, size=size, stream=stream, pool=pool.id, frames=frames)
         return ModelOutOfMemory(
             segment_bytes=self.settings.segment_size(size),
             capacity=capacity,
             free_bytes=free_bytes,
-            allocated_bytes=self.allocated_bytes,
-            reserved_bytes=self.reserved_bytes,
+            allocated_bytes=self.ledger.allocated_bytes,
+            reserved_bytes=self.ledger.reserved_bytes,
         )
 
     def _record(self, action: str, block: Block, frames: Frames | None) -> None:
-        self._ledger.record(
+        self.ledger.record(
             action,
             addr=block.addr,
             size=block.requested_size,

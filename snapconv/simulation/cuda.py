@@ -441,7 +441,7 @@ def _noting(made: Callable[..., Any], machine: Machine) -> Callable[..., Any]:
     @stands_in
     @wraps(made)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if any(device.allocator.allocated_bytes for device in machine.devices):
+        if any(device.allocator.ledger.allocated_bytes for device in machine.devices):
             machine.meet("compiled code", _AS_EAGER)
         return made(*args, **kwargs)
 

@@ -198,7 +198,9 @@ class Machine:
 
             raised: Exception = torch.cuda.OutOfMemoryError(out_of_memory_message(error, device=index))
             raise for_program(raised) from None
-        self.sample(index, device.allocator.allocated_bytes, device.allocator.max_allocated_bytes)
+        self.sample(
+            index, device.allocator.ledger.allocated_bytes, device.allocator.ledger.max_allocated_bytes
+        )
         return addr
 
     def _malloc(self, device: Device, n_bytes: int, frames: Frames | None) -> int:
@@ -293,7 +295,7 @@ class Machine:
         """Say what cudaMemGetInfo would: the device's memory outside its segments, and all of it."""
         self.settle()
         total = self.options.total_bytes
-        return max(total - self.device(index).allocator.reserved_bytes, 0), total
+        return max(total - self.device(index).allocator.ledger.reserved_bytes, 0), total
 
     def snapshot(self, *, include_traces: bool = True) -> dict[str, Any]:
         """Build what ``torch._C._cuda_memorySnapshot`` returns in torch 2.13."""

@@ -92,7 +92,7 @@ class _Check:
             free = self.allocator.give_back if operation == Operation.FREE else self.allocator.complete
             free(block)
             del self.blocks[row]
-        expected, got = int(self.calls.reserved_after[event]), self.allocator.reserved_bytes
+        expected, got = int(self.calls.reserved_after[event]), self.allocator.ledger.reserved_bytes
         if self.full_event < 0 and got != expected:
             raise _Difference(f"the model has {got} bytes reserved, the trace {expected}")
 

@@ -12,19 +12,18 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from ctypes import CDLL
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, TypeGuard
+from typing import BinaryIO, TypeGuard
 
 from snapconv.errors import InputError, MalformedSnapshotError, NotASnapshotError, TruncatedFileError
 from snapconv.files import open_input
 from snapconv.json_text import JsonError, read_lenient_json
 from snapconv.notes import Progress
 from snapconv.snapshot.event_table import ACTION_CODES, Action
-from snapconv.snapshot.readers.compiled_pickle import Fill, NoPickle, OddFile, fill_from_pieces, read_compiled
+from snapconv.snapshot.readers.compiled_pickle import NoPickle, OddFile, fill_from_pieces, read_compiled
 from snapconv.snapshot.readers.plain_pickle import load_plain_pickle
 from snapconv.units import counted, shown
 
@@ -80,14 +79,15 @@ def read_raw(path: Path, progress: Progress | None = None) -> tuple[object, Cont
     MalformedSnapshotError for damaged ones, UnsafePickleError for pickles that import code.
     """
     try:
-        with _opened(path, progress) as (file, n_bytes):
-            unpacked = _Unpacked.of(file, n_bytes)
+        with open_input(path) as file:
+            n_bytes = os.fstat(file.fileno()).st_size
+            unpacked = _Unpacked.of(file, n_bytes, progress)
             if not unpacked:
-                return _read(file, n_bytes)
+                return _read(file, n_bytes, progress)
             data, packing = b"".join(unpacked), unpacked.packing
             if inner := _packing_of(data):
                 raise NotASnapshotError(f"the file is a {inner} file in a {packing} file: unpack it once")
-            value, container = _read(io.BytesIO(data), len(data))
+            value, container = _read(io.BytesIO(data), len(data), progress)
             return value, replace(container, n_bytes=n_bytes, packing=packing)
     except OSError as error:
         hint = (
@@ -104,13 +104,21 @@ def read_raw_compiled(path: Path, core: CDLL, progress: Progress | None = None) 
     Raises NoPickle for everything else, OddFile for whatever is wrong: read_raw has the errors.
     """
     try:
-        with _opened(path, progress) as (file, n_bytes):
-            unpacked = _Unpacked.of(file, n_bytes)
+        with open_input(path) as file:
+            n_bytes = os.fstat(file.fileno()).st_size
+            unpacked = _Unpacked.of(file, n_bytes, progress)
+
+            def fill(window: memoryview) -> int:
+                n_read = file.readinto(window)
+                if progress:
+                    progress("loading", file.tell(), n_bytes)
+                return n_read
+
             head = next(unpacked, b"") if unpacked else file.peek(2)
             if len(head) < 2 or head[0] != 0x80 or not 2 <= head[1] <= 5:
                 raise NoPickle
-            fill: Fill = fill_from_pieces(chain([head], unpacked)) if unpacked else file.readinto
-            raw = read_compiled(core, fill, ACTION_CODES, oom=Action.OOM)
+            pieces = fill_from_pieces(chain([head], unpacked)) if unpacked else fill
+            raw = read_compiled(core, pieces, ACTION_CODES, oom=Action.OOM)
             for _ in unpacked or ():
                 pass  # the end of a packed file has its checksum
             container = Container("pickle", n_bytes, n_bytes, pickle_protocol=head[1])
@@ -119,35 +127,6 @@ def read_raw_compiled(path: Path, core: CDLL, progress: Progress | None = None) 
             return raw, container
     except (OSError, InputError) as error:
         raise OddFile from error
-
-
-class _Reported(io.RawIOBase):
-    """An open file that reports how much of it was read."""
-
-    def __init__(self, file: BinaryIO, n_bytes: int, progress: Progress | None) -> None:
-        self._file, self._n_bytes, self._progress = file, n_bytes, progress
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = 0, /) -> int:
-        return self._file.seek(offset, whence)
-
-    def readinto(self, buffer: Any, /) -> int:
-        n_read: int = self._file.readinto(buffer)  # type: ignore[attr-defined]  # typeshed has it for some
-        if self._progress:
-            self._progress("loading", min(self._file.tell(), self._n_bytes), self._n_bytes)
-        return n_read
-
-
-@contextmanager
-def _opened(path: Path, progress: Progress | None) -> Iterator[tuple[io.BufferedReader, int]]:
-    with open_input(path) as file:
-        n_bytes = os.fstat(file.fileno()).st_size
-        yield io.BufferedReader(_Reported(file, n_bytes, progress), 1 << 18), n_bytes
 
 
 # --- packings
@@ -166,20 +145,23 @@ class _Unpacked(Iterator[bytes]):
     Whatever is wrong with the file shows at the latest after the last piece.
     """
 
-    def __init__(self, file: BinaryIO, n_bytes: int, packing: str) -> None:
+    def __init__(self, file: BinaryIO, n_bytes: int, packing: str, progress: Progress | None) -> None:
         self.packing, self.n_bytes = packing, 0
+        self._file, self._n_packed_bytes, self._progress = file, n_bytes, progress
         self._pieces = _gunzip(file, n_bytes) if packing == "gzip" else _unzip(file)
         self._most = n_bytes * _MAX_RATIO + _MAX_FREE_BYTES
 
     @classmethod
-    def of(cls, file: io.BufferedReader, n_bytes: int) -> "_Unpacked | None":
+    def of(cls, file: io.BufferedReader, n_bytes: int, progress: Progress | None) -> "_Unpacked | None":
         """Return the content, or None where the file is not packed."""
         packing = _packing_of(file.peek(4)[:4])
-        return cls(file, n_bytes, packing) if packing else None
+        return cls(file, n_bytes, packing, progress) if packing else None
 
     def __next__(self) -> bytes:
         piece = next(self._pieces)
         self.n_bytes += len(piece)
+        if self._progress:
+            self._progress("loading", min(self._file.tell(), self._n_packed_bytes), self._n_packed_bytes)
         if self.n_bytes > self._most:
             how = "gzip -d FILE" if self.packing == "gzip" else "unzip FILE"
             raise MalformedSnapshotError(
@@ -245,7 +227,9 @@ def _only_file(infos: list[zipfile.ZipInfo]) -> zipfile.ZipInfo:
 # --- formats
 
 
-def _read(file: BinaryIO, n_bytes: int) -> tuple[object, Container]:
+def _read(file: BinaryIO, n_bytes: int, progress: Progress | None) -> tuple[object, Container]:
+    if progress:
+        progress("loading", 0, n_bytes)
     head = file.read(_SNIFF_BYTES)
     file.seek(0)
     if not head:

@@ -67,19 +67,22 @@ def load_plain_pickle(file: BinaryIO, n_bytes: int) -> object:
     """
     checked = check_pickle(file.read(n_bytes))
     file.seek(0)
+    source = _Source(file, n_bytes)
     try:
-        return _unpickler(file, n_bytes, has_odd_tuples=checked.n_odd_tuples > 0).load()
+        return _unpickler(source, has_odd_tuples=checked.n_odd_tuples > 0).load()
     except (SnapconvError, MemoryError):
         raise
     except Exception as error:  # damaged streams raise nearly everything: one boundary for all
         raise MalformedSnapshotError(
             f"the pickle is damaged ({type(error).__name__}: {str(error)[:200]}); dump it again"
         ) from error
+    finally:
+        source.detach()  # the file stays open
 
 
 def load_own_pickle(data: bytes) -> tuple[object, dict[int, Any]]:
     """Build the values of a pickle that the compiled core wrote, and give what its memo has by index."""
-    unpickler = _unpickler(io.BytesIO(data), len(data), has_odd_tuples=False)
+    unpickler = _unpickler(_Source(io.BytesIO(data), len(data)), has_odd_tuples=False)
     value = unpickler.load()
     memo: Any = unpickler.memo.copy()  # typeshed has the type of the Python twin of the unpickler
     return value, memo
@@ -154,7 +157,7 @@ def _refuse(data: bytes, position: int, n_odd: int) -> None:
 
     begin = data[: position + 1024]  # a global may be named behind its opcode
     try:
-        _unpickler(io.BytesIO(begin), len(begin), has_odd_tuples=n_odd > 0).load()
+        _unpickler(_Source(io.BytesIO(begin), len(begin)), has_odd_tuples=n_odd > 0).load()
         requested = ""
     except Exception as error:  # noqa: BLE001  # what comes before it may make no sense
         requested = str(error) if isinstance(error, UnsafePickleError) else ""
@@ -213,13 +216,13 @@ class _Source(io.BufferedReader):
     From a file that it cannot peek into, the unpickler reads every number by a call: four times as long.
     """
 
-    n_bytes: int
+    def __init__(self, file: BinaryIO, n_bytes: int) -> None:
+        super().__init__(file, 1 << 20)  # type: ignore[arg-type]  # it needs readinto only
+        self.n_bytes = n_bytes
 
     def read(self, size: int | None = -1, /) -> bytes:
         return super().read(self.n_bytes if size is None or size < 0 else min(size, self.n_bytes))
 
 
-def _unpickler(file: BinaryIO, n_bytes: int, *, has_odd_tuples: bool) -> Any:
-    source = _Source(file, 1 << 20)  # type: ignore[arg-type]  # it needs readinto only
-    source.n_bytes = n_bytes
+def _unpickler(source: _Source, *, has_odd_tuples: bool) -> Any:
     return (_ListUnpickler if has_odd_tuples else _PlainUnpickler)(source)
