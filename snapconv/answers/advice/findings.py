@@ -5,7 +5,7 @@ is left without their findings. A fault keeps memory for nothing; a trade saves 
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 
@@ -177,15 +177,9 @@ class Finding:
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""
-        shown = [each.name for each in fields(self) if each.metadata.get("json", True)]
-        return (
-            {name: getattr(self, name) for name in shown}
-            | {"sort": self.sort.value, "peak": asdict(self.peak)}
-            | {
-                name: asdict(line) if line else None
-                for name, line in (("line", self.line), ("where", self.where))
-            }
-        )
+        values = asdict(self) | {"sort": self.sort.value}
+        del values["change"]
+        return values
 
 
 @dataclass(frozen=True, slots=True)
