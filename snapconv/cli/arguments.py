@@ -109,6 +109,23 @@ _OPTIONS: dict[str, tuple[str | None, str]] = {
     "by": ("WHAT", "line, module, operation or category. Default: line."),
     "all_frames": (None, "Show libraries and C++ too, not only the project's frames."),
     "capacity": ("SIZE", "The memory that torch may have, such as 78GiB."),
+    "what_if.capacity": (
+        "SIZE",
+        "What torch can have of the device, such as 38GiB. Default: as much as it likes, or, where a request "
+        "failed, what it had then.",
+    ),
+    "card": (
+        "SIZE",
+        "A card's whole memory, such as 40GiB: what lies outside of torch is subtracted, as a capture in "
+        "which a request failed shows it; else 1 GiB.",
+    ),
+    "setting": (
+        "KEY:VALUE,…",
+        "Try these in place of the file's own, written as in PYTORCH_CUDA_ALLOC_CONF. May be repeated: each "
+        "is an alternative.",
+    ),
+    "search": (None, "Try the sensible settings, and rank them by what they reserve."),
+    "batch_scale": ("X", "Estimate X times the batch size: by category, what grows with it."),
     "save": ("SIZE", "The bytes to save at the peak, such as 10GiB."),
     "stack": (None, "Show whole stacks, also that of the free."),
     "message": ("LOG", "A file with torch's message; - is the standard input."),

@@ -6,7 +6,6 @@ and is imported when the command runs.
 """
 
 import gc
-import importlib
 import inspect
 import os
 import sys
@@ -37,8 +36,6 @@ _ENDINGS = (".pickle", ".pkl", ".gz", ".json", ".html", ".zip")
 _TYPES = {str: "string", int: "integer", float: "number", bool: "boolean"}
 # Options that change the text alone.
 _OF_TEXT = ("stack",)
-# Modules with questions beside `questions`.
-_MODULES = ("what_if_command",)
 
 
 def mcp(folders: list[Path]) -> None:
@@ -53,8 +50,6 @@ def mcp(folders: list[Path]) -> None:
     except ImportError as error:
         raise InputError(f"the server needs the SDK: pip install 'snapconv[mcp]' ({error})") from error
     del mcp
-    for name in _MODULES:
-        importlib.import_module(f"snapconv.cli.{name}")
     gc.enable()  # which a command that ends at once does without
     anyio.run(_serve, ToolBox(tuple(_folder(path) for path in folders)))
 

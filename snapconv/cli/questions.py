@@ -19,7 +19,7 @@ from snapconv.cli.arguments import (
 from snapconv.cli.terminal import progress_bar
 from snapconv.errors import InputError
 from snapconv.files import open_input
-from snapconv.units import shown
+from snapconv.units import device_kind, device_name, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 # A log of a long training is larger; the message is looked for in its end.
 _MOST_OF_LOG = 64 << 20
+_MOST_SCALE = 10_000
 
 
 @question
@@ -214,6 +215,55 @@ def advise(
     session = read_session(snapshot, read, device=device)
     found = [find_advice(one, goal_bytes=goal_of(one, capacity=fits, save=saved)) for one in session.devices]
     return answer_by_device(session, ((one.to_json(), advice_lines(one, str(snapshot))) for one in found))
+
+
+@question
+def what_if(
+    snapshot: Path,
+    *,
+    setting: list[str] | None = None,
+    search: bool = False,
+    capacity: str | None = None,
+    card: str | None = None,
+    batch_scale: float | None = None,
+    device: str | None = None,
+    read: PathOptions,
+) -> Answer:
+    """Try other allocator settings, or another card, by a replay.
+
+    The trace is replayed through a model of torch's allocator. For each: the peaks of reserved and allocated
+    memory, and where it runs out.
+    """
+    from snapconv.answers.what_if.setting_trials import Request, read_setting
+    from snapconv.writers.text.what_if import what_if_lines
+
+    if not (setting or search or capacity or card or batch_scale is not None):
+        raise typer.BadParameter(
+            "say what to try: --setting, --search, --capacity, --card or --batch-scale", param_hint="what-if"
+        )
+    if capacity is not None and card is not None:
+        raise typer.BadParameter("give --capacity or --card, not both", param_hint="--card")
+    if batch_scale is not None and not 0 < batch_scale < _MOST_SCALE:
+        raise typer.BadParameter(
+            f"expected more than 0 and less than {_MOST_SCALE}", param_hint="--batch-scale"
+        )
+    request = Request(
+        tuple(parsed(text, read_setting, "--setting") for text in setting or ()),
+        search,
+        size_of(capacity, "--capacity"),
+        size_of(card, "--card"),
+    )
+    session, scale = read_session(snapshot, read, device=device), 1.0 if batch_scale is None else batch_scale
+    with progress_bar(shown=True) as progress:
+        trials = session.what_if(request, batch_scale=scale, progress=progress)
+    found = []
+    for analysis, tried in zip(session.devices, trials, strict=True):
+        number = analysis.device.device
+        unknown = "pinned host memory has an allocator of its own, which is not modelled"
+        values = {"device": number, "kind": device_kind(number), "unknown": unknown}
+        lines = what_if_lines(tried) if tried else [f"{device_name(number)}  {unknown}"]
+        found.append((tried.to_json() if tried else values, lines))
+    return answer_by_device(session, found)
 
 
 @question

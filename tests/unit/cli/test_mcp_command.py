@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-import snapconv.cli.what_if_command  # noqa: F401  # the server loads its question too
 from snapconv.cli.answers import QUESTIONS
 from snapconv.cli.mcp_command import MOST_CHARACTERS
 from tests.builders import TraceBuilder, frame
