@@ -9,15 +9,20 @@ from snapconv.errors import SnapconvError
 from snapconv.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from snapconv.answers.check import Budgets
-    from snapconv.answers.what_if.setting_trials import Request
-    from snapconv.classification.categories import Category, Certainty, Evidence
-    from snapconv.convert import ConvertOptions, to_sqlite
-    from snapconv.ranks.job import JobOptions, read_job
-    from snapconv.recorder.recording import recording
-    from snapconv.recorder.schedule import step
-    from snapconv.session import Session, load
-    from snapconv.snapshot.event_table import Action
+    from snapconv.answers.check import Budgets as Budgets
+    from snapconv.answers.what_if.setting_trials import Request as Request
+    from snapconv.classification.categories import Category as Category
+    from snapconv.classification.categories import Certainty as Certainty
+    from snapconv.classification.categories import Evidence as Evidence
+    from snapconv.convert import ConvertOptions as ConvertOptions
+    from snapconv.convert import to_sqlite as to_sqlite
+    from snapconv.ranks.job import JobOptions as JobOptions
+    from snapconv.ranks.job import read_job as read_job
+    from snapconv.recorder.recording import recording as recording
+    from snapconv.recorder.schedule import step as step
+    from snapconv.session import Session as Session
+    from snapconv.session import load as load
+    from snapconv.snapshot.event_table import Action as Action
 
 _LAZY = {
     "Action": "snapconv.snapshot.event_table",
@@ -36,24 +41,7 @@ _LAZY = {
     "to_sqlite": "snapconv.convert",
 }
 
-__all__ = [
-    "Action",
-    "Budgets",
-    "Category",
-    "Certainty",
-    "ConvertOptions",
-    "Evidence",
-    "JobOptions",
-    "Request",
-    "Session",
-    "SnapconvError",
-    "__version__",
-    "load",
-    "read_job",
-    "recording",
-    "step",
-    "to_sqlite",
-]
+__all__ = ["SnapconvError", "__version__", *_LAZY]
 
 
 def __getattr__(name: str) -> object:

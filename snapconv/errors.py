@@ -1,24 +1,7 @@
 """Every exception that snapconv raises on purpose, with the exit code of the command line.
 
-    SnapconvError                       1
-    ├─ InputError                       3   the file cannot be used
-    │  ├─ NotASnapshotError                 another kind of file
-    │  ├─ MalformedSnapshotError            a snapshot with a value that cannot be right
-    │  ├─ TruncatedFileError                the file ends too early
-    │  └─ SettingError                      torch has no such allocator setting, or refuses its value
-    ├─ UnsafePickleError                4   the pickle imports code, or requests more than it may have
-    ├─ OutputError                      5
-    │  ├─ OutputExistsError                 give --force
-    │  └─ OutputWriteError                  the folder or the disk refused the file
-    ├─ RecorderError                    6   recording could not start or finish
-    │  ├─ TorchMissingError                 this Python has no torch
-    │  ├─ NoCudaError                       torch has no GPU to use; give --simulate
-    │  ├─ NothingAllocatedError             the program used no CUDA device
-    │  └─ EntryPointError                   the entry file is missing, or not as it must be
-    └─ BudgetExceeded                   7   a limit given on the command line is exceeded
-
-A message contains what is wrong, where (a path into the file), and what to do next. This module
-imports nothing.
+A message contains what is wrong, where (a path into the file), and what to do next. This
+module imports nothing.
 """
 
 
@@ -130,9 +113,6 @@ EXIT_CODES: dict[int, tuple[str, str]] = {
     7: ("a limit of `check`, or of `--fail-over`, does not hold", "[limits](../guide/ci.md)"),
     129: ("the terminal was closed (SIGHUP); without effect under `nohup`", ""),
     130: ("stopped with Ctrl-C", ""),
-    141: (
-        "the reader of a pipe went away, as `head -1` does; a report is whole all the same",
-        "",
-    ),
+    141: ("the reader of a pipe went away, as `head -1` does; a report is whole all the same", ""),
     143: ("stopped with SIGTERM", ""),
 }

@@ -103,18 +103,11 @@ def _limits(item: pytest.Item) -> tuple[int | None, bool | None]:
 
 
 def _at_the_peak(capture: Path) -> Iterator[str]:
-    """Say what was live at the peak: the largest categories and lines, and how to see more."""
-    from snapconv.answers.totals import summary_totals, totals_by_line
+    """Say what was live at the peak, and how to see more."""
+    from snapconv.answers.verdict import find_verdict
     from snapconv.session import load
-    from snapconv.units import format_bytes, printable
+    from snapconv.units import printable
+    from snapconv.writers.text.moment import verdict_lines
 
-    session = load(capture)
-    for found in session.devices:
-        live = found.allocations.live_at(found.peak_event)
-        totals = summary_totals(found, live)
-        rows = [(row.block_bytes, ", ".join(filter(None, (row.category, row.certainty)))) for row in totals]
-        by_line = totals_by_line(found, live)
-        rows = sorted(rows, reverse=True)[:3]
-        rows += [(row.block_bytes, f"{row.line.place} in {row.line.function}") for row in by_line[:5]]
-        yield from (f"{format_bytes(n_bytes):>14}  {printable(name)}" for n_bytes, name in rows if n_bytes)
-    yield f"see more: snapconv to-sqlite {capture}"
+    for found in load(capture).devices:
+        yield from map(printable, verdict_lines(find_verdict(found), str(capture)))

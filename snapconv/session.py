@@ -17,7 +17,7 @@ from snapconv.answers.explanation import Explanation, explain, parse_question
 from snapconv.answers.fragmentation import Fragmentation, find_fragmentation
 from snapconv.answers.growth import Growth, find_growth
 from snapconv.answers.memory_report import MemoryReport, build_memory_report
-from snapconv.answers.moments import END, PEAK, WORST, MomentQuestion, find_moment, parse_moment
+from snapconv.answers.moments import END, PEAK, WORST, FoundMoment, MomentQuestion, find_moment, parse_moment
 from snapconv.answers.notes import file_notes
 from snapconv.answers.oom.failed_allocation import OutOfMemory, find_out_of_memory
 from snapconv.answers.oom.remedies import Remedies, find_remedies
@@ -42,16 +42,13 @@ from snapconv.writers.html.page import View, page_output, write_view
 class Session:
     """A file that was read and analysed, with a method for every question.
 
-    ``snapshot`` has the file's own tables (events, segments, blocks, stacks), ``devices`` one analysis
-    per device (allocations with sizes, categories and operations; the four curves; iterations),
-    ``project`` separates the frames of the user from the rest. ``path`` is the path that was given, the
-    folder of a capture too. ``analysis`` has all of them, and the options of the reading.
+    ``analysis`` has all that its properties show, and the options of the reading.
     """
 
     analysis: Analysis
 
     def __repr__(self) -> str:
-        """Return a line: the file, and the peak of every device."""
+        """Return the file and the peak of every device in a line."""
         return f"Session({self.analysis!r})"
 
     @property
@@ -61,17 +58,17 @@ class Session:
 
     @property
     def snapshot(self) -> Snapshot:
-        """The file's own tables."""
+        """The file's own tables: events, segments, blocks, stacks."""
         return self.analysis.snapshot
 
     @property
     def project(self) -> Project:
-        """The frames of the user's project."""
+        """What separates the frames of the user from the rest."""
         return self.analysis.project
 
     @property
     def devices(self) -> tuple[DeviceAnalysis, ...]:
-        """One analysis per device, in the order of devices."""
+        """One analysis per device: allocations with sizes and categories, the four curves, iterations."""
         return self.analysis.devices
 
     @property
@@ -102,14 +99,8 @@ class Session:
         ``device_total`` is all the memory of a device, where the file does not have it. Raises ValueError for
         a text that is no moment, InputError where a device has no such moment.
         """
-        question = parse_moment(moment) if isinstance(moment, str) else moment
         return tuple(
-            state_at(
-                found,
-                find_moment(found, question),
-                device_total=device_total,
-            )
-            for found in self.devices
+            state_at(found, _moment(found, moment), device_total=device_total) for found in self.devices
         )
 
     def tree(
@@ -119,14 +110,8 @@ class Session:
 
         Raises what ``at`` raises.
         """
-        question = parse_moment(moment) if isinstance(moment, str) else moment
         return tuple(
-            find_tree(
-                found,
-                find_moment(found, question),
-                by=TreeBy(by),
-                all_frames=all_frames,
-            )
+            find_tree(found, _moment(found, moment), by=TreeBy(by), all_frames=all_frames)
             for found in self.devices
         )
 
@@ -162,20 +147,19 @@ class Session:
 
         These are the dump, the peak and the worst moment. Raises what ``at`` raises.
         """
-        question = parse_moment(moment) if isinstance(moment, str) else moment
-        questions = (END, PEAK, WORST) if question is None else (question,)
-        return tuple(self._fragmentation(found, questions) for found in self.devices)
+        shown = [END, PEAK, WORST] if moment is None else [moment]
+        moments = [tuple(_moment(found, one) for one in shown) for found in self.devices]
+        return tuple(
+            find_fragmentation(found, each, details_at=each[0])
+            for found, each in zip(self.devices, moments, strict=True)
+        )
 
     def growth(self) -> tuple[tuple[Growth, ...], ...]:
         """Return what grows from iteration to iteration on every device, most bytes first."""
         return tuple(map(find_growth, self.devices))
 
     def what_if(
-        self,
-        request: Request | str,
-        *,
-        batch_scale: float = 1.0,
-        progress: Progress | None = None,
+        self, request: Request | str, *, batch_scale: float = 1.0, progress: Progress | None = None
     ) -> tuple[SettingTrials | None, ...]:
         """Every device under other settings of the allocator, or with less memory, by replays of its trace.
 
@@ -190,12 +174,6 @@ class Session:
             else None
             for found in self.devices
         )
-
-    def _fragmentation(
-        self, analysis: DeviceAnalysis, questions: tuple[MomentQuestion, ...]
-    ) -> Fragmentation:
-        moments = tuple(find_moment(analysis, question) for question in questions)
-        return find_fragmentation(analysis, moments, details_at=moments[0])
 
     def compared_with(self, old: "Session") -> FileDiff:
         """Compare with an older file, device by device."""
@@ -213,21 +191,13 @@ class Session:
         return check_budgets(self.devices, budgets, baseline=baseline.devices if baseline else None)
 
     def view(
-        self,
-        output: str | Path | None = None,
-        *,
-        compared_with: "Session | None" = None,
-        force: bool = False,
+        self, output: str | Path | None = None, *, compared_with: "Session | None" = None, force: bool = False
     ) -> View:
         """Write the page of ``snapconv view``, to ``output`` or else into a new temporary folder.
 
-        ``session.view().open()`` opens the browser.
-        ``compared_with`` is an older session: both on one axis. Raises OutputError; a page that exists is
-        replaced with ``force`` alone.
-
-        The temporary folder is ``snapconv-…`` in ``tempfile.gettempdir()``. It outlives the process, as the
-        browser may read the page after it; it is removed by whoever empties that folder, or by
-        ``shutil.rmtree(view.path.parent)``.
+        ``session.view().open()`` opens the browser. ``compared_with`` is an older session: both on one axis.
+        Raises OutputError; a page that exists is replaced with ``force`` alone. The temporary folder outlives
+        the process, as the browser may read the page after it.
         """
         files = [self.analysis] if compared_with is None else [compared_with.analysis, self.analysis]
         inputs = [file.path for file in files]
@@ -248,38 +218,39 @@ class Session:
         tables = {"events": analysis.device.events, "segments": analysis.device.segments}
         if table != "allocations":
             return columns_of((tables | {"blocks": analysis.device.blocks})[table])
-        labels = np.array([category.label for category in Category], np.object_)
-        certainties = np.array([certainty.label for certainty in Certainty], np.object_)
-        modules = np.array([*analysis.modules.names, ""], np.object_)  # -1, of no module, is the last
-        operations = np.array(analysis.operations, np.object_)
+        found = analysis.classification
+        modules = _texts([*analysis.modules.names, ""])  # -1, of no module, is the last
         lines = ProjectLines(self.snapshot.stacks, self.project)
         stack_ids = distinct(analysis.allocations.stack_id)
         places = [lines.place_of(stack) for stack in stack_ids.tolist()]
         stacks = np.searchsorted(stack_ids, analysis.allocations.stack_id)
         return columns_of(analysis.allocations) | {
             "iteration": analysis.iteration,
-            "category": labels[analysis.classification.category],
-            "certainty": certainties[analysis.classification.certainty],
-            "probability": analysis.classification.probability,
-            "operation": operations[analysis.operation_id],
+            "category": _texts([one.label for one in Category])[found.category],
+            "certainty": _texts([one.label for one in Certainty])[found.certainty],
+            "probability": found.probability,
+            "operation": _texts(analysis.operations)[analysis.operation_id],
             "module": modules[analysis.modules.module_id],
-            "file": np.array([place[0] for place in places], np.object_)[stacks],
+            "file": _texts([place[0] for place in places])[stacks],
             "line": np.array([place[1] for place in places], np.int32)[stacks],
-            "function": np.array([place[2] for place in places], np.object_)[stacks],
+            "function": _texts([place[2] for place in places])[stacks],
             "is_live_at_peak": analysis.allocations.live_at(analysis.peak_event),
         }
 
     def report(self, device: int | None = None) -> MemoryReport:
         """Return the finished figures of one device (its ordinal; by default the first in the file).
 
-        Raises KeyError for a device that the file does not have.
+        Raises InputError for a device that the file does not have.
         """
-        if device is None:
-            return build_memory_report(self.devices[0])
-        for analysis in self.devices:
-            if analysis.device.device == device:
-                return build_memory_report(analysis)
-        raise KeyError(device)
+        return build_memory_report(self.analysis.device(device))
+
+
+def _texts(texts: Sequence[str]) -> NDArray[np.object_]:
+    return np.array(texts, np.object_)
+
+
+def _moment(analysis: DeviceAnalysis, moment: str | MomentQuestion) -> FoundMoment:
+    return find_moment(analysis, parse_moment(moment) if isinstance(moment, str) else moment)
 
 
 def load(

@@ -80,10 +80,7 @@ _OPTIONS: dict[str, tuple[str | None, str]] = {
         "The report's file. Default: SNAPSHOT.memory.sqlite, here. A capture with times becomes "
         "NAME.memory.sqlite and NAME.time.sqlite: name either, or NAME alone.",
     ),
-    "view.output": (
-        "PATH",
-        "The page's file. Default: SNAPSHOT.view.html, of two files NEWER.compare.html.",
-    ),
+    "view.output": ("PATH", "The page's file. Default: SNAPSHOT.view.html, of two files NEWER.compare.html."),
     "export.output": ("PATH", "Default: named after both, in the current folder."),
     "open_page": (None, "Open the page in the browser."),
     "format": ("FORMAT", "perfetto or snapshot."),

@@ -1,7 +1,7 @@
 """``snapconv check``: limits for a file's memory, which a build can fail on."""
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from snapconv.files import open_input
 from snapconv.toml_text import MOST_TOML_BYTES, read_toml
 
 if TYPE_CHECKING:
-    from snapconv.answers.check import Budgets, CheckedFile
+    from snapconv.answers.check import Budgets
 
 _FILE, _TABLE = "pyproject.toml", "tool.snapconv.check"
 _KEYS = ("max-peak", "max-reserved", "max-category", "max-growth", "no-faults-above", "fail-over")
@@ -51,27 +51,21 @@ def check(
     """
     from snapconv.answers.check import CheckedFile
     from snapconv.answers.notes import main_notes
+    from snapconv.writers.text.comparisons import check_lines, github_lines
 
     budgets = _read_limits(limits, baseline)
     session = read_session(snapshot, read, device=device)
     before = read_session(baseline, read, device=device) if baseline else None
     found = CheckedFile(str(snapshot), session.check(budgets, baseline=before))
-    _printer(format)(found)
+    if format == "json":
+        print_json(found.to_json())
+    else:
+        print_lines(check_lines(found) if format == "text" else github_lines(found), sys.stdout)
     show_notes(main_notes(session.analysis))
     if not found.holds and format == "text":  # which has said so
         raise typer.Exit(BudgetExceeded.exit_code)
     if not found.holds:
         raise BudgetExceeded(found.sentence)
-
-
-def _printer(output_format: str) -> "Callable[[CheckedFile], None]":
-    from snapconv.writers.text.comparisons import check_lines, github_lines
-
-    return {
-        "text": lambda found: print_lines(check_lines(found), sys.stdout),
-        "json": lambda found: print_json(found.to_json()),
-        "github": lambda found: print_lines(github_lines(found), sys.stdout),
-    }[output_format]
 
 
 def _read_limits(given: _Limits, baseline: Path | None) -> "Budgets":

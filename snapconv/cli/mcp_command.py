@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from io import TextIOWrapper
 from pathlib import Path
 from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import typer
 from typer.models import ArgumentInfo
@@ -123,9 +123,9 @@ class ToolBox:
         text = {"text": {"type": "string", "description": "The log, or the message alone."}}
         yield _tool("oom_message", "Explain torch's own out-of-memory message.", text, ["text"])
         for question in QUESTIONS.values():
-            parameters = dict(_parameters(question))
-            required = [name for name, one in parameters.items() if one.is_required]
-            schemas = {name: one.schema for name, one in parameters.items()}
+            given = _parameters(question)
+            required = [name for name, (_, info) in given.items() if isinstance(info, ArgumentInfo)]
+            schemas = {name: _schema(*one) for name, one in given.items()}
             yield _tool(question.__name__, inspect.getdoc(question) or "", schemas, required)
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> "CallToolResult":
@@ -151,11 +151,11 @@ class ToolBox:
             raise InputError(f"there is no tool {name!r}")
         given = dict(arguments)
         top = given.pop("top", None)
-        known = dict(_parameters(question))
+        known = _parameters(question)
         for key in given:
             if key not in known:
                 raise InputError(f"{name} has no parameter {key!r}; it has: {', '.join(known)}")
-            if known[key].is_file:
+            if key in SNAPSHOTS:
                 given[key] = self.path(given[key])
         signature = inspect.signature(run := expanded(question))
         defaults = {one.name: one.default for one in signature.parameters.values()}
@@ -208,36 +208,30 @@ def _walk(folder: Path) -> Iterator[tuple[Path, list[str]]]:
             yield Path(path, name), []
 
 
-@dataclass(frozen=True, slots=True)
-class _Parameter:
-    """A parameter of a tool: its JSON schema, and whether it names a file to read."""
-
-    schema: dict[str, object]
-    is_file: bool
-    is_required: bool
-
-
-def _parameters(question: Any) -> Iterator[tuple[str, _Parameter]]:
-    """Yield the parameters of a question that an agent may give: no path but those of snapshots."""
+def _parameters(question: Any) -> dict[str, tuple[Any, Any]]:
+    """Return the parameters of a question that an agent may give: no path but those of snapshots."""
     kinds = {one.name: one.annotation for one in inspect.signature(expanded(question)).parameters.values()}
-    for name, annotation in (kinds | {"top": declared(question.__name__, TOP).annotation}).items():
-        if get_origin(annotation) is not Annotated or name in _OF_TEXT:
-            continue
-        kind, info = get_args(annotation)
-        if name in SNAPSHOTS or Path not in (kind, *get_args(kind)):
-            schema = _schema(kind) | {"description": info.help}
-            if info.min is not None:
-                schema["minimum"] = info.min
-            yield name, _Parameter(schema, name in SNAPSHOTS, isinstance(info, ArgumentInfo))
+    kinds |= {"top": declared(question.__name__, TOP).annotation}
+    found = {name: get_args(kind) for name, kind in kinds.items() if name not in _OF_TEXT}
+    return {
+        name: (kind, info)
+        for name, (kind, info) in found.items()
+        if name in SNAPSHOTS or Path not in (kind, *get_args(kind))
+    }
 
 
-def _schema(kind: Any) -> dict[str, object]:
+def _schema(kind: Any, info: Any) -> dict[str, object]:
+    least = {} if info.min is None else {"minimum": info.min}
+    return {**_schema_of(kind), "description": info.help, **least}
+
+
+def _schema_of(kind: Any) -> dict[str, object]:
     if isinstance(kind, UnionType):
         (kind,) = (one for one in get_args(kind) if one is not type(None))
     if get_origin(kind) is Literal:
         return {"type": "string", "enum": list(get_args(kind))}
     if get_origin(kind) is list:
-        return {"type": "array", "items": _schema(get_args(kind)[0])}
+        return {"type": "array", "items": _schema_of(get_args(kind)[0])}
     return {"type": _TYPES.get(kind, "string")}
 
 

@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import typer
 
 from snapconv.cli.answers import Answer, answer_by_device, question, read_session
-from snapconv.cli.arguments import (
-    PathOptions,
-    ReadOptions,
-    device_number,
-    moment_question,
-    parsed,
-    size_of,
-)
+from snapconv.cli.arguments import PathOptions, ReadOptions, device_number, moment_question, parsed, size_of
 from snapconv.cli.terminal import progress_bar
 from snapconv.errors import InputError
 from snapconv.files import open_input
@@ -123,10 +116,7 @@ def oom(
     with progress_bar(shown=True) as progress:
         for analysis in session.devices:
             explained, remedies = session.explain_oom(
-                analysis.device.device,
-                device_total=total,
-                replay=not no_replay,
-                progress=progress,
+                analysis.device.device, device_total=total, replay=not no_replay, progress=progress
             )
             values = explained.to_json() | {"remedies": asdict(remedies) if remedies else None}
             found.append((values, oom_lines(explained, remedies)))
@@ -268,12 +258,7 @@ def what_if(
 
 @question
 def explain(
-    snapshot: Path,
-    question: str,
-    *,
-    device: str | None = None,
-    read: ReadOptions,
-    stack: bool = False,
+    snapshot: Path, question: str, *, device: str | None = None, read: ReadOptions, stack: bool = False
 ) -> Answer:
     """Show what an allocation was for, and how that is known.
 
@@ -312,12 +297,7 @@ def info(snapshot: Path) -> Answer:
 
 @question
 def diff(
-    old: Path,
-    new: Path,
-    *,
-    fail_over: str | None = None,
-    device: str | None = None,
-    read: ReadOptions,
+    old: Path, new: Path, *, fail_over: str | None = None, device: str | None = None, read: ReadOptions
 ) -> Answer:
     """Compare two files: what appeared, went and grew, and what it did to the peak.
 

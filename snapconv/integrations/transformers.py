@@ -30,14 +30,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # without the libr
         self._output, self._steps, self._options = output, steps, options
 
     def on_train_begin(
-        self,
-        args: Any,
-        state: Any,
-        control: Any,
-        *,
-        model: Any = None,
-        optimizer: Any = None,
-        **_others: Any,
+        self, args: Any, state: Any, control: Any, *, model: Any = None, optimizer: Any = None, **_others: Any
     ) -> None:
         """Begin to record; a training before this one that raised has not ended its own."""
         self._end()

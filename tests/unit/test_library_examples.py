@@ -12,6 +12,7 @@ import pytest
 
 import snapconv
 from scripts import make_docs
+from snapconv.errors import InputError
 from snapconv.replay.device_replay import AllocationTable
 
 ROOT = Path(__file__).parents[2]
@@ -82,7 +83,7 @@ def test_the_first_example_of_the_page_gives_the_peak(session):
     assert analysis.replay.allocated.peak == session.report().peak_usage_bytes
     named, first = session.report(analysis.device.device), session.report()
     assert (named.device, named.moments, named.weights) == (first.device, first.moments, first.weights)
-    with pytest.raises(KeyError):
+    with pytest.raises(InputError):
         session.report(99)
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import snapconv
+from snapconv.errors import InputError
 from snapconv.stacks.paths import PathMap
 from tests.builders import TraceBuilder, frame
 
@@ -33,8 +34,8 @@ def test_a_report_is_about_the_first_device_by_default(two_devices):
     assert [session.report(device).peak_usage_bytes for device in (None, 0, 2)] == [512, 512, 2048]
 
 
-def test_a_device_that_the_file_does_not_have_is_a_key_error(two_devices):
-    with pytest.raises(KeyError, match="1"):
+def test_a_device_that_the_file_does_not_have_is_an_input_error(two_devices):
+    with pytest.raises(InputError, match="nothing of device 1; it has: 0, 2"):
         snapconv.load(two_devices).report(1)
 
 

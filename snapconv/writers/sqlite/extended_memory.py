@@ -178,10 +178,7 @@ STEPS = (
         "snapconv_growth",
         "The stacks that hold more memory from iteration to iteration, three at least.",
         _STACK,
-        text(
-            "fate",
-            "`never freed`: not to the end of the trace; `replaced by larger`: each time by more",
-        ),
+        text("fate", "`never freed`: not to the end of the trace; `replaced by larger`: each time by more"),
         text("confidence", "`weak`: three iterations show it; `fair`: four to seven; `strong`: more"),
         _iteration("first_iteration", "the first in which it grew"),
         _iteration("last_iteration", "the last"),

@@ -162,18 +162,9 @@ class Table:
         return n_rows, chain.from_iterable(chunks)
 
 
-def table(
-    name: str,
-    meaning: str,
-    *columns: Column,
-    records: Callable[[Any], Iterable[object]] | None = None,
-    arrays: Callable[[Any], object] | None = None,
-    constraint: str = "",
-    is_skylines: bool = False,
-    index: str = "",
-) -> Table:
-    """Declare a table."""
-    return Table(name, meaning, columns, records, arrays, constraint, is_skylines, index)
+def table(name: str, meaning: str, *columns: Column, **more: Any) -> Table:
+    """Declare a table; ``more`` are the other fields of one."""
+    return Table(name, meaning, columns, **more)
 
 
 @dataclass(frozen=True, slots=True)
