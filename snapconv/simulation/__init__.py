@@ -59,17 +59,6 @@ class Simulation:
         guard = self.tracker.guard
         return () if guard.failure is None else (fault_note(guard),)
 
-    def bounds(self) -> dict[int, tuple[int, int]]:
-        """Return the lowest and the highest peak that values which were not computed may give, by device."""
-        return self.tracker.routing.bounds()
-
-    def forget_values(self, tensor: Any) -> None:
-        """Count a tensor as one that was not computed."""
-        from torch.utils._python_dispatch import _disable_current_modes
-
-        with _disable_current_modes():  # which would see that its memory is filled with zeros: with values
-            self.tracker.evaluation.forget(tensor)
-
     def values(self) -> dict[str, Any]:
         """Return what was simulated up to now, in plain types, for the metadata of a capture."""
         options, files = self.machine.options, self._files

@@ -288,17 +288,12 @@ def users_place() -> str:
         filename = frame.f_code.co_filename
         if not is_ours(filename) and not filename.startswith((torch_folder, "<")):
             place = f"{_shortened(filename)}:{frame.f_lineno}"
-            if not _is_library(filename):
+            is_library = any(folder in filename for folder in _LIBRARY_FOLDERS)
+            if not is_library and not filename.startswith(_STANDARD_LIBRARY):
                 return place if innermost is None else f"{innermost} called at {place}"
             innermost = innermost or place
         frame = frame.f_back
     return innermost or "(unknown line)"
-
-
-def _is_library(filename: str) -> bool:
-    return any(f"/{folder}/" in filename.replace("\\", "/") for folder in _LIBRARY_FOLDERS) or (
-        filename.startswith(_STANDARD_LIBRARY)
-    )
 
 
 def _shortened(filename: str) -> str:

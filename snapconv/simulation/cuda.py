@@ -21,11 +21,10 @@ from snapconv.recorder.program.own_frames import for_program, stands_in
 from snapconv.simulation.machine import Machine
 from snapconv.simulation.patches import Patches, is_ordinal
 
-DEVICE_NAME = "simulated GPU (snapconv)"
 _DEVICE_TYPE = 1
 # The simulated device is an H100 where a script queries its abilities (bf16, tf32, flash attention).
 _PROPERTIES = {
-    "name": DEVICE_NAME,
+    "name": "simulated GPU (snapconv)",
     "major": 9,
     "minor": 0,
     "multi_processor_count": 132,

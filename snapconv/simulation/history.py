@@ -7,6 +7,7 @@ the engine's are put in their place.
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import asdict, dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -129,14 +130,14 @@ _OF_BLOCKS = {
 _OF_SEGMENTS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 
 
+@dataclass(slots=True)
 class Counter:
     """One metric of one pool: its value, the highest since the last reset, all that went in and out."""
 
-    __slots__ = ("allocated", "current", "freed", "peak")
-
-    def __init__(self, value: int = 0) -> None:
-        self.current = self.peak = self.allocated = value
-        self.freed = 0
+    current: int = 0
+    peak: int = 0
+    allocated: int = 0
+    freed: int = 0
 
     def add(self, amount: int) -> None:
         """Increase, or decrease by a negative amount."""
@@ -146,10 +147,6 @@ class Counter:
             self.peak = max(self.peak, self.current)
         else:
             self.freed -= amount
-
-    def as_dict(self) -> dict[str, int]:
-        """Write the four figures under torch's names."""
-        return {name: getattr(self, name) for name in ("current", "peak", "allocated", "freed")}
 
 
 class Statistics:
@@ -198,12 +195,12 @@ class Statistics:
         """Write what ``torch._C._cuda_memoryStats`` returns, given the allocator's segments."""
         return {
             **{
-                name: {pool: counter.as_dict() for pool, counter in pools.items()}
+                name: {pool: asdict(counter) for pool, counter in pools.items()}
                 for name, pools in self._counters.items()
             },
             **_inactive_splits(segments),
-            "oversize_allocations": Counter().as_dict(),
-            "oversize_segments": Counter().as_dict(),
+            "oversize_allocations": asdict(Counter()),
+            "oversize_segments": asdict(Counter()),
             "num_alloc_retries": self.n_retries,
             "num_ooms": self.n_ooms,
             "num_sync_all_streams": 0,
@@ -215,6 +212,10 @@ class Statistics:
 
 def _inactive_splits(segments: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, int]]]:
     """Count what is free in segments that are split, by pool: present values alone are known."""
+
+    def figures(value: int) -> dict[str, int]:
+        return asdict(Counter(value, peak=value, allocated=value))
+
     sizes: dict[str, list[int]] = {pool: [] for pool in _POOLS}
     for segment in segments:
         if len(segment["blocks"]) > 1:
@@ -222,8 +223,8 @@ def _inactive_splits(segments: list[dict[str, Any]]) -> dict[str, dict[str, dict
             sizes["all"] += free
             sizes[f"{segment['segment_type']}_pool"] += free
     return {
-        "inactive_split": {pool: Counter(len(free)).as_dict() for pool, free in sizes.items()},
-        "inactive_split_bytes": {pool: Counter(sum(free)).as_dict() for pool, free in sizes.items()},
+        "inactive_split": {pool: figures(len(free)) for pool, free in sizes.items()},
+        "inactive_split_bytes": {pool: figures(sum(free)) for pool, free in sizes.items()},
     }
 
 

@@ -6,7 +6,7 @@ Everything is put back as it was, also what was not there before.
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from types import TracebackType
 from typing import Any
 
@@ -64,20 +64,15 @@ def is_ordinal(value: Any) -> bool:
 
 def patch_threads(enter_modes: Callable[[], ExitStack], patches: Patches) -> None:
     """Let every new thread of this process enter the modes before its own code: they are per thread."""
-    pid = os.getpid()
+    pid, real = os.getpid(), threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
 
-    def make(real: Callable[[Any], None]) -> Callable[[Any], None]:
-        def bootstrap(thread: Any) -> None:
-            if os.getpid() != pid:  # a forked worker computes on the CPU
-                real(thread)
-                return
-            with enter_modes():
-                real(thread)
-
-        return bootstrap
+    def bootstrap(thread: Any) -> None:
+        is_child = os.getpid() != pid  # a forked worker computes on the CPU
+        with nullcontext() if is_child else enter_modes():
+            real(thread)
 
     # Not `run`, which subclasses override.
-    patches.wrap(threading.Thread, "_bootstrap_inner", make)
+    patches.set(threading.Thread, "_bootstrap_inner", bootstrap)
 
 
 class Calls:

@@ -80,25 +80,3 @@ def test_gradients_are_clipped_by_foreach_kernels():
 
     first = events(snapshot, "alloc")[: len(SIZES)]
     assert all(any("_foreach_norm" in frame["name"] for frame in entry["frames"]) for entry in first)
-
-
-def test_tensors_are_grouped_by_the_device_they_say_and_their_type():
-    with simulated(SimulationOptions(n_devices=2)):
-        a, b = torch.ones(1, device="cuda:0"), torch.ones(1, device="cuda:1")
-        c, d = torch.ones(1), torch.ones(1, device="cuda:0")
-        half = torch.ones(1, device="cuda:0", dtype=torch.float16)
-        groups = torch._C._group_tensors_by_device_and_dtype(
-            [[a, b, c, d, half], [None, b, c, d, half], []], True
-        )
-
-        device = torch.device("cuda", 0)
-        assert set(groups) == {
-            (device, torch.float32),
-            (torch.device("cuda", 1), torch.float32),
-            (torch.device("cpu"), torch.float32),
-            (device, torch.float16),
-        }
-        (first, second, third), indices = groups[device, torch.float32]
-        assert (indices, second[0], third) == ([0, 3], None, [])
-        assert first[0] is a
-        assert first[1] is d

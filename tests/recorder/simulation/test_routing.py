@@ -72,7 +72,7 @@ def trained(mix, **options):
             model(torch.randn(N_TOKENS, WIDTH, device="cuda")).sum().backward()
             optimizer.step()
             optimizer.zero_grad()
-        bounds = simulation.bounds()
+        bounds = simulation.tracker.routing.bounds()
         return (
             torch.cuda.max_memory_allocated(),
             bounds.get(0),
@@ -107,7 +107,7 @@ def test_what_an_unknown_mask_selects_is_all_of_it_and_may_be_nothing():
         x = torch.randn(1 << 20, device="cuda")
         kept = x[x > 0]
         assert len(kept) == len(x)
-        [(low, high)] = simulation.bounds().values()
+        [(low, high)] = simulation.tracker.routing.bounds().values()
         # Without what is selected the peak is that of x and its mask.
         assert low == 5 << 20
         assert high == torch.cuda.max_memory_allocated() == 9 << 20

@@ -5,8 +5,7 @@ from contextlib import suppress
 
 import pytest
 
-from snapconv.allocator.caching_allocator import CachingAllocator, ModelOutOfMemory
-from snapconv.simulation import SimulationOptions
+from snapconv.allocator.caching_allocator import ModelOutOfMemory
 from snapconv.simulation.machine import Clock, out_of_memory_message
 from snapconv.simulation.patches import Patches
 from snapconv.simulation.tracker import workspace_bytes
@@ -81,17 +80,3 @@ def test_the_message_writes_sizes_as_torch_does():
     assert (
         "79.00 GiB is allocated by PyTorch, and 1024.00 MiB is reserved by PyTorch but unallocated" in message
     )
-
-
-def test_a_listener_hears_what_is_not_recorded():
-    heard = []
-    allocator = CachingAllocator(listener=heard.append)
-    allocator.free(allocator.malloc(100))
-
-    assert [event.action for event in heard] == ["segment_alloc", "alloc", "free_requested", "free_completed"]
-    assert allocator.trace() == []
-
-
-def test_a_device_without_a_capacity_says_80_gib():
-    assert SimulationOptions().total_bytes == 80 << 30
-    assert SimulationOptions(capacity_bytes=5).total_bytes == 5
