@@ -193,9 +193,10 @@ class Evaluation:
             return True
         if self._has_sparse((*args, *call.kwargs.values())):
             return False
+        if operation.name == "resize_":
+            return self._is_small([torch.empty(args[1], dtype=args[0].dtype, device="meta")])
         if operation.name in RESIZING:
-            shapes = torch.empty(args[1], dtype=args[0].dtype, device="meta")
-            return operation.name == "resize_" and self._is_small([shapes])
+            return False
         if operation.name in _READS_VALUES:
             return True
         try:

@@ -210,7 +210,10 @@ class UnwrittenFiles:
                     return untyped
                 return torch.storage.TypedStorage(wrap_storage=untyped, dtype=dtype, _internal=True)
 
-        return Unpickler(io.BytesIO(saved.pickled)).load()
+        try:
+            return Unpickler(io.BytesIO(saved.pickled)).load()
+        finally:
+            made.clear()  # a class is part of a cycle, which would keep the storages until it is collected
 
     # --- the program's own files
 

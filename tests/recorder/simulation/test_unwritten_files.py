@@ -86,7 +86,7 @@ def test_a_file_that_was_there_is_not_touched(folder, state, save):
 
 @pytest.mark.parametrize("was_there", [True, False])
 @pytest.mark.parametrize("save", [*SAVES, by_pickle], ids=lambda save: save.__name__)
-def test_what_was_saved_is_read_back_with_its_memory(folder, state, save, was_there):
+def test_what_was_saved_is_read_back_with_its_memory(folder, simulation, state, save, was_there):
     path = folder / "model.pt"
     if was_there:
         path.write_bytes(PRECIOUS)
@@ -100,6 +100,7 @@ def test_what_was_saved_is_read_back_with_its_memory(folder, state, save, was_th
     assert torch.cuda.memory_allocated() - before == N_BYTES
     if save is not by_pickle:
         assert torch.load(path, map_location="cpu")["bias"].device.type == "cpu"
+    assert simulation.faults() == ()
 
 
 def test_safetensors_are_read_back(folder, state):
