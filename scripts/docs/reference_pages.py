@@ -322,7 +322,7 @@ def versions() -> str:
             f"metadata {metadata.VERSION}, `timing.json` {timing_file.VERSION}, key `version`",
             "[capture](capture.md)",
         ),
-        ("the list of `snapconv params`", f"{params_file.VERSION}, key `version`", "[capture](capture.md)"),
+        ("the list for `--params`", f"{params_file.VERSION}, key `version`", "[capture](capture.md)"),
         ("public names of `snapconv`", f"{snapconv.__version__}", "[library](library.md)"),
     )
     return table(("what", "version", "described in"), rows)

@@ -28,7 +28,7 @@ from snapconv.version import VERSION
 # Of Ctrl-C, and of the reader of a pipe that left.
 _INTERRUPTED, _NOBODY_READS = BY_SIGNAL + 2, BY_SIGNAL + 13
 # They run a program of the user in this process.
-_PROGRAM_COMMANDS = {"record", "watch", "params"}
+_PROGRAM_COMMANDS = {"record", "watch"}
 
 
 # Every command: the questions, the outputs, and of each module NAME_command its function of that name.

@@ -62,7 +62,7 @@ _OPTIONS: dict[str, tuple[str | None, str]] = {
     "certain": (None, "Count only what is certain: what is likely becomes unknown."),
     "params": (
         None,
-        "Names for weights that no recording named: safetensors, its index, or JSON (snapconv params).",
+        "Names for weights that no recording named: safetensors, its index, or JSON.",
     ),
     "device": ("N", "This device only, or `host` for pinned memory. Default: each."),
     "device_total": (
@@ -298,7 +298,7 @@ def output_file(text: str | None) -> Path | None:
 
 def chosen_ranks(text: str | None) -> frozenset[int]:
     """Read ``--ranks``; none for all."""
-    from snapconv.recorder.job_place import parse_ranks
+    from snapconv.recorder.job import parse_ranks
 
     return frozenset() if text is None else parsed(text, parse_ranks, "--ranks")
 

@@ -4,10 +4,13 @@ Everything is printed on stderr: the standard output belongs to the program that
 loaded with the command line and so imports the recorder only when a recording begins.
 """
 
+import atexit
 import os
 import shlex
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -16,7 +19,6 @@ import typer
 
 from snapconv.cli.app import ProgramEnded
 from snapconv.cli.arguments import Command, chosen_ranks
-from snapconv.cli.simulation_arguments import Simulated, lasting_until_exit, simulation_options
 from snapconv.cli.terminal import say, show_raised
 from snapconv.errors import RecorderError, SnapconvError
 from snapconv.units import format_bytes
@@ -24,10 +26,10 @@ from snapconv.units import format_bytes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from snapconv.recorder.captured.upload import Upload
     from snapconv.recorder.options import RecordingOptions
     from snapconv.recorder.program.entry import Entry
     from snapconv.recorder.record import RecordOutcome
+    from snapconv.simulation import SimulationOptions
 
 
 # Options that hardly any script has. Behind the script they are meant for snapconv, and a script that reads
@@ -76,26 +78,25 @@ def _refuse_ours(entry: str, behind: "Sequence[str]") -> None:
             )
 
 
-_EntryName = Annotated[
+EntryName = Annotated[
     str,
     typer.Argument(
         metavar="ENTRY",
         help="A training script, or a file with Skyline's or DeepView's providers; with -m, a module.",
     ),
 ]
-_Args = Annotated[
+Args = Annotated[
     list[str] | None,
     typer.Argument(metavar="ARGS", help="The script's own arguments, its options too."),
 ]
-_IsModule = Annotated[bool, typer.Option("-m", help="ENTRY is a module's name, as in `python -m ENTRY`.")]
+IsModule = Annotated[bool, typer.Option("-m", help="ENTRY is a module's name, as in `python -m ENTRY`.")]
 _Output = Annotated[
     str | None,
     typer.Option(
         "--output",
         "-o",
         metavar="PATH",
-        help="The capture, a folder; or the URL of a folder in a store, such as s3://bucket/run, to copy it "
-        "to in the end. Default: the entry's name and .capture, here.",
+        help="The capture, a folder. Default: the entry's name and .capture, here.",
     ),
 ]
 _Force = Annotated[bool, typer.Option("--force", help="Replace an existing capture.")]
@@ -159,30 +160,55 @@ _Stacks = Annotated[
         help="Record C++ frames too (all), which is all that backward has, or only Python's. Default: all.",
     ),
 ]
-_Context = Annotated[
-    Literal["all", "state", "alloc"],
-    typer.Option(
-        "--context",
-        metavar="WHICH",
-        show_default=False,
-        help="Record stacks of all events, of live blocks only (state), or of allocations. Default: all.",
-    ),
-]
 _MaxEntries = Annotated[
     int | None,
     typer.Option("--max-entries", min=1, help="How many events torch keeps, the newest. Default: 1000000."),
 ]
-_Pinned = Annotated[
-    bool, typer.Option("--pinned", help="Record pinned host memory too (torch 2.14 and newer, on a GPU).")
-]
 _Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
 
+_Simulate = Annotated[
+    bool, typer.Option("--simulate", help="Record without a GPU: the unchanged script runs on the CPU.")
+]
+_NoCompute = Annotated[
+    bool,
+    typer.Option(
+        "--no-compute",
+        help="With --simulate: follow shapes only. Fast with a model of any size; no values, no times. Files "
+        "of what was not computed are not written. Ends the script when all is recorded.",
+    ),
+]
+_Capacity = Annotated[
+    str | None,
+    typer.Option(
+        "--capacity",
+        metavar="SIZE",
+        help="With --simulate: the GPU's memory, such as 24GiB; it runs out as a GPU's would.",
+    ),
+]
+_CublasWorkspace = Annotated[
+    bool,
+    typer.Option(
+        "--cublas-workspace", help="With --simulate: add the workspace that cuBLAS keeps by default."
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """Options of a recording without a GPU."""
+
+    simulate: _Simulate = False
+    no_compute: _NoCompute = False
+    capacity: _Capacity = None
+    cublas_workspace: _CublasWorkspace = False
+
+
 def record(
-    entry: _EntryName,
-    args: _Args = None,
+    entry: EntryName,
+    args: Args = None,
     *,
-    is_module: _IsModule = False,
+    is_module: IsModule = False,
     output: _Output = None,
     force: _Force = False,
     simulated: Simulated,
@@ -195,9 +221,7 @@ def record(
     project_root: _ProjectRoot = None,
     include: _Includes = None,
     stacks: _Stacks = "all",
-    context: _Context = "all",
     max_entries: _MaxEntries = None,
-    pinned: _Pinned = False,
     quiet: _Quiet = False,
 ) -> None:
     """Run a training script and record its memory and its times.
@@ -208,16 +232,13 @@ def record(
 
     found = _find(entry, args or [], batch_size, is_module=is_module)
     _run_as_it_is_unless(chosen_ranks(ranks), found, args or [])
-    place, upload = _place(output, found.stem)
     options = RecordingOptions(
-        output=place,
+        output=Path(output) if output else _default_output(found.stem),
         project_root=(project_root or _folder(found)).absolute(),
         includes=tuple(map(_include, include or ())),
         is_root_given=project_root is not None,
         stacks=stacks,
-        context=context,
         max_entries=max_entries or MAX_ENTRIES,
-        pinned=_pinned(pinned, simulated.simulate),
         warm_up=warm_up,
         iterations=iterations,
         device=device,
@@ -226,36 +247,25 @@ def record(
         batch_size=batch_size,
         simulation=simulation_options(simulated, device),
     )
-    raise _record(found, args or [], options, upload, quiet=quiet)
+    raise _record(found, args or [], options, quiet=quiet)
 
 
 def _run_as_it_is_unless(ranks: frozenset[int], entry: "Entry", args: list[str]) -> None:
     """Run the program without recording it, where this rank is none of those that are recorded."""
-    from snapconv.recorder.job_place import is_chosen
+    from snapconv.recorder.job import is_chosen
     from snapconv.recorder.record import watch
     from snapconv.recorder.recording import Recording
 
     if not is_chosen(ranks):
-        watched = watch(entry, args, Recording("", ranks=ranks))
-        if watched.raised is not None:
-            show_raised(watched.raised)
-        raise ProgramEnded(watched.exit_code)
-
-
-def _place(output: str | None, stem: str) -> "tuple[Path, Upload | None]":
-    """Return where the capture is written, and what copies it to a store."""
-    from snapconv.recorder.captured.upload import Upload, is_store
-
-    name = _default_output(stem)
-    if output is None or not is_store(output):
-        return Path(output) if output else name, None
-    upload = Upload(output, tell=say, warn=say)
-    return upload.folder / name, upload
+        code, raised = watch(entry, args, Recording("", ranks=ranks))
+        if raised is not None:
+            show_raised(raised)
+        raise ProgramEnded(code)
 
 
 def _default_output(stem: str) -> Path:
     """Name the capture in the current folder, of one process of several with its rank."""
-    from snapconv.recorder.job_place import process_rank
+    from snapconv.recorder.job import process_rank
 
     rank = process_rank()
     return Path(f"{stem}.rank{rank}.capture" if rank else f"{stem}.capture")
@@ -267,14 +277,6 @@ def _find(entry: str, args: list[str], batch_size: int | None, *, is_module: boo
     found = find_module(entry) if is_module else find_file(entry)
     _check_for_providers(found, args, batch_size)
     return found
-
-
-def _pinned(pinned: bool, simulate: bool) -> bool:
-    if pinned and simulate:
-        raise typer.BadParameter(
-            "pinned host memory is not simulated: record on a GPU", param_hint="--pinned"
-        )
-    return pinned
 
 
 def _folder(entry: "Entry") -> Path:
@@ -299,11 +301,9 @@ def _check_for_providers(entry: "Entry", args: list[str], batch_size: int | None
         raise typer.BadParameter(message, param_hint=" ".join(args))
 
 
-def _record(
-    entry: "Entry", args: list[str], options: "RecordingOptions", upload: "Upload | None", *, quiet: bool
-) -> ProgramEnded:
+def _record(entry: "Entry", args: list[str], options: "RecordingOptions", *, quiet: bool) -> ProgramEnded:
     """Record, print the result, and return the end: with the program's exit code, or ours if it succeeded."""
-    from snapconv.recorder.job_place import process_rank
+    from snapconv.recorder.job import process_rank
     from snapconv.recorder.record import record as run
 
     if options.simulation is not None and not options.simulation.compute and not quiet:
@@ -316,8 +316,6 @@ def _record(
             _say_result(recorded, entry)
         if recorded.failure is not None:
             _show_failure(recorded.failure, recorded.report)
-        if upload is not None:
-            upload.finish(recorded.path)
     is_said = isinstance(recorded.raised, RecorderError) and process_rank() not in ("", "0")  # by rank 0
     if recorded.raised is not None and not is_said:  # last of all, where Python has it and people look
         show_raised(recorded.raised)
@@ -345,3 +343,56 @@ def _say_result(recorded: "RecordOutcome", entry: "Entry") -> None:
         say(f"    snapconv {shlex.quote(str(recorded.path))}")
     elif recorded.failure is None:
         say(f"there is no capture: {entry.path} ended before it allocated anything on a CUDA device")
+
+
+# --- without a GPU, for ``watch`` too
+
+
+def simulation_options(given_options: Simulated, device: int | None = None) -> "SimulationOptions | None":
+    """Read the options of a simulation; None for a recording on a GPU, which has none of them."""
+    from snapconv.units import parse_bytes
+
+    capacity = given_options.capacity
+    given = {
+        "--no-compute": given_options.no_compute,
+        "--capacity": capacity,
+        "--cublas-workspace": given_options.cublas_workspace,
+    }
+    if not given_options.simulate:
+        for name, value in given.items():
+            if value:
+                raise typer.BadParameter("it needs --simulate", param_hint=name)
+        return None
+    from snapconv.simulation import SimulationOptions
+
+    try:
+        capacity_bytes = parse_bytes(capacity) if capacity is not None else None
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--capacity") from error
+    return SimulationOptions(
+        compute=not given_options.no_compute,
+        capacity_bytes=capacity_bytes,
+        cublas_workspace=given_options.cublas_workspace,
+        n_devices=(_local_rank() if device is None else device) + 1,
+    )
+
+
+def _local_rank() -> int:
+    """Return the device that this process of a distributed job uses by custom."""
+    rank = os.environ.get("LOCAL_RANK", "")
+    return int(rank) if rank.isdecimal() else 0
+
+
+@contextmanager
+def lasting_until_exit() -> "Iterator[ExitStack]":
+    """Make what is closed after the program's own functions of ``atexit``, or at once after an error.
+
+    The first that is registered is called last.
+    """
+    until_exit = ExitStack()
+    atexit.register(until_exit.close)
+    try:
+        yield until_exit
+    except BaseException:
+        until_exit.close()
+        raise

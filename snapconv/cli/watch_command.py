@@ -2,35 +2,26 @@
 
 import logging
 import shlex
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from snapconv.cli.app import ProgramEnded
 from snapconv.cli.arguments import chosen_ranks
-from snapconv.cli.simulation_arguments import Simulated, lasting_until_exit, simulation_options
+from snapconv.cli.record_command import Args, IsModule, Simulated, lasting_until_exit, simulation_options
 from snapconv.cli.terminal import say, show_raised
-
-if TYPE_CHECKING:
-    from snapconv.recorder.record import WatchOutcome
 
 # Options end at the entry: what follows it is the program's.
 COMMAND_SETTINGS = {"context_settings": {"allow_interspersed_args": False}}
 
 _EntryName = Annotated[str, typer.Argument(metavar="ENTRY", help="A training script; with -m, a module.")]
-_Args = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="ARGS", help="The script's own arguments, its options too."),
-]
-_IsModule = Annotated[bool, typer.Option("-m", help="ENTRY is a module's name, as in `python -m ENTRY`.")]
 _Output = Annotated[
     str,
     typer.Option(
         "--output",
         "-o",
         metavar="FOLDER",
-        help="The folder for captures, or the URL of one in a store, to which a thread copies them. "
-        "Default: captures, here.",
+        help="The folder for captures. Default: captures, here.",
         show_default=False,
     ),
 ]
@@ -66,8 +57,8 @@ _MaxCaptures = Annotated[
 
 def watch(
     entry: _EntryName,
-    args: _Args = None,
-    is_module: _IsModule = False,
+    args: Args = None,
+    is_module: IsModule = False,
     output: _Output = "captures",
     *,
     simulated: Simulated,
@@ -100,11 +91,12 @@ def watch(
         on_other_oom=all_ranks,
     )
     with lasting_until_exit() as until_exit:
-        watched = run(found, args or [], recording, simulation=simulation, until_exit=until_exit)
-    _say_result(watched, output)
-    if watched.raised is not None:  # last of all, where Python has it and people look
-        show_raised(watched.raised)
-    raise ProgramEnded(watched.exit_code, until_exit)
+        code, raised = run(found, args or [], recording, simulation=simulation, until_exit=until_exit)
+    if recording.captures:
+        say(f"memory ran out; next: snapconv oom {shlex.quote(str(recording.captures[0]))}")
+    if raised is not None:  # last of all, where Python has it and people look
+        show_raised(raised)
+    raise ProgramEnded(code, until_exit)
 
 
 def _print_what_happens() -> None:
@@ -121,11 +113,3 @@ class _Stderr(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Print it, with everything escaped that a name could do to a terminal."""
         say(record.getMessage().removeprefix("snapconv: "))
-
-
-def _say_result(watched: "WatchOutcome", output: str) -> None:
-    """Name the next command, once."""
-    if watched.captures and "://" in output:
-        say(f"memory ran out; next: snapconv ranks {shlex.quote(output)}")
-    elif watched.captures:
-        say(f"memory ran out; next: snapconv oom {shlex.quote(str(watched.captures[0]))}")

@@ -1,34 +1,38 @@
 """The life cycle of every recording inside the user's program: hooks on, iterations, captures, all off.
 
 A policy decides what an iteration is for, when a capture is due, and what becomes of it and of failures:
-``one_capture.py`` for a run that is recorded once, ``recording.py`` for chosen moments of a job.
+``one_capture.py`` for a run that is recorded once, ``recording.py`` for chosen moments of a job. Its methods
+are called within the driver's guard.
 """
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from snapconv.errors import SnapconvError
 from snapconv.notes import Note
 from snapconv.recorder import environment
 from snapconv.recorder.captured import memory_history
 from snapconv.recorder.captured.capture_folder import write_capture_somewhere
-from snapconv.recorder.captured.clock import IterationLog
-from snapconv.recorder.captured.contents import Ended, contents_now, note_rows
+from snapconv.recorder.captured.clock import SpanLog
+from snapconv.recorder.captured.memory_history import contents_now, note_rows
 from snapconv.recorder.guard import Guard, Guards
+from snapconv.recorder.interception import CudaStart, Interception
 from snapconv.recorder.observe.observer import Observer
 from snapconv.recorder.options import RecordingOptions
-from snapconv.recorder.program.moments import CudaStart
-from snapconv.recorder.schedule import Part, Sign, StepCounter, counting_steps
-from snapconv.recorder.torch_features import ChangedFeatures, is_for_recording, probe
-from snapconv.recorder.torch_surface import Feature
+from snapconv.recorder.program.script import Ended
+from snapconv.recorder.schedule import Part, Sign, StepCounter, listen
+from snapconv.recorder.torch_surface import ChangedFeatures, Feature, probe
 
 if TYPE_CHECKING:
+    from snapconv.recorder.one_capture import OneCapture
+    from snapconv.recorder.recording import ChosenCaptures
     from snapconv.recorder.timing.timer import Timer
     from snapconv.simulation import Simulation
 
+Policy: TypeAlias = "OneCapture | ChosenCaptures"
 Say = Callable[[str], None]
 
 
@@ -38,37 +42,8 @@ def silent(_text: str) -> None:
 
 # Writing a large capture takes a minute.
 _LONGEST_TURN_S = 120
-
-
-class Policy(Protocol):
-    """The decisions of a recording; all are called within the driver's guard."""
-
-    def turn_on(self, driver: "Driver") -> None:
-        """Observe, wait for CUDA and count steps, in the order that the policy needs."""
-
-    def cuda_started(self, driver: "Driver") -> bool:
-        """Choose the device; return whether the history is turned on, or stays as the program has it."""
-
-    def counts(self, driver: "Driver") -> bool:
-        """Whether what ends now is an iteration."""
-
-    def part(self, iteration: int) -> Part:
-        """Return what an iteration is for."""
-
-    def is_observed(self, iteration: int) -> bool:
-        """Whether to record what memory is for in an iteration."""
-
-    def iteration_ended(self, driver: "Driver", iteration: int) -> None:
-        """Keep or write what is due after an iteration."""
-
-    def out_of_memory(self, driver: "Driver", text: str) -> None:
-        """Keep or write the state in which the allocator gave up: afterwards everything unwinds."""
-
-    def finish(self, driver: "Driver", ended: Ended) -> None:
-        """Write what is due at the end."""
-
-    def failed(self, driver: "Driver") -> None:
-        """Report a failure of ours, which ``driver.guard`` has."""
+# For a job in production, which may have any number of them.
+_MAX_ITERATIONS = 10_000
 
 
 class Driver:
@@ -82,26 +57,24 @@ class Driver:
         options: RecordingOptions,
         policy: Policy,
         *,
-        observer: Observer | None = None,
-        timer: "Timer | None" = None,
         simulation: "Simulation | None" = None,
-        guards: Guards | None = None,
         say: Say = silent,
     ) -> None:
         self.options, self.policy, self.say = options, policy, say
-        self.observer, self.timer, self._simulation = observer, timer, simulation
-        self.guard, self.guards = Guard(), guards or Guards()
+        self.timer: Timer | None = None
+        self.guard, self.guards = Guard(), Guards()
+        self.interception = Interception(self.guards)
         self.features = ChangedFeatures()
         self.iteration = 0
         self.is_over = False
         self.device = options.device or 0  # until CUDA starts
         self.cuda = CudaStart(self.guard, self._cuda_started)
         self.parts = ExitStack()
+        self._simulation = simulation
+        self.observer: Observer | None = None
         self._counting = ExitStack()
-        self._iterations = IterationLog()
-        self._has_used_device = self._is_observing = False
-        # Whether iterations end in the last of all hooks of a step, where hooks may be removed.
-        self.ends_in_last_hook = False
+        self._iterations = SpanLog(_MAX_ITERATIONS)
+        self._has_used_device = False
         # Held by the thread that works on the recording: a program may train on several.
         self._turn = threading.RLock()
 
@@ -137,7 +110,7 @@ class Driver:
 
     def _turn_on(self) -> None:
         environment.require_history()
-        self.features = probe(is_for_recording)
+        self.features = probe(is_for_simulation=False)
         self.guards.leave_out(self.features.changed)
         self.policy.turn_on(self)
 
@@ -149,7 +122,11 @@ class Driver:
     def count_steps(self, on_end: Callable[[], None], *, least: Sign = Sign.OPTIMIZER) -> None:
         """Let the program's steps end iterations, until ``stop_counting``."""
         self.parts.callback(self.stop_counting)
-        self._counting.enter_context(counting_steps(StepCounter(on_end, least=least), self.guards))
+        counter = StepCounter(on_end, least=least)
+        marked = self.guards.of(Feature.MARKED_STEPS).hook(lambda: counter.saw(Sign.SCRIPT))
+        self._counting.callback(listen(marked))
+        self.interception.listen(counter.listeners)
+        self._counting.callback(self.interception.leave, counter.listeners)
 
     def stop_counting(self) -> None:
         """Let no step of the program end an iteration any more."""
@@ -160,7 +137,9 @@ class Driver:
         part = self.policy.part(self.iteration)
         if part.is_of_memory:
             self._observe()
-            self._iterations.begin(self.iteration, part.value)
+            self._iterations.begin(
+                "snapconv:iteration", is_range=False, iteration=self.iteration, kind=part.value
+            )
             if self.observer is not None:
                 self.observer.iteration_began(self.iteration)
         elif self.timer:
@@ -168,19 +147,23 @@ class Driver:
             self.guards.of(Feature.TIMES).run(begin, self.iteration, is_warm_up)
 
     def _observe(self) -> None:
+        """Observe an iteration where the policy wants it; what an OOM needs is recorded when there is one."""
         if not self.policy.is_observed(self.iteration):
             self.stop_observing()
             self.observer = None
-        elif not self._is_observing:
-            self.observer = self.observer or self._new_observer()
-            self._is_observing = True
+        else:
+            self.observer = self.observer or self.new_observer()
             self.observer.start()
 
-    def _new_observer(self) -> Observer:
-        options = self.options
-        # A job that records all of its steps is not to pay for searching the graphs of any.
+    def new_observer(self) -> Observer:
+        """Make what observes this thread."""
         return Observer(
-            model=options.model, optimizer=options.optimizer, leaves=bool(options.steps), guards=self.guards
+            model=self.options.model,
+            optimizer=self.options.optimizer,
+            # A job that records chosen steps is not to pay for searching the graphs of any.
+            leaves=self.options.program.kind != "production" or bool(self.options.steps),
+            guards=self.guards,
+            interception=self.interception,
         )
 
     def _cuda_started(self) -> None:
@@ -245,7 +228,7 @@ class Driver:
         """Return a snapshot of now and its metadata, all but how the program ended."""
         observer = self.observer
         if observer is None:
-            observer = self._new_observer()
+            observer = self.new_observer()
             observer.note_now()
         return contents_now(
             self.options,
@@ -279,9 +262,8 @@ class Driver:
 
     def stop_observing(self) -> None:
         """Take the observer's hooks away; it goes on to answer."""
-        self._is_observing = False
         if self.observer is not None:
-            self.observer.stop(in_last_hook=self.ends_in_last_hook)
+            self.observer.stop()
 
     def close(self) -> Exception | None:
         """Leave torch as it was, whatever state a failure left the recording in; return what went wrong."""

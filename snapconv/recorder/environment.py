@@ -7,14 +7,12 @@ import runpy
 import sys
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from snapconv.errors import NoCudaError, RecorderError, TorchMissingError
-from snapconv.recorder.job_place import job_values
-from snapconv.recorder.program.script_signals import held_back
+from snapconv.recorder.job import job_values
 from snapconv.version import VERSION
 
 # The version of the metadata's own shape, see docs/reference/capture.md.
@@ -30,8 +28,7 @@ def find_torch() -> None:
 def require_torch() -> None:
     """Import torch, or raise TorchMissingError."""
     try:
-        with held_back():
-            import torch  # noqa: F401  # only whether it can be
+        import torch  # noqa: F401  # only whether it can be
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise TorchMissingError(f"torch cannot be imported here: {error}") from error
@@ -47,26 +44,19 @@ def _no_torch() -> TorchMissingError:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Build:
-    """The platform that a torch is built for."""
+def _build() -> tuple[str, bool, bool] | None:
+    """Return torch's version, and whether it is built for any GPU and for NVIDIA's; None if there is none.
 
-    version: str
-    has_cuda: bool
-    is_nvidia: bool
-
-
-def _build() -> _Build | None:
-    """Return what torch is built for, from its version.py where it is not imported; None if there is none."""
+    Where it is not imported, its version.py has that.
+    """
     torch = sys.modules.get("torch")
     if torch is not None:
-        is_built = bool(torch.backends.cuda.is_built())
-        return _Build(str(torch.__version__), is_built, torch.version.cuda is not None)
+        return str(torch.__version__), bool(torch.backends.cuda.is_built()), torch.version.cuda is not None
     spec = find_spec("torch")
     try:
         values = runpy.run_path(str(Path(str(spec and spec.origin)).with_name("version.py")))
         is_nvidia, is_amd = values["cuda"] is not None, values.get("hip") is not None
-        return _Build(str(values["__version__"]), is_nvidia or is_amd, is_nvidia)
+        return str(values["__version__"]), is_nvidia or is_amd, is_nvidia
     except (OSError, KeyError):
         return None
 
@@ -79,16 +69,17 @@ def refuse_without_cuda(*, can_simulate: bool = True) -> None:
     build = _build()
     if build is None:
         return
-    if not build.has_cuda:
+    version, has_cuda, is_nvidia = build
+    if not has_cuda:
         raise NoCudaError(
-            f"this torch ({build.version}) is built without CUDA: {_instead(can_simulate=can_simulate)}"
+            f"this torch ({version}) is built without CUDA: {_SIMULATE * can_simulate}"
             "install a build with CUDA"
         )
-    if build.is_nvidia and not (_is_started() or _has_driver()):
-        raise _no_gpu(build.version, " (there is no NVIDIA driver)", can_simulate=can_simulate)
+    if is_nvidia and not (_is_started() or _has_driver()):
+        raise _no_gpu(version, " (there is no NVIDIA driver)", can_simulate=can_simulate)
 
 
-def require_gpu(*, can_simulate: bool = True) -> None:
+def require_gpu() -> None:
     """Raise NoCudaError unless torch has a GPU to use; this starts the driver, so the program is over.
 
     torch's own answers do not do: a CUDA build without a driver dumps an empty snapshot and reports
@@ -96,24 +87,23 @@ def require_gpu(*, can_simulate: bool = True) -> None:
     """
     import torch
 
-    refuse_without_cuda(can_simulate=can_simulate)
+    refuse_without_cuda()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         is_available = torch.cuda.is_available()
     if not is_available:
         why = f" ({str(caught[0].message).splitlines()[0]})" if caught else ""
-        raise _no_gpu(str(torch.__version__), why, can_simulate=can_simulate)
+        raise _no_gpu(str(torch.__version__), why, can_simulate=True)
+
+
+_SIMULATE = "add --simulate to record without a GPU, or "
 
 
 def _no_gpu(version: str, why: str, *, can_simulate: bool) -> NoCudaError:
     return NoCudaError(
         f"torch {version} finds no usable GPU or driver on this machine{why}: "
-        f"{_instead(can_simulate=can_simulate)}check nvidia-smi and CUDA_VISIBLE_DEVICES"
+        f"{_SIMULATE * can_simulate}check nvidia-smi and CUDA_VISIBLE_DEVICES"
     )
-
-
-def _instead(*, can_simulate: bool) -> str:
-    return "add --simulate to record without a GPU, or " if can_simulate else ""
 
 
 def _is_started() -> bool:

@@ -1,29 +1,27 @@
 """The policy of ``snapconv record``: warm-up, memory, times, and one capture, however the program ends."""
 
-from pathlib import Path
 from typing import Any
 
 from snapconv.errors import SnapconvError
 from snapconv.notes import Note
 from snapconv.recorder import environment
 from snapconv.recorder.captured import memory_history
-from snapconv.recorder.captured.contents import Ended, nothing_allocated
+from snapconv.recorder.captured.memory_history import nothing_allocated
 from snapconv.recorder.driver import Driver
 from snapconv.recorder.guard import Guard, fault_note
 from snapconv.recorder.options import RecordingOptions
-from snapconv.recorder.program.script import Stop
-from snapconv.recorder.schedule import Part, Schedule, Sign
+from snapconv.recorder.program.script import Ended, Stop
+from snapconv.recorder.schedule import Part, Sign, plan
 from snapconv.recorder.torch_surface import Feature
 
 _COMPLETE = Ended("complete")
-_WARM_UP_TIMES = (
-    "the times are those of the iteration in which the timer warms up, as no other came after it: they may "
-    "include what happens only once; let the program run one more iteration"
-)
-_NO_PINNED = Note(
-    "no-pinned-memory",
-    "this torch does not record pinned host memory, so the capture has none of it: use torch 2.14 or newer",
-)
+_HOW_ENDED = {
+    "finished": "came to its end",
+    "exception": "raised an exception",
+    "interrupted": "was interrupted",
+    "oom": "ran out of memory",
+    "exit": "called sys.exit",
+}
 
 
 class OneCapture:
@@ -34,9 +32,7 @@ class OneCapture:
 
     def __init__(self, options: RecordingOptions, *, least: Sign = Sign.BACKWARD) -> None:
         self._options, self._least = options, least
-        self.schedule = Schedule(
-            warm_up=options.warm_up, iterations=options.iterations, has_timing=options.computes
-        )
+        self.plan = plan(warm_up=options.warm_up, iterations=options.iterations, has_timing=options.computes)
         self.n_bytes: int | None = None
         self.path = options.output
         self.notes: list[Note] = []
@@ -71,8 +67,6 @@ class OneCapture:
         driver.device = environment.choose_device(self._options.device)
         if driver.timer:
             driver.timer.use_device(driver.device)
-        if self._options.pinned and not memory_history.can_record_pinned():
-            self.notes.append(_NO_PINNED)
         return True
 
     def counts(self, driver: Driver) -> bool:
@@ -84,7 +78,7 @@ class OneCapture:
 
     def part(self, iteration: int) -> Part:
         """Return what an iteration is for."""
-        return self.schedule.part(iteration)
+        return self.plan[iteration] if iteration < len(self.plan) else Part.AFTER
 
     def is_observed(self, iteration: int) -> bool:
         """Observe the whole memory part."""
@@ -93,8 +87,8 @@ class OneCapture:
     def iteration_ended(self, driver: Driver, iteration: int) -> None:
         """Keep the memory after its last iteration, and write the capture after the last of all."""
         self._at_out_of_memory = None  # the program recovered from it
-        part, schedule = self.part(iteration), self.schedule
-        driver.say(f"{iteration + 1} of {schedule.n_iterations} iterations done ({part.value})")
+        part = self.part(iteration)
+        driver.say(f"{iteration + 1} of {len(self.plan)} iterations done ({part.value})")
         if part is Part.MEMORY and self.part(iteration + 1) is not Part.MEMORY:
             self._keep_memory(driver)
         if self.part(iteration + 1) is Part.AFTER:
@@ -128,7 +122,7 @@ class OneCapture:
         """Take the snapshot and turn the history off, so that it does not slow the timed iterations down."""
         if driver.uses_device:
             driver.say("taking the snapshot; to name C++ frames for the first time takes torch a while")
-        if memory_history.is_off():
+        if memory_history.is_on() is False:
             self._note(
                 "history-off",
                 f"{self._options.program.path} switched torch's memory history off, and with it the "
@@ -150,6 +144,7 @@ class OneCapture:
         if self._contents is None:
             driver.note_now()
             self._keep_memory(driver)
+        driver.stop_observing()
         self._write(driver, ended)
         return True
 
@@ -157,87 +152,52 @@ class OneCapture:
         assert self._contents is not None
         options, times = self._options, driver.guards.of(Feature.TIMES)
         timing = times.run(driver.timer.trace) if driver.timer else None
-        self._remark(driver, ended, timing)
+        if ended is not _COMPLETE:
+            self._note("ended-early", self._how_early(ended, driver.iteration))
+        elif timing is None:
+            why = "none were measured" if driver.timer else "nothing was computed"
+            self._note("no-timing", f"the capture has no times of operations: {why}")
+        if self._contents["snapconv"]["overflowed"]:
+            self._note(
+                "truncated-history",
+                f"more than {options.max_entries} events: the oldest were overwritten; raise --max-entries",
+            )
         contents = driver.complete(self._contents, ended, self._faults)
         self.notes += [Note(**row) for row in contents["snapconv"]["notes"]]
         driver.say(f"writing {options.output}")
         place, self.n_bytes = driver.write(self._output, contents, timing)
         if place != self._output:
             self.path = place
-            self._note_elsewhere(options.output, place)
+            self._note(
+                "capture-elsewhere",
+                f"{options.output} could not be written any more, as something removed, took or closed its "
+                f"place while the program ran: the capture is {place}",
+            )
         self._contents = None
         if ended is _COMPLETE and options.program.kind != "providers":
             what_next = "is ended here" if options.stop else "goes on without a recording"
             driver.say(f"everything is recorded; the program {what_next}")
 
-    # --- notes on a capture that is not all it could be
-
     def _note(self, slug: str, message: str) -> None:
         self.notes.append(Note(slug, message))
 
-    def _note_elsewhere(self, output: Path, place: Path) -> None:
-        self._note(
-            "capture-elsewhere",
-            f"{output} could not be written any more, as something removed, took or closed its place while "
-            f"the program ran: the capture is {place}",
-        )
-
-    def _remark(self, driver: Driver, ended: Ended, timing: dict[str, Any] | None) -> None:
-        assert self._contents is not None
-        metadata, is_warm_up = self._contents["snapconv"], timing is not None and timing.get("warm_up", False)
-        if ended.how != _COMPLETE.how:
-            self._note("ended-early", self._how_early(ended, driver.iteration, has_times=is_warm_up))
-        elif timing is None:
-            why = "none were measured" if driver.timer else "nothing was computed"
-            self._note("no-timing", f"the capture has no times of operations: {why}")
-        if is_warm_up:
-            self._note("warm-up-times", _WARM_UP_TIMES)
-        busiest = _busiest_device(metadata["devices"]) if timing is not None else None
-        if busiest not in (None, driver.device):
-            self._note(
-                "other-device",
-                f"most of the memory is on cuda:{busiest}, and the times are those of cuda:{driver.device}: "
-                f"give --device {busiest} to time the operations there",
-            )
-        if metadata["overflowed"]:
-            self._note(
-                "truncated-history",
-                f"more than {self._options.max_entries} events: the oldest were overwritten; "
-                "raise --max-entries",
-            )
-
-    def _how_early(self, ended: Ended, iteration: int, *, has_times: bool) -> str:
+    def _how_early(self, ended: Ended, iteration: int) -> str:
         """Return how far the recording came, what is missing, and what would bring it."""
-        how = {
-            "finished": "came to its end",
-            "exception": "raised an exception",
-            "interrupted": f"was terminated ({ended.detail})" if ended.detail else "was interrupted",
-            "oom": "ran out of memory",
-            "exit": "called sys.exit",
-        }[ended.how]
-        schedule, part = self.schedule, self.part(iteration)
-        text = (
-            f"{self._options.program.path} {how} when {iteration} of {schedule.n_iterations} iterations "
-            "were done"
-        )
+        how = _HOW_ENDED[ended.how]
+        if ended.how == "interrupted" and ended.detail:
+            how = f"was terminated ({ended.detail})"
+        n_enough = len(self.plan)
+        text = f"{self._options.program.path} {how} when {iteration} of {n_enough} iterations were done"
         if iteration == 0 and ended.how == "finished":
             return (
                 f"{text}: no step of an optimizer and no backward pass was seen, so iterations could not be "
                 "detected; there are no times: call snapconv.step() at the end of each iteration"
             )
-        if part.is_of_memory:
-            text = f"{text}: the capture has the memory up to there, and no times"
-        elif has_times:
-            return f"{text}: the memory part is whole, and the times are those of the timer's warm-up"
-        elif part is Part.TIMING_WARM_UP:
-            text = f"{text}: the memory part is whole, and there are no times"
-        else:
-            return f"{text}: the memory part is whole, the times are not"
-        n_enough = schedule.n_for_times
-        return f"{text}; for times let it make {n_enough} iterations" if n_enough else text
-
-
-def _busiest_device(devices: list[dict[str, Any]]) -> int | None:
-    """Return the device with the most memory in use at its peak."""
-    peaks = {row["device"]: row["max_memory_allocated"] for row in devices}
-    return max(peaks, key=peaks.__getitem__, default=None)
+        has_memory = not self.part(iteration).is_of_memory
+        kept = (
+            "the memory part is whole, the times are not"
+            if has_memory
+            else ("the capture has the memory up to there, and no times")
+        )
+        more = f"; for times let it make {n_enough} iterations" if self._options.computes else ""
+        return f"{text}: {kept}{more}"

@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from snapconv.simulation import SimulationOptions
 
 Stacks = Literal["all", "python"]
-Context = Literal["all", "state", "alloc"]
 
 # One step of a large model is some ten thousand events, building it and warming up as many again. torch
 # mentions several KB of host memory for each, so that this bound is a few GB at the very worst.
@@ -51,9 +50,7 @@ class RecordingOptions:
     is_root_given: bool = False
     program: RecordedProgram = RecordedProgram("", "script")
     stacks: Stacks = "all"
-    context: Context = "all"
     max_entries: int = MAX_ENTRIES
-    pinned: bool = False
     warm_up: int = 1
     iterations: int = 1
     device: int | None = None
@@ -73,12 +70,3 @@ class RecordingOptions:
     def computes(self) -> bool:
         """Whether the program's operations are computed, so that they can be timed."""
         return self.simulation is None or self.simulation.compute
-
-    def metadata(self) -> dict[str, Any]:
-        """Return their part of a capture's metadata."""
-        return {
-            "project_root": str(self.project_root),
-            "project_root_given": self.is_root_given,
-            "include": list(self.includes),
-            "entry": {"path": self.program.path, "kind": self.program.kind},
-        }

@@ -4,12 +4,9 @@ The user's program runs inside, and keeps its own exit code and traceback: a fai
 reported beside it, never in its place.
 """
 
-import _thread
-import os
 import sys
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -19,26 +16,18 @@ from snapconv.errors import EntryPointError, NoCudaError, NothingAllocatedError,
 from snapconv.notes import Note
 from snapconv.recorder import environment
 from snapconv.recorder.captured.capture_folder import check_output
-from snapconv.recorder.captured.contents import ended_by
 from snapconv.recorder.driver import Driver, Say, silent
-from snapconv.recorder.guard import Guards
 from snapconv.recorder.one_capture import OneCapture
 from snapconv.recorder.options import RecordedProgram, RecordingOptions
 from snapconv.recorder.program import own_frames, script, script_signals
 from snapconv.recorder.program.entry import Entry, imported, load_providers, provider_module
 from snapconv.recorder.program.moments import when_imported
-from snapconv.recorder.program.script import exit_code_of, outcome, warnings_name_the_user
-from snapconv.recorder.program.script_signals import held_back
+from snapconv.recorder.program.script import ended_by, exit_code_of, outcome, warnings_name_the_user
 from snapconv.recorder.schedule import Sign
 
 if TYPE_CHECKING:
     from snapconv.recorder.recording import Recording
     from snapconv.simulation import Simulation, SimulationOptions
-
-# Read once, when torch is imported, which a simulation makes happen before the user's first line.
-_EARLY_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
-# So long may a simulated step take before a faster way is recommended.
-_LONG_S = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,52 +67,28 @@ def record(
     """
     check_output(options.output, force=options.force)
     with ExitStack() as parts:
-        with held_back():
-            simulation = _device(options, parts if until_exit is None else until_exit)
+        parts.enter_context(script_signals.deferred_handlers())
+        simulation = _device(options, parts if until_exit is None else until_exit)
         command = (*(["-m"] if entry.kind == "module" else []), entry.path, *argv)
         options = replace(options, program=RecordedProgram(entry.path, entry.kind, command))
         policy = OneCapture(options, least=Sign.SCRIPT if entry.marks_steps else Sign.BACKWARD)
         driver = _new_driver(options, policy, simulation, say)
         where = "simulated, without a GPU" if options.simulation else "on the GPU"
-        n_iterations = policy.schedule.n_iterations
-        say(f"recording {entry.path}, {where}: {n_iterations} iterations until everything is recorded")
+        say(f"recording {entry.path}, {where}: {len(policy.plan)} iterations until everything is recorded")
         parts.callback(driver.close)
         parts.enter_context(warnings_name_the_user())
-        parts.enter_context(script_signals.deferred_handlers())
-        early = _early_environment()
         with when_imported("torch", driver.turn_on):
             if isinstance(driver.guard.failure, SnapconvError):
                 raise driver.guard.failure  # nothing of the user's has run: there is nothing else to report
-            parts.enter_context(_hint_at_shapes_only(options, driver, say))
             run = _run_providers if entry.kind == "providers" else _run_script
             # A script's names go with its module, and what they hold is a part of the state at its end.
             raised, _program = outcome(run, entry, argv, driver)
         if isinstance(raised, EntryPointError):
             raise raised
-        if simulation is not None and _early_environment() != early:
-            policy.notes.append(_late_environment(entry, early))
         driver.finish(ended_by(raised))
         late = (*driver.guards.notes(), *(simulation.faults() if simulation is not None else ()))
         policy.notes += [note for note in late if note not in policy.notes]
         return _record_outcome(driver, policy, raised)
-
-
-@contextmanager
-def _hint_at_shapes_only(options: RecordingOptions, driver: Driver, say: Say) -> Iterator[None]:
-    """Recommend ``--no-compute`` where the first simulated step takes minutes."""
-    ended = threading.Event()
-
-    def hint() -> None:
-        if not ended.wait(_LONG_S) and driver.iteration == 0:
-            say(f"no step has ended in {_LONG_S // 60} minutes: with --no-compute a step takes seconds")
-
-    if options.simulation is not None and options.computes:
-        # Not by threading, whose threads are simulated too.
-        _thread.start_new_thread(hint, ())
-    try:
-        yield
-    finally:
-        ended.set()
 
 
 def _device(options: RecordingOptions, parts: ExitStack) -> "Simulation | None":
@@ -132,37 +97,33 @@ def _device(options: RecordingOptions, parts: ExitStack) -> "Simulation | None":
         environment.find_torch()
         environment.refuse_without_cuda()
         return None
-    environment.require_torch()
-    from snapconv.simulation import simulated
+    try:
+        environment.require_torch()
+        from snapconv.simulation import simulated
 
-    return parts.enter_context(simulated(options.simulation))
+        return parts.enter_context(simulated(options.simulation))
+    finally:  # what comes in the midst of torch's import may come out of its C++ code as any other error
+        script_signals.deliver_now()
 
 
 def _new_driver(
     options: RecordingOptions, policy: OneCapture, simulation: "Simulation | None", say: Say
 ) -> Driver:
     """Make the driver with its instruments."""
-    from snapconv.recorder.observe.observer import Observer
     from snapconv.recorder.timing.timer import Timer
 
-    guards = Guards()
-    observer = Observer(guards=guards)
-    timer = Timer(
-        device=options.device or 0,
-        clock="cuda" if options.simulation is None else "cpu",
-        project_root=options.project_root,
-        module_path=observer.module_path,
-        guards=guards,
-    )
-    return Driver(
-        options,
-        policy,
-        observer=observer,
-        timer=timer if options.computes else None,
-        simulation=simulation,
-        guards=guards,
-        say=say,
-    )
+    driver = Driver(options, policy, simulation=simulation, say=say)
+    driver.observer = driver.new_observer()
+    if options.computes:
+        driver.timer = Timer(
+            device=options.device or 0,
+            clock="cuda" if options.simulation is None else "cpu",
+            project_root=options.project_root,
+            module_path=driver.observer.module_path,
+            guards=driver.guards,
+            interception=driver.interception,
+        )
+    return driver
 
 
 def _run_script(entry: Entry, argv: Sequence[str], _driver: Driver | None = None) -> ModuleType:
@@ -182,19 +143,6 @@ def _run_providers(entry: Entry, argv: Sequence[str], driver: Driver) -> None:
             if not driver.uses_device:
                 return
             driver.iteration_ended()
-
-
-def _early_environment() -> dict[str, str | None]:
-    return {name: os.environ.get(name) for name in _EARLY_VARIABLES}
-
-
-def _late_environment(entry: Entry, before: dict[str, str | None]) -> Note:
-    changed = ", ".join(name for name, value in before.items() if os.environ.get(name) != value)
-    return Note(
-        "late-environment",
-        f"{entry.path} sets {changed} when torch is imported already, which a simulation does first: "
-        "it had no effect; set it in the shell",
-    )
 
 
 def _record_outcome(driver: Driver, policy: OneCapture, raised: BaseException | None) -> RecordOutcome:
@@ -226,15 +174,6 @@ def _failure(driver: Driver, exit_code: int) -> Exception | None:
     return failure
 
 
-@dataclass(frozen=True, slots=True)
-class WatchOutcome:
-    """The outcome of a program that was watched: its exit code, what it raised, the captures written."""
-
-    exit_code: int
-    raised: BaseException | None
-    captures: tuple[Path, ...]
-
-
 def watch(
     entry: Entry,
     argv: Sequence[str],
@@ -242,16 +181,16 @@ def watch(
     *,
     simulation: "SimulationOptions | None" = None,
     until_exit: ExitStack | None = None,
-) -> WatchOutcome:
+) -> tuple[int, BaseException | None]:
     """Run a script or module as ``python ENTRY ARGV`` would; record it as soon as it has imported torch.
 
-    Nothing but the captures is written. What goes wrong in here is a warning, and never the program's affair.
-    A simulation lasts until the process ends, by ``until_exit``.
+    Returns its exit code, and what it raised. What goes wrong in here is a warning, and never the program's
+    affair. A simulation lasts until the process ends, by ``until_exit``.
     """
     with ExitStack() as parts:
+        parts.enter_context(script_signals.deferred_handlers())
         if simulation is not None:
             _device(RecordingOptions(simulation=simulation), parts if until_exit is None else until_exit)
-        parts.enter_context(script_signals.deferred_handlers())
         with when_imported("torch", lambda: parts.enter_context(recording)):
             raised, _main = outcome(_run_script, entry, argv)
-        return WatchOutcome(exit_code_of(raised), raised, tuple(recording.captures))
+        return exit_code_of(raised), raised

@@ -19,21 +19,19 @@ from snapconv.errors import OutputError, SnapconvError
 from snapconv.recorder import environment
 from snapconv.recorder.captured import memory_history
 from snapconv.recorder.captured.capture_folder import free_name
-from snapconv.recorder.captured.contents import Ended, ended_by, nothing_allocated
-from snapconv.recorder.captured.upload import Upload, is_store
+from snapconv.recorder.captured.memory_history import nothing_allocated
 from snapconv.recorder.driver import Driver
-from snapconv.recorder.job_place import is_chosen, process_rank
+from snapconv.recorder.job import SharedOom, is_chosen, process_rank
 from snapconv.recorder.options import (
     MAX_CAPTURES,
     MAX_ENTRIES_OF_JOB,
-    Context,
     RecordedProgram,
     RecordingOptions,
     Stacks,
 )
+from snapconv.recorder.program.script import Ended, ended_by
 from snapconv.recorder.program.script_signals import deferred_handlers
 from snapconv.recorder.schedule import Part
-from snapconv.recorder.shared_oom import SharedOom
 
 _LOG = logging.getLogger("snapconv")
 
@@ -48,20 +46,15 @@ class ChosenCaptures:
     def __init__(self, options: RecordingOptions) -> None:
         self.captures: list[Path] = []
         self.options = options
-        self._counts_by_hand = self._is_signalled = self._has_written_oom = self._has_logged = False
+        self.counts_by_hand = self._is_signalled = self._has_written_oom = self._has_logged = False
         self._shared_oom: SharedOom | None = None
-        self.upload: Upload | None = None
 
     def turn_on(self, driver: Driver) -> None:
-        """Count steps before observing: both put something around backward passes.
-
-        The observer, which begins later and more than once, has to go first.
-        """
+        """Count steps, and observe where the first is chosen."""
         for note in driver.features.notes():
             _LOG.warning("snapconv: %s", note.message)
-        driver.ends_in_last_hook = True
         driver.wait_for_cuda()
-        driver.count_steps(lambda: None if self._counts_by_hand else driver.iteration_ended())
+        driver.count_steps(lambda: None if self.counts_by_hand else driver.iteration_ended())
         driver.parts.callback(driver.stop_observing)
         if self.options.on_signal is not None:
             driver.parts.callback(_on_signal(self.options.on_signal, self._remember_signal))
@@ -79,16 +72,6 @@ class ChosenCaptures:
         self._shared_oom = SharedOom(self.options.output, capture)
         self._shared_oom.start()
         driver.parts.callback(self._shared_oom.close)
-
-    def begin_upload(self, url: str) -> None:
-        """Write captures to a folder of our own, and let a thread copy them to a store."""
-        tell, warn = partial(_LOG.info, "snapconv: %s"), partial(_LOG.warning, "snapconv: %s")
-        self.upload = Upload(url, tell=tell, warn=warn)
-        self.options = replace(self.options, output=self.upload.folder)
-
-    def count_by_hand(self, driver: Driver) -> None:
-        """Let only the job itself end steps: it may do so in any hook."""
-        self._counts_by_hand, driver.ends_in_last_hook = True, False
 
     def cuda_started(self, driver: Driver) -> bool:
         """Leave a history that is on already as the job wants it."""
@@ -171,8 +154,6 @@ class ChosenCaptures:
             return
         self.captures.append(path)
         _LOG.info("snapconv: wrote %s", path)
-        if self.upload is not None:
-            self.upload.add(path)
 
     def _capture_out_of_memory(self, driver: Driver, text: str) -> None:
         if self._shared_oom is not None:  # first of all: the others have little time
@@ -202,7 +183,6 @@ class Recording:
         on_oom: bool = True,
         on_signal: int | None = None,
         stacks: Stacks = "all",
-        context: Context = "all",
         max_entries: int = MAX_ENTRIES_OF_JOB,
         max_captures: int = MAX_CAPTURES,
         project_root: str | os.PathLike[str] | None = None,
@@ -210,7 +190,7 @@ class Recording:
         ranks: Collection[int] = (),
         on_other_oom: bool = False,
     ) -> None:
-        self._output, self._is_chosen = os.fspath(output), is_chosen(ranks)
+        self._is_chosen = is_chosen(ranks)
         self._options = RecordingOptions(
             Path(output),
             Path(project_root or "").absolute(),
@@ -222,7 +202,6 @@ class Recording:
             on_oom=on_oom,
             on_signal=on_signal,
             stacks="python" if on_other_oom else stacks,  # names of C++ take longer than the job has
-            context=context,
             max_entries=max_entries,
             max_captures=max_captures,
             on_other_oom=on_other_oom,
@@ -252,13 +231,11 @@ class Recording:
             return
         self._driver.finish(Ended("complete") if error is None else ended_by(error))
         close(self._driver)
-        if self._policy.upload is not None:
-            self._policy.upload.close()
 
     def step(self) -> None:
         """Tell that a step is over, where no torch optimizer does: from then on only this counts."""
         if self._is_chosen:
-            self._policy.count_by_hand(self._driver)
+            self._policy.counts_by_hand = True
             self._driver.iteration_ended()
 
     def capture(self, name: str = "requested") -> None:
@@ -269,9 +246,6 @@ class Recording:
     def _begin(self) -> None:
         environment.require_torch()
         environment.refuse_without_cuda(can_simulate=False)
-        if is_store(self._output):
-            self._policy.begin_upload(self._output)
-        self._options = self._policy.options
         self._options.output.mkdir(parents=True, exist_ok=True)
         self._driver.options = replace(self._options, program=RecordedProgram.of_process())
         self._driver.parts.enter_context(deferred_handlers(is_job=True))

@@ -15,8 +15,7 @@ from snapconv.errors import RecorderError
 from snapconv.notes import Note
 from snapconv.recorder.guard import fault_note
 from snapconv.recorder.observe.tensors import use_locations
-from snapconv.recorder.torch_features import ChangedFeatures, is_for_simulation, probe
-from snapconv.recorder.torch_surface import Feature
+from snapconv.recorder.torch_surface import ChangedFeatures, Feature, probe
 from snapconv.simulation.machine import BLAS, Machine, SimulationOptions
 
 if TYPE_CHECKING:
@@ -149,7 +148,7 @@ def simulated(options: SimulationOptions | None = None) -> Iterator[Simulation]:
             warnings.simplefilter("ignore")
             for name in ("torch.optim", "torch._dynamo"):
                 import_module(name)
-        simulation = Simulation(options or SimulationOptions(), probe(is_for_simulation))
+        simulation = Simulation(options or SimulationOptions(), probe(is_for_simulation=True))
         with simulation.patched():
             yield simulation
     finally:

@@ -41,7 +41,7 @@ RESULTS = "\n".join(
         "<testsuites><testsuite>",
         case("a1", smoke="times"),
         case("a2", smoke="times", said='<failure message="assert 1 == 2&#10; + 1">…</failure>'),
-        case("b1", smoke="names", said='<skipped message="not here"/>'),
+        case("b1", smoke="viewer", said='<skipped message="not here"/>'),
         case("b2", said='<error message="KeyError"/>'),
         "</testsuite></testsuites>",
     )
@@ -56,7 +56,7 @@ def test_results_are_counted_by_the_part_that_they_show(script, tmp_path):
     assert results.failed == ("tests.recorder.a::a2: assert 1 == 2", "tests.recorder.b::b2: KeyError")
     row = script.row_of(("2.4.1+cpu", "3.11.7"), results, full=False)
     cells = dict(zip(script.COLUMNS, row, strict=True))
-    assert (cells["times"], cells["names"]) == ("1 of 2 fail", "–")
+    assert (cells["times"], cells["viewer"]) == ("1 of 2 fail", "–")
     assert cells["tests"] == "smoke: 1 passed, 2 failed, 1 skipped"
 
 

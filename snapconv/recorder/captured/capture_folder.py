@@ -11,28 +11,16 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from snapconv.errors import OutputError, OutputExistsError, OutputWriteError
-from snapconv.files import IN_USE, SNAPSHOT_NAME, TIMING_NAME
+from snapconv.files import SNAPSHOT_NAME, TIMING_NAME, os_errors
 from snapconv.json_text import write_json
 
 # What every reader of snapshots can read, torch's viewer in the browser included.
 _PICKLE_PROTOCOL = 4
-
-_WHAT_TO_DO = {
-    errno.ENOSPC: "the disk is full; free some space or choose another folder with --output",
-    errno.EDQUOT: "your disk quota is used up; free some space or choose another folder with --output",
-    errno.EFBIG: "no file may grow that large here (ulimit -f); raise the limit, or give --max-entries",
-    errno.EACCES: "permission denied; choose a folder that you may write to with --output",
-    errno.EPERM: "not permitted; choose a folder that you may write to with --output",
-    errno.EROFS: "the file system is read-only; choose another folder with --output",
-    errno.ENOENT: "the folder that it would be in does not exist; create it first",
-    errno.ENOTDIR: "what it would be in is not a folder; choose another --output",
-    errno.ENAMETOOLONG: "the name is too long; choose a shorter one with --output",
-}
 
 _PLACE_IS_LOST = {
     *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY),
@@ -42,7 +30,7 @@ _PLACE_IS_LOST = {
 
 def check_output(output: Path, *, force: bool) -> None:
     """Refuse a capture that could not be written, before anything runs; leaves nothing behind."""
-    with _os_errors(output):
+    with os_errors(output):
         _check_place(output, force=force)
         trial = _hidden(output)
         trial.mkdir()  # the only sure test of a permission
@@ -100,7 +88,7 @@ def write_capture(
     output: Path, snapshot: dict[str, Any], timing: dict[str, Any] | None, *, force: bool
 ) -> int:
     """Write a capture and return its size in bytes; on any failure nothing is left of it."""
-    with _os_errors(output):
+    with os_errors(output):
         _check_place(output, force=force)
         temporary = _hidden(output)
         temporary.mkdir()
@@ -120,15 +108,15 @@ def _hidden(output: Path) -> Path:
 
 
 def _fill(folder: Path, snapshot: dict[str, Any], timing: dict[str, Any] | None) -> None:
-    with (folder / SNAPSHOT_NAME).open("wb") as file:
-        pickle.dump(snapshot, file, protocol=_PICKLE_PROTOCOL)
-        file.flush()
-        os.fsync(file.fileno())
-    if timing is not None:
-        with (folder / TIMING_NAME).open("wb") as file:
-            file.write(write_json(timing))
-            file.flush()
-            os.fsync(file.fileno())
+    for name, content in ((SNAPSHOT_NAME, snapshot), (TIMING_NAME, timing)):
+        if content is not None:
+            with (folder / name).open("wb") as file:
+                if name == SNAPSHOT_NAME:
+                    pickle.dump(content, file, protocol=_PICKLE_PROTOCOL)
+                else:
+                    file.write(write_json(content))
+                file.flush()
+                os.fsync(file.fileno())
 
 
 def _check_place(output: Path, *, force: bool) -> None:
@@ -160,15 +148,3 @@ def _put_in_place(temporary: Path, output: Path) -> None:
             old.rename(output)
         raise
     shutil.rmtree(old, ignore_errors=True)
-
-
-@contextmanager
-def _os_errors(output: Path) -> Iterator[None]:
-    """Turn an OSError into an OutputWriteError with what to do."""
-    try:
-        yield
-    except OSError as error:
-        reason = _WHAT_TO_DO.get(error.errno or 0) or error.strerror or str(error)
-        if getattr(error, "winerror", None) in IN_USE:
-            reason = "permission denied, or another program has a file in it open; choose another --output"
-        raise OutputWriteError(f"cannot write {output}: {reason}") from error

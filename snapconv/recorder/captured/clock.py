@@ -1,4 +1,4 @@
-"""The recorder's own clock, the iterations on it, and how times are brought to those of a snapshot.
+"""The recorder's own clock, the spans on it, and how times are brought to those of a snapshot.
 
 torch stamps its trace with the processor's counter, calibrated to the system's time; the recorder reads
 the system's time. Annotations are written by both, and show how far the two are apart.
@@ -8,8 +8,7 @@ import time
 from bisect import bisect_right
 from collections import defaultdict, deque
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 _MAX_MARKS = 100_000
 
@@ -19,23 +18,15 @@ def now_us() -> int:
     return time.time_ns() // 1000
 
 
-class Mark(NamedTuple):
-    """An annotation as the recorder saw it: torch stamped it between the two times."""
-
-    name: str
-    before_us: int
-    after_us: int
-
-
 class ClockMarks:
-    """The annotations that were written, newest last."""
+    """The annotations that were written, newest last; torch stamped each between two times of ours."""
 
     def __init__(self) -> None:
-        self._marks: deque[Mark] = deque(maxlen=_MAX_MARKS)
+        self._marks: deque[tuple[str, int, int]] = deque(maxlen=_MAX_MARKS)
 
     def add(self, name: str, before_us: int, after_us: int) -> None:
         """Remember one."""
-        self._marks.append(Mark(name, before_us, after_us))
+        self._marks.append((name, before_us, after_us))
 
     def to_trace(self, annotations: Any) -> Callable[[int], int]:
         """Return how to bring a time to the trace's clock, inferred from a snapshot's annotations.
@@ -59,57 +50,59 @@ class ClockMarks:
                 stamped[entry.get("name", "")].append(entry["time_us"])
         shifts = []
         # From the newest back: the ring of annotations overwrites the oldest.
-        for mark in reversed(self._marks):
-            if times := stamped.get(mark.name):
+        for name, before_us, after_us in reversed(self._marks):
+            if times := stamped.get(name):
                 stamp = times.pop()
                 # Within what was seen the clocks agree; else by the least that makes them agree.
-                shifts.append((mark.before_us, stamp - min(max(stamp, mark.before_us), mark.after_us)))
+                shifts.append((before_us, stamp - min(max(stamp, before_us), after_us)))
         return sorted(shifts)
 
 
-_MARK = "snapconv:iteration"
+class SpanLog:
+    """Phases or iterations so far, the newest, one at a time; each has an annotation in the trace, too.
 
-# For a job in production, which may have any number of them.
-_MAX_ITERATIONS = 10_000
+    Each has ``began_us`` and ``ended_us``, which is None while it lasts.
+    """
 
+    def __init__(self, max_spans: int) -> None:
+        self.rows: deque[dict[str, Any]] = deque(maxlen=max_spans)
+        self.clock = ClockMarks()
+        self.current: dict[str, Any] | None = None
+        self._range: Any = None
 
-@dataclass(slots=True)
-class IterationRow:
-    """One iteration; ``ended_us`` is None for one that never ended."""
+    def begin(self, annotation: str, /, *, is_range: bool, **values: Any) -> None:
+        """Begin a span, which ends the one before; its annotation lasts as long, or marks its beginning."""
+        self.end()
+        import torch
 
-    iteration: int
-    kind: str
-    began_us: int
-    ended_us: int | None = None
-
-
-class IterationLog:
-    """The iterations so far, the newest; each is marked in the trace by an annotation, too."""
-
-    def __init__(self) -> None:
-        self._rows: deque[IterationRow] = deque(maxlen=_MAX_ITERATIONS)
-        self._clock = ClockMarks()
-
-    def begin(self, iteration: int, kind: str) -> None:
-        """Note that an iteration begins."""
-        from torch.autograd.profiler import record_function
-
+        annotated = torch.autograd.profiler.record_function(annotation)
         before_us = now_us()
-        with record_function(_MARK):
-            after_us = now_us()
-        self._clock.add(_MARK, before_us, after_us)
-        self._rows.append(IterationRow(iteration, kind, before_us))
+        annotated.__enter__()
+        after_us = now_us()
+        self.clock.add(annotation, before_us, after_us)
+        if is_range:
+            self._range = annotated
+        else:
+            annotated.__exit__(None, None, None)
+        self.current = {**values, "began_us": before_us, "ended_us": None}
+        self.rows.append(self.current)
 
     def end(self) -> None:
-        """Note that the last one has ended."""
-        if self._rows:
-            self._rows[-1].ended_us = now_us()
+        """End the span that lasts, if one does; another thread may end it meanwhile."""
+        span, self.current = self.current, None
+        lasting, self._range = self._range, None
+        if lasting is not None:
+            lasting.__exit__(None, None, None)
+        if span is not None:
+            span["ended_us"] = now_us()
 
-    def facts(self, snapshot: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return the metadata's ``iterations``, times as the snapshot's trace has them."""
-        convert = self._clock.to_trace(snapshot.get("external_annotations"))
-        rows = [asdict(row) for row in self._rows]
-        for row in rows:
-            row["began_us"] = convert(row["began_us"])
-            row["ended_us"] = None if row["ended_us"] is None else convert(row["ended_us"])
-        return rows
+    def facts(self, convert: Callable[[int], int]) -> list[dict[str, Any]]:
+        """Return the spans as metadata has them, times as the snapshot's trace has them."""
+        return [
+            {
+                **row,
+                "began_us": convert(row["began_us"]),
+                "ended_us": None if row["ended_us"] is None else convert(row["ended_us"]),
+            }
+            for row in list(self.rows)
+        ]

@@ -1,48 +1,38 @@
-"""torch's memory history: on, off, snapshot and out-of-memory errors, in the form that this torch has."""
+"""torch's memory history: on, off, out-of-memory errors, and its snapshot with our metadata."""
 
 import inspect
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from snapconv.errors import NothingAllocatedError
+from snapconv.recorder import environment
+from snapconv.recorder.captured.clock import SpanLog
 from snapconv.recorder.options import RecordingOptions
+from snapconv.recorder.program import own_frames
+
+if TYPE_CHECKING:
+    from snapconv.notes import Note
+    from snapconv.recorder.observe.observer import Observer
+    from snapconv.simulation import Simulation
 
 # (device, requested bytes, device's total bytes, device's free bytes)
 OutOfMemoryObserver = Callable[[int, int, int, int], None]
-
-_PINNED = "record_pinned_host_memory"
 
 
 def start(options: RecordingOptions) -> None:
     """Let torch record every event from here on; what it had recorded before is deleted.
 
     CUDA has started: recording reaches the devices of the allocator, which has them from then on.
-    The oldest form has four arguments and deletes events; 2.8 added ``clear_history``, later ones others that
-    stay as they are, but for pinned host memory (2.14).
+    torch 2.8 added ``clear_history``: before, events are deleted anyway.
     """
     import torch
 
     turn = torch.cuda.memory._record_memory_history
-    known = inspect.signature(turn).parameters
-    extra = {"clear_history": True} if "clear_history" in known else {}
-    if options.pinned and _PINNED in known:
-        extra[_PINNED] = True
-    turn(
-        "all",
-        context=options.context,
-        stacks=options.stacks,
-        max_entries=options.max_entries,
-        **extra,
-    )
-
-
-def can_record_pinned() -> bool:
-    """Whether this torch records pinned host memory."""
-    import torch
-
-    return _PINNED in inspect.signature(torch.cuda.memory._record_memory_history).parameters
+    extra = {"clear_history": True} if "clear_history" in inspect.signature(turn).parameters else {}
+    turn("all", context="all", stacks=options.stacks, max_entries=options.max_entries, **extra)
 
 
 def stop() -> None:
@@ -52,20 +42,12 @@ def stop() -> None:
     torch.cuda.memory._record_memory_history(None)
 
 
-def is_on() -> bool:
-    """Whether history is on already; False where this torch has no such query."""
+def is_on() -> bool | None:
+    """Whether history is on; None where this torch has no such query."""
     import torch
 
     is_enabled = getattr(torch._C, "_cuda_isHistoryEnabled", None)
-    return bool(is_enabled and is_enabled())
-
-
-def is_off() -> bool:
-    """Whether history is off; False where this torch has no such query."""
-    import torch
-
-    is_enabled = getattr(torch._C, "_cuda_isHistoryEnabled", None)
-    return bool(is_enabled and not is_enabled())
+    return bool(is_enabled()) if is_enabled else None
 
 
 def take_snapshot() -> dict[str, Any]:
@@ -131,3 +113,50 @@ def name_every_function() -> None:
         pass
     finally:
         del os.environ[_CHOICE]
+
+
+def nothing_allocated(entry: str) -> NothingAllocatedError:
+    """Return the error for a program that used no CUDA device."""
+    return NothingAllocatedError(
+        f"nothing was allocated on a CUDA device while {entry} ran, so there is no capture: "
+        "does it move its model and data to the GPU?"
+    )
+
+
+def contents_now(
+    options: RecordingOptions,
+    observer: "Observer",
+    *,
+    iterations: SpanLog,
+    device: int,
+    simulation: "Simulation | None" = None,
+) -> dict[str, Any]:
+    """Return a snapshot of now with its metadata, all but how the program ended.
+
+    Raises NothingAllocatedError where torch has nothing to report: nothing was allocated, or it has no driver
+    and does not mention it.
+    """
+    snapshot = take_snapshot()
+    if is_empty(snapshot):
+        raise nothing_allocated(options.program.path)
+    metadata = {
+        **environment.process_values(options.program.command),
+        "project_root": str(options.project_root),
+        "project_root_given": options.is_root_given,
+        "include": list(options.includes),
+        "entry": {"path": options.program.path, "kind": options.program.kind},
+        "simulated": simulation.values() if simulation else None,
+        "max_entries": options.max_entries,
+        "overflowed": has_overflowed(snapshot, options.max_entries),
+        "devices": environment.device_values(device),
+        **observer.facts(snapshot),
+        "iterations": iterations.facts(iterations.clock.to_trace(snapshot.get("external_annotations"))),
+        "notes": note_rows(simulation.notes() if simulation else ()),
+    }
+    own_frames.clean_snapshot(snapshot)
+    return {**snapshot, "snapconv": metadata}
+
+
+def note_rows(notes: "Iterable[Note]") -> list[dict[str, str]]:
+    """Return notes as metadata has them."""
+    return [{"slug": note.slug, "message": note.message} for note in notes]

@@ -1,22 +1,22 @@
 """Records of what each piece of memory is for, by address and time: they stand in a capture's metadata."""
 
-from collections.abc import Callable, Iterable
+import weakref
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any
 
-from snapconv.recorder.observe.built_objects import Frame
-from snapconv.recorder.observe.models import Key, Models, Place
+from snapconv.recorder.observe.models import Frame, Key, Models, Place
 from snapconv.recorder.observe.tensors import (
-    Notes,
     Row,
+    graph_nodes,
     named_tensors,
-    on_clock,
     shape_and_type,
     where_memory_lies,
 )
 from snapconv.recorder.torch_surface import Module, Tensor
 
 # Of each kind; a step of a large model has some ten thousand. A row takes about half a KiB of the host.
-_MAX_NOTES = 200_000
+_MAX_ROWS = 200_000
 # What torch itself keeps in a module's dictionary, and from what depth on containers are looked into.
 _OF_TORCH = (
     "_parameters",
@@ -28,6 +28,31 @@ _OF_TORCH = (
     "_load_state_dict",
 )
 _AT_DEPTH = 4
+_MAX_LEAVES = 10_000
+# How many iterations' graphs are searched for leaves: a walk through a large one takes a while.
+_N_SEARCHED = 2
+
+
+class Rows:
+    """Rows by key: noting a key again replaces its row, and beyond the limit the oldest is forgotten.
+
+    The trace is a ring too, which overwrites its oldest events. A row without a key replaces none.
+    """
+
+    def __init__(self) -> None:
+        self.by_key: OrderedDict[Hashable, Row] = OrderedDict()
+        self._n_added = 0
+
+    def put(self, key: Hashable, row: Row) -> None:
+        """Note a row."""
+        self.by_key[key] = row
+        if len(self.by_key) > _MAX_ROWS:
+            self.by_key.popitem(last=False)
+
+    def add(self, row: Row) -> None:
+        """Note one more."""
+        self._n_added += 1
+        self.put(self._n_added, row)
 
 
 class MemoryRecords:
@@ -35,16 +60,11 @@ class MemoryRecords:
 
     def __init__(self, models: Models) -> None:
         self._models = models
-        self._parameters: Notes[Key] = Notes(_MAX_NOTES)
-        self._gradients: Notes[tuple[Key, int, int]] = Notes(_MAX_NOTES)
-        self._states: Notes[tuple[int, Key | None, str, int]] = Notes(_MAX_NOTES)
-        self._former_states: Notes[int] = Notes(_MAX_NOTES)
-        self._inputs: Notes[int] = Notes(_MAX_NOTES)
-        self._saved: Notes[int] = Notes(_MAX_NOTES)
-        self._moved: Notes[int] = Notes(_MAX_NOTES)
-        self._copies: Notes[int] = Notes(_MAX_NOTES)
-        self._attributes: Notes[tuple[int, str, int]] = Notes(_MAX_NOTES)
-        self._n_noted = 0
+        # By the key of the metadata, but for ``former_states``, which stand before ``optimizer_states``.
+        self._rows: defaultdict[str, Rows] = defaultdict(Rows)
+        # Tensors that get gradients and are no parameters, by identity, and the iterations searched.
+        self._leaves: dict[int, weakref.ref[Tensor]] = {}
+        self._searched: set[int] = set()
 
     def parameters(self) -> None:
         """Note every parameter and buffer that is on the device.
@@ -64,13 +84,13 @@ class MemoryRecords:
             if len(pieces) == 1:
                 self._note_move(place.key, pieces[0])
             for row in pieces:
-                self._parameters.put(place.key, _about(place, tensor) | row)
+                self._rows["parameters"].put(place.key, _about(place, tensor) | row)
 
     def _note_move(self, key: Key, row: Row) -> None:
         """Keep where a parameter was before, if its memory is another now: `p.data = p.data * m`."""
-        before = self._parameters.get(key)
+        before = self._rows["parameters"].by_key.get(key)
         if before is not None and (before["device"], before["addr"]) != (row["device"], row["addr"]):
-            self._append(self._moved, {"parameter": key} | {name: before[name] for name in row})
+            self._rows["earlier_parameters"].add({"parameter": key} | {name: before[name] for name in row})
 
     def gradients(self, iteration: int, *, only_loose: bool = False) -> None:
         """Note the gradient of every parameter that has one, or only of those that no module has."""
@@ -79,56 +99,73 @@ class MemoryRecords:
                 tensor = place.tensor() if place.kind == "parameter" else None
                 self._gradient(iteration, place.key, tensor)
 
-    def gradients_of_leaves(self, iteration: int, leaves: "Iterable[Tensor]") -> None:
-        """Note the gradients of what is no parameter: of an input, or of a tensor that is stepped by hand."""
-        for tensor in leaves:
-            self._gradient(iteration, (-id(tensor), ""), tensor)
+    def search_leaves(self, roots: Any, iteration: int) -> None:
+        """Find what gets gradients in a graph and is no parameter: an input, or a tensor made by hand."""
+        if len(self._searched) < _N_SEARCHED:
+            self._searched.add(iteration)
+        if iteration not in self._searched:
+            return
+        known = {id(place.tensor()) for place in self._models.places()}
+        for node in graph_nodes(roots if isinstance(roots, list | tuple) else [roots]):
+            if type(node).__name__ == "AccumulateGrad" and id(node.variable) not in known:
+                self._add_leaf(node.variable)
+
+    def _add_leaf(self, tensor: "Tensor") -> None:
+        if len(self._leaves) < _MAX_LEAVES and not tensor.is_inference():
+            self._leaves[id(tensor)] = weakref.ref(tensor)
+
+    def gradients_of_leaves(self, iteration: int) -> None:
+        """Note the gradients of what is no parameter."""
+        self._leaves = {i: leaf for i, leaf in self._leaves.items() if leaf() is not None}
+        for i, leaf in self._leaves.items():
+            self._gradient(iteration, (-i, ""), leaf())
 
     def _gradient(self, iteration: int, key: Key, tensor: "Tensor | None") -> None:
         if tensor is None or not tensor.is_leaf or tensor.grad is None:
             return
         for row in where_memory_lies(tensor.grad):
             about = {"parameter": key, "iteration": iteration}
-            self._gradients.put((key, iteration, row["addr"]), about | row)
+            self._rows["gradients"].put((key, iteration, row["addr"]), about | row)
 
     def states(self, optimizer: Any) -> None:
         """Note every tensor of an optimizer's state that is on the device."""
         keys = {id(place.tensor()): place.key for place in self._models.places()}
+        states = self._rows["optimizer_states"]
         for parameter, state in optimizer.state.items():
             owner = keys.get(id(parameter))
             for name, tensor in named_tensors(state):
                 for number, row in enumerate(where_memory_lies(tensor)):
                     key = (id(parameter), owner, name, number)
-                    before = self._states.get(key)
+                    before = states.by_key.get(key)
                     if before is not None and before["addr"] != row["addr"]:
-                        self._append(self._former_states, before)  # made anew: the peak may have been before
-                    self._states.put(key, {"parameter": owner, "state": name} | row)
+                        self._rows["former_states"].add(before)  # made anew: the peak may have been before
+                    states.put(key, {"parameter": owner, "state": name} | row)
 
     def inputs(self, iteration: int, arguments: Any) -> None:
         """Note the tensors that a model is called with; what has a history is no input but a result."""
         for _, tensor in named_tensors(arguments):
             if tensor.grad_fn is None:
+                if tensor.requires_grad:
+                    self._add_leaf(tensor)
                 for row in where_memory_lies(tensor):
-                    self._append(self._inputs, {"iteration": iteration} | shape_and_type(tensor) | row)
+                    self._rows["inputs"].add({"iteration": iteration} | shape_and_type(tensor) | row)
 
     def saved(self, iteration: int, tensor: "Tensor", module: str | None) -> None:
         """Note a tensor that autograd saves for backward, and whether something with a gradient made it."""
-        is_given = tensor.grad_fn is None and not tensor.requires_grad
+        about = {
+            "iteration": iteration,
+            "module": module,
+            "without_history": tensor.grad_fn is None and not tensor.requires_grad,
+            "dtype": str(tensor.dtype).removeprefix("torch."),
+        }
         for row in where_memory_lies(tensor):
-            about = {
-                "iteration": iteration,
-                "module": module,
-                "without_history": is_given,
-                "dtype": str(tensor.dtype).removeprefix("torch."),
-            }
-            self._append(self._saved, about | row)
+            self._rows["saved"].add(about | row)
 
     def copy(self, original: "Tensor", copy: "Tensor") -> None:
         """Note a copy and the address of its original, on the same device."""
-        pieces = zip(where_memory_lies(original), where_memory_lies(copy), strict=False)
-        for before, row in pieces:
+        for before, row in zip(where_memory_lies(original), where_memory_lies(copy), strict=False):
             if before["device"] == row["device"]:
-                self._append(self._copies, {"original": before["addr"]} | row)
+                self._rows["copies"].add({"original": before["addr"]} | row)
 
     def attributes(self, modules: "Iterable[Module]") -> None:
         """Note tensors that modules hold as plain attributes, and whether they were written since made."""
@@ -144,33 +181,38 @@ class MemoryRecords:
                     is_written = not tensor.is_inference() and tensor._version > 0
                     for row in where_memory_lies(tensor):
                         about = {"module": self._models.path(module), "name": path, "written": is_written}
-                        self._attributes.put((id(module), path, row["addr"]), about | row)
+                        self._rows["attributes"].put((id(module), path, row["addr"]), about | row)
 
     def facts(self, convert: Callable[[int], int]) -> dict[str, list[Row]]:
         """Return everything as plain values, its times brought to the trace's clock by ``convert``."""
         order = {place.key: number for number, place in enumerate(self._models.places())}
-        parameters = sorted(self._parameters.items(), key=lambda item: order.get(item[0], len(order)))
+        parameters = sorted(
+            self._rows["parameters"].by_key.items(),
+            key=lambda item: order.get(item[0], len(order)),  # type: ignore[call-overload]
+        )
         index = {key: number for number, (key, _) in enumerate(parameters)}
         shared: dict[tuple[Frame, ...], list[Row]] = {}
-        rows = [
-            {**row, "frames": shared.setdefault(row["frames"], _frames(row["frames"]))}
+
+        def rows(*kinds: str) -> Iterator[Row]:
+            for row in (row for kind in kinds for row in list(self._rows[kind].by_key.values())):
+                owner = {"parameter": index.get(row["parameter"])} if "parameter" in row else {}
+                yield {**row, **owner, "noted_us": convert(row["noted_us"])}
+
+        listed = [
+            {
+                **row,
+                "frames": shared.setdefault(row["frames"], _frames(row["frames"])),
+                "noted_us": convert(row["noted_us"]),
+            }
             for _, row in parameters
         ]
-        states = [*self._former_states.rows(), *self._states.rows()]
         return {
-            "parameters": on_clock(rows, convert),
-            "earlier_parameters": on_clock(_with_index(self._moved.rows(), index), convert),
-            "gradients": on_clock(_with_index(self._gradients.rows(), index), convert),
-            "optimizer_states": on_clock(_with_index(states, index), convert),
-            "inputs": on_clock(self._inputs.rows(), convert),
-            "saved": on_clock(self._saved.rows(), convert),
-            "attributes": on_clock(self._attributes.rows(), convert),
-            "copies": on_clock(self._copies.rows(), convert),
+            "parameters": listed,
+            "earlier_parameters": list(rows("earlier_parameters")),
+            "gradients": list(rows("gradients")),
+            "optimizer_states": list(rows("former_states", "optimizer_states")),
+            **{kind: list(rows(kind)) for kind in ("inputs", "saved", "attributes", "copies")},
         }
-
-    def _append(self, notes: Notes[int], row: Row) -> None:
-        self._n_noted += 1
-        notes.put(self._n_noted, row)
 
 
 def _about(place: Place, tensor: "Tensor") -> Row:
@@ -188,7 +230,3 @@ def _about(place: Place, tensor: "Tensor") -> Row:
 
 def _frames(frames: Iterable[Frame]) -> list[Row]:
     return [{"filename": filename, "line": line, "name": name} for filename, line, name in frames]
-
-
-def _with_index(rows: list[Row], index: dict[Key, int]) -> list[Row]:
-    return [{**row, "parameter": index.get(row["parameter"])} for row in rows]

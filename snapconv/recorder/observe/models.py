@@ -1,27 +1,111 @@
-"""The models among the modules of a program, and the names of their tensors as torch gives them.
+"""The models of a program: its modules, where each tensor was registered, and the names torch gives.
 
-What is trained without a module (see ``loose_tensors``) stands behind them.
+Modules are referenced weakly. Parameters are not referenced at all, not even weakly: a weak reference to one
+makes ``torch.utils.swap_tensors`` refuse it. Tensors of no module that an optimizer steps stand behind those
+of modules: full-precision copies of half-precision weights are among them.
 """
 
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
+from types import FrameType
 from typing import Any
 
-from snapconv.notes import Note
-from snapconv.recorder.observe.built_objects import Frame, Registrations
-from snapconv.recorder.observe.loose_tensors import Leaves, tensor_in, tensors_in
-from snapconv.recorder.observe.tensors import locate, plain_tensors
+from snapconv.recorder.program.own_frames import callers_frame, is_ours
 from snapconv.recorder.torch_surface import Module, Tensor
-from snapconv.units import counted
 
 # A module that stands in many places has a name for each; two such levels multiply.
 _MAX_PLACES = 1_000_000
 _MAX_NAMES = 100
+_MAX_FRAMES = 100
 
 Key = tuple[int, str]
+Frame = tuple[str, int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Registration:
+    """When and where a tensor was registered; ``tensor_id`` is that of the object."""
+
+    number: int
+    tensor_id: int
+    frames: tuple[Frame, ...]
+
+
+@dataclass(slots=True)
+class _Seen:
+    number: int
+    registrations: dict[str, list[_Registration]] = field(default_factory=dict)
+
+
+class Registrations:
+    """Every live module that the program built while it was observed, in the order of sight."""
+
+    def __init__(self) -> None:
+        self._seen: Any = None  # torch's WeakIdKeyDictionary: modules may define __eq__
+        self._n_seen = self._n_registered = 0
+        self.is_changed = True
+
+    def add(self, module: "Module") -> int:
+        """Make a module known and return its number."""
+        if self._seen is None:
+            from torch.utils.weak import WeakIdKeyDictionary
+
+            self._seen = WeakIdKeyDictionary()
+        seen = self._seen.get(module)
+        if seen is None:
+            self._n_seen += 1
+            self._seen[module] = seen = _Seen(self._n_seen)
+            self.is_changed = True
+        return int(seen.number)
+
+    def add_tensor(self, owner: "Module", name: str, tensor: "Tensor | None") -> None:
+        """See a tensor registered; the innermost frame that is not ours is that of register_parameter."""
+        if tensor is None:
+            return
+        self.add(owner)
+        self.is_changed = True
+        self._n_registered += 1
+        registration = _Registration(self._n_registered, id(tensor), _frames(callers_frame()))
+        slot = self._seen[owner].registrations.setdefault(name, [])
+        # The first shows where the place was made, the last what is in it now.
+        slot[1:] = [registration]
+
+    def add_module(self, owner: "Module", _name: str, child: "Module | None") -> None:
+        """See a module registered in another."""
+        if child is not None:
+            self.add(owner)
+            self.add(child)
+
+    def modules(self) -> "list[Module]":
+        """All live modules that are known, in the order in which they were seen."""
+        return [] if self._seen is None else list(self._seen.keys())
+
+    def frames(self, places: "Iterable[tuple[Module, str]]", tensor: "Tensor") -> tuple[Frame, ...]:
+        """Return the stack in which a tensor of these places was registered first, leaf first.
+
+        Conversions may put new objects into old places: then the oldest registration of a place counts.
+        """
+        found = [
+            registration
+            for module, name in places
+            if self._seen is not None and (seen := self._seen.get(module)) is not None
+            for registration in seen.registrations.get(name, ())
+        ]
+        own = [registration for registration in found if registration.tensor_id == id(tensor)]
+        first = min(own or found, key=lambda registration: registration.number, default=None)
+        return first.frames if first else ()
+
+
+def _frames(frame: FrameType | None) -> tuple[Frame, ...]:
+    """Return the program's frames, leaf first, down to where the recorder called it."""
+    found: list[Frame] = []
+    while frame is not None and len(found) < _MAX_FRAMES and not is_ours(frame.f_code.co_filename):
+        found.append((frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_name))
+        frame = frame.f_back
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +113,7 @@ class Place:
     """The place of a parameter or buffer: it is looked up when needed, as holding it keeps it alive.
 
     ``names`` begins with the name that ``named_parameters`` gives; the others are those of tied weights.
-    ``key`` stays the same from survey to survey. ``is_loose``: no module has it. Without a name it is a
-    tensor that only the program references.
+    ``key`` stays the same from survey to survey. ``is_loose``: an optimizer has it, and no module.
     """
 
     key: Key
@@ -49,7 +132,7 @@ class Place:
         if owner is None:
             return None
         if self.is_loose:
-            return tensor_in(owner, self.local_name) if self.local_name else owner
+            return _tensor_in(owner, self.local_name)
         held = owner._parameters if self.kind == "parameter" else owner._buffers
         return held[self.local_name] if self.local_name in held else None  # noqa: SIM401  # ScriptModule: no get
 
@@ -57,7 +140,7 @@ class Place:
 class Models:
     """The places of all parameters and buffers: of the given model, or of every module without a parent.
 
-    Those of ``optimizers`` follow, and the parameters among ``leaves``, as far as no module has them.
+    Those of ``optimizers`` follow, as far as no module has them.
     """
 
     def __init__(
@@ -66,10 +149,8 @@ class Models:
         model: "Module | None" = None,
         *,
         optimizers: Callable[[], Iterable[Any]] = tuple,
-        leaves: Leaves | None = None,
     ) -> None:
-        self._registrations = registrations
-        self._optimizers, self._leaves = optimizers, leaves or Leaves()
+        self._registrations, self._optimizers = registrations, optimizers
         self._n_stepped = 0
         self._given = weakref.ref(model) if model is not None else None
         self._places: tuple[Place, ...] = ()
@@ -90,13 +171,6 @@ class Models:
             # Of an unknown module too, or every call about it would survey again.
             known = self._paths.setdefault(id(module), (weakref.ref(module), None))
         return known[1]
-
-    def named_parameters(self) -> Iterator[tuple[str, list[tuple[str, Tensor]]]]:
-        """Return every model that has parameters, by the name of its class, with them and their names."""
-        for root in self._roots()[0]:
-            found = list(islice(root.named_parameters(), _MAX_PLACES))
-            if found:
-                yield type(root).__name__, found
 
     def survey(self) -> None:
         """Look at all models anew."""
@@ -121,24 +195,27 @@ class Models:
 
     def _count_stepped(self) -> int:
         """Count the tensors that the optimizers have: groups may be added at any time."""
-        return sum(
-            len(group["params"])
-            for optimizer in self._optimizers()
-            for group in getattr(optimizer, "param_groups", ())
-        )
+        return sum(len(group["params"]) for optimizer in self._optimizers() for group in _groups(optimizer))
 
     def _loose_places(self, known: set[int]) -> Iterator[Place]:
-        """Return the places of tensors of no module; of a tensor in several, the first."""
+        """Return the places of tensors of no module, named ``AdamW.0.3``; of one in several, the first."""
+        import torch
+
         self._n_stepped = self._count_stepped()
-        for optimizer, place, name, tensor in tensors_in(self._optimizers()):
-            if id(tensor) not in known:
-                known.add(id(tensor))
-                yield _loose(optimizer, place, (name,))
-        for reference in self._leaves.parameters():
-            leaf = reference()
-            if leaf is not None and id(leaf) not in known:
-                known.add(id(leaf))
-                yield _loose(leaf, "", ("",))
+        numbers: Counter[str] = Counter()
+        for optimizer in self._optimizers():
+            kind = type(optimizer).__name__
+            prefix = _numbered(kind, numbers)
+            for number, group in enumerate(_groups(optimizer)):
+                for i, tensor in enumerate(group["params"]):
+                    if isinstance(tensor, torch.Tensor) and id(tensor) not in known:
+                        known.add(id(tensor))
+                        place = f"{number}.{i}"
+                        key = (-id(optimizer), place)  # numbers of modules are positive
+                        yield Place(
+                            key, weakref.ref(optimizer), place, "parameter", (f"{prefix}.{place}",),
+                            kind, kind, is_loose=True,
+                        )  # fmt: skip
 
     def _place(self, tensor: "Tensor", kind: str, where: "list[tuple[str, str, Module]]") -> Place:
         path, name, module = where[0]
@@ -147,7 +224,7 @@ class Models:
             owner=weakref.ref(module),
             local_name=name,
             kind=kind,
-            names=tuple(_join(at, local) for at, local, _ in where[:_MAX_NAMES]),
+            names=tuple(f"{at}.{local}" if at else local for at, local, _ in where[:_MAX_NAMES]),
             module=path,
             module_class=type(module).__name__,
             frames=self._registrations.frames(((holder, local) for _, local, holder in where), tensor),
@@ -161,7 +238,12 @@ class Models:
         modules = self._registrations.modules()
         children = {id(child) for module in modules for child in module._modules.values()}
         # A child that was never registered itself may have children that were.
-        inner = {id(part) for module in modules if id(module) not in children for part in _below(module)}
+        inner = {
+            id(part)
+            for module in modules
+            if id(module) not in children
+            for part in islice(module.modules(), 1, None)
+        }
         known: set[int] = set()
         roots: list[Module] = []
         wrappers: list[Module] = []
@@ -175,11 +257,20 @@ class Models:
         return roots, wrappers
 
 
-def _loose(owner: Any, place: str, names: tuple[str, ...]) -> Place:
-    kind = type(owner).__name__ if place else ""
-    # Numbers of modules are positive.
-    key = (-id(owner), place)
-    return Place(key, weakref.ref(owner), place, "parameter", names, kind, kind, is_loose=True)
+def _groups(optimizer: Any) -> Iterable[dict[str, Any]]:
+    return getattr(optimizer, "param_groups", ())
+
+
+def _tensor_in(optimizer: Any, place: str) -> "Tensor | None":
+    """Return what stands in a place of an optimizer now."""
+    import torch
+
+    number, _, i = place.partition(".")
+    try:
+        found = optimizer.param_groups[int(number)]["params"][int(i)]
+    except (IndexError, KeyError):
+        return None
+    return found if isinstance(found, torch.Tensor) else None
 
 
 def _named_modules(roots: list[Module]) -> Iterator[tuple[str, Module]]:
@@ -193,59 +284,11 @@ def _named_modules(roots: list[Module]) -> Iterator[tuple[str, Module]]:
     for root in roots:
         prefix = ""
         if len(roots) > 1 and main != [root]:
-            name = type(root).__name__
-            numbers[name] += 1
-            prefix = name if numbers[name] == 1 else f"{name}#{numbers[name]}"
+            prefix = _numbered(type(root).__name__, numbers)
         yield from root.named_modules(prefix=prefix, remove_duplicate=False)
 
 
-def _below(module: "Module") -> "Iterator[Module]":
-    return islice(module.modules(), 1, None)
-
-
-def _join(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
-
-
-_MAX_NAMED = 3
-
-
-class Elsewhere:
-    """Finds where parameters are; ``notes`` has those that were on no device the last time."""
-
-    def __init__(self, models: Models) -> None:
-        self._models = models
-        self._notes: dict[str, Note] = {}
-
-    def look(self) -> None:
-        """Look at every model; one with nothing on a device is meant to be elsewhere, or not in use yet."""
-        for model, parameters in self._models.named_parameters():
-            away = {name: tensor for name, tensor in parameters if not _is_on_a_device(tensor)}
-            if away and len(away) < len(parameters):
-                self._notes[model] = _note(model, away, len(parameters))
-            else:
-                self._notes.pop(model, None)
-
-    def notes(self) -> tuple[Note, ...]:
-        """One note for each kind of model."""
-        return tuple(self._notes.values())
-
-
-def _is_on_a_device(tensor: Tensor) -> bool:
-    """Whether all memory of a tensor is where it can be seen; one without elements, or lazy, has none."""
-    return all(locate(piece) is not None or not piece.numel() for piece in plain_tensors(tensor))
-
-
-def _note(model: str, away: dict[str, Tensor], n_parameters: int) -> Note:
-    named = [f"{name} ({_where(tensor)})" for name, tensor in list(away.items())[:_MAX_NAMED]]
-    more = [f"{len(away) - _MAX_NAMED} more"] if len(away) > _MAX_NAMED else []
-    return Note(
-        "parameters-elsewhere",
-        f"of the {counted(n_parameters, 'parameter')} of {model}, these are not in the capture: "
-        f"{', '.join((*named, *more))}",
-    )
-
-
-def _where(tensor: Tensor) -> str:
-    """Say where a tensor claims to be; one that claims a device is of a kind that cannot be looked into."""
-    return type(tensor).__name__ if tensor.device.type == "cuda" else f"on {tensor.device}"
+def _numbered(name: str, numbers: "Counter[str]") -> str:
+    """Return a name, from its second use on with a number: ``AdamW#2``."""
+    numbers[name] += 1
+    return name if numbers[name] == 1 else f"{name}#{numbers[name]}"

@@ -3,29 +3,31 @@
 Only hooks that leave the sequence of allocations as it is: registration hooks, global module hooks,
 optimizer hooks, saved-tensor hooks that hand back the memory they got. Nothing here waits for the device
 or keeps a tensor alive.
+
+A program goes through phases: forward, which begins where a model is called from outside of all modules,
+backward, and the optimizer's steps. Each is written into the trace too, as ``snapconv:forward`` and so on.
 """
 
 import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
-from functools import partial
 from typing import Any, TypeVar
 
-from snapconv.notes import Note
-from snapconv.recorder.captured.clock import ClockMarks
+from snapconv.recorder.captured.clock import SpanLog
 from snapconv.recorder.guard import Guards
-from snapconv.recorder.observe.built_objects import Registrations, copies, new_optimizers
-from snapconv.recorder.observe.loose_tensors import Leaves
+from snapconv.recorder.interception import Event, Interception, Listeners
 from snapconv.recorder.observe.memory_records import MemoryRecords
-from snapconv.recorder.observe.models import Elsewhere, Models
-from snapconv.recorder.observe.phases import BACKWARD, FORWARD, OPTIMIZER, Interception, ModelCalls, PhaseLog
+from snapconv.recorder.observe.models import Models, Registrations
 from snapconv.recorder.observe.saved_tensors import SavedTensors
 from snapconv.recorder.observe.tensors import named_tensors
+from snapconv.recorder.program.own_frames import callers_frame
 from snapconv.recorder.torch_surface import Feature, Module, Tensor
 
 _Result = TypeVar("_Result")
+
+FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
+_MAX_PHASES = 100_000
 
 
 class Observer:
@@ -44,32 +46,25 @@ class Observer:
         optimizer: Any = None,
         leaves: bool = True,
         guards: Guards | None = None,
+        interception: Interception | None = None,
     ) -> None:
         self._guards = guards or Guards()
         self._guard = self._guards.of(Feature.NOTES)
+        self._interception = interception or Interception(self._guards)
         self._owner = (os.getpid(), threading.get_ident())
         # An iteration may be ended on another thread, while this one trains on.
         self._turn = threading.RLock()
         self._is_on = False
         self._iteration = 0
-        self._registrations = Registrations(self._is_owner_thread, self._guards.of(Feature.MODULES))
+        self._registrations = Registrations()
         self._optimizers: list[weakref.ref[Any]] = []
-        remember = self._here(self._remember)
-        self._new_optimizers = new_optimizers(remember, self._guards.of(Feature.BUILT_OPTIMIZERS))
-        self._leaves = Leaves()
-        self._models = Models(
-            self._registrations, model, optimizers=self._living_optimizers, leaves=self._leaves
-        )
-        self._notes = MemoryRecords(self._models)
-        self._copies = copies(
-            self._here(self._notes.copy), self._here(self._registrations.add), self._guards.of(Feature.COPIES)
-        )
-        self._elsewhere = Elsewhere(self._models)
+        self._models = Models(self._registrations, model, optimizers=self._living_optimizers)
+        self._records = MemoryRecords(self._models)
         self._has_leaves = leaves
-        self._clock = ClockMarks()
-        self._phases = PhaseLog(self._clock)
-        self._interception, self._calls = self._hooks()
+        self._phases = SpanLog(_MAX_PHASES)
+        self._running: list[Module] = []  # the modules whose forward runs, the innermost last
         self._saved_tensors = SavedTensors(self._saved, self._guards.of(Feature.SAVED_TENSORS))
+        self._listeners = self._events()
         if optimizer is not None:
             self._remember(optimizer)
         self._n_backwards = self._n_calls = 0
@@ -82,21 +77,24 @@ class Observer:
         # Of the forward that goes on, and of the call that does.
         self._has_graph = self._may_have_graph = False
 
-    def _hooks(self) -> tuple[Interception, ModelCalls]:
-        """Make what calls back where backward, a step or a model's forward begins and ends."""
-        interception = Interception(
-            self._around_backward,
-            self._here(self._begin_step),
-            self._here(self._end_step),
-            self._guards.of(Feature.PHASES),
-        )
-        calls = ModelCalls(
-            partial(self._run, self._begin_call),
-            partial(self._run, self._end_call),
-            self._is_owner_thread,
-            self._guards.of(Feature.MODEL_CALLS),
-        )
-        return interception, calls
+    def _events(self) -> Listeners:
+        """Return what listens to the program, in the owner's thread alone."""
+        return {
+            event: self._here(work)
+            for event, work in (
+                (Event.TENSOR_REGISTERED, self._registrations.add_tensor),
+                (Event.MODULE_REGISTERED, self._registrations.add_module),
+                (Event.MODULE_RESTORED, self._registrations.add),
+                (Event.TENSOR_COPIED, self._records.copy),
+                (Event.OPTIMIZER_BUILT, self._remember),
+                (Event.CALL_BEGINS, self._call_begins),
+                (Event.CALL_ENDS, self._call_ends),
+                (Event.BACKWARD_BEGINS, self._begin_backward),
+                (Event.BACKWARD_ENDS, self._end_backward),
+                (Event.STEP_BEGINS, self._begin_step),
+                (Event.STEP_ENDS, self._end_step),
+            )
+        }
 
     @property
     def failure(self) -> Exception | None:
@@ -105,42 +103,26 @@ class Observer:
 
     def start(self) -> None:
         """Put every hook in place."""
-        if self._is_on:
-            return
-        self._is_on = True
-        for feature, start in (
-            (Feature.MODULES, self._registrations.start),
-            (Feature.BUILT_OPTIMIZERS, self._new_optimizers.start),
-            (Feature.COPIES, self._copies.start),
-            (Feature.SAVED_TENSORS, self._saved_tensors.start),
-            (Feature.PHASES, self._interception.start),
-            (Feature.MODEL_CALLS, self._calls.start),
-        ):
-            self._guards.of(feature).run(start)
+        if not self._is_on:
+            self._is_on = True
+            self._n_backwards = 0  # it may have been stopped within one
+            self._interception.listen(self._listeners, is_first=True)
+            self._guards.of(Feature.SAVED_TENSORS).run(self._saved_tensors.start)
 
-    def stop(self, *, in_last_hook: bool = False) -> None:
-        """Take every hook away; ``facts`` and ``module_path`` still answer.
-
-        From within an optimizer's step, ``in_last_hook``: no other hook of it follows.
-        Otherwise there is something left for another ``stop``.
-        """
-        # Always: it may have something left from the last time.
-        finish = self._guard.finish
-        finish(lambda: self._interception.stop(in_last_hook=in_last_hook))
-        finish(self._new_optimizers.stop)
-        finish(self._copies.stop)
+    def stop(self) -> None:
+        """Take every hook away; ``facts`` and ``module_path`` still answer."""
         if not self._is_on:
             return
         self._is_on = False
-        finish(self._calls.stop)
-        finish(self._saved_tensors.stop)
-        finish(self._registrations.stop)
+        self._guard.finish(self._interception.leave, self._listeners)
+        self._guard.finish(self._saved_tensors.stop)
+        self._running.clear()
         self._run(self._phases.end)
 
     def iteration_began(self, iteration: int) -> None:
         """Begin an iteration: between two, no module runs."""
         self._iteration = iteration
-        self._calls.forget()
+        self._running.clear()
 
     def iteration_ended(self, iteration: int) -> None:
         """End an iteration: no phase lasts beyond it."""
@@ -156,15 +138,8 @@ class Observer:
         Times are brought to the clock of ``snapshot``, as far as its annotations show it. Nothing is left
         out of the keys after a failure, but of what they hold.
         """
-        convert = self._clock.to_trace(snapshot.get("external_annotations"))
-        return {
-            **self._notes.facts(convert),
-            "phases": [_on_clock(asdict(row), convert) for row in list(self._phases.rows)],
-        }
-
-    def notes(self) -> tuple[Note, ...]:
-        """Return what the user should know of the program's models."""
-        return self._elsewhere.notes()
+        convert = self._phases.clock.to_trace(snapshot.get("external_annotations"))
+        return {**self._records.facts(convert), "phases": self._phases.facts(convert)}
 
     def module_path(self, module: "Module") -> str | None:
         """Return a module's dotted name, empty for the model itself; None if unknown."""
@@ -174,24 +149,10 @@ class Observer:
         """Return a listener that does a piece of work in the owner's thread alone."""
 
         def listener(*arguments: Any) -> None:
-            if self._is_owner_thread():
+            if self._owner == (os.getpid(), threading.get_ident()):
                 self._run(work, *arguments)
 
         return listener
-
-    def _around_backward(self, call: Callable[[], Any], roots: Any, is_grad: bool) -> Any:  # noqa: FBT001  # a callback
-        """Observe a backward pass; one inside a pass (reentrant checkpointing) is part of it."""
-        if not self._is_owner_thread():
-            return call()
-        self._n_backwards += 1
-        if self._n_backwards == 1:
-            self._run(self._begin_backward, roots, is_grad)
-        try:
-            return call()
-        finally:
-            self._n_backwards -= 1
-            if self._n_backwards == 0:
-                self._run(self._end_backward, is_grad)
 
     def _run(self, work: Callable[..., _Result], /, *arguments: Any) -> _Result | None:
         """Do a piece of work, one thread at a time."""
@@ -200,29 +161,46 @@ class Observer:
         with self._turn:
             return self._guard.run(work, *arguments)
 
-    def _is_owner_thread(self) -> bool:
-        return self._owner == (os.getpid(), threading.get_ident())
+    # --- phases
 
-    def _begin_call(self, module: "Module", arguments: tuple[Any, Mapping[str, Any]]) -> None:
+    def _phase(self) -> str | None:
+        return self._phases.current["phase"] if self._phases.current else None
+
+    def _begin(self, phase: str) -> None:
+        self._phases.begin(f"snapconv:{phase}", is_range=True, phase=phase, iteration=self._iteration)
+
+    def _call_begins(self, module: "Module", args: Any) -> None:
+        self._running.append(module)
+        if len(self._running) == 1:
+            # The frame of torch's own _call_impl, whose arguments live as long as it does.
+            self._begin_forward(module, (args, _keywords_of(callers_frame())))
+
+    def _call_ends(self, module: "Module", _args: Any, result: Any) -> None:
+        if not any(running is module for running in self._running):
+            return
+        while self._running.pop() is not module:
+            pass
+        if not self._running:
+            self._end_forward(result)
+
+    def _begin_forward(self, module: "Module", arguments: tuple[Any, Mapping[str, Any]]) -> None:
         import torch
 
         self._registrations.add(module)
-        if self._phases.current == BACKWARD:
+        if self._phase() == BACKWARD:
             return  # a checkpointed forward that runs again
-        self._notes.inputs(self._iteration, arguments)
-        if next(module.parameters(), None) is not None:  # a loss is no model
-            self._leaves.passed(tensor for _, tensor in named_tensors(arguments))
-        if self._phases.current != FORWARD:
+        self._records.inputs(self._iteration, arguments)
+        if self._phase() != FORWARD:
             self._note_parameters_once()
-            self._phases.begin(FORWARD, self._iteration)
+            self._begin(FORWARD)
             self._has_graph = False
         self._may_have_graph = torch.is_grad_enabled()
         if self._may_have_graph:
             self._saved_tensors.open()
 
-    def _end_call(self, result: Any) -> None:
+    def _end_forward(self, result: Any) -> None:
         """End a call: a forward may switch gradients off itself, and its result shows it."""
-        if self._phases.current != FORWARD:
+        if self._phase() != FORWARD:
             return
         of_result = [tensor.requires_grad for _, tensor in named_tensors(result)]
         self._has_graph |= self._may_have_graph and (any(of_result) or not of_result)
@@ -231,49 +209,40 @@ class Observer:
         # A program that only infers has no iterations: now and then is enough, and costs it nothing.
         self._n_calls += 1
         if self._n_calls & (self._n_calls - 1) == 0:
-            self._notes.attributes(self._registrations.modules())
+            self._records.attributes(self._registrations.modules())
 
-    def _note_parameters_once(self) -> None:
-        """At the first forward of an iteration, and whenever modules were built since."""
-        if self._registrations.is_changed or self._parameters_of != self._iteration:
-            self._notes.parameters()
-            self._elsewhere.look()
-            self._parameters_of = self._iteration
-
-    def _begin_backward(self, roots: Any, is_grad: bool) -> None:  # noqa: FBT001  # through the guard only
+    def _begin_backward(self, roots: Any, is_grad: bool) -> None:  # noqa: FBT001  # an event's
+        """Begin a pass; one inside a pass (reentrant checkpointing) is part of it."""
+        self._n_backwards += 1
+        if self._n_backwards > 1:
+            return
         if not is_grad:
             self._saved_tensors.close()
-            self._look_for_leaves(roots)
+            if self._has_leaves:
+                self._records.search_leaves(roots, self._iteration)
         goes_on = OPTIMIZER if self._is_in_step else FORWARD if is_grad else None
-        self._after_backward = goes_on if self._phases.current in (goes_on, FORWARD) else None
-        self._phases.begin(BACKWARD, self._iteration)
+        self._after_backward = goes_on if self._phase() in (goes_on, FORWARD) else None
+        self._begin(BACKWARD)
 
-    def _end_backward(self, is_grad: bool) -> None:  # noqa: FBT001  # as above
+    def _end_backward(self, is_grad: bool, _is_complete: bool) -> None:  # noqa: FBT001  # as above
+        self._n_backwards = max(self._n_backwards - 1, 0)
+        if self._n_backwards:
+            return
         if not is_grad:
-            self._notes.gradients(self._iteration)
-            self._notes.gradients_of_leaves(self._iteration, self._leaves.all())
+            self._records.gradients(self._iteration)
+            self._records.gradients_of_leaves(self._iteration)
             self._has_gradients = True
         self._phases.end()
         if self._after_backward:
-            self._phases.begin(self._after_backward, self._iteration)
-
-    def _look_for_leaves(self, roots: Any) -> None:
-        """Look at what gets gradients beside parameters: some of it may be parameters of the program's."""
-        if self._has_leaves and self._leaves.is_searched(self._iteration):
-            known = {id(place.tensor()) for place in self._models.places()}
-            roots = roots if isinstance(roots, list | tuple) else [roots]
-            self._leaves.search(roots, self._iteration, known)
-        if self._leaves.has_new():
-            self._models.survey()
-            self._notes.parameters()
+            self._begin(self._after_backward)
 
     def _begin_step(self, optimizer: Any) -> None:
         self._saved_tensors.close()
         self._remember(optimizer)
         # Gradients of tensors of no module may be copies, made of the others since backward.
-        self._notes.gradients(self._iteration, only_loose=self._has_gradients)
+        self._records.gradients(self._iteration, only_loose=self._has_gradients)
         self._is_in_step = True
-        self._phases.begin(OPTIMIZER, self._iteration)
+        self._begin(OPTIMIZER)
 
     def _end_step(self, optimizer: Any) -> None:
         self._is_in_step = False
@@ -285,31 +254,34 @@ class Observer:
         self._is_in_step = False
         self._phases.end()
         self._note_parameters_once()
-        self._notes.attributes(self._registrations.modules())
-        self._note_gradients_once()
+        self._records.attributes(self._registrations.modules())
+        if not self._has_gradients:  # looking at all of them again takes time
+            self._records.gradients(self._iteration)
         for optimizer in self._living_optimizers():
             self._note_states_once(optimizer)
         self._has_gradients = False
 
-    def _note_gradients_once(self) -> None:
-        """Unless they were recorded after the last backward pass: looking at all of them takes time."""
-        if not self._has_gradients:
-            self._notes.gradients(self._iteration)
+    # --- records
+
+    def _note_parameters_once(self) -> None:
+        """At the first forward of an iteration, and whenever modules were built since."""
+        if self._registrations.is_changed or self._parameters_of != self._iteration:
+            self._records.parameters()
+            self._parameters_of = self._iteration
 
     def _note_all(self) -> None:
         self._models.survey()
-        self._notes.parameters()
-        self._elsewhere.look()
-        self._notes.attributes(self._registrations.modules())
-        self._notes.gradients(self._iteration)
+        self._records.parameters()
+        self._records.attributes(self._registrations.modules())
+        self._records.gradients(self._iteration)
         for optimizer in self._living_optimizers():
-            self._notes.states(optimizer)
+            self._records.states(optimizer)
 
     def _note_states_once(self, optimizer: Any) -> None:
         """Once in an iteration, for the same reason."""
         if self._states_of.get(id(optimizer)) != self._iteration:
             self._states_of[id(optimizer)] = self._iteration
-            self._notes.states(optimizer)
+            self._records.states(optimizer)
 
     def _living_optimizers(self) -> list[Any]:
         found = (reference() for reference in self._optimizers)
@@ -325,14 +297,11 @@ class Observer:
         self._run(self._note_saved, tensor)
 
     def _note_saved(self, tensor: "Tensor") -> None:
-        module = self._calls.innermost
-        self._notes.saved(self._iteration, tensor, None if module is None else self._models.path(module))
+        module = self._models.path(self._running[-1]) if self._running else None
+        self._records.saved(self._iteration, tensor, module)
 
 
-def _on_clock(row: dict[str, Any], convert: Callable[[int], int]) -> dict[str, Any]:
-    ended = row["ended_us"]
-    return {
-        **row,
-        "began_us": convert(row["began_us"]),
-        "ended_us": None if ended is None else convert(ended),
-    }
+def _keywords_of(frame: Any) -> Mapping[str, Any]:
+    """Return the keyword arguments of a module's call: global hooks are not given them."""
+    kwargs = None if frame is None else frame.f_locals.get("kwargs")
+    return kwargs if isinstance(kwargs, Mapping) else {}

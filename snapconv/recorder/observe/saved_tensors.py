@@ -5,91 +5,21 @@ are put there only where nobody else's are, and taken away before anyone else co
 
 What passes through hooks comes back as a new tensor of the same memory. To torch's own operations that is
 all the same, but a custom function may ask its parameter for more, such as the ``main_grad`` that fused
-kernels add to: it saves its tensors without our hooks, and reports them itself (custom_functions.py).
+kernels add to: it saves its tensors without our hooks, and they are recorded when it has.
 """
 
 import sys
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
 from snapconv.recorder.guard import Guard
+from snapconv.recorder.interception import replaced
 from snapconv.recorder.program.own_frames import calls_original, for_program
 from snapconv.recorder.torch_surface import Tensor
-
-
-class CustomFunctions:
-    """Calls ``begin`` when a function has named tensors, and ``end`` with those that were saved.
-
-    ``begin`` returns whether ``end`` is wanted; while one is to come, ``is_saving``.
-    """
-
-    def __init__(
-        self, begin: Callable[[], bool], end: Callable[[tuple[Any, ...]], None], guard: Guard
-    ) -> None:
-        self._begin, self._end, self._guard = begin, end, guard
-        self._originals: dict[str, Any] = {}
-        self._n_saving = 0
-
-    @property
-    def is_saving(self) -> bool:
-        """Whether a function has named tensors that are not saved yet."""
-        return self._n_saving > 0
-
-    def start(self) -> None:
-        """Replace the methods of a context that name tensors."""
-        self._replace("save_for_backward", self._named_for_backward)
-        self._replace("save_for_forward", self._named_for_forward)
-
-    def stop(self) -> None:
-        """Restore them."""
-        while self._originals:
-            setattr(_context_type(), *self._originals.popitem())
-
-    def _replace(self, name: str, work: Callable[..., Any]) -> None:
-        context_type = _context_type()
-        original = getattr(context_type, name)
-
-        @calls_original
-        def plain(*arguments: Any) -> Any:
-            if self._guard.is_off:
-                self._guard.finish(self._begin)  # after a failure of ours too
-            return original(*arguments)
-
-        self._originals[name] = original
-        setattr(context_type, name, self._guard.wrap_call(plain, work, like=original))
-
-    def _named_for_backward(self, call: Callable[[], Any], context: Any, *tensors: Any) -> Any:
-        result = call()
-        # Nothing is ever saved of a context that a program made itself.
-        if isinstance(context, _node_type()) and (
-            isinstance(context.saved_for_forward, _UntilSaved) or self._begin()
-        ):
-            self._wait(context, tensors)
-        return result
-
-    def _named_for_forward(self, call: Callable[[], Any], context: Any, *_: Any) -> Any:
-        """Wait on where the program replaces the tuple."""
-        replaced = getattr(context, "saved_for_forward", None)
-        result = call()
-        if isinstance(replaced, _UntilSaved):
-            self._wait(context, replaced.tensors)
-        return result
-
-    def _wait(self, context: Any, tensors: tuple[Any, ...]) -> None:
-        waiting = _UntilSaved(context.saved_for_forward or ())
-        waiting.tensors = tensors
-        waiting.when_freed = partial(self._guard.run, self._saved, weakref.ref(context), tensors)
-        self._n_saving += 1
-        context.saved_for_forward = waiting
-
-    def _saved(self, context: "weakref.ref[Any]", tensors: tuple[Any, ...]) -> None:
-        """Report the end. A call that failed, or for which there is no gradient, has saved nothing."""
-        self._n_saving -= 1
-        node = context()
-        self._end(tensors if node is not None and node._raw_saved_tensors else ())
 
 
 class _UntilSaved(tuple[Any, ...]):
@@ -102,18 +32,6 @@ class _UntilSaved(tuple[Any, ...]):
         self.when_freed()
 
 
-def _context_type() -> Any:
-    from torch.autograd.function import FunctionCtx
-
-    return FunctionCtx
-
-
-def _node_type() -> Any:
-    import torch
-
-    return torch._C._FunctionBase
-
-
 class SavedTensors:
     """Calls ``note`` with every tensor that is saved for backward between ``open`` and ``close``."""
 
@@ -121,43 +39,56 @@ class SavedTensors:
         self._note, self._guard = note, guard
         self._pair: tuple[Any, Any] = self._hooks()
         self._is_open = self._is_there = self._is_kept_from_it = False
-        # To be opened when a custom function has saved its tensors.
+        # Functions that have named tensors which are not saved yet, and whether to open when they are.
+        self._n_saving = 0
         self._is_waiting = False
-        self._thread = 0
-        self._disable: Any = None
-        self._functions = CustomFunctions(self._make_way, self._saved_by_function, guard)
+        self._thread: int | None = None
+        self._parts = ExitStack()
 
     def start(self) -> None:
-        """Make way for whoever switches hooks off, as torch.func does: it refuses to run above any."""
-        autograd = _autograd()
+        """Make way for custom functions, and for whoever switches hooks off.
+
+        So does torch.func: it refuses to run above any.
+        """
+        import torch
+
+        autograd, name = torch._C._autograd, "_saved_tensors_hooks_disable"
+        if not hasattr(autograd, name):
+            return  # up to torch 2.7
         self._thread = threading.get_ident()
-        self._disable = disable = getattr(autograd, "_saved_tensors_hooks_disable", None)
-        if disable is None:
-            return
+        context = torch.autograd.function.FunctionCtx
+        self._replace(autograd, name, self.close, lambda call, *_, **__: call())
+        for method, work in (
+            ("save_for_backward", self._named_for_backward),
+            ("save_for_forward", self._named_for_forward),
+        ):
+            self._replace(context, method, lambda: self._guard.is_off and self._make_way(), work)
 
-        def disable_without_ours(*args: Any, **kwargs: Any) -> Any:
-            # After a failure of ours too: torch would refuse with our hooks in place.
-            self._guard.finish(self.close)
-            return disable(*args, **kwargs)
+    def _replace(
+        self, holder: Any, name: str, before: Callable[[], object], work: Callable[..., Any]
+    ) -> None:
+        """Replace a function; ``before`` is done after a failure too, as our hooks may be in place."""
+        original = getattr(holder, name)
 
-        autograd._saved_tensors_hooks_disable = self._guard.wrap_call(
-            disable_without_ours, lambda call, *_, **__: call(), like=disable
-        )
-        self._functions.start()
+        @calls_original
+        def plain(*arguments: Any, **named: Any) -> Any:
+            self._guard.finish(before)
+            return original(*arguments, **named)
+
+        ours = self._guard.wrap_call(plain, work, like=original)
+        self._parts.enter_context(replaced(holder, name, ours, even_if_wrapped=True))
 
     def stop(self) -> None:
         """Close, and leave torch as it was."""
         self.close()
-        if self._disable is not None:
-            _autograd()._saved_tensors_hooks_disable = self._disable
-            self._disable = None
-            self._functions.stop()
+        self._thread = None
+        self._parts.close()
 
     def open(self) -> None:
         """Begin, unless other hooks are in place or hooks are switched off."""
-        if self._disable is None or threading.get_ident() != self._thread:
+        if threading.get_ident() != self._thread:
             return
-        self._is_waiting = self._functions.is_saving
+        self._is_waiting = self._n_saving > 0
         if self._is_waiting:
             return
         if not self._is_there and _innermost() is None and _autograd()._saved_tensors_hooks_is_enabled():
@@ -179,7 +110,7 @@ class SavedTensors:
         Only where something may be: to say so takes a second, and a little of every call.
         """
         if not self._is_kept_from_it and "torch._dynamo" in sys.modules:
-            not_compiled = _torch().compiler.disable
+            not_compiled = sys.modules["torch"].compiler.disable
             pack, unpack = self._hooks()
             self._pair = not_compiled(pack), not_compiled(unpack)
             self._is_kept_from_it = True
@@ -193,21 +124,6 @@ class SavedTensors:
     def _is_on_top(self) -> bool:
         """Whether what is saved in this thread now comes to our hooks."""
         return self._is_there and threading.get_ident() == self._thread and _innermost() == self._pair
-
-    def _make_way(self) -> bool:
-        """Close for a custom function, and return whether it closed: not where others' hooks are on top."""
-        was_on_top = self._is_on_top()
-        if was_on_top:
-            self.close()
-            self._is_waiting = True
-        return was_on_top
-
-    def _saved_by_function(self, tensors: "tuple[Tensor | None, ...]") -> None:
-        for tensor in tensors:
-            if tensor is not None:
-                self._note(tensor)
-        if self._is_waiting:
-            self.open()
 
     def _pack(self, tensor: "Tensor") -> "tuple[Tensor, int | None]":
         if self._is_open:
@@ -231,11 +147,51 @@ class SavedTensors:
             raise for_program(error)
         return tensor
 
+    # --- custom functions, which save their tensors without our hooks
 
-def _torch() -> Any:
-    import torch
+    def _named_for_backward(self, call: Callable[[], Any], context: Any, *tensors: Any) -> Any:
+        import torch
 
-    return torch
+        result = call()
+        # Nothing is ever saved of a context that a program made itself.
+        if isinstance(context, torch._C._FunctionBase) and (
+            isinstance(context.saved_for_forward, _UntilSaved) or self._make_way()
+        ):
+            self._wait(context, tensors)
+        return result
+
+    def _named_for_forward(self, call: Callable[[], Any], context: Any, *_: Any) -> Any:
+        """Wait on where the program replaces the tuple."""
+        replaced_one = getattr(context, "saved_for_forward", None)
+        result = call()
+        if isinstance(replaced_one, _UntilSaved):
+            self._wait(context, replaced_one.tensors)
+        return result
+
+    def _make_way(self) -> bool:
+        """Close for a custom function, and return whether it closed: not where others' hooks are on top."""
+        was_on_top = self._is_on_top()
+        if was_on_top:
+            self.close()
+            self._is_waiting = True
+        return was_on_top
+
+    def _wait(self, context: Any, tensors: tuple[Any, ...]) -> None:
+        waiting = _UntilSaved(context.saved_for_forward or ())
+        waiting.tensors = tensors
+        waiting.when_freed = partial(self._guard.run, self._saved, weakref.ref(context), tensors)
+        self._n_saving += 1
+        context.saved_for_forward = waiting
+
+    def _saved(self, context: "weakref.ref[Any]", tensors: "tuple[Tensor | None, ...]") -> None:
+        """Note the tensors. A call that failed, or for which there is no gradient, has saved nothing."""
+        self._n_saving -= 1
+        node = context()
+        for tensor in tensors if node is not None and node._raw_saved_tensors else ():
+            if tensor is not None:
+                self._note(tensor)
+        if self._is_waiting:
+            self.open()
 
 
 def _innermost() -> tuple[Any, Any] | None:
@@ -247,4 +203,6 @@ def _innermost() -> tuple[Any, Any] | None:
 
 
 def _autograd() -> Any:
-    return _torch()._C._autograd
+    import torch
+
+    return torch._C._autograd

@@ -3,16 +3,17 @@
 ``locate`` is the one seam between real and simulated recording.
 """
 
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from itertools import islice
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from snapconv.recorder.captured.clock import now_us
 from snapconv.recorder.torch_surface import Tensor
+
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,20 +29,13 @@ Locate = Callable[["Tensor"], Location | None]
 
 
 def _on_cuda(tensor: "Tensor") -> Location | None:
-    if tensor.device.type != "cuda" or tensor.layout is not _strided():
+    if tensor.device.type != "cuda" or tensor.layout is not _torch().strided:
         return None
     try:
         storage = tensor.untyped_storage()
         return Location(tensor.device.index, storage.data_ptr(), storage.nbytes())
     except (RuntimeError, NotImplementedError):
         return None  # a wrapper without storage, such as functional transforms make
-
-
-@cache
-def _strided() -> object:
-    import torch
-
-    return torch.strided
 
 
 _locate: Locate = _on_cuda
@@ -69,8 +63,7 @@ _MAX_ITEMS = 10_000
 
 def named_tensors(value: Any, name: str = "", depth: int = 0) -> "Iterator[tuple[str, Tensor]]":
     """Find every tensor in nested containers, with the keys that lead to it, such as ``old_dirs.3``."""
-    (tensor_type, _), *_ = _torch()
-    if isinstance(value, tensor_type):
+    if isinstance(value, _torch().Tensor):
         yield name, value
         return
     if depth >= _MAX_DEPTH:
@@ -95,28 +88,26 @@ def plain_tensors(tensor: Tensor) -> tuple[Tensor, ...]:
     None of this copies: ``_indices`` and ``_values`` are views, and a wrapper only names its parts. A
     parameter of a lazy module has no memory yet, and fails on every query.
     """
-    plain, strided, sparse, is_lazy = _torch()
-    if type(tensor) in plain and tensor.layout is strided:
+    torch = _torch()
+    if type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided:
         return (tensor,)
-    if is_lazy(tensor):
+    if torch.nn.parameter.is_lazy(tensor):
         return ()
-    if tensor.layout is sparse:
+    if tensor.layout is torch.sparse_coo:
         return tensor._indices(), tensor._values()
     if not hasattr(type(tensor), "__tensor_flatten__"):
         return (tensor,)
     parts = (getattr(tensor, name) for name in tensor.__tensor_flatten__()[0])
-    return tuple(piece for part in parts if isinstance(part, plain[0]) for piece in plain_tensors(part))
+    return tuple(piece for part in parts if isinstance(part, torch.Tensor) for piece in plain_tensors(part))
 
 
-def graph_nodes(roots: Iterable[Any], *, through: "frozenset[str] | None" = None) -> Iterator[Any]:
-    """Walk down autograd's graphs from tensors or edges, or through nodes of some operations alone."""
+def graph_nodes(roots: Iterable[Any]) -> Iterator[Any]:
+    """Walk down autograd's graphs from tensors or edges."""
     # As long as they are in this list, a node's wrapper and its identity are its own.
     nodes = [node for node in map(_node_of, roots) if node is not None]
     walked = set(nodes)
     for node in nodes:  # grows as it goes
         yield node
-        if through is not None and type(node).__name__.partition("Backward")[0] not in through:
-            continue
         for below, _ in node.next_functions:
             if below is not None and below not in walked:
                 walked.add(below)
@@ -129,44 +120,10 @@ def _node_of(root: Any) -> Any:
 
 
 @cache
-def _torch() -> tuple[tuple[type, ...], object, object, Callable[[object], bool]]:
-    """Look up once what is called of torch for every tensor."""
+def _torch() -> Any:
     import torch
 
-    return (torch.Tensor, torch.nn.Parameter), torch.strided, torch.sparse_coo, torch.nn.parameter.is_lazy
-
-
-Row = dict[str, Any]
-_Key = TypeVar("_Key", bound=Hashable)
-
-
-class Notes(Generic[_Key]):
-    """Rows by key: noting a key again replaces its row, and beyond the limit the oldest is forgotten.
-
-    The trace is a ring too, which overwrites its oldest events.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._rows: OrderedDict[_Key, Row] = OrderedDict()
-
-    def put(self, key: _Key, row: Row) -> None:
-        """Note a row."""
-        self._rows[key] = row
-        if len(self._rows) > self._limit:
-            self._rows.popitem(last=False)
-
-    def get(self, key: _Key) -> Row | None:
-        """Return the row that is recorded under a key."""
-        return self._rows.get(key)
-
-    def items(self) -> list[tuple[_Key, Row]]:
-        """All rows, in the order in which their keys were first recorded."""
-        return list(self._rows.items())
-
-    def rows(self) -> list[Row]:
-        """Return the rows alone."""
-        return list(self._rows.values())
+    return torch
 
 
 def where_memory_lies(tensor: "Tensor") -> Iterator[Row]:
@@ -189,8 +146,3 @@ def where_memory_lies(tensor: "Tensor") -> Iterator[Row]:
 def shape_and_type(tensor: "Tensor") -> Row:
     """Return a tensor's shape and element type as plain values."""
     return {"shape": [int(n) for n in tensor.shape], "dtype": str(tensor.dtype).removeprefix("torch.")}
-
-
-def on_clock(rows: list[Row], convert: Callable[[int], int]) -> list[Row]:
-    """Return the rows with their times brought to another clock."""
-    return [{**row, "noted_us": convert(row["noted_us"])} for row in rows]

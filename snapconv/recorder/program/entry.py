@@ -3,8 +3,8 @@
 Providers are the three functions that Skyline (``skyline_…``) and DeepView (``deepview_…``) require.
 """
 
-import ast
 import inspect
+import re
 import shlex
 import shutil
 import sys
@@ -15,7 +15,7 @@ from importlib.util import decode_source
 from pathlib import Path
 from symtable import symtable
 from types import CodeType, ModuleType
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from snapconv.errors import EntryPointError
 from snapconv.recorder.program.own_frames import call_user
@@ -148,27 +148,15 @@ def _compile(path: str) -> tuple[CodeType, set[str], bool]:
     return code, names, _marks_steps(text)
 
 
+# ``snapconv.step`` under whatever name a script imports it.
+_IMPORTS = re.compile(r"^\s*import .*?\bsnapconv(?: +as +(\w+))?(?=\s*(?:$|[,;#]))", re.MULTILINE)
+_IMPORTS_STEP = re.compile(r"^\s*from +snapconv +import\b[^;\n]*\bstep\b", re.MULTILINE)
+
+
 def _marks_steps(text: str) -> bool:
-    """Whether a script uses ``snapconv.step``, under whatever name it imports it."""
-    if "snapconv" not in text:
-        return False
-    nodes = list(ast.walk(ast.parse(text)))
-    imported = [node for node in nodes if isinstance(node, ast.Import)]
-    names = {a.asname or a.name for node in imported for a in node.names if a.name == "snapconv"}
-    return any(
-        (
-            isinstance(node, ast.ImportFrom)
-            and node.module == "snapconv"
-            and "step" in {a.name for a in node.names}
-        )
-        or (
-            isinstance(node, ast.Attribute)
-            and node.attr == "step"
-            and isinstance(node.value, ast.Name)
-            and node.value.id in names
-        )
-        for node in nodes
-    )
+    """Whether a script uses ``snapconv.step``, as far as its text shows."""
+    names = [name or "snapconv" for name in _IMPORTS.findall(text)]
+    return bool(_IMPORTS_STEP.search(text)) or any(re.search(rf"\b{name}\.step\b", text) for name in names)
 
 
 def load_providers(entry: Entry, module: ModuleType, *, batch_size: int | None) -> Providers:
@@ -179,14 +167,11 @@ def load_providers(entry: Entry, module: ModuleType, *, batch_size: int | None) 
     assert entry.code is not None
     call_user(exec, entry.code, module.__dict__)
     model, inputs, iteration = (_provider(entry, module, role) for role in _ROLES)
-    _check_model_provider(entry, model)
-    _check_input_provider(entry, inputs)
-    _check_iteration_provider(entry, iteration)
     arguments = () if batch_size is None else (batch_size,)
     return Providers(
-        lambda: _checked_model(entry, call_user(model)),
-        lambda: _checked_inputs(entry, call_user(inputs, *arguments)),
-        lambda built: _checked_iteration(entry, call_user(iteration, built)),
+        lambda: _checked(entry, "model", call_user(model)),
+        lambda: _checked(entry, "input", call_user(inputs, *arguments)),
+        lambda built: _checked(entry, "iteration", call_user(iteration, built)),
     )
 
 
@@ -212,60 +197,44 @@ def _name(prefix: str, role: str) -> str:
     return f"{prefix}_{role}_provider"
 
 
+# What a provider must do, for the message, and what it must return.
+_RULES = {
+    "model": ("take no parameters", "a model: something that can be called"),
+    "input": (
+        "take one parameter, batch_size, with an int for its default: (batch_size=32)",
+        "all inputs of an iteration in a tuple or list, even a single one",
+    ),
+    "iteration": ("take one parameter, the model", "a function that runs one iteration on the inputs"),
+}
+
+
 def _provider(entry: Entry, module: ModuleType, role: str) -> Callable[..., Any]:
     name = _name(entry.prefix, role)
     function = getattr(module, name, None)
     if not callable(function):
         raise EntryPointError(f"{entry.path}: {name} is not a function once the file has run")
-    return cast("Callable[..., Any]", function)
-
-
-def _wrong(entry: Entry, role: str, function: Callable[..., Any], rule: str) -> EntryPointError:
-    code = getattr(function, "__code__", None)
-    where = f"{entry.path}, line {code.co_firstlineno}" if code else entry.path
-    return EntryPointError(f"{where}: {_name(entry.prefix, role)} must {rule}")
-
-
-def _check_model_provider(entry: Entry, function: Callable[..., Any]) -> None:
-    if inspect.signature(function).parameters:
-        raise _wrong(entry, "model", function, "take no parameters")
-
-
-def _check_input_provider(entry: Entry, function: Callable[..., Any]) -> None:
     parameters = inspect.signature(function).parameters
-    default = parameters["batch_size"].default if list(parameters) == ["batch_size"] else None
-    if type(default) is not int:
-        rule = "take one parameter, batch_size, with an int for its default: (batch_size=32)"
-        raise _wrong(entry, "input", function, rule)
+    is_right = len(parameters) == (role != "model")
+    if role == "input":
+        is_right = list(parameters) == ["batch_size"] and type(parameters["batch_size"].default) is int
+    if not is_right:
+        code = getattr(function, "__code__", None)
+        where = f"{entry.path}, line {code.co_firstlineno}" if code else entry.path
+        raise EntryPointError(f"{where}: {name} must {_RULES[role][0]}")
+    return function  # type: ignore[no-any-return]  # callable, as checked
 
 
-def _check_iteration_provider(entry: Entry, function: Callable[..., Any]) -> None:
-    if len(inspect.signature(function).parameters) != 1:
-        raise _wrong(entry, "iteration", function, "take one parameter, the model")
-
-
-def _checked_model(entry: Entry, model: Any) -> Any:
-    if not callable(model):
-        raise _returned(entry, "model", model, "a model: something that can be called")
-    return model
-
-
-def _checked_inputs(entry: Entry, inputs: Any) -> Iterable[Any]:
+def _checked(entry: Entry, role: str, value: Any) -> Any:
+    """Return what a provider returned, if it is of use."""
     import torch
 
-    if isinstance(inputs, torch.Tensor) or not isinstance(inputs, Iterable):
-        raise _returned(
-            entry, "input", inputs, "all inputs of an iteration in a tuple or list, even a single one"
+    if role == "input":
+        is_right = isinstance(value, Iterable) and not isinstance(value, torch.Tensor)
+    else:
+        is_right = callable(value)
+    if not is_right:
+        raise EntryPointError(
+            f"{entry.path}: {_name(entry.prefix, role)} must return {_RULES[role][1]}; it returned a "
+            f"{type(value).__name__}"
         )
-    return inputs
-
-
-def _checked_iteration(entry: Entry, iteration: Any) -> Callable[..., Any]:
-    if not callable(iteration):
-        raise _returned(entry, "iteration", iteration, "a function that runs one iteration on the inputs")
-    return cast("Callable[..., Any]", iteration)
-
-
-def _returned(entry: Entry, role: str, value: object, wanted: str) -> EntryPointError:
-    name = _name(entry.prefix, role)
-    return EntryPointError(f"{entry.path}: {name} must return {wanted}; it returned a {type(value).__name__}")
+    return value

@@ -1,8 +1,7 @@
-"""Two moments that work of ours waits for: the program imports a module, and torch starts CUDA.
+"""Work of ours that waits until the program imports a module.
 
-The recorder needs torch, and torch reads settings when it is imported (``OMP_NUM_THREADS``, the allocator's
-backend) and when CUDA starts (``CUDA_VISIBLE_DEVICES``) that a program makes before. So nothing here imports
-the one or starts the other.
+The recorder needs torch, which reads settings when it is imported (``OMP_NUM_THREADS``, the allocator's
+backend) that a program makes before: so nothing here imports it.
 """
 
 import sys
@@ -13,7 +12,6 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from snapconv.recorder.guard import Guard
 from snapconv.recorder.program.own_frames import stands_in
 
 
@@ -91,41 +89,3 @@ class _Loader(Loader):
         if name.startswith("__"):  # of a copy that has no loader yet
             raise AttributeError(name)
         return getattr(self._loader, name)
-
-
-class CudaStart:
-    """A piece of work that is done once, as soon as torch has started CUDA in this process.
-
-    torch calls it before the first allocation: whatever needs the device goes through
-    ``torch.cuda._lazy_init``, which runs what was queued (torch 2.1 to 2.15). What goes wrong in there would
-    become the program's ``DeferredCudaCallError``, and a forked child inherits the queue; the guard keeps
-    failures and does nothing in a child. Whoever starts CUDA again after a failure of somebody else's call
-    runs the queue again from its beginning, hence the "once".
-    """
-
-    def __init__(self, guard: Guard, work: Callable[[], None]) -> None:
-        self._guard = guard
-        self._work: Callable[[], None] | None = work
-        self.is_done = False
-
-    def wait(self) -> None:
-        """Do the work when CUDA starts, or now where it has started already."""
-        import torch
-
-        if torch.cuda.is_initialized():
-            self.start()
-        else:
-            torch.cuda._lazy_call(self.start)  # it keeps this object for as long as the process lives
-
-    def cancel(self) -> None:
-        """Do nothing any more when CUDA starts."""
-        self._work = None
-
-    def start(self) -> None:
-        """Do the work, unless it is done already."""
-        if self._work is not None and not self.is_done:
-            self._guard.run(self._do, self._work)
-
-    def _do(self, work: Callable[[], None]) -> None:
-        work()
-        self.is_done = True

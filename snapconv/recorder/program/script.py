@@ -5,12 +5,12 @@ With it what it ended with: what it raised, and the exit code that Python would 
 
 import builtins
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import wraps
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
@@ -126,12 +126,6 @@ def _spec_of(name: str) -> ModuleSpec:
 # As shells count: 128 plus the number of SIGINT.
 _INTERRUPTED = 130
 
-# What a shell is given for ``sys.exit(2**70)``: CPython takes a number that is no C long for -1.
-_NO_C_LONG = 255
-
-# A name, since mypy takes what follows a comparison of the version itself for unreachable.
-_TAKES_TUPLES_APART: bool = sys.version_info < (3, 12)
-
 
 class Stop(BaseException):
     """Ends the program once the capture is complete; no ``except Exception`` of the user's holds it up."""
@@ -140,11 +134,10 @@ class Stop(BaseException):
 def outcome(run: Callable[..., Any], *arguments: Any) -> tuple[BaseException | None, Any]:
     """Run the user's program; return what it raised, our frames taken out, and what ``run`` returned."""
     try:
-        with _tuples_as_they_are():
-            try:
-                result = run(*arguments)
-            finally:
-                script_signals.program_ends()
+        try:
+            result = run(*arguments)
+        finally:
+            script_signals.program_ends()
         return None, result
     except Stop:
         return None, None
@@ -160,7 +153,7 @@ def exit_code_of(raised: BaseException | None) -> int:
     if isinstance(raised, SystemExit):
         code = exit_argument(raised)
         if isinstance(code, int):
-            return int(code) & 0xFF if -(1 << 63) <= code < 1 << 63 else _NO_C_LONG
+            return int(code) & 0xFF
         return 0 if code is None else 1
     if type(raised) is KeyboardInterrupt:  # one of a subclass is an error as any other
         return _INTERRUPTED
@@ -183,30 +176,42 @@ def text_of(value: object) -> str:
         return "<exception str() failed>"
 
 
-@contextmanager
-def _tuples_as_they_are() -> Iterator[None]:
-    """Keep what ``sys.exit(())`` was given.
+# A message of an exception may hold a whole tensor.
+_MAX_DETAIL = 2000
 
-    Up to 3.11, Python prints the tuple and ends with 1, unless something catches the exception before: then
-    the tuple is taken for its arguments. We do catch it.
-    """
-    real = sys.exit
-    if not _TAKES_TUPLES_APART:
-        yield
-        return
+# What the command line ends a program with when one of these comes, as shells count: 128 and the number.
+_STOPPED_BY = {128 + number: number.name for number in signal.Signals if number.name in ("SIGTERM", "SIGHUP")}
 
-    @wraps(real)
-    def exit_(status: Any = None, /) -> Any:
-        if type(status) is tuple:
-            raise SystemExit(status)
-        real(status)
 
-    sys.exit = exit_
-    try:
-        yield
-    finally:
-        if sys.exit is exit_:
-            sys.exit = real
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The end of the recorded program, as far as is known."""
+
+    how: str
+    detail: str = ""
+
+    def values(self) -> dict[str, Any]:
+        """Return the metadata's ``ended``."""
+        return {"how": self.how, "detail": self.detail[:_MAX_DETAIL]}
+
+
+def ended_by(raised: BaseException | None) -> Ended:
+    """Infer from what a program raised how it ended."""
+    if raised is None:
+        return Ended("finished")
+    text = f"{type(raised).__name__}: {text_of(raised)}"
+    # Also where the program reported it and called sys.exit.
+    torch = sys.modules.get("torch")  # which the program may not have come to
+    if torch and any(isinstance(error, torch.cuda.OutOfMemoryError) for error in own_frames.chain(raised)):
+        return Ended("oom", text)
+    if isinstance(raised, KeyboardInterrupt):
+        return Ended("interrupted")
+    if isinstance(raised, SystemExit):
+        code = exit_argument(raised)
+        if isinstance(code, int) and code in _STOPPED_BY:
+            return Ended("interrupted", _STOPPED_BY[code])
+        return Ended("exit", "" if code is None else text_of(code)[:_MAX_DETAIL])
+    return Ended("exception", text)
 
 
 @contextmanager

@@ -102,13 +102,18 @@ def deliver_waiting() -> None:
         _deliver(tuple(waiting), caller)
 
 
+def deliver_now() -> None:
+    """Run the handlers that wait: after our import of torch, and when the program ends."""
+    if _is_main_thread():
+        _deliver(tuple(waiting), sys._getframe())
+
+
 def program_ends() -> None:
     """Run the handlers that still wait as a part of the program; after it none of its own is run."""
-    if _is_main_thread():
-        try:
-            _deliver(tuple(waiting), sys._getframe())
-        finally:
-            _is_program_over[0] = True
+    try:
+        deliver_now()
+    finally:
+        _is_program_over[0] = True
 
 
 def _deliver(numbers: tuple[int, ...], frame: FrameType | None) -> None:
@@ -180,36 +185,3 @@ def _forget() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
-
-
-_HELD_BACK = (signal.SIGINT, signal.SIGTERM)
-
-
-@contextmanager
-def held_back() -> Iterator[None]:
-    """Remember signals until the block is over, then hand the first to whoever it was meant for.
-
-    An exception in the middle of torch's import comes out of its C++ code as any other error, or leaves
-    half a torch behind. Only the main thread hears signals: in any other nothing changes.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    # What is ignored, or ends the process at once, does so here as well.
-    handlers = [(number, handler) for number in _HELD_BACK if callable(handler := signal.getsignal(number))]
-    heard: list[Callable[[], object]] = []
-    for number, handler in handlers:
-        signal.signal(number, _remembering(heard, handler))
-    try:
-        yield
-    finally:
-        for number, handler in handlers:
-            signal.signal(number, handler)
-        if heard:
-            heard[0]()
-
-
-def _remembering(
-    heard: list[Callable[[], object]], handler: Callable[[int, FrameType | None], object]
-) -> Callable[[int, FrameType | None], None]:
-    return lambda number, frame: heard.append(lambda: handler(number, frame))

@@ -15,8 +15,7 @@ from typing import Any
 from snapconv.recorder.guard import Guards
 from snapconv.recorder.observe.tensors import graph_nodes
 from snapconv.recorder.program.own_frames import calls_original
-from snapconv.recorder.timing.marks import Clock
-from snapconv.recorder.timing.stacks import StackRecorder
+from snapconv.recorder.timing.marks import Clock, StackRecorder
 from snapconv.recorder.torch_surface import Feature
 
 # AccumulateGrad has this number: it runs as soon as it can, and belongs to no call.
@@ -43,26 +42,6 @@ def nodes_below(roots: Iterable[Any], seen: set[int]) -> list[tuple[int, Any]]:
             seen.add(number)
             found.append((number, node))
     return found
-
-
-class Ranges:
-    """Ranges of numbers with their owners, added in order."""
-
-    def __init__(self) -> None:
-        self._starts: list[int] = []
-        self._stops: list[int] = []
-        self._owners: list[Any] = []
-
-    def add(self, start: int, stop: int, owner: Any) -> None:
-        """Add the range of the next owner."""
-        self._starts.append(start)
-        self._stops.append(stop)
-        self._owners.append(owner)
-
-    def owner(self, number: int) -> Any:
-        """Return the owner of the range that a number is in, or None."""
-        place = bisect_right(self._starts, number) - 1
-        return self._owners[place] if place >= 0 and number < self._stops[place] else None
 
 
 # A loop over tens of thousands of elements would otherwise fill the memory with rows and events.
@@ -137,7 +116,9 @@ class Iteration:
         self._is_busy = False
         self._optimizer_depth = 0
         self._n_calls = 0
-        self._calls_of_nodes = Ranges()
+        # Where the ranges of nodes begin that calls have made, in order, and where each ends.
+        self._first_nodes: list[int] = []
+        self._makers: list[tuple[int, Call]] = []
         self._hooked: set[int] = set()
         self._hooks: list[Any] = []
         self._running: BackwardPass | None = None
@@ -210,7 +191,8 @@ class Iteration:
             return
         next_node = self._next_node()
         if next_node > first_node:
-            self._calls_of_nodes.add(first_node, next_node, call)
+            self._first_nodes.append(first_node)
+            self._makers.append((next_node, call))
         call.is_forward_work = next_node > first_node or call.module is not None
         self.sections[-1].calls.append(call)
 
@@ -221,7 +203,7 @@ class Iteration:
         if self._is_inside():
             return run()
         for number, node in nodes_below(roots, self._hooked):
-            self._hook(node, self._calls_of_nodes.owner(number) or self._left_over(node))
+            self._hook(node, self._maker(number) or self._left_over(node))
         self._next_section(is_before_backward=True)
         began = time.perf_counter_ns()
         running = self._running = BackwardPass(self._mark())
@@ -234,6 +216,11 @@ class Iteration:
             self.backward_passes.append(running)
             if self.sections[-1].is_optimizer:  # a closure of LBFGS: the rest of the step begins here
                 self.sections[-1].begin = self._mark()
+
+    def _maker(self, number: int) -> Call | None:
+        place = bisect_right(self._first_nodes, number) - 1
+        stop, call = self._makers[place] if place >= 0 else (number, None)
+        return call if number < stop else None
 
     def _left_over(self, node: Any) -> Call:
         """Make a row for a node that no call has made, so that the tiling leaves nothing out."""

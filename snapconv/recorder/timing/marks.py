@@ -1,41 +1,24 @@
-"""Points in time on the device's clock: marks that are made now and read when the iteration is over.
+"""Points in time and stacks: taken at a call for a microsecond, and read when the iteration is over.
 
 On a GPU a mark is a CUDA event: making one waits for nothing, and what lies between two is known
-once the device has come past the second. Without one a mark is the processor's time.
+once the device has come past the second. Without one a mark is the processor's time. A stack is gathered by
+torch, and put into words afterwards.
 """
 
 import os
+import sys
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from statistics import median
-from typing import Any, Protocol
+from types import CodeType, FrameType, FunctionType
+from typing import Any, TypeAlias
 
 from snapconv.recorder.environment import is_capturing_graph
+from snapconv.recorder.program.own_frames import users_frames
 
 _EMPTY_PAIRS = 20
-
-
-class Clock(Protocol):
-    """Makes marks; a mark is anything, and only its clock can read it."""
-
-    def mark(self) -> Any:
-        """Mark this point of the work."""
-
-    def can_mark(self) -> bool:
-        """Whether a mark may be made here and now."""
-
-    def ms(self, begin: Any, end: Any) -> float:
-        """Return the milliseconds between two marks, after ``settle``."""
-
-    def was_reached(self, mark: Any) -> bool:
-        """Whether the device has reached a mark yet; a query that does not wait."""
-
-    def settle(self) -> None:
-        """Wait until every mark has been reached."""
-
-    def forget(self) -> None:
-        """Take all marks back: they are not read any more."""
 
 
 class CpuClock:
@@ -114,6 +97,10 @@ class CudaClock:
         self._used.clear()
 
 
+# A mark is anything, and only its clock can read it.
+Clock: TypeAlias = CpuClock | CudaClock
+
+
 def make_clock(name: str, device: int) -> Clock:
     """Return the clock called ``cpu`` or ``cuda``."""
     return CudaClock(device) if name == "cuda" else CpuClock()
@@ -124,3 +111,95 @@ def empty_pair_ms(clock: Clock) -> float:
     marks = [clock.mark() for _ in range(_EMPTY_PAIRS + 1)]
     clock.settle()
     return median(clock.ms(*pair) for pair in pairwise(marks))
+
+
+# What calls our mode: its frames exist only because of it.
+_CALLER_OF_MODES = "handle_torch_function"
+
+# filename, line (0: not known), function, whether ``self`` is an nn.Module there
+Frame = tuple[str, int, str, bool]
+
+
+class StackRecorder:
+    """Gathers stacks, and interns those that are requested: leaf first, without the recorder's own frames."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self._profiler = torch._C._profiler
+        self._module_type: type = torch.nn.Module
+        self._module_call: CodeType = torch.nn.Module._call_impl.__code__
+        self._ids: dict[tuple[tuple[str, int, str], ...], int] = {}
+
+    def here(self) -> tuple[Any, Any]:
+        """Return the stack, for ``ids``, and the innermost module that is being called (None: none).
+
+        Of all frames only that of the module's call is read for its variables: reading those of the user's
+        frames keeps values alive (before Python 3.13), and a step would need more memory than without us.
+        """
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code is not self._module_call:
+            frame = frame.f_back
+        module = None if frame is None else frame.f_locals["self"]
+        return self._profiler.gather_traceback(python=True, script=False, cpp=False), module
+
+    def ids(self, gathered: Sequence[Any]) -> list[int]:
+        """Return the ids of stacks: their places in ``stacks``."""
+        return [self._id(raw) for raw in self._profiler.symbolize_tracebacks(list(gathered))]
+
+    def _id(self, raw: list[dict[str, Any]]) -> int:
+        frames = tuple(
+            (frame["filename"], max(int(frame["line"]), 0), frame["name"])
+            for frame in users_frames(raw)
+            if frame["name"] != _CALLER_OF_MODES
+        )
+        return self._ids.setdefault(frames, len(self._ids))
+
+    def stacks(self) -> list[list[Frame]]:
+        """Return all stacks that have an id; looking through all classes takes a quarter of a second."""
+        of_modules = lines_of_methods(self._module_type)
+
+        def is_of_module(filename: str, line: int, name: str) -> bool:
+            return any(first <= line <= last for first, last in of_modules.get((filename, name), ()))
+
+        return [[(*frame, is_of_module(*frame)) for frame in frames] for frames in self._ids]
+
+
+# Of the functions of one name in a file: their first and last lines
+Lines = dict[tuple[str, str], list[tuple[int, int]]]
+
+
+def lines_of_methods(base: type) -> Lines:
+    """Return where a variable ``self`` is an instance of a class or its subclasses.
+
+    What stands inside of a method counts if it uses that ``self``, and so do a subclass's other bases.
+    """
+    found: Lines = defaultdict(list)
+    classes, seen = [base], {base}
+    for kind in classes:  # grows as it goes
+        subclasses: list[type] = type.__subclasses__(kind)
+        new = [subclass for subclass in subclasses if subclass not in seen]
+        seen.update(new)
+        classes += new
+        for owner in kind.__mro__[:-1]:
+            for value in vars(owner).values():
+                _add_function(value.fget if isinstance(value, property) else value, found)
+    return dict(found)
+
+
+def _add_function(function: Any, found: Lines) -> None:
+    """Add a function, and what a decorator has wrapped."""
+    while isinstance(function, FunctionType):
+        code = function.__code__
+        if "self" in code.co_varnames[: code.co_argcount]:
+            _add_code(code, found)
+        function = vars(function).get("__wrapped__")
+
+
+def _add_code(code: CodeType, found: Lines) -> None:
+    lines = [line for _, _, line in code.co_lines() if line]
+    if lines:
+        found[code.co_filename, code.co_name].append((min(lines), max(lines)))
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType) and "self" in inner.co_freevars:
+            _add_code(inner, found)

@@ -14,14 +14,14 @@ hooks of optimizers.
 
 import functools
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import FunctionType
 from typing import Any, Protocol
 
 from snapconv.recorder.guard import Guard
+from snapconv.recorder.interception import replaced
 from snapconv.recorder.program.own_frames import calls_original, stands_in
-from snapconv.recorder.replacements import change_modes, modes_now, replaced
 
 # (roots, run) -> result: what is done with a run of the engine
 AroundBackward = Callable[[Any, Callable[[], Any]], Any]
@@ -48,6 +48,26 @@ _QUESTIONS = frozenset(
     "untyped_storage storage has_names register_hook retain_grad requires_grad_ backward grad".split()
 )
 _PROPERTIES_THAT_WORK = frozenset("T mT H mH real imag".split())
+
+
+def modes_now() -> list[Any]:
+    """Return the function modes that are active in this thread, the outermost first."""
+    import torch
+
+    return [torch._C._get_function_stack_at(place) for place in range(torch._C._len_torch_function_stack())]
+
+
+def change_modes(change: Callable[[list[Any]], Iterable[Any]]) -> None:
+    """Replace the stack of modes by what ``change`` makes of it.
+
+    The program's own modes stay in their order, since they end in the order in which they began.
+    """
+    import torch
+
+    n_modes = torch._C._len_torch_function_stack()
+    modes = [torch._C._pop_torch_function_stack() for _ in range(n_modes)][::-1]
+    for mode in change(modes):
+        torch._C._push_on_torch_function_stack(mode)
 
 
 @contextmanager

@@ -13,12 +13,11 @@ from types import TracebackType
 from typing import Any
 
 from snapconv.recorder.guard import Guards
+from snapconv.recorder.interception import Event, Interception
 from snapconv.recorder.program.own_frames import calls_original
-from snapconv.recorder.replacements import modes_now, step_hooks
 from snapconv.recorder.timing import patches
 from snapconv.recorder.timing.iteration import Call, Iteration, Section
-from snapconv.recorder.timing.marks import Clock, empty_pair_ms, make_clock
-from snapconv.recorder.timing.stacks import StackRecorder
+from snapconv.recorder.timing.marks import Clock, StackRecorder, empty_pair_ms, make_clock
 from snapconv.recorder.torch_surface import Feature
 from snapconv.version import VERSION
 
@@ -35,56 +34,56 @@ class Columns:
     """All iterations so far, as plain values; marks are read when an iteration is added."""
 
     def __init__(self, clock: Clock, stacks: StackRecorder, module_path: ModulePath) -> None:
-        self._clock = clock
-        self._stacks = stacks
-        self._module_path = module_path
+        self._clock, self.stacks, self._module_path = clock, stacks, module_path
         self.calls: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
         self.iterations: list[dict[str, Any]] = []
         self.launch_bound = {
-            "forward": {"n": 0, "n_waited_for": 0, "device_ms": 0.0, "host_ms": 0.0},
-            "backward": {"n": 0, "n_waited_for": 0, "device_ms": 0.0, "host_ms": 0.0},
+            phase: {"n": 0, "n_waited_for": 0, "device_ms": 0.0, "host_ms": 0.0}
+            for phase in (FORWARD, BACKWARD)
         }
 
     def add(self, number: int, ended: Iteration) -> None:
         """Read an iteration's marks; the device must have come past them."""
-        calls = [call for section in ended.sections for call in section.calls]
-        stack_ids = iter(self._stacks.ids([call.stack for call in calls]))
-        phases = _phases(ended)
-        for section, phase in zip(ended.sections, phases, strict=True):
+        stack_ids = iter(self.stacks.ids([call.stack for s in ended.sections for call in s.calls]))
+        by_phase: dict[str, list[Section]] = {FORWARD: [], OPTIMIZER: [], OTHER: []}
+        for section in ended.sections:
+            phase = _phase(section, has_backward=bool(ended.backward_passes))
+            by_phase[phase].append(section)
             work = _forward_work(section.calls) if phase == FORWARD else range(len(section.calls))
             for place, call in enumerate(section.calls):
                 self._add_call(number, call, phase if place in work else OTHER, next(stack_ids))
                 if phase == FORWARD and place in work:
-                    self._count("forward", 1, call.was_waited_for, self._ms(call), call.host_ns)
-        self._add_backward(number, ended)
-        self.iterations.append(self._iteration(number, ended, phases))
+                    self._count(FORWARD, 1, int(call.was_waited_for), (call.begin, call.end), call.host_ns)
+        for call in ended.left_over:
+            if call.tiles:
+                self._add_call(number, call, BACKWARD)
+        runs = ended.backward_passes
+        for run in runs:
+            self._count(BACKWARD, len(run.nodes), run.n_waited_for, (run.begin, run.end), run.host_ns)
+        works = [(section.calls, _forward_work(section.calls)) for section in by_phase[FORWARD]]
+        worked = [calls[work.start : work.stop] for calls, work in works if work]
+        self.iterations.append(
+            {
+                "iteration": number,
+                "forward_ms": self._sum([(calls[0].begin, calls[-1].end) for calls in worked]),
+                "backward_ms": self._sum([(run.begin, run.end) for run in runs]),
+                "optimizer_ms": self._sum([(step.begin, step.end) for step in by_phase[OPTIMIZER]]),
+                "bookkeeping_ms": sum(call.bookkeeping_ns for calls in worked for call in calls) / 1e6,
+            }
+        )
 
     def values(self) -> dict[str, Any]:
         """Return the part of timing.json about iterations and calls."""
-        return {"iterations": self.iterations, "stacks": self._stacks.stacks(), "calls": self.calls}
-
-    def _iteration(self, number: int, ended: Iteration, phases: list[str]) -> dict[str, Any]:
-        """Measure around the phases; None for one that did not happen."""
-        forward = [s for s, phase in zip(ended.sections, phases, strict=True) if phase == FORWARD]
-        worked = [s.calls[w[0]:w[-1] + 1] for s in forward if (w := _forward_work(s.calls))]  # fmt: skip
-        steps = [s for s, phase in zip(ended.sections, phases, strict=True) if phase == OPTIMIZER]
-        return {
-            "iteration": number,
-            "forward_ms": self._sum([(calls[0].begin, calls[-1].end) for calls in worked]),
-            "backward_ms": self._sum([(run.begin, run.end) for run in ended.backward_passes]),
-            "optimizer_ms": self._sum([(step.begin, step.end) for step in steps]),
-            "bookkeeping_ms": sum(call.bookkeeping_ns for calls in worked for call in calls) / 1e6,
-        }
+        return {"iterations": self.iterations, "stacks": self.stacks.stacks(), "calls": self.calls}
 
     def _add_call(self, number: int, call: Call, phase: str, stack_id: int = -1) -> None:
-        module = call.module
         values = (
             number,
             call.name,
             phase,
-            None if module is None else self._module_path(module),
+            None if call.module is None else self._module_path(call.module),
             stack_id,
-            None if call.begin is None else self._ms(call),
+            None if call.begin is None else self._clock.ms(call.begin, call.end),
             self._sum(call.tiles),
             self._sum(call.strict),
             call.host_ns / 1e6,
@@ -92,30 +91,14 @@ class Columns:
         for column, value in zip(self.calls.values(), values, strict=True):
             column.append(value)
 
-    def _add_backward(self, number: int, ended: Iteration) -> None:
-        for call in ended.left_over:
-            if call.tiles:
-                self._add_call(number, call, BACKWARD)
-        for run in ended.backward_passes:
-            device_ms = self._clock.ms(run.begin, run.end)
-            self._count("backward", len(run.nodes), run.n_waited_for, device_ms, run.host_ns)
-
     def _sum(self, pairs: list[tuple[Any, Any]] | None) -> float | None:
-        """Add up the times between marks; None where there are none."""
+        """Add up the times between marks; None where there are none: the phase did not happen."""
         return round(sum(self._clock.ms(*pair) for pair in pairs), 6) if pairs else None
 
-    def _ms(self, call: Call) -> float:
-        return self._clock.ms(call.begin, call.end)
-
-    def _count(self, phase: str, n: int, n_waited_for: int, device_ms: float, host_ns: int) -> None:
+    def _count(self, phase: str, n: int, n_waited_for: int, marks: tuple[Any, Any], host_ns: int) -> None:
         counts = self.launch_bound[phase]
-        for key, more in (
-            ("n", n),
-            ("n_waited_for", int(n_waited_for)),
-            ("device_ms", device_ms),
-            ("host_ms", host_ns / 1e6),
-        ):
-            counts[key] += more
+        more = (n, n_waited_for, self._clock.ms(*marks), host_ns / 1e6)
+        counts.update({key: counts[key] + value for key, value in zip(counts, more, strict=True)})
 
 
 def tile(ended: Iteration) -> None:
@@ -131,12 +114,8 @@ def tile(ended: Iteration) -> None:
                 call.tiles.append(pair)
 
 
-def _phases(ended: Iteration) -> list[str]:
-    """Say what every section was for. Without a backward pass, all but the optimizer's is forward."""
-    return [_phase(section, has_backward=bool(ended.backward_passes)) for section in ended.sections]
-
-
 def _phase(section: Section, *, has_backward: bool) -> str:
+    """Say what a section was for. Without a backward pass, all but the optimizer's is forward."""
     if section.is_before_backward:
         return FORWARD
     if section.is_optimizer:
@@ -172,15 +151,14 @@ class Timer:
         project_root: Path,
         module_path: ModulePath,
         guards: Guards | None = None,
+        interception: Interception | None = None,
     ) -> None:
         self._clock_name, self._guards = clock, guards or Guards()
+        self._interception = interception or Interception(self._guards)
         self.use_device(device)
         self._project_root = project_root
         self._module_path = module_path
-        self._stacks: StackRecorder | None = None
-        # Of the iterations that are timed, and of the warm-up, for a program that ends with it.
         self._columns: Columns | None = None
-        self._warm_up_columns: Columns | None = None
         self._listening = ExitStack()
         self._run = ExitStack()
         self._modes_outside: list[Any] = []
@@ -191,16 +169,15 @@ class Timer:
         self._empty_pair_ms = 0.0
 
     def __enter__(self) -> "Timer":
-        self._modes_outside = modes_now()
+        self._modes_outside = patches.modes_now()
         self._listen(self._run, Feature.CUSTOM_FUNCTION_TIMES, patches.patch_function_apply, self._around)
         self._listen(self._run, Feature.COMPILED_FUNCTION_TIMES, patches.compiled_functions, self._around)
-        self._listen(
-            self._run,
-            Feature.OPTIMIZER_TIMES,
-            step_hooks,
-            lambda *_: self._record_event("optimizer_began"),
-            lambda *_: self._record_event("optimizer_ended"),
-        )
+        listeners = {
+            Event.STEP_BEGINS: lambda _: self._in_step(Iteration.optimizer_began),
+            Event.STEP_ENDS: lambda _: self._in_step(Iteration.optimizer_ended),
+        }
+        self._interception.listen(listeners)
+        self._run.callback(self._interception.leave, listeners)
         return self
 
     def _listen(
@@ -224,17 +201,15 @@ class Timer:
     def begin(self, iteration: int, warm_up: bool = False) -> None:  # noqa: FBT001, FBT002  # through the guard
         """Begin to time an iteration, on the thread that runs it.
 
-        The times of a warm-up count only where no others come after it: the events are created in it, which
-        takes longer than recording them.
+        The times of a warm-up do not count: the events are created in it, which takes longer than recording
+        them.
         """
         self._stop()
-        if self._stacks is None or self._is_warm_up:
-            self._warm_up_columns = self._columns
-            self._stacks = StackRecorder()
-            self._columns = Columns(self._clock, self._stacks, self._module_path)
+        if self._columns is None or self._is_warm_up:
+            self._columns = Columns(self._clock, StackRecorder(), self._module_path)
         self._number, self._is_warm_up = iteration, warm_up
         self._clock.settle()
-        self._iteration = Iteration(self._clock, self._stacks, self._guards)
+        self._iteration = Iteration(self._clock, self._columns.stacks, self._guards)
         listening, times = self._listening, self._guards.of(Feature.TIMES)
         times.enter(listening, lambda: patches.function_mode(self._around, times, inside=self._modes_outside))
         self._listen(listening, Feature.OPAQUE_MODULE_TIMES, patches.opaque_modules, self._around)
@@ -257,33 +232,27 @@ class Timer:
 
     def trace(self) -> dict[str, Any] | None:
         """Return the content of timing.json, plain values only; None if no iteration was timed."""
-        columns, is_warm_up = self._columns, self._is_warm_up
-        if columns is not None and not columns.iterations and not is_warm_up:
-            columns, is_warm_up = self._warm_up_columns, True
-        if columns is None or not columns.iterations:
+        columns = self._columns
+        if columns is None or not columns.iterations or self._is_warm_up:
             return None
         import torch
 
+        is_cuda = self._clock_name == "cuda"
         return {
             "version": SCHEMA_VERSION,
             "snapconv": VERSION,
             "torch": str(torch.__version__),
             "clock": self._clock_name,
-            "simulated": self._clock_name == "cpu",
+            "simulated": not is_cuda,
             "device": self._device,
-            "device_name": self._device_name(),
-            "warm_up": is_warm_up,
+            "device_name": str(torch.cuda.get_device_name(self._device)) if is_cuda else "CPU",
+            "warm_up": False,
             "project_root": str(self._project_root),
             **columns.values(),
-            "launch_bound": columns.launch_bound if self._clock_name == "cuda" else None,
+            "launch_bound": columns.launch_bound if is_cuda else None,
             "empty_pair_ms": self._empty_pair_ms,
             "overflowed": self._overflowed,
         }
-
-    def _device_name(self) -> str:
-        import torch
-
-        return str(torch.cuda.get_device_name(self._device)) if self._clock_name == "cuda" else "CPU"
 
     def _stop(self) -> None:
         """Stop listening, in any state; makes no mark, as the device may have failed."""
@@ -305,6 +274,6 @@ class Timer:
             return function(*args, **kwargs)
         return self._iteration.call(name, function, args, kwargs, module)
 
-    def _record_event(self, what: str) -> None:
+    def _in_step(self, work: Callable[[Iteration], None]) -> None:
         if self._iteration is not None:
-            getattr(self._iteration, what)()
+            self._guards.of(Feature.TIMES).run(work, self._iteration)

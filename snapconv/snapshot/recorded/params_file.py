@@ -1,7 +1,7 @@
 """A list of a model's tensors, from a file given beside a snapshot -> columns. Runs nothing.
 
 Read are safetensors files (their headers, never their data), the index of a checkpoint in shards, and
-JSON: what ``snapconv params`` writes, or names with shapes and dtypes. See docs/guide/better-names.md. The
+JSON: names with shapes and dtypes. See docs/guide/better-names.md. The
 files are as untrusted as a snapshot.
 """
 
@@ -37,7 +37,7 @@ _LENGTH_BYTES = 8
 _DTYPE = r"(?:torch\.)?(bfloat|bf|float|f|uint|u|int|i|complex|c)(8|16|32|64|128)(?:_\w+)?"
 _CHECKPOINT = (
     "this is a checkpoint of torch.save, which only torch can open, and only by running what is in it: save "
-    "it with safetensors, or list the model by `snapconv params`"
+    "it with safetensors, or list the model as docs/guide/better-names.md does"
 )
 
 
@@ -95,8 +95,8 @@ def _read(path: Path) -> tuple[list[_Row], bool]:
     text = start.lstrip(b"\xef\xbb\xbf \t\r\n")
     if text and not text.startswith((b"{", b"[")):
         raise InputError(
-            "no list of parameters: expected a safetensors file, a .safetensors.index.json, or JSON as "
-            "`snapconv params` writes it"
+            "no list of parameters: expected a safetensors file, a .safetensors.index.json, or a JSON "
+            "object of names with shapes"
         )
     raw, _ = read_json_file(path, _MAX_JSON_BYTES)
     if isinstance(raw, dict) and "weight_map" in raw:
@@ -189,7 +189,7 @@ def _shard(index: Path, name: str) -> list[_Row]:
 
 
 def _listed(raw: Any) -> list[_Row]:
-    """Return rows of what ``snapconv params`` writes, or of a dictionary of shapes, with dtypes or not."""
+    """Return rows of a versioned list, or of a dictionary of shapes, with dtypes or not."""
     if not (isinstance(raw, dict) and "parameters" in raw):
         return [_row(name, value, shown(name)) for name, value in expect(raw, dict, "the file").items()]
     if raw.get("version") != VERSION:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from snapconv.recorder.guard import Guard
-from snapconv.recorder.program.moments import CudaStart
+from snapconv.recorder.interception import CudaStart
 
 
 class Cuda(SimpleNamespace):

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 from snapconv.recorder import driver as driver_module
-from snapconv.recorder.captured.contents import Ended
 from snapconv.recorder.driver import Driver
 from snapconv.recorder.one_capture import OneCapture
 from snapconv.recorder.options import RecordedProgram, RecordingOptions
+from snapconv.recorder.program.script import Ended
 
 
 class Log(list):
@@ -27,7 +27,7 @@ class Observer:
     def __init__(self, log):
         for name in ("start", "iteration_began", "iteration_ended", "note_now"):
             setattr(self, name, log.call(name))
-        self.stop = lambda in_last_hook: log.append(("stop",))
+        self.stop = log.call("stop")
 
 
 class Timer:
@@ -43,24 +43,16 @@ class Timer:
         pass
 
 
-class Iterations:
-    def begin(self, iteration, kind):
-        pass
-
-    def end(self):
-        pass
-
-
 @pytest.fixture
 def log(monkeypatch):
     log = Log()
     monkeypatch.setattr(driver_module.memory_history, "start", lambda _: log.append(("history on",)))
-    monkeypatch.setattr(driver_module.memory_history, "is_off", lambda: False)
+    monkeypatch.setattr(driver_module.memory_history, "is_on", lambda: True)
     monkeypatch.setattr(driver_module.memory_history, "stop", log.call("history off"))
-    monkeypatch.setattr(driver_module, "IterationLog", Iterations)
+    monkeypatch.setattr(driver_module.SpanLog, "begin", lambda *_, **__: None)
     monkeypatch.setattr(driver_module.memory_history, "out_of_memory_observer", lambda _: nullcontext())
-    monkeypatch.setattr(driver_module, "probe", lambda _: driver_module.ChangedFeatures())
-    monkeypatch.setattr(driver_module, "counting_steps", lambda *_: nullcontext())
+    monkeypatch.setattr(driver_module, "probe", lambda **_: driver_module.ChangedFeatures())
+    monkeypatch.setattr(driver_module.Interception, "listen", lambda *_: None)
     monkeypatch.setattr(driver_module.CudaStart, "wait", lambda _: None)
     monkeypatch.setattr(driver_module.environment, "require_history", lambda: None)
     monkeypatch.setattr(driver_module.environment, "choose_device", lambda _: 0)
@@ -92,8 +84,9 @@ def make(log, tmp_path):
             simulation=SimpleNamespace(compute=has_timer),
             **options,
         )
-        timer = Timer(log, trace) if has_timer else None
-        return Driver(asked, OneCapture(asked), observer=Observer(log), timer=timer, say=say)
+        driver = Driver(asked, OneCapture(asked), say=say)
+        vars(driver).update(observer=Observer(log), timer=Timer(log, trace) if has_timer else None)
+        return driver
 
     return make
 
@@ -112,6 +105,7 @@ def test_memory_first_then_times_and_each_turned_off_when_done(make, log, tmp_pa
         ("iteration_began", 0),
         ("history on",),
         ("iteration_ended", 0),
+        ("start",),
         ("iteration_began", 1),
         ("iteration_ended", 1),
         ("snapshot",),
@@ -128,25 +122,20 @@ def test_memory_first_then_times_and_each_turned_off_when_done(make, log, tmp_pa
     assert driver.policy.notes == []
 
 
-WARM_UP = {"warm_up": True}
-
-
 @pytest.mark.parametrize(
-    ("n_done", "trace", "slugs", "says"),
+    ("n_done", "says"),
     [
-        (1, None, ["ended-early"], "no times; for times let it make 3 iterations"),
-        (2, None, ["ended-early"], "there are no times; for times let it make 3 iterations"),
-        (3, WARM_UP, ["ended-early", "warm-up-times"], "the times are those of the timer's warm-up"),
-        (3, None, ["ended-early"], "the memory part is whole, the times are not"),
+        (1, "the memory up to there, and no times; for times let it make 4 iterations"),
+        (2, "the memory part is whole, the times are not; for times let it make 4 iterations"),
     ],
 )
-def test_a_program_of_few_iterations_is_said_what_is_missing(make, n_done, trace, slugs, says):
-    driver = make(trace=trace)
+def test_a_program_of_few_iterations_is_said_what_is_missing(make, n_done, says):
+    driver = make()
     begin(driver)
     for _ in range(n_done):
         driver.iteration_ended()
     driver.finish(Ended("finished"))
-    assert [note.slug for note in driver.policy.notes] == slugs
+    assert [note.slug for note in driver.policy.notes] == ["ended-early"]
     assert f"{n_done} of 4 iterations" in driver.policy.notes[0].message
     assert says in driver.policy.notes[0].message
 
@@ -254,16 +243,6 @@ def test_progress_counts_the_iterations(make):
     begin(driver)
     driver.iteration_ended()
     assert said == ["1 of 2 iterations done (warm-up)"]
-
-
-@pytest.mark.parametrize(("can", "slugs"), [(True, []), (False, ["no-pinned-memory"])])
-def test_pinned_memory_that_torch_cannot_record_is_a_note(make, monkeypatch, can, slugs):
-    asked = []
-    monkeypatch.setattr(driver_module.memory_history, "start", lambda options: asked.append(options.pinned))
-    monkeypatch.setattr(driver_module.memory_history, "can_record_pinned", lambda: can)
-    driver = make(pinned=True)
-    begin(driver)
-    assert (asked, [note.slug for note in driver.policy.notes]) == ([True], slugs)
 
 
 class TestSeveralThreads:

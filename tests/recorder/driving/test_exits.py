@@ -29,12 +29,10 @@ if "torch" in sys.modules:  # not where Python is alone; else there would be not
     there = torch.ones(1, device="cuda")
 """
 EXITS = [
-    *(f"sys.exit({value})" for value in ("", "None", "0", "3", "-1", "256", "2**31", "2**63", "2**70")),
-    *(f"sys.exit({value})" for value in ("-2**70", "True", "False", "1.5", "Number(4)", "'text'", "''")),
+    *(f"sys.exit({value})" for value in ("", "None", "0", "3", "-1", "256", "2**31")),
+    *(f"sys.exit({value})" for value in ("True", "False", "1.5", "Number(4)", "'text'", "''")),
     *(f"sys.exit({value})" for value in ("('a', 'b')", "[]", "{}", "b'x'", "NoText()")),
-    # With a trace function Python itself takes a tuple apart, and gives the code that is in it.
-    *(pytest.param(f"sys.exit({value})", marks=pytest.mark.untraced) for value in ("()", "(3,)")),
-    *(f"raise SystemExit{value}" for value in ("", "(5)", "(())", "(5, 6)", "('text', 3)", "(2**70)")),
+    *(f"raise SystemExit{value}" for value in ("", "(5)", "(())", "(5, 6)", "('text', 3)")),
     *("raise NoCode(3)", "raise Odd", "raise Interrupt", "raise MemoryError", "1/0", "exit(6)", "quit()"),
     "try: 1/0\nexcept ZeroDivisionError: raise Odd",
 ]

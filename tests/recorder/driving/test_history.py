@@ -26,11 +26,11 @@ def torch(monkeypatch):
 
 def start(torch, function):
     torch.cuda.memory._record_memory_history = function
-    memory_history.start(RecordingOptions(stacks="python", context="alloc", max_entries=7))
+    memory_history.start(RecordingOptions(stacks="python", max_entries=7))
     return torch.calls
 
 
-ASKED = {"context": "alloc", "stacks": "python", "max_entries": 7}
+ASKED = {"context": "all", "stacks": "python", "max_entries": 7}
 
 
 def test_the_oldest_form_gets_its_four_arguments(torch):
@@ -56,39 +56,6 @@ def test_a_newer_form_drops_what_was_recorded_before(torch):
         torch.calls.append((enabled, clear_history, skip_actions))
 
     assert start(torch, form) == [("all", True, None)]
-
-
-def form_of_torch_2_14(torch):
-    def form(
-        enabled="all",
-        context="all",
-        stacks="all",
-        max_entries=sys.maxsize,
-        clear_history=False,
-        record_pinned_host_memory=False,
-        record_cuda=True,
-    ):
-        torch.calls.append((record_pinned_host_memory, record_cuda))
-
-    return form
-
-
-@pytest.mark.parametrize("pinned", [False, True])
-def test_pinned_memory_is_recorded_where_it_was_wanted_and_torch_can(torch, pinned):
-    torch.cuda.memory._record_memory_history = form_of_torch_2_14(torch)
-    memory_history.start(RecordingOptions(stacks="python", context="all", max_entries=7, pinned=pinned))
-    assert memory_history.can_record_pinned()
-    assert torch.calls == [(pinned, True)]
-
-
-def test_an_older_torch_is_not_told_of_pinned_memory(torch):
-    def form(enabled="all", context="all", stacks="all", max_entries=sys.maxsize, device=None):
-        torch.calls.append(enabled)
-
-    torch.cuda.memory._record_memory_history = form
-    memory_history.start(RecordingOptions(stacks="python", context="all", max_entries=7, pinned=True))
-    assert not memory_history.can_record_pinned()
-    assert torch.calls == ["all"]
 
 
 def test_a_form_that_hides_its_arguments_is_taken_for_the_first(torch):

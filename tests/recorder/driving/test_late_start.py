@@ -4,7 +4,9 @@ It starts as a real one does, with ``torch._C._cuda_init`` and what torch has qu
 at the latest.
 """
 
+import json
 import os
+from pathlib import Path
 
 import pytest
 
@@ -174,11 +176,11 @@ def test_that_nothing_is_recorded_is_said_when_cuda_starts_and_with_stop_the_scr
 
 
 @pytest.mark.parametrize(("rank", "timed"), [("1", 1), ("3", 0)])
-def test_a_local_rank_without_a_card_of_its_number_is_recorded(run, card, monkeypatch, rank, timed):
+def test_a_local_rank_names_the_card_to_time_where_there_is_one(run, card, monkeypatch, rank, timed):
     monkeypatch.setenv("LOCAL_RANK", rank)
     done = run("train(5); print(torch.cuda.current_device())", simulate=None)
     assert (done.code, done.out) == (0, "0\n")
-    assert ("--device 0 to time the operations there" in done.err) is (timed == 1)
+    assert json.loads(Path("train.capture", "timing.json").read_text())["device"] == timed
 
 
 def test_a_failure_of_ours_when_cuda_starts_does_not_reach_the_script(run, card, monkeypatch):

@@ -47,7 +47,6 @@ def recorded(monkeypatch):
         (["--batch-size", "3", "train.py"], "--batch-size"),
         (["--iterations", "0", "train.py"], "--iterations"),
         (["--stacks", "some", "train.py"], "--stacks"),
-        (["--pinned", "--simulate", "train.py"], "--pinned"),
     ],
 )
 def test_options_that_make_no_sense_are_a_usage_error(argv, option, capsys):

@@ -271,8 +271,8 @@ def test_an_output_that_is_there_is_refused_before_the_script_runs(say, tmp_path
 @pytest.mark.parametrize(
     ("output", "why"),
     [
-        ("missing/train.capture", "the folder that it would be in does not exist; create it first"),
-        ("train.py/train.capture", "what it would be in is not a folder"),
+        ("missing/train.capture", "its folder does not exist; create it first"),
+        ("train.py/train.capture", "its folder is not a folder"),
         (f"{'x' * 300}", "the name is too long"),
     ],
 )
@@ -320,7 +320,9 @@ def test_a_disk_that_fills_up_leaves_the_script_alone_and_nothing_half_written(t
     assert done.returncode == 5
     assert "step 4: loss" in done.stdout
     (error,) = [line for line in done.stderr.splitlines() if "error" in line]
-    assert error.startswith(f"snapconv: error: cannot write {tmp_path / 'cnn.capture'}: no file may grow")
+    assert error.startswith(
+        f"snapconv: error: cannot write {tmp_path / 'cnn.capture'}: the file would be larger"
+    )
     assert "Traceback" not in done.stderr
     assert left(tmp_path) == []
 

@@ -12,11 +12,8 @@ torch = pytest.importorskip("torch")
 
 from snapconv.cli.app import main  # noqa: E402
 from snapconv.errors import RecorderError  # noqa: E402
-from snapconv.recorder import (  # noqa: E402
-    torch_features,
-    torch_surface,
-)
-from snapconv.recorder.torch_surface import SURFACE, Feature, Kind, Row  # noqa: E402
+from snapconv.recorder import torch_surface  # noqa: E402
+from snapconv.recorder.torch_surface import SURFACE, Feature, differences, probe, rows  # noqa: E402
 
 RECORDER = Path(torch_surface.__file__).parent
 PARTS = (RECORDER, RECORDER.parent / "simulation")
@@ -25,21 +22,21 @@ OPTIONAL = [feature for feature in SURFACE if not feature.is_essential]
 
 def without(monkeypatch, feature):
     """Let a feature need something that no torch has."""
-    monkeypatch.setitem(SURFACE, feature, [*SURFACE[feature], Row("torch.autograd.nowhere", Kind.FUNCTION)])
+    monkeypatch.setitem(SURFACE, feature, f"{SURFACE[feature]}\ntorch.autograd: nowhere")
 
 
 @pytest.mark.smoke("recording")
 def test_this_torch_is_as_the_table_has_it():
     importlib.import_module("torch.distributed.fsdp")
-    rows = [row for feature, rows in SURFACE.items() if feature is not Feature.OUT_OF_MEMORY for row in rows]
-    assert list(torch_features.differences(rows)) == []
+    tables = (table for feature, table in SURFACE.items() if feature is not Feature.OUT_OF_MEMORY)
+    assert list(differences("\n".join(tables))) == []
 
 
 @pytest.mark.alone
 def test_the_comparison_takes_less_than_50_ms():
     def seconds():
         began = time.process_time()
-        torch_features.probe(lambda feature: feature is not Feature.OUT_OF_MEMORY)
+        probe(is_for_simulation=True)
         return time.process_time() - began
 
     assert min(seconds() for _ in range(5)) < 0.05
@@ -71,13 +68,13 @@ def test_without_the_devices_a_simulation_is_refused_before_the_script(run, monk
     )
 
 
-@pytest.mark.parametrize("version", ["2.4.1+cu121", "1.13.1"])
+@pytest.mark.parametrize("version", ["2.5.1+cu121", "1.13.1"])
 def test_a_torch_that_is_too_old_is_refused(monkeypatch, version):
     monkeypatch.setattr(torch, "__version__", version)
     with pytest.raises(
         RecorderError, match=r"torch \S+ is too old to record with: use torch 2\.\d+ or newer"
     ):
-        torch_features.probe(torch_features.is_for_recording)
+        probe(is_for_simulation=False)
 
 
 def test_without_the_history_there_is_nothing_to_record(monkeypatch):
@@ -85,7 +82,7 @@ def test_without_the_history_there_is_nothing_to_record(monkeypatch):
     with pytest.raises(
         RecorderError, match=r"allocations are not recorded: torch\.autograd\.nowhere is not there"
     ):
-        torch_features.probe(torch_features.is_for_recording)
+        probe(is_for_simulation=False)
 
 
 class Holder:
@@ -104,31 +101,24 @@ class Holder:
 @pytest.mark.parametrize(
     ("row", "what"),
     [
-        (
-            Row("torch.Holder.renamed", Kind.FUNCTION, ("self", "module")),
-            r"has the parameters \(self, other\)",
-        ),
-        (Row("torch.Holder.needs_more", Kind.FUNCTION, ("self", "module")), "has a new parameter strength"),
-        (Row("torch.Holder.has_more", Kind.FUNCTION, ("self", "module"), ("depth",)), None),
-        (Row("torch.Holder.needs_more", Kind.FUNCTION, ("self",), ("depth",)), "has no parameter depth"),
-        (Row("torch.Holder.value", Kind.FUNCTION), "is of type int, and was a function in Python"),
-        (Row("torch.Holder.renamed", Kind.CLASS), "is of type function, and was a class"),
-        (Row("torch.Holder.renamed", Kind.CLASS_METHOD), "is of type function, and was a class method"),
-        (Row("torch.Holder.value", Kind.CALLABLE), "is of type int, and was something to call"),
-        (Row("torch.Holder.gone", Kind.VALUE), "is not there"),
-        (Row("torch.Holder.gone", Kind.VALUE, is_optional=True), None),
-        (Row("torch.Holder.gone", Kind.VALUE, since=(99, 0)), None),
-        (Row("torch.Holder.gone", Kind.VALUE, before=(2, 0)), None),
+        ("renamed(self module)", r"has the parameters \(self, other\)"),
+        ("needs_more(self module)", "has a new parameter strength"),
+        ("has_more(self module * depth)", None),
+        ("needs_more(self * depth)", "has no parameter depth"),
+        ("value()", "is of type int, and was a function in Python"),
+        ("gone()", "is not there"),
     ],
 )
-def test_name_kind_and_parameters_are_compared(monkeypatch, row, what):
+def test_name_and_parameters_are_compared(monkeypatch, row, what):
     monkeypatch.setattr(torch, "Holder", Holder, raising=False)
-    found = list(torch_features.differences([row]))
-    if what is None:
-        assert found == []
-    else:
-        assert len(found) == 1
-        assert re.match(f"{row.name} {what}", found[0])
+    found = list(differences(f"torch.Holder.{row}"))
+    assert len(found) == (what is not None)
+    assert what is None or re.match(rf"torch\.Holder\.\w+ {what}", found[0])
+
+
+def test_what_may_be_missing_is_no_difference(monkeypatch):
+    monkeypatch.setattr(torch, "Holder", Holder, raising=False)
+    assert list(differences("torch.Holder: value gone? lost")) == ["torch.Holder.lost is not there"]
 
 
 # --- the table is complete
@@ -168,8 +158,7 @@ def own_names():
 
 
 def table():
-    rows = [row for rows in SURFACE.values() for row in rows]
-    return {part for row in rows for part in row.name.split(".")}
+    return {part for table in SURFACE.values() for row in rows(table) for part in row.name.split(".")}
 
 
 def private_names():
@@ -224,5 +213,6 @@ def test_every_instance_of_a_module_has_what_is_used_of_it():
 
 
 def test_no_row_stands_twice_in_a_feature():
-    for feature, rows in SURFACE.items():
-        assert len({row.name for row in rows}) == len(rows), feature
+    for feature, table in SURFACE.items():
+        names = [row.name for row in rows(table)]
+        assert len(set(names)) == len(names), feature

@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 
 from snapconv.cli.app import main
 from snapconv.recorder import guard
-from snapconv.recorder.timing import iteration, marks, stacks
+from snapconv.recorder.timing import iteration, marks
 from snapconv.recorder.torch_surface import Feature
 from tests.recorder.faults.injected import ERROR, InjectedError, Injection
 
@@ -47,23 +47,21 @@ optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
 scaler = torch.amp.GradScaler("cuda")
 compiled = torch.compile(lambda x: x.sin().sum())
 x = torch.randn(16, 8, device="cuda", requires_grad=True)
-with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
-    for i in range(4):
-        loss = model(x).square().mean() + compiled(x)
-        penalty, = torch.autograd.grad(loss, x, create_graph=True)
-        total = loss + penalty.square().sum()
-        scaler.scale(total).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        optimizer.zero_grad()
-        profiler.step()
-        torch.func.grad(lambda y: (y * y).sum())(x.detach())
-        print(i, total.item())
-        if i == 1:
-            try:
-                torch.empty(80 << 20, device="cuda")
-            except torch.cuda.OutOfMemoryError as error:
-                print("out of memory")
+for i in range(4):
+    loss = model(x).square().mean() + compiled(x)
+    penalty, = torch.autograd.grad(loss, x, create_graph=True)
+    total = loss + penalty.square().sum()
+    scaler.scale(total).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+    torch.func.grad(lambda y: (y * y).sum())(x.detach())
+    print(i, total.item())
+    if i == 1:
+        try:
+            torch.empty(80 << 20, device="cuda")
+        except torch.cuda.OutOfMemoryError as error:
+            print("out of memory")
 try:
     y = torch.ones(2, requires_grad=True).exp()
     y.add_(1)
@@ -87,7 +85,7 @@ OPTIONS = ("--force", "--capacity", "64MiB")
 # Without these there is nothing to write: the recording has not begun, or the writing itself fails.
 WITHOUT_CAPTURE = {
     "MEMORY driver.Driver._turn_on",
-    "MEMORY moments.CudaStart._do",
+    "MEMORY interception.CudaStart._do",
     "MEMORY one_capture.OneCapture._finish",
 }
 # What puts torch back is left out: where that failed, hooks would stay for the tests that follow.
@@ -184,11 +182,9 @@ WITHOUT_A_GUARD = {
     "schedule.py step",
     # Called where objects are freed: Python lets no exception of theirs pass. What frees memory has a guard.
     "saved_tensors.py __del__",
-    # Before torch 2.8: each appends to a list, or takes the last of it away.
-    "saved_tensors.py push", "saved_tensors.py pop",
     # Called by our own code, with the standard library in between.
-    "capture_folder.py _os_errors", "driver.py _own_turn", "marks.py <genexpr>",
-    "replacements.py replaced", "replacements.py step_hooks",
+    "driver.py _own_turn", "marks.py <genexpr>",
+    "interception.py replaced",
     "patches.py patch_engine", "patches.py function_mode", "patches.py opaque_modules",
 }  # fmt: skip
 
@@ -220,7 +216,7 @@ def test_nothing_of_ours_is_entered_but_through_a_guard(run, monkeypatch, script
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
-        (stacks.StackRecorder, "here"),
+        (marks.StackRecorder, "here"),
         (iteration.Iteration, "_is_inside"),
         (iteration.Iteration, "_keep"),
         (marks.CpuClock, "was_reached"),

@@ -9,9 +9,8 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402  # after the check that torch is there
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
-from snapconv.recorder.captured.clock import ClockMarks  # noqa: E402
+from snapconv.recorder.captured.clock import SpanLog  # noqa: E402
 from snapconv.recorder.observe.observer import Observer  # noqa: E402
-from snapconv.recorder.observe.phases import PhaseLog  # noqa: E402
 from tests.recorder.metadata.watching import train, watching  # noqa: E402
 
 X = torch.ones(2, 3)
@@ -208,19 +207,19 @@ def test_a_compiled_model_is_compiled_as_without_us():
 
 
 def test_a_phase_that_another_thread_ends_meanwhile_ends_once():
-    log, ended = PhaseLog(ClockMarks()), []
+    log, ended = SpanLog(10), []
 
     class Range:
         def __exit__(self, *_):
             log.end()  # as another thread may do here
             ended.append("once")
 
-    log.begin("forward", 0)
+    log.begin("snapconv:forward", is_range=True)
     log._range.__exit__(None, None, None)
     log._range = Range()
     log.end()
     assert ended == ["once"]
-    assert log.rows[0].ended_us is not None
+    assert log.rows[0]["ended_us"] is not None
 
 
 def test_two_threads_take_turns_at_what_is_recorded():

@@ -13,7 +13,7 @@ from torch.nn import functional  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from snapconv.classification.categories import Evidence  # noqa: E402
-from snapconv.recorder.captured.clock import IterationLog  # noqa: E402
+from snapconv.recorder.captured.clock import SpanLog  # noqa: E402
 from snapconv.recorder.observe.observer import Observer  # noqa: E402
 from snapconv.session import load  # noqa: E402
 from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
@@ -91,7 +91,7 @@ def steps(model, optimizer, observer=None, iterations=None, *, n_parts=2, autoca
     """Two iterations with accumulated gradients."""
     for iteration in range(2):
         if observer:
-            iterations.begin(iteration, "memory")
+            iterations.begin("snapconv:iteration", is_range=False, iteration=iteration, kind="memory")
             observer.iteration_began(iteration)
         for _ in range(n_parts):
             batch = model.batch()
@@ -108,7 +108,7 @@ def steps(model, optimizer, observer=None, iterations=None, *, n_parts=2, autoca
 def record(make_model, observer=None, *, autocast=True):
     """The snapshot with the observer's facts, the model, and the device's own peak."""
     torch.manual_seed(3)
-    iterations = IterationLog()
+    iterations = SpanLog(100)
     with simulated(SimulationOptions()):
         torch.cuda.memory._record_memory_history(max_entries=100_000)
         if observer:
@@ -118,7 +118,8 @@ def record(make_model, observer=None, *, autocast=True):
         steps(model, optimizer, observer, iterations, autocast=autocast)
         snapshot = torch.cuda.memory._snapshot()
         peak = torch.cuda.max_memory_allocated()
-        facts = observer.facts(snapshot) | {"iterations": iterations.facts(snapshot)} if observer else {}
+        convert = iterations.clock.to_trace(snapshot.get("external_annotations"))
+        facts = observer.facts(snapshot) | {"iterations": iterations.facts(convert)} if observer else {}
         if observer:
             observer.stop()
             assert observer.failure is None, repr(observer.failure)

@@ -181,21 +181,6 @@ def test_without_an_iteration_there_is_no_trace():
     assert timer.trace() is None
 
 
-@pytest.mark.parametrize("begins_another", [False, True])
-def test_a_program_that_ends_with_the_warm_up_has_its_times(begins_another):
-    timer = timer_for()
-    with timer:
-        timer.begin(7, warm_up=True)
-        (W * 2).sum().backward()
-        timer.end()
-        if begins_another:
-            timer.begin(8)
-            W + 2
-    trace = timer.trace()
-    assert trace["warm_up"]
-    assert (trace["calls"]["iteration"], trace["calls"]["name"]) == ([7, 7], ["mul", "sum"])
-
-
 def test_of_a_warm_up_nothing_is_left_once_an_iteration_is_timed():
     timer = timer_for()
     with timer:

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402  # only where torch is
 
-from snapconv.recorder.timing.stacks import lines_of_methods  # noqa: E402
+from snapconv.recorder.timing.marks import lines_of_methods  # noqa: E402
 from tests.recorder.timing.timed import rows_of, timer_for, trace_of  # noqa: E402
 
 pytestmark = pytest.mark.smoke("times")

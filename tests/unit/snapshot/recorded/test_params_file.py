@@ -160,7 +160,7 @@ def test_a_checkpoint_is_refused_with_what_to_do_instead(tmp_path):
     for path in (zipped, write(tmp_path, pickle.dumps({"w": 1}), "old.pt")):
         message = refusal(path)
         assert "a checkpoint of torch.save" in message
-        assert "snapconv params" in message
+        assert "docs/guide/better-names.md" in message
         assert "\n" not in message
 
 

@@ -1,0 +1,347 @@
+"""The one place where a recording intercepts torch: what the program does there, and who listens to it.
+
+A source puts its hooks or wrappers into torch when somebody listens to one of its events, and takes them away
+when the last has left. A fault in one ends that source alone. Whatever else is replaced in torch is replaced,
+and restored, by ``replaced``.
+"""
+
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from enum import Enum, auto
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from snapconv.recorder.guard import Guard, Guards
+from snapconv.recorder.torch_surface import Feature
+
+
+class Event(Enum):
+    """What the program does, with the arguments that listeners get."""
+
+    OPTIMIZER_BUILT = auto()  # optimizer
+    STEP_BEGINS = auto()  # optimizer; a closure may run backward passes in it (L-BFGS)
+    STEP_ENDS = auto()  # optimizer
+    SCALER_BEGINS = auto()  # optimizer
+    SCALER_ENDS = auto()  # optimizer; a GradScaler has stepped it, or left the step out
+    BACKWARD_BEGINS = auto()  # roots, is_grad; one that another calls is reported, too
+    BACKWARD_ENDS = auto()  # is_grad, is_complete
+    CALL_BEGINS = auto()  # module, positional arguments
+    CALL_ENDS = auto()  # module, positional arguments, result; None where it raised
+    TENSOR_REGISTERED = auto()  # owner, name, tensor or None
+    MODULE_REGISTERED = auto()  # owner, name, module or None
+    TENSOR_COPIED = auto()  # original, copy
+    MODULE_RESTORED = auto()  # module, from a pickle or as a copy
+
+
+Listeners = Mapping[Event, Callable[..., object]]
+Report = Callable[..., None]
+Source = Callable[[Report, Guard], AbstractContextManager[None]]
+
+
+class Interception:
+    """The events of one recording."""
+
+    def __init__(self, guards: Guards | None = None) -> None:
+        self._guards = guards or Guards()
+        self._listeners: list[Listeners] = []
+        self._on: dict[Feature, ExitStack] = {}
+
+    def listen(self, listeners: Listeners, *, is_first: bool = False) -> None:
+        """Have these called from here on, after all others or before them."""
+        self._listeners.insert(0 if is_first else len(self._listeners), listeners)
+        self._update()
+
+    def leave(self, listeners: Listeners) -> None:
+        """Call these no more."""
+        self._listeners = [other for other in self._listeners if other is not listeners]
+        self._update()
+
+    def _update(self) -> None:
+        wanted = {event for listeners in self._listeners for event in listeners}
+        for feature, (source, events) in _SOURCES.items():
+            guard = self._guards.of(feature)
+            if wanted.isdisjoint(events):
+                if feature in self._on:
+                    guard.finish(self._on.pop(feature).close)
+            elif feature not in self._on:
+                parts = self._on[feature] = ExitStack()
+                guard.enter(parts, partial(source, self._report, guard))
+
+    def _report(self, event: Event, *arguments: Any) -> None:
+        for listeners in tuple(self._listeners):  # some begin or end to listen at an event
+            if (listener := listeners.get(event)) is not None:
+                listener(*arguments)
+
+
+@contextmanager
+def _steps(report: Report, guard: Guard) -> Iterator[None]:
+    """Report the steps of all optimizers.
+
+    Ours is the last of all hooks: the records of the others belong to the step that ends. It also makes it
+    safe to remove the hooks then, which torch does not foresee: it walks through the very dictionary (2.13),
+    and only who is last may change it.
+    """
+    from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+    is_last = is_over = False
+
+    def begins(optimizer: Any, *_: object) -> None:
+        if post.id in hooks and next(reversed(hooks)) != post.id:
+            hooks.move_to_end(post.id)
+        report(Event.STEP_BEGINS, optimizer)
+
+    def ends(optimizer: Any, *_: object) -> None:
+        nonlocal is_last
+        is_last = True
+        try:
+            report(Event.STEP_ENDS, optimizer)
+        finally:
+            is_last = False
+            if is_over:
+                remove()
+
+    def remove() -> None:
+        post.remove()
+        pre.remove()
+
+    post = register_optimizer_step_post_hook(guard.hook(ends))
+    pre = register_optimizer_step_pre_hook(guard.hook(begins))
+    hooks = post.hooks_dict_ref()
+    try:
+        yield
+    finally:
+        is_over = not is_last and _is_in_step()
+        if not is_over:
+            remove()
+
+
+_OPTIMIZER_FILE = str(Path("torch", "optim", "optimizer.py"))
+
+
+def _is_in_step() -> bool:
+    """Whether a step of an optimizer is among the callers."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not frame.f_code.co_filename.endswith(_OPTIMIZER_FILE):
+        frame = frame.f_back
+    return frame is not None
+
+
+@contextmanager
+def _scalers(report: Report, guard: Guard) -> Iterator[None]:
+    import torch
+
+    def step(call: Callable[[], Any], _scaler: Any, optimizer: Any, *_: Any, **__: Any) -> Any:
+        report(Event.SCALER_BEGINS, optimizer)
+        result = call()
+        report(Event.SCALER_ENDS, optimizer)
+        return result
+
+    with _wrapped(guard, (torch.amp.GradScaler, "step", step)):
+        yield
+
+
+@contextmanager
+def _backward_passes(report: Report, guard: Guard) -> Iterator[None]:
+    """Report every backward pass.
+
+    ``Tensor.backward`` too, and not only what it calls: a mode for torch functions is taken off while it
+    runs and put back after it, so that the timer's can only come and go outside of it.
+    """
+    import torch
+
+    def work(roots_name: str, is_grad: bool) -> Callable[..., Any]:  # noqa: FBT001  # called just below
+        def around(call: Callable[[], Any], *args: Any, **named: Any) -> Any:
+            report(Event.BACKWARD_BEGINS, args[0] if args else named.get(roots_name), is_grad)
+            is_complete = False
+            try:
+                result = call()
+                is_complete = True
+                return result
+            finally:
+                report(Event.BACKWARD_ENDS, is_grad, is_complete)
+
+        return around
+
+    with _wrapped(
+        guard,
+        (torch.autograd, "backward", work("tensors", False)),
+        (torch.autograd, "grad", work("outputs", True)),
+        (torch.Tensor, "backward", work("self", False)),
+    ):
+        yield
+
+
+@contextmanager
+def _optimizers(report: Report, guard: Guard) -> Iterator[None]:
+    """Report every optimizer that is built.
+
+    torch has hooks for those that step, and some never do themselves: a wrapper such as SAM keeps states of
+    its own and lets another optimizer step.
+    """
+    from torch.optim import Optimizer
+
+    def built(build: Callable[[], None], optimizer: Any, *_: Any, **__: Any) -> None:
+        build()
+        report(Event.OPTIMIZER_BUILT, optimizer)
+
+    with _wrapped(guard, (Optimizer, "__init__", built)):
+        yield
+
+
+@contextmanager
+def _copies(report: Report, guard: Guard) -> Iterator[None]:
+    """Report what ``copy.deepcopy`` makes: averaged models, target networks, the best weights so far.
+
+    A copied module, which gets its state from a copy or from a pickle, goes through no registration hook, and
+    a copied ``state_dict`` belongs to no module at all.
+    """
+    import torch
+
+    def copied(call: Callable[[], Any], tensor: Any, *_: Any, **__: Any) -> Any:
+        copy = call()
+        if copy is not tensor:
+            report(Event.TENSOR_COPIED, tensor, copy)
+        return copy
+
+    def restored(call: Callable[[], Any], module: Any, *_: Any, **__: Any) -> Any:
+        result = call()
+        report(Event.MODULE_RESTORED, module)
+        return result
+
+    tensors = [(kind, "__deepcopy__", copied) for kind in (torch.Tensor, torch.nn.Parameter)]
+    with _wrapped(guard, *tensors, (torch.nn.Module, "__setstate__", restored)):
+        yield
+
+
+@contextmanager
+def _registrations(report: Report, guard: Guard) -> Iterator[None]:
+    from torch.nn.modules import module
+
+    on_tensor = guard.hook(partial(report, Event.TENSOR_REGISTERED))
+    with ExitStack() as hooks:
+        for handle in (
+            module.register_module_parameter_registration_hook(on_tensor),
+            module.register_module_buffer_registration_hook(on_tensor),
+            module.register_module_module_registration_hook(
+                guard.hook(partial(report, Event.MODULE_REGISTERED))
+            ),
+        ):
+            hooks.callback(handle.remove)
+        yield
+
+
+# The warning of torch.compile about hooks such as ours: the program did not cause it.
+_WARNING = "Using `torch.compile\\(module\\)` when there are global hooks"
+
+
+@contextmanager
+def _calls(report: Report, guard: Guard) -> Iterator[None]:
+    from torch.nn.modules import module
+
+    handles = (
+        module.register_module_forward_pre_hook(guard.hook(partial(report, Event.CALL_BEGINS))),
+        module.register_module_forward_hook(guard.hook(partial(report, Event.CALL_ENDS)), always_call=True),
+    )
+    warnings.filterwarnings("ignore", message=_WARNING, category=UserWarning)
+    ours = warnings.filters[0]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+        if ours in warnings.filters:
+            warnings.filters.remove(ours)  # type: ignore[attr-defined]  # it is a list
+
+
+_SOURCES: dict[Feature, tuple[Source, tuple[Event, ...]]] = {
+    Feature.MODULES: (_registrations, (Event.TENSOR_REGISTERED, Event.MODULE_REGISTERED)),
+    Feature.BUILT_OPTIMIZERS: (_optimizers, (Event.OPTIMIZER_BUILT,)),
+    Feature.COPIES: (_copies, (Event.TENSOR_COPIED, Event.MODULE_RESTORED)),
+    Feature.MODEL_CALLS: (_calls, (Event.CALL_BEGINS, Event.CALL_ENDS)),
+    Feature.OPTIMIZER_STEPS: (_steps, (Event.STEP_BEGINS, Event.STEP_ENDS)),
+    Feature.SCALER_STEPS: (_scalers, (Event.SCALER_BEGINS, Event.SCALER_ENDS)),
+    Feature.BACKWARD_PASSES: (_backward_passes, (Event.BACKWARD_BEGINS, Event.BACKWARD_ENDS)),
+}
+
+
+_ABSENT = object()
+
+
+@contextmanager
+def _wrapped(guard: Guard, *wrappers: tuple[Any, str, Callable[..., Any]]) -> Iterator[None]:
+    """Run ``work(call, *arguments)`` around functions; ours stays, and idles, where others wrapped it."""
+    is_on = True
+
+    def while_on(work: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda call, *args, **named: work(call, *args, **named) if is_on else call()
+
+    with ExitStack() as parts:
+        for holder, name, work in wrappers:
+            if name in vars(holder):
+                ours = guard.wrap_call(vars(holder)[name], while_on(work))
+                parts.enter_context(replaced(holder, name, ours))
+        try:
+            yield
+        finally:
+            is_on = False
+
+
+@contextmanager
+def replaced(holder: Any, name: str, ours: Any, *, even_if_wrapped: bool = False) -> Iterator[None]:
+    """Let ours stand in for an attribute; at the end put back what the object itself had.
+
+    What other code has put around ours stays, unless ``even_if_wrapped``.
+    """
+    # vars() and not getattr: a class must lose again what it only inherited.
+    original = vars(holder).get(name, _ABSENT)
+    setattr(holder, name, ours)
+    try:
+        yield
+    finally:
+        if even_if_wrapped or getattr(holder, name) is ours:
+            if original is _ABSENT:
+                delattr(holder, name)
+            else:
+                setattr(holder, name, original)
+
+
+class CudaStart:
+    """A piece of work that is done once, as soon as torch has started CUDA in this process.
+
+    torch calls it before the first allocation: whatever needs the device goes through
+    ``torch.cuda._lazy_init``, which runs what was queued (torch 2.1 to 2.15). What goes wrong in there would
+    become the program's ``DeferredCudaCallError``, and a forked child inherits the queue; the guard keeps
+    failures and does nothing in a child. Whoever starts CUDA again after a failure of somebody else's call
+    runs the queue again from its beginning, hence the "once".
+    """
+
+    def __init__(self, guard: Guard, work: Callable[[], None]) -> None:
+        self._guard = guard
+        self._work: Callable[[], None] | None = work
+        self.is_done = False
+
+    def wait(self) -> None:
+        """Do the work when CUDA starts, or now where it has started already."""
+        import torch
+
+        if torch.cuda.is_initialized():
+            self.start()
+        else:
+            torch.cuda._lazy_call(self.start)  # it keeps this object for as long as the process lives
+
+    def cancel(self) -> None:
+        """Do nothing any more when CUDA starts."""
+        self._work = None
+
+    def start(self) -> None:
+        """Do the work, unless it is done already."""
+        if self._work is not None and not self.is_done:
+            self._guard.run(self._do, self._work)
+
+    def _do(self, work: Callable[[], None]) -> None:
+        work()
+        self.is_done = True
