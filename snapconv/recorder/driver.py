@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from snapconv.errors import SnapconvError
 from snapconv.notes import Note
-from snapconv.recorder import environment
-from snapconv.recorder.captured import memory_history
-from snapconv.recorder.captured.capture_folder import write_capture_somewhere
-from snapconv.recorder.captured.clock import SpanLog
-from snapconv.recorder.captured.memory_history import contents_now, note_rows
+from snapconv.recorder import environment, memory_history
+from snapconv.recorder.capture_folder import write_capture_somewhere
 from snapconv.recorder.guard import Guard, Guards
 from snapconv.recorder.interception import CudaStart, Interception
+from snapconv.recorder.memory_history import SpanLog, contents_now, note_rows
 from snapconv.recorder.observe.observer import Observer
 from snapconv.recorder.options import RecordingOptions
 from snapconv.recorder.program.script import Ended

@@ -4,11 +4,10 @@ from typing import Any
 
 from snapconv.errors import SnapconvError
 from snapconv.notes import Note
-from snapconv.recorder import environment
-from snapconv.recorder.captured import memory_history
-from snapconv.recorder.captured.memory_history import nothing_allocated
+from snapconv.recorder import environment, memory_history
 from snapconv.recorder.driver import Driver
 from snapconv.recorder.guard import Guard, fault_note
+from snapconv.recorder.memory_history import nothing_allocated
 from snapconv.recorder.options import RecordingOptions
 from snapconv.recorder.program.script import Ended, Stop
 from snapconv.recorder.schedule import Part, Sign, plan

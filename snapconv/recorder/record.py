@@ -15,14 +15,19 @@ from typing import TYPE_CHECKING
 from snapconv.errors import EntryPointError, NoCudaError, NothingAllocatedError, SnapconvError
 from snapconv.notes import Note
 from snapconv.recorder import environment
-from snapconv.recorder.captured.capture_folder import check_output
+from snapconv.recorder.capture_folder import check_output
 from snapconv.recorder.driver import Driver, Say, silent
 from snapconv.recorder.one_capture import OneCapture
 from snapconv.recorder.options import RecordedProgram, RecordingOptions
 from snapconv.recorder.program import own_frames, script, script_signals
 from snapconv.recorder.program.entry import Entry, imported, load_providers, provider_module
-from snapconv.recorder.program.moments import when_imported
-from snapconv.recorder.program.script import ended_by, exit_code_of, outcome, warnings_name_the_user
+from snapconv.recorder.program.script import (
+    ended_by,
+    exit_code_of,
+    outcome,
+    warnings_name_the_user,
+    when_imported,
+)
 from snapconv.recorder.schedule import Sign
 
 if TYPE_CHECKING:

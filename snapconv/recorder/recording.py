@@ -16,12 +16,11 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from snapconv.errors import OutputError, SnapconvError
-from snapconv.recorder import environment
-from snapconv.recorder.captured import memory_history
-from snapconv.recorder.captured.capture_folder import free_name
-from snapconv.recorder.captured.memory_history import nothing_allocated
+from snapconv.recorder import environment, memory_history
+from snapconv.recorder.capture_folder import free_name
 from snapconv.recorder.driver import Driver
 from snapconv.recorder.job import SharedOom, is_chosen, process_rank
+from snapconv.recorder.memory_history import nothing_allocated
 from snapconv.recorder.options import (
     MAX_CAPTURES,
     MAX_ENTRIES_OF_JOB,

@@ -25,8 +25,8 @@ import torch
 
 from snapconv.errors import RecorderError
 from snapconv.notes import Note
-from snapconv.recorder.program.moments import when_imported
 from snapconv.recorder.program.own_frames import for_program
+from snapconv.recorder.program.script import when_imported
 from snapconv.simulation.branches import shown
 from snapconv.simulation.patches import Patches
 from snapconv.simulation.tracker import Tracker

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from snapconv.allocator.allocator_settings import SMALL_REQUEST_BYTES, SMALL_SEGMENT_BYTES
 from snapconv.allocator.allocator_trace import Frames, RecordedEvent
-from snapconv.recorder.captured.memory_history import name_every_function
+from snapconv.recorder.memory_history import name_every_function
 from snapconv.recorder.program.own_frames import for_program
 from snapconv.simulation.patches import Patches
 

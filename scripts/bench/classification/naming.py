@@ -16,8 +16,8 @@ from recording import WITHOUT_VALUES, device_of
 from setups import Setup
 from torch.overrides import TorchFunctionMode
 
-from snapconv.recorder.captured import memory_history
-from snapconv.recorder.captured.clock import now_us
+from snapconv.recorder import memory_history
+from snapconv.recorder.memory_history import now_us
 from snapconv.recorder.options import RecordingOptions
 from snapconv.recorder.timing.patches import name_of
 

@@ -26,8 +26,8 @@ from setups import Known, Setup
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils import checkpoint
 
-from snapconv.recorder.captured import memory_history
-from snapconv.recorder.captured.clock import now_us
+from snapconv.recorder import memory_history
+from snapconv.recorder.memory_history import now_us
 from snapconv.recorder.observe.observer import Observer
 from snapconv.recorder.observe.tensors import Row, shape_and_type, where_memory_lies
 from snapconv.recorder.options import RecordingOptions

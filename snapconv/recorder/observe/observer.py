@@ -14,9 +14,9 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from snapconv.recorder.captured.clock import SpanLog
 from snapconv.recorder.guard import Guards
 from snapconv.recorder.interception import Event, Interception, Listeners
+from snapconv.recorder.memory_history import SpanLog
 from snapconv.recorder.observe.memory_records import MemoryRecords
 from snapconv.recorder.observe.models import Models, Registrations
 from snapconv.recorder.observe.saved_tensors import SavedTensors

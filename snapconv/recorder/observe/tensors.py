@@ -10,7 +10,7 @@ from functools import cache
 from itertools import islice
 from typing import Any
 
-from snapconv.recorder.captured.clock import now_us
+from snapconv.recorder.memory_history import now_us
 from snapconv.recorder.torch_surface import Tensor
 
 Row = dict[str, Any]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from snapconv.errors import OutputExistsError, OutputWriteError
-from snapconv.recorder.captured import capture_folder
-from snapconv.recorder.captured.capture_folder import check_output, write_capture
+from snapconv.recorder import capture_folder
+from snapconv.recorder.capture_folder import check_output, write_capture
 
 SNAPSHOT = {"segments": [], "device_traces": [[]], "snapconv": {"version": 1}}
 

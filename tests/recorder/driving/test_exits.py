@@ -89,7 +89,7 @@ def test_a_capture_whose_folder_vanished_lies_in_the_nearest_one(run, is_replace
 def test_a_full_disk_is_an_error_and_no_reason_to_fill_another(run, monkeypatch):
     import errno
 
-    from snapconv.recorder.captured import capture_folder
+    from snapconv.recorder import capture_folder
 
     def fill(*_):
         raise OSError(errno.ENOSPC, "full")

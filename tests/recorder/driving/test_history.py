@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from snapconv.recorder.captured import memory_history
+from snapconv.recorder import memory_history
 from snapconv.recorder.options import RecordingOptions
 
 pytestmark = pytest.mark.smoke("recording")

@@ -13,8 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import snapconv  # noqa: E402  # needs torch to be of use
-from snapconv.recorder import environment  # noqa: E402
-from snapconv.recorder.captured import memory_history  # noqa: E402
+from snapconv.recorder import environment, memory_history  # noqa: E402
 from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
 from tests.recorder.driving.conftest import TRAINING  # noqa: E402
 

@@ -11,7 +11,7 @@ import snapconv
 from snapconv.cli.app import main
 from snapconv.convert import ConvertOptions, to_sqlite
 from snapconv.errors import RecorderError
-from snapconv.recorder.captured import capture_folder, memory_history
+from snapconv.recorder import capture_folder, memory_history
 
 torch = pytest.importorskip("torch")
 
@@ -212,7 +212,6 @@ def test_the_traceback_through_torch_shows_no_frame_of_ours(run):
     [
         ("3", 3, "", "3"),
         ("", 0, "", ""),
-        ("2**70", 255, "", str(2**70)),  # CPython 3.10 to 3.13: no C long is -1
         ("-1", 255, "", "-1"),
         ("True", 1, "", "True"),
         ("'a last word'", 1, "a last word\n", "a last word"),

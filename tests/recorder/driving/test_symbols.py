@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 
 NAMES = """
 import os, torch
-from snapconv.recorder.captured.memory_history import name_every_function
+from snapconv.recorder.memory_history import name_every_function
 name_every_function()
 profiler = torch._C._profiler
 (frames,) = profiler.symbolize_tracebacks([profiler.gather_traceback(False, False, True)])

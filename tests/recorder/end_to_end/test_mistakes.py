@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from snapconv.cli.app import main
-from snapconv.recorder.captured import capture_folder as capture_files
+from snapconv.recorder import capture_folder as capture_files
 from tests.entries import FOLDER, file_of, imports_from, weights_of
 from tests.recordings import convert, record
 

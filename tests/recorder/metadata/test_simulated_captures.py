@@ -13,7 +13,7 @@ from torch.nn import functional  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from snapconv.classification.categories import Evidence  # noqa: E402
-from snapconv.recorder.captured.clock import SpanLog  # noqa: E402
+from snapconv.recorder.memory_history import SpanLog  # noqa: E402
 from snapconv.recorder.observe.observer import Observer  # noqa: E402
 from snapconv.session import load  # noqa: E402
 from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
