@@ -256,7 +256,8 @@ class CompiledTraceReader:
     def _new_id(self, kind: str, core_id: int, objects: dict[int, Any]) -> int:
         collected = self._collected
         if kind == "frames":
-            return collected.stacks.id([] if core_id == EMPTY_LIST_ID else objects[core_id], str(core_id))
+            frames = [] if core_id == EMPTY_LIST_ID else objects[core_id]
+            return int(collected.stacks.ids([frames], str)[0])
         if kind == "text":
             return collected.texts.id(objects[core_id])
         ids = Rows([{"pool_id": objects[core_id]}], str).pool_ids("pool_id", collected.pools)

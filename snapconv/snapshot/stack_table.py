@@ -107,11 +107,6 @@ class StackInterner:
             ids.append(self._add(frames, place, i) if known is None else known)
         return np.array(ids, np.int32)
 
-    def id(self, frames: object, where: str) -> int:
-        """Return the id of one raw stack, as ``ids`` gives it."""
-        known = self._stack_by_list.get(id(frames))
-        return self._add(frames, lambda _owner: where, 0) if known is None else known
-
     def _add(self, frames: object, place: Place, owner: int) -> int:
         if frames is None:
             return -1

@@ -111,12 +111,6 @@ def test_a_free_block_still_shows_the_request_of_its_last_use():
     assert model.segments()[0]["requested_size"] == 0
 
 
-def test_what_was_never_used_shows_no_request():
-    model = allocator()
-    model.malloc(100)
-    assert [block["requested_size"] for block in model.segments()[0]["blocks"]] == [100, 0]
-
-
 def test_splitting_loses_the_stack_of_the_segment():
     # alloc_found_block hands out a new Block, without context_when_segment_allocated.
     model = allocator()
@@ -159,12 +153,6 @@ def test_an_oversize_block_is_neither_split_nor_given_to_a_smaller_request():
     assert model.reserved_bytes == 300 * MIB  # 99 MiB rounds up to a segment of 100
     assert block_bytes(model, 180 * MIB + 512) == 200 * MIB
     assert last(model, "alloc").addr == big
-
-
-def test_max_split_size_itself_is_oversize():
-    model = allocator("max_split_size_mb:100")
-    model.free(model.malloc(110 * MIB))
-    assert block_bytes(model, 100 * MIB) == 110 * MIB
 
 
 @pytest.mark.parametrize(("size", "reserved"), [(181, 200), (180, 380), (150, 350), (100, 300)])
@@ -346,14 +334,6 @@ def test_of_expandable_blocks_the_one_that_cannot_grow_is_preferred():
     assert model.malloc(2 * MIB) == hole
 
 
-def test_of_expandable_blocks_with_equal_space_the_lowest_is_taken():
-    model = allocator("expandable_segments:True")
-    addrs = [model.malloc(n * MIB) for n in (12, 3, 12, 3)]
-    model.free(addrs[2])
-    model.free(addrs[0])
-    assert model.malloc(2 * MIB) == addrs[0]
-
-
 def test_an_expandable_segment_without_memory_gives_its_address_range_back():
     model = allocator("expandable_segments:True")
     addr = model.malloc(3 * MIB)
@@ -410,13 +390,6 @@ def test_garbage_collection_releases_free_segments_of_average_age_and_more():
     assert model.reserved_bytes == (24 + 32 + 40) * MIB
 
 
-def test_garbage_collection_goes_on_until_enough_is_released():
-    # 0.4 * 120 MiB = 48 MiB; the segment of 32 MiB is in use, the other two are released one by one.
-    model = gc_model(120 * MIB)
-    assert [e.size // MIB for e in model.history if e.action == "segment_free"] == [30, 24]
-    assert model.reserved_bytes == 72 * MIB
-
-
 @pytest.mark.parametrize(
     ("conf", "limit", "n_searches"),
     [
@@ -446,14 +419,6 @@ def test_a_limit_counts_whole_pages_of_expandable_segments_only_after_they_are_m
     model.malloc(5 * MIB)
     with pytest.raises(ModelOutOfMemory):
         model.malloc(16 * MIB)
-
-
-def test_where_the_device_is_unlimited_a_limit_leaves_nothing_to_name():
-    model = allocator(limit=2 * MIB)
-    model.malloc(1)
-    with pytest.raises(ModelOutOfMemory) as caught:
-        model.malloc(3 * MIB)
-    assert (caught.value.capacity, caught.value.free_bytes) == (0, 0)
 
 
 def test_settings_are_changed_one_by_one():

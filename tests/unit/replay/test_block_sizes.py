@@ -5,8 +5,7 @@ import pytest
 
 from snapconv import columns
 from snapconv.allocator.allocator_settings import AllocatorSettings
-from snapconv.replay import block_sizes
-from snapconv.replay.block_sizes import MAX_LEAF, SortedAddresses, derive_block_sizes
+from snapconv.replay.block_sizes import derive_block_sizes
 from snapconv.replay.rounding import RoundingRules
 from snapconv.snapshot.segment_table import BlockState, BlockTable, SegmentTable
 from tests.property.histories import run, seeded_program
@@ -63,12 +62,6 @@ def test_the_end_of_the_segment_is_a_neighbour_too():
     assert sizes(derive(("alloc", S, 10 * MIB), segments=[(S, 20 * MIB)], live=[S])) == [10 * MIB]
 
 
-def test_requests_of_1_mib_are_small_and_larger_ones_large():
-    live = [S, S + MIB + 1024]
-    assert sizes(derive(("alloc", S, MIB), segments=[(S, 2 * MIB)], live=live)) == [MIB]
-    assert sizes(derive(("alloc", S, MIB + 1), segments=[(S, 20 * MIB)], live=live)) == [MIB + 1024]
-
-
 def test_neighbours_count_as_they_were_when_the_block_was_allocated():
     events = [
         ("alloc", S, 3 * MIB),
@@ -80,11 +73,6 @@ def test_neighbours_count_as_they_were_when_the_block_was_allocated():
     # The second block in the hole of 3 MiB leaves half a MiB: not split off.
     assert sizes(found) == [3 * MIB, 2 * MIB, 0, 0, 3 * MIB]
     assert found.n_conflicts == 0
-
-
-def test_a_neighbour_that_came_later_does_not_count():
-    events = [("alloc", S, 2 * MIB), ("alloc", S + 2 * MIB, 4 * MIB)]
-    assert sizes(derive(*events, segments=[(S, 20 * MIB)], live=[S, S + 2 * MIB])) == [2 * MIB, 4 * MIB]
 
 
 def test_a_block_is_in_the_way_until_its_free_completes():
@@ -182,19 +170,6 @@ def test_the_segment_behind_the_right_neighbour_of_a_range_stays():
     events = [("free", S + 70 * MIB, 512), ("free", S + 10 * MIB, 512), ("segment_unmap", S, 20 * MIB)]
     found = derive(*events, segments=[(S + 20 * MIB, 20 * MIB), (S + 60 * MIB, 20 * MIB)], is_expandable=True)
     assert (found.n_conflicts, found.least_space) == (0, {S + 10 * MIB: 30 * MIB, S + 70 * MIB: 10 * MIB})
-
-
-def test_what_is_expandable_stays_so_when_another_segment_was_taken_away():
-    """The block fills 20 MiB but for half a MiB, which it keeps unless the range goes on behind it."""
-    ordinary, left = S + 40 * MIB, S + 80 * MIB
-    events = [
-        *[("alloc", left, 19 * MIB + MIB // 2), *freed(left, 19 * MIB + MIB // 2)],
-        *[("segment_unmap", left + 20 * MIB, 20 * MIB), ("segment_alloc", ordinary, 20 * MIB)],
-    ]
-    segments = [(S, 20 * MIB), (ordinary, 20 * MIB), (left, 20 * MIB)]
-    found = derive(*events, segments=segments, is_expandable=[False, False, True])
-    assert sizes(found)[0] == 19 * MIB + MIB // 2
-    assert found.n_conflicts == 0
 
 
 def test_adjacent_ordinary_segments_stay_apart():
@@ -327,15 +302,6 @@ def test_what_contradicts_the_segments_is_counted(events):
     assert found.n_conflicts == 1
 
 
-@pytest.mark.parametrize("first", [30, 70, 110, 150])
-def test_a_range_given_back_that_overlaps_any_of_several_segments_is_a_conflict(first):
-    segments = [(S + 40 * number * MIB, 20 * MIB) for number in range(1, 5)]
-    for shift in (0, 20):  # over the segment's beginning, and over its end
-        found = derive(("segment_unmap", S + (first + shift) * MIB, 20 * MIB), segments=segments)
-        assert found.n_conflicts == 1
-    assert derive(("segment_unmap", S + (first - 10) * MIB, 20 * MIB), segments=segments).n_conflicts == 0
-
-
 def test_a_block_that_overlaps_its_neighbour_has_its_rounded_request():
     found = derive(("alloc", S, 1000), segments=[(S, 2 * MIB)], live=[S, S + 512])
     assert sizes(found) == [1024]
@@ -371,17 +337,3 @@ def test_sizes_do_not_depend_on_the_chunks_of_the_walk(monkeypatch, n_events):
     parts = derive(*events, segments=segments, live=live)
     assert (sizes(parts), parts.least_space) == (sizes(whole), whole.least_space)
     assert len(events) > 64
-
-
-def test_a_leaf_of_addresses_is_split_as_soon_as_it_has_too_many(monkeypatch):
-    lengths, split = [], SortedAddresses.split
-
-    def counted(self, number):
-        lengths.append(len(self.leaves[number]))
-        split(self, number)
-
-    monkeypatch.setattr(block_sizes, "core", lambda: None)
-    monkeypatch.setattr(SortedAddresses, "split", counted)
-    events = [("free", S + 512 * number, 512) for number in range(2000)]
-    found = derive(*events, segments=[(S, 2 * MIB)])
-    assert (len(found.least_space), set(lengths)) == (2000, {MAX_LEAF + 1})

@@ -282,21 +282,6 @@ def test_a_preexisting_large_block_before_a_wide_gap_is_known_within_1_mib(repla
     assert "may be up to 1.00 MiB higher: the exact sizes of 1 block" in note.message
 
 
-def test_what_a_preexisting_large_block_leaves_free_is_more_than_1_mib(replayed):
-    # Of the 1.5 MiB beyond the request at least 1 MiB + 512 are free: it is 3 MiB and up to 0.5 MiB - 512.
-    gap = [block(4 * MIB + MIB // 2), block(16 * MIB, 16 * MIB)]
-    (note,) = replayed([event("free", A, 3 * MIB)], [segment(*gap)]).notes
-    assert "may be up to 511.50 KiB higher" in note.message
-
-
-def test_a_preexisting_large_block_before_the_least_gap_is_exact(replayed):
-    gap = [block(4 * MIB + 512), block(16 * MIB, 16 * MIB)]
-    found = replayed([event("free", A, 3 * MIB)], [segment(*gap)])
-    assert found.allocations.block_bytes.tolist() == [3 * MIB, 16 * MIB]
-    assert found.allocations.is_exact.all()
-    assert found.notes == ()
-
-
 def test_the_bounds_of_several_blocks_add_up(replayed):
     events = [event("free", A + 10 * MIB, 3 * MIB), event("free", A, 3 * MIB)]
     (note,) = replayed(events, [segment(block(20 * MIB))]).notes
@@ -310,15 +295,6 @@ def test_a_preexisting_block_outside_of_every_segment_has_no_bound_to_add(replay
     note = next(note for note in found.notes if note.slug == "inexact-block-sizes")
     assert "sizes of 2 blocks" in note.message
     assert "may be up to 1.00 MiB higher" in note.message
-
-
-def test_a_block_outside_of_every_segment_takes_nothing_from_the_bound_of_another(replayed):
-    # Of the 1 MiB + 1 KiB beyond the request at least 1 MiB + 512 are free: up to 512 bytes are the block's.
-    gap = [block(4 * MIB + 1024), block(16 * MIB, 16 * MIB)]
-    outside = event("free", S - 40 * MIB, 3 * MIB)
-    found = replayed([outside, event("free", A, 3 * MIB)], [segment(*gap)])
-    note = next(note for note in found.notes if note.slug == "inexact-block-sizes")
-    assert "may be up to 512 B higher" in note.message
 
 
 def test_padding_of_torch_npu_is_seen_in_the_live_blocks(replayed):
@@ -371,21 +347,8 @@ def test_frees_without_allocs_give_a_note(replayed):
     assert slugs(replayed(FREED, [GONE])) == ["skipped-actions"]
 
 
-def test_a_curve_ends_with_its_last_event(replayed):
-    active = replayed([ALLOC, *FREED], [GONE]).active
-    assert (values(active), active.end) == ([0, 1024, 1024, 0], 0)
-
-
 def test_a_snapshot_event_without_a_count_contradicts_nothing(replayed):
     assert "checkpoint-mismatch" not in slugs(replayed([ALLOC, event("snapshot", 0, 0)], [LIVE]))
-
-
-def test_one_request_that_frees_is_a_sign_of_skipped_completions(replayed):
-    assert "skipped-actions" in slugs(replayed(FREED[:1], [GONE]))
-
-
-def test_one_event_is_no_sign_of_skipped_actions(replayed):
-    assert slugs(replayed(FREED[1:], [GONE])) == []
 
 
 def test_a_block_that_waits_for_a_stream_stays_active(replayed):
@@ -414,11 +377,6 @@ def test_a_free_requested_before_the_first_event_gives_a_note_also_if_it_complet
 
 def test_frees_without_any_request_were_not_requested_earlier(replayed):
     assert slugs(replayed([FREED[1]], [GONE])) == []
-
-
-def test_a_free_that_lost_its_request_was_not_requested_before_an_alloc_of_the_trace(replayed):
-    other = [event(action, B, 512) for action in ("alloc", "free_requested", "free_completed")]
-    assert slugs(replayed([ALLOC, FREED[1], *other], [GONE])) == []
 
 
 def test_a_curve_that_is_one_byte_below_zero_shows_that_events_are_missing(replayed):

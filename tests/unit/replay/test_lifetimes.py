@@ -154,10 +154,6 @@ def test_a_merged_free_is_both_halves():
     assert counts(found) == (0, 0, 0)
 
 
-def test_a_merged_free_may_be_the_first_event():
-    assert rows(pair(("free", A))) == [(A, -1, 0, 0, 0)]
-
-
 def test_a_merged_free_after_a_request_completes_it():
     assert rows(pair(("alloc", A), ("free_requested", A), ("free", A))) == [(A, 0, 1, 2, 2)]
 
@@ -166,13 +162,6 @@ def test_a_second_free_of_an_address_is_counted_and_left_out():
     freed = [("free_requested", A), ("free_completed", A)]
     found = pair(("alloc", A), *freed, *freed)
     assert rows(found) == [(A, 0, 1, 2, 2)]
-    assert counts(found) == (1, 0, 0)
-
-
-@pytest.mark.parametrize("half", ["free_requested", "free_completed"])
-def test_half_of_a_second_free_is_counted_and_left_out(half):
-    found = pair(("free_requested", A), ("free_completed", A), (half, A))
-    assert rows(found) == [(A, -1, 0, 1, 1)]
     assert counts(found) == (1, 0, 0)
 
 
@@ -185,14 +174,6 @@ def test_a_request_that_is_repeated_is_counted_and_left_out():
 def test_an_alloc_at_a_live_address_frees_what_was_there():
     found = pair(("alloc", A), ("alloc", A), ("free_requested", A), ("free_completed", A))
     assert rows(found) == [(A, 0, -1, -1, 1), (A, 1, 2, 3, 3)]
-    assert counts(found) == (0, 1, 0)
-
-
-def test_only_an_alloc_at_its_own_address_frees_what_was_there():
-    found = pair(
-        ("alloc", A), ("alloc", B), ("alloc", C), ("alloc", B), blocks=[(a, ACTIVE) for a in (A, B, C)]
-    )
-    assert rows(found) == [(A, 0, -1, -1, -1), (B, 1, -1, -1, 3), (C, 2, -1, -1, -1), (B, 3, -1, -1, -1)]
     assert counts(found) == (0, 1, 0)
 
 
@@ -251,10 +232,6 @@ def real(*rows):
 
 def test_a_workspace_is_described_by_three_entries():
     assert real((MARK, A), (SEGMENT, A), (ALLOC, A)) == []
-
-
-def test_what_follows_the_three_is_real():
-    assert real((MARK, A), (SEGMENT, A), (ALLOC, A), (SEGMENT, B), (ALLOC, B)) == [3, 4]
 
 
 def test_every_workspace_has_its_three():

@@ -56,53 +56,6 @@ def check(sizes, *, divisions, padding=0):
     assert rounded(*sizes, roundup_power2_divisions=divisions, padding_bytes=padding) == wanted
 
 
-@pytest.mark.parametrize(
-    ("requested", "block"), [(1, 512), (511, 512), (512, 512), (513, 1024), (MIB, MIB), (MIB + 1, MIB + 512)]
-)
-def test_a_request_is_rounded_up_to_512_bytes(requested, block):
-    assert rounded(requested) == [block]
-
-
-def test_the_least_block_has_512_bytes_even_for_nothing():
-    assert rounded(0) == [512]
-
-
-@pytest.mark.parametrize(
-    ("requested", "block"), [(448, 512), (480, 512), (481, 1024), (512, 1024), (992, 1024), (993, 1536)]
-)
-def test_torch_npu_pads_every_request_with_32_bytes(requested, block):
-    assert rounded(requested, padding_bytes=NPU_PADDING_BYTES) == [block]
-
-
-@pytest.mark.parametrize(
-    ("requested", "block"),
-    [
-        (2048, 2048),  # 4 divisions of 512 bytes: not more than 512 bytes each, plain rounding
-        (2049, 2560),
-        (4096, 4096),  # a power of two stays
-        (4097, 5120),
-        (5120, 5120),
-        (5121, 6144),
-        (7169, 8192),
-        (MIB + 1, MIB + MIB // 4),
-    ],
-)
-def test_divisions_of_powers_of_two_round_up_to_the_next_part(requested, block):
-    assert rounded(requested, roundup_power2_divisions=(4,) * 16) == [block]
-
-
-def test_every_interval_has_its_own_divisions():
-    divisions = (2, 0, 4, 1, 8, *NO_DIVISIONS[5:-1], 2)
-    rounded = rules(roundup_power2_divisions=divisions).rounded
-    assert rounded(int64(MIB + 1)).tolist() == [MIB + MIB // 2]  # interval 0: 1 MiB, and all below
-    assert rounded(int64(1025)).tolist() == [1536]
-    assert rounded(int64(2 * MIB + 1)).tolist() == [2 * MIB + 512]  # 0: plain
-    assert rounded(int64(4 * MIB + 1)).tolist() == [5 * MIB]
-    assert rounded(int64(8 * MIB + 1)).tolist() == [8 * MIB + 512]  # 1 divides nothing
-    assert rounded(int64(16 * MIB + 1)).tolist() == [18 * MIB]
-    assert rounded(int64(128 * GIB + 1)).tolist() == [192 * GIB]  # the last: all from 32 GiB on
-
-
 @pytest.mark.parametrize("padding", [0, NPU_PADDING_BYTES])
 @pytest.mark.parametrize(
     "divisions",
@@ -117,11 +70,6 @@ def test_every_boundary_is_rounded_by_the_rule_in_plain_python(divisions, paddin
 def test_sizes_beyond_the_precision_of_a_float_are_rounded_exactly(divisions):
     sizes = [(1 << e) + offset for e in (53, 54, 57, 60) for offset in (-513, -1, 0, 1, 511, 512, 513)]
     check(sizes, divisions=(divisions,) * 16)
-
-
-def test_no_requests_give_no_blocks():
-    assert rounded() == []
-    assert rules().least_remainder(int64(), int64()).tolist() == []
 
 
 def test_a_small_block_splits_off_512_bytes_and_a_large_one_more_than_1_mib():
@@ -159,10 +107,6 @@ def test_padding_is_inferred_where_it_explains_more_blocks():
     assert inferred(block_table((512, 1024), (1024, 1536), (100, 512))) == NPU_PADDING_BYTES
 
 
-def test_blocks_of_cuda_need_no_padding():
-    assert inferred(block_table((512, 512), (1024, 1024), (100, 512))) == 0
-
-
 def test_blocks_that_both_rules_explain_leave_the_rule_of_cuda():
     assert inferred(block_table((100, 512), (600, 1024))) == 0
     assert inferred(block_table()) == 0
@@ -177,14 +121,6 @@ def test_where_both_rules_explain_the_blocks_the_backend_decides():
         assert infer_rules(AllocatorSettings(), blocks, backend="xpu").settings.padding_bytes == 0
 
 
-def test_what_the_blocks_show_goes_before_the_backend():
-    plain, padded = block_table((512, 512)), block_table((512, 1024))
-    assert infer_rules(AllocatorSettings(), plain, backend="npu").settings.padding_bytes == 0
-    assert (
-        infer_rules(AllocatorSettings(), padded, backend="cuda").settings.padding_bytes == NPU_PADDING_BYTES
-    )
-
-
 def test_blocks_that_keep_a_large_remainder_do_not_decide_the_padding():
     assert inferred(block_table((512, 1024), (2 * MIB, 3 * MIB), (2 * MIB, 3 * MIB))) == NPU_PADDING_BYTES
 
@@ -195,11 +131,6 @@ def test_large_blocks_of_expandable_segments_keep_no_remainder_and_show_the_padd
     assert inferred(padded) == 0
 
 
-def test_blocks_that_are_smaller_than_any_rule_gives_do_not_decide_the_padding():
-    assert inferred(block_table((512, 1024), (5000, 512), (5000, 512))) == NPU_PADDING_BYTES
-    assert inferred(block_table((512, 512), (5000, 512), (5000, 512))) == 0
-
-
 def test_a_block_of_just_1_mib_keeps_no_remainder_and_shows_the_padding():
     assert inferred(block_table((MIB - 512, MIB))) == NPU_PADDING_BYTES
     assert inferred(block_table((MIB - 480, MIB + 512))) == 0
@@ -208,17 +139,6 @@ def test_a_block_of_just_1_mib_keeps_no_remainder_and_shows_the_padding():
 def test_only_live_blocks_show_the_padding():
     assert inferred(block_table((512, 1024), state=BlockState.INACTIVE)) == 0
     assert inferred(block_table((512, 1024), state=BlockState.PENDING_FREE)) == NPU_PADDING_BYTES
-
-
-def test_the_settings_count_when_the_padding_is_inferred():
-    divided = block_table((4097, 5120), (MIB + 1, MIB + MIB // 4))
-    found = infer_rules(AllocatorSettings(roundup_power2_divisions=(4,) * 16), divided)
-    assert found == rules(roundup_power2_divisions=(4,) * 16)
-
-
-def test_a_large_block_of_cuda_that_keeps_512_bytes_is_not_taken_for_padded():
-    # A segment of 32 MiB for a request of 512 bytes less: the rest is too small to be split off.
-    assert inferred(block_table((32 * MIB - 512, 32 * MIB))) == 0
 
 
 def test_of_pinned_memory_every_size_is_that_of_a_block_and_nothing_is_split():
