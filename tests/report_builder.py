@@ -103,7 +103,7 @@ def small_stacks() -> StackTable:
 
 def small_frames(names: tuple[str, ...], filenames: tuple[str, ...], lines: Int64Column) -> FrameTable:
     """Frames of code that was not compiled."""
-    return FrameTable(names, filenames, lines, originals=("",) * len(names), targets=("",) * len(names))
+    return FrameTable(names, filenames, lines)
 
 
 def small_table() -> AllocationTable:

@@ -14,7 +14,6 @@ from snapconv.errors import InputError, MalformedSnapshotError
 from snapconv.files import snapshot_file
 from snapconv.native.library import core
 from snapconv.notes import Note, Progress
-from snapconv.snapshot.bounded_stacks import bound_stacks
 from snapconv.snapshot.event_table import CompiledTraceReader, EventTable, TraceReader
 from snapconv.snapshot.fields import DEVICE, errors_of, expect, reject_shared
 from snapconv.snapshot.file_traits import (
@@ -37,7 +36,7 @@ from snapconv.snapshot.settings_table import (
     read_annotations,
     read_settings,
 )
-from snapconv.snapshot.stack_table import Collected, StackTable
+from snapconv.snapshot.stack_table import Collected, StackTable, bound_stacks
 from snapconv.stop_signals import stage
 from snapconv.units import HOST, counted, device_name, shown
 

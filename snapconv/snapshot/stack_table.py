@@ -6,44 +6,32 @@ repetition without looking inside; content settles the rest (after a JSON round 
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 import numpy as np
 
 from snapconv.columns import Int32Column, Int64Column, read_only
+from snapconv.notes import Note
 from snapconv.snapshot.fields import Interner, Place, expect
 
 _MAX_LINE = 2**31 - 1
 # Longer names are no paths, and C++ symbols of which this much is enough; one text may stand in a
 # file very many times.
 MAX_TEXT = 4096
-# Of a longer trace the end counts, which has the innermost lines.
-_MAX_TRACE = 2**16
-# The nodes that are operations.
-_CALLS = ("call_function", "call_method")
-
-
-def _cut(text: str, length: int = MAX_TEXT) -> str:
-    """Return the beginning of a text, or with a negative length its end."""
-    return text[:length] if length > 0 else text[length:]
+# CPython stops at 1,000 calls by default, and no stack of a real file has more than 131 frames.
+MAX_DEPTH = 4096
+# Names and file names of all frames together, in bytes of UTF-8.
+_TEXT_BYTES_PER_BYTE, _FREE_TEXT_BYTES = 4, 512 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class FrameTable:
-    """Distinct frames. ``lines`` (int64) is 0 where the file has no usable line number.
-
-    ``originals`` has, for frames of code that torch.compile generated, the source that torch
-    traced it from (``fx_original_trace``, torch >= 2.10), and is empty otherwise; ``targets`` what the
-    frame's node calls (``aten.addmm.default``).
-    """
+    """Distinct frames. ``lines`` (int64) is 0 where the file has no usable line number."""
 
     names: tuple[str, ...]
     filenames: tuple[str, ...]
     lines: Int64Column
-    originals: tuple[str, ...]
-    targets: tuple[str, ...]
 
     def __len__(self) -> int:
         return len(self.names)
@@ -82,10 +70,10 @@ class StackInterner:
     """
 
     def __init__(self) -> None:
-        self._frames: dict[tuple[str, str, int, str, str], int] = {}
+        self._frames: dict[tuple[str, str, int], int] = {}
         self._frame_by_identity: dict[int, int] = {}
         self._stacks: dict[tuple[int | None, ...], int] = {}
-        self._cut = cache(_cut)
+        self._cut: dict[str, str] = {}  # each text once: a long one may stand in very many frames
         self._stack_by_list: dict[int, int] = {}
         self._stack_by_identities: dict[tuple[int, ...], int] = {}
 
@@ -136,22 +124,18 @@ class StackInterner:
                 expect(value, kind, f"{where}.{part}")
         # CPython 3.13 reports unknown lines as -1, which torch's unsigned field shows as 2^64 - 1.
         usable = line if line is not None and 0 < line <= _MAX_LINE else 0
-        original, op, target = map(frame.get, ("fx_original_trace", "fx_node_op", "fx_node_target"))  # type: ignore[attr-defined]
-        # The target of another node is the name of a module or of an argument.
-        texts = (name, filename, original, target if op in _CALLS else "")
-        name, filename, original, target = (text if type(text) is str else "" for text in texts)
-        cut = self._cut
-        key = (cut(name), cut(filename), usable, cut(original, -_MAX_TRACE), cut(target))
+        texts = [self._cut.setdefault(text, text[:MAX_TEXT]) for text in (name or "", filename or "")]
+        key = (texts[0], texts[1], usable)
         self._frame_by_identity[id(frame)] = self._frames.setdefault(key, len(self._frames))
 
     def table(self) -> StackTable:
         """Return everything collected so far, as read-only columns."""
-        columns = zip(*self._frames, strict=True) if self._frames else ((),) * 5
-        names, filenames, lines, originals, targets = columns
+        columns = zip(*self._frames, strict=True) if self._frames else ((),) * 3
+        names, filenames, lines = columns
         lengths = np.fromiter(map(len, self._stacks), np.int64, len(self._stacks))
         offsets = np.concatenate(([0], np.cumsum(lengths)))
         frame_ids = np.fromiter(chain.from_iterable(self._stacks), np.int32, int(offsets[-1]))
-        frames = FrameTable(names, filenames, np.array(lines, np.int64), originals, targets)
+        frames = FrameTable(names, filenames, np.array(lines, np.int64))
         return read_only(StackTable(read_only(frames), offsets, frame_ids))
 
 
@@ -164,3 +148,53 @@ class Collected:
     pools: Interner = field(default_factory=Interner)
     unknown_actions: Counter[str] = field(default_factory=Counter)
     unknown_keys: Counter[str] = field(default_factory=Counter)
+
+
+# --- bounds
+
+
+def bound_stacks(stacks: StackTable, n_bytes: int) -> tuple[StackTable, tuple[Note, ...]]:
+    """Leave out what goes beyond the bounds, with notes that name it; ``n_bytes`` is the file's, unpacked.
+
+    A pickle repeats a text, a frame or a whole list for two bytes. What follows from stacks is therefore
+    bounded here, once, for every table and output. No snapshot of a job comes near these bounds.
+    """
+    shallow, n_deep = _without_middles(stacks)
+    frames, length = _with_short_texts(shallow.frames, n_bytes)
+    messages = (
+        (n_deep, f"of {n_deep} stacks only the {MAX_DEPTH // 2} innermost and outermost frames are kept"),
+        (
+            length,
+            f"names and file names are cut to {length} bytes: together they are many times the file's size",
+        ),
+    )
+    notes = [Note("left-out", message) for count, message in messages if count]
+    return read_only(replace(shallow, frames=frames)), tuple(notes)
+
+
+def _without_middles(stacks: StackTable) -> tuple[StackTable, int]:
+    """Keep both ends of a stack that is too deep; also returns how many were."""
+    lengths = np.diff(stacks.offsets)
+    n_deep = int(np.count_nonzero(lengths > MAX_DEPTH))
+    if not n_deep:
+        return stacks, 0
+    place = np.arange(len(stacks.frame_ids)) - np.repeat(stacks.offsets[:-1], lengths)
+    from_end = np.repeat(lengths, lengths) - 1 - place
+    is_kept = (place < MAX_DEPTH // 2) | (from_end < MAX_DEPTH // 2)
+    kept = np.minimum(lengths, MAX_DEPTH)
+    offsets = np.concatenate(([0], np.cumsum(kept)))
+    return StackTable(stacks.frames, offsets, stacks.frame_ids[is_kept]), n_deep
+
+
+def _with_short_texts(frames: FrameTable, n_bytes: int) -> tuple[FrameTable, int]:
+    """Cut long names and file names; also returns the length that is left, 0 where all are whole."""
+    texts = {text: text.encode("utf-8", "surrogatepass") for text in (*frames.names, *frames.filenames)}
+    allowed = _TEXT_BYTES_PER_BYTE * n_bytes + _FREE_TEXT_BYTES
+    if sum(len(texts[text]) for text in (*frames.names, *frames.filenames)) <= allowed:
+        return frames, 0
+    length = max(allowed // (2 * len(frames)), 1)
+    # A function is known by how its name begins, a file by how its path ends.
+    begins = {text: data[:length].decode("utf-8", "ignore") for text, data in texts.items()}
+    ends = {text: data[-length:].decode("utf-8", "ignore") for text, data in texts.items()}
+    names, filenames = map(begins.__getitem__, frames.names), map(ends.__getitem__, frames.filenames)
+    return replace(frames, names=tuple(names), filenames=tuple(filenames)), length

@@ -14,7 +14,7 @@ import numpy as np
 from snapconv.columns import Int32Column, read_only
 from snapconv.snapshot.stack_table import FrameTable, StackTable
 from snapconv.stacks.paths import is_generated, is_library, is_python, normal
-from snapconv.torch_knowledge.operation_catalog import UNNAMED, name_in_native, name_in_node, name_in_target
+from snapconv.torch_knowledge.operation_catalog import UNNAMED, name_in_native, name_in_node
 
 COMPILED = "compiled"
 
@@ -149,8 +149,6 @@ def _candidates(frames: FrameTable, leaf: _LeafFrames) -> Iterator[StackOperatio
         yield StackOperation(method, "the method of torch.Tensor in its stack")
     else:
         # Here C++ shows the very kernel, and the original line only what it was made from.
-        target = name_in_target(frames.targets[leaf.generated])
-        yield StackOperation(target or "", "the node of the compiled graph")
         yield functional
     yield StackOperation(_name_of_module_file(frames, leaf.library), "the module of torch.nn in its stack")
     if leaf.generated is not None:

@@ -15,11 +15,6 @@ _OVERLOAD = re.compile(
     r"_(?:[A-Z]\w*|dim(?:_\w+)?|int|out|names\w*|memory_format|default|padding|start(?:_step)?|low|vec|other|self"
     r"|correction|dtype(?:_layout)?|device|values|stable|generator(?:_\w+)?|using_ints|input|default_\w+)$"
 )
-# What a node of a graph calls: `aten.addmm.default`, `torch._C._nn.gelu`, `<built-in function add>`, `relu`.
-_TARGET = (
-    r"^torch\.(?:\w+\.)*(\w+)$|^(?:\w+\.)?(\w+)\.\w+$"
-    r"|^<(?:built-in )?(?:function|method) (?:\w+\.)*(\w+)[ >]|^([a-z_]\w*)$"
-)
 # Names of kernels and backward nodes that differ from what the user calls.
 _SAME_AS = {
     "addmm": "linear", "native_layer_norm": "layer_norm", "native_group_norm": "group_norm",
@@ -72,12 +67,6 @@ def name_in_node(name: str) -> str | None:
         if begin < found.start():
             return tidy(_snake_case(name[begin : found.start()]))
     return None
-
-
-def name_in_target(target: str) -> str | None:
-    """Return the operation that a node of a compiled graph calls."""
-    found = re.match(_TARGET, target)
-    return tidy(next(filter(None, found.groups()))) if found else None
 
 
 @lru_cache(maxsize=4096)

@@ -187,9 +187,6 @@ FILES: dict[str, Callable[[], bytes]] = {
     "one stack of 15,000 frames in 1,500 blocks": lambda: blocks_of_one_stack(
         1_500, [LINEAR, *[{"name": "f", "filename": f"{PROJECT}b.py", "line": 3}] * 15_000]
     ),
-    "5,000 frames traced from the same 2,900 lines": lambda: dump(
-        [], [alloc(frames(5_000, fx_original_trace='File "a", line 1, in a\n' * 2900))]
-    ),
     "5,000 frames in a file with a name of 4,000 characters": lambda: dump(
         [], [alloc(frames(5_000, "./" * 2044 + "x.py"))]
     ),

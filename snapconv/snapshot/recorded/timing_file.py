@@ -296,6 +296,5 @@ def _stacks(trace: _Object) -> tuple[StackTable, BoolColumn]:
     filenames, lines, names, is_of_module = (
         zip(*frames.values(), strict=True) if len(frame_ids) else ((),) * 4
     )
-    none = ("",) * len(names)
-    table = read_only(FrameTable(names, filenames, np.array(lines, np.int64), none, none))
+    table = read_only(FrameTable(names, filenames, np.array(lines, np.int64)))
     return read_only(StackTable(table, offsets, frame_ids)), np.array(is_of_module, np.bool_)

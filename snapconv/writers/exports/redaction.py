@@ -35,7 +35,6 @@ _OPTIMIZERS = frozenset(
     "ASGD Adadelta Adafactor Adagrad Adam AdamW Adamax LBFGS Muon NAdam RAdam RMSprop Rprop SGD "
     "SparseAdam".split()
 )
-_TARGET = re.compile(r"(aten|prims)\.\w+(\.\w+)?")
 _SETTING_VALUE = re.compile(r"True|False|native|cudaMallocAsync|-?[\d.]+|[\d>:,\[\].-]+")
 
 
@@ -55,10 +54,6 @@ class Redaction:
             return public, filename if filename in ("", "??") else f"{self._numbered('library', filename)}.so"
         shown = function if function in _PRESCRIBED else self._numbered("function", function)
         return shown, self._file(path)
-
-    def target(self, target: str) -> str:
-        """Return what a node calls: an operation of torch, or nothing."""
-        return target if _TARGET.fullmatch(target) else ""
 
     def text(self, text: str) -> str:
         """Redact an annotation, or any other text on an event."""

@@ -236,16 +236,10 @@ class _Writing:
         if frame_id not in self._frames:
             frames = self._snapshot.stacks.frames
             name, filename = frames.names[frame_id], frames.filenames[frame_id]
-            original, target = frames.originals[frame_id], frames.targets[frame_id]
             if self._redaction:
                 name, filename = self._redaction.frame(name, filename)
-                original, target = "", self._redaction.target(target)
-            frame: Raw = {"name": name, "filename": filename, "line": int(frames.lines[frame_id])}
-            if original:
-                frame["fx_original_trace"] = original
-            if target:
-                frame |= {"fx_node_op": "call_function", "fx_node_target": target}
-            self._frames[frame_id] = frame
+            line = int(frames.lines[frame_id])
+            self._frames[frame_id] = {"name": name, "filename": filename, "line": line}
         return self._frames[frame_id]
 
     def _text(self, text_id: int) -> str:

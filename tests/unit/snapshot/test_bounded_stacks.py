@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from snapconv.snapshot.bounded_stacks import MAX_DEPTH, MAX_TRACED_LINES, bound_stacks
-from snapconv.snapshot.stack_table import StackInterner, StackTable
+from snapconv.snapshot.stack_table import MAX_DEPTH, StackInterner, StackTable, bound_stacks
 
 LARGE = 1 << 30
 
@@ -20,36 +19,6 @@ def frame(line: int, **fields) -> dict:
 
 def lines(stacks: StackTable, stack_id: int) -> list[int]:
     return stacks.frames.lines[stacks.frames_of(stack_id)].tolist()
-
-
-def traced(*numbers: int) -> str:
-    return "\n".join(f'File "model.py", line {n}, in forward\n  x' for n in numbers)
-
-
-class TestTracedLines:
-    def test_they_follow_their_frame_innermost_first(self):
-        stacks, notes = bound_stacks(
-            stacks_of([frame(1), frame(2, fx_original_trace=traced(70, 71)), frame(3)], [frame(3)]), LARGE
-        )
-        assert [lines(stacks, 0), lines(stacks, 1)] == [[1, 2, 71, 70, 3], [3]]
-        inner = stacks.frames_of(0)[2]
-        assert (stacks.frames.names[inner], stacks.frames.filenames[inner]) == ("forward", "model.py")
-        assert notes == ()
-
-    def test_one_text_of_several_frames_is_shown_once_in_a_stack_and_again_in_the_next(self):
-        text = traced(70)
-        stack = [frame(1, fx_original_trace=text), frame(2, fx_original_trace=text)]
-        stacks, _ = bound_stacks(stacks_of(stack, stack[1:]), LARGE)
-        assert [lines(stacks, 0), lines(stacks, 1)] == [[1, 70, 2], [2, 70]]
-
-    def test_a_stack_shows_no_more_of_them_than_fit_the_innermost_ones_and_a_note_says_so(self):
-        stacks, notes = bound_stacks(
-            stacks_of([frame(1, fx_original_trace=traced(*range(1000))), frame(2)], [frame(2)]), LARGE
-        )
-        innermost = list(range(999, 999 - MAX_TRACED_LINES, -1))
-        assert lines(stacks, 0) == [1, *innermost, 2]
-        assert [note.slug for note in notes] == ["left-out"]
-        assert "of 1 stacks" in notes[0].message
 
 
 class TestDepth:

@@ -100,20 +100,6 @@ class TestFields:
     def test_unknown_fields_are_ignored(self):
         assert intern([{**LEAF, "fx_node_op": "call_function"}], [LEAF])[0] == [0, 0]
 
-    def test_the_source_of_generated_code_is_kept(self):
-        frames = intern([{**LEAF, "fx_original_trace": "model.py:3"}], [{**LEAF, "fx_original_trace": 5}])[
-            1
-        ].frames
-        assert frames.originals == ("model.py:3", "")
-
-    def test_the_target_of_a_nodes_call_is_kept_and_no_other(self):
-        node = {**LEAF, "fx_node_op": "call_function", "fx_node_target": "aten.mm.default"}
-        module = {**LEAF, "fx_node_op": "call_module", "fx_node_target": "layers.0"}
-        assert intern([node, module, {**node, "fx_node_target": 3}])[1].frames.targets == (
-            "aten.mm.default",
-            "",
-        )
-
     def test_surrogates_in_names_are_kept(self):
         assert intern([{**LEAF, "name": "\ud800"}])[1].frames.names == ("\ud800",)
 

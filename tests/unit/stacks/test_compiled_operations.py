@@ -5,8 +5,6 @@ from pathlib import Path
 import pytest
 
 from snapconv.session import load
-from snapconv.snapshot.load import load_snapshot
-from snapconv.stacks.project_frames import find_project
 from tests.builders import MIB, TraceBuilder, frame
 
 REAL = (
@@ -68,48 +66,6 @@ def test_code_in_another_cache_folder_is_known_by_its_name(tmp_path):
     code = generated(path=f"/home/me/project/cache/ab/{HASH}.py")
     assert len(HASH) == 52
     assert names(tmp_path, compiled(original("forward", 5), code=code)) == ["compiled"]
-
-
-@pytest.mark.parametrize(
-    ("target", "name"),
-    [
-        ("aten.addmm.default", "linear"),
-        ("aten.native_layer_norm.default", "layer_norm"),
-        ("torch._C._nn.gelu", "gelu"),
-        ("<built-in function add>", "add"),
-        ("<built-in method cat of type object at 0x7f00>", "cat"),
-        ("<function relu at 0x7f00>", "relu"),
-        ("softmax", "softmax"),
-        ("", "compiled"),
-        ("what is this?", "compiled"),
-    ],
-)
-def test_the_target_of_a_node_names_it(tmp_path, target, name):
-    code = generated("forward", "fx_generated__ab12.py", fx_node_op="call_function", fx_node_target=target)
-    assert names(tmp_path, compiled(code=code)) == [name]
-
-
-def test_the_target_of_a_module_or_an_argument_is_no_operation(tmp_path):
-    code = generated("forward", "fx_generated__ab12.py", fx_node_op="call_module", fx_node_target="relu")
-    assert names(tmp_path, compiled(code=code)) == ["compiled"]
-
-
-TRACE = (
-    '  File "/home/me/project/model.py", line 30, in outer\n    x = self.inner(x)\n'
-    '  File "/home/me/project/model.py", line 5, in forward\n    return x.tanh()\n'
-)
-
-
-def test_the_lines_of_a_nodes_trace_follow_its_frame_innermost_first(tmp_path):
-    code = generated("forward", "fx_generated__ab12.py", fx_original_trace=TRACE)
-    builder = TraceBuilder().segment(2 * MIB).alloc(512, frames=compiled(code=code))
-    found = load_snapshot(builder.write(tmp_path / "snapshot.pickle"))
-    frames = found.stacks.frames
-    stack = found.stacks.frames_of(int(found.devices[0].events.stack_id[1])).tolist()
-    shown = [(frames.names[i], int(frames.lines[i])) for i in stack]
-    assert shown[:4] == [("forward", 90), ("forward", 5), ("outer", 30), ("run", 3220)]
-    mine = [frames.names[i] for i in stack if find_project(found.stacks).is_project[i]]
-    assert mine == ["forward", "outer", "main"]
 
 
 def test_the_line_that_is_shown_is_that_of_the_model(tmp_path):

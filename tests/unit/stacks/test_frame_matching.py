@@ -31,8 +31,7 @@ PATTERNS = (
 
 
 def frames() -> FrameTable:
-    empty = ("",) * len(NAMES)
-    return FrameTable(NAMES, FILES, np.zeros(len(NAMES), np.int64), empty, empty)
+    return FrameTable(NAMES, FILES, np.zeros(len(NAMES), np.int64))
 
 
 def matches(function: str, file: str = "") -> list[bool]:
