@@ -1,6 +1,7 @@
 """Why a request failed: each cause made with the allocator's model, and remedies against the model itself."""
 
 import pickle
+from pathlib import Path
 
 import pytest
 
@@ -8,8 +9,10 @@ import snapconv
 from scripts.fixtures.recorded_allocator import RecordedAllocator
 from snapconv.allocator.allocator_settings import AllocatorSettings
 from snapconv.allocator.caching_allocator import ModelOutOfMemory
+from snapconv.answers.advice.findings import goal_of
 from tests.builders import MIB, TraceBuilder, frame
 
+FIXTURES = Path(__file__).parents[4] / "fixtures"
 MODEL = [frame("forward", "/home/me/project/model.py", 5), frame("main", "/home/me/project/train.py", 9)]
 OTHER = [frame("load", "/home/me/project/data.py", 3)]
 STEP = frame("step", "/site-packages/torch/optim/sgd.py", 1)
@@ -127,6 +130,27 @@ def test_a_request_is_shown_with_its_line_its_segment_and_its_stream(tmp_path):
     assert (request.block_bytes, request.segment_bytes, request.stream) == (30 * MIB, 30 * MIB, 0)
     assert [line.place for line in request.lines] == ["model.py:5", "train.py:9"]
     assert request.pool == (0, 0)
+
+
+def test_the_block_of_a_request_and_the_segment_that_it_needs_are_two_figures(tmp_path):
+    """Between 1 and 10 MiB a segment has 20 MiB (kMinLargeAlloc, kLargeBuffer); only 14 are free."""
+    job = Job(98 * MIB)
+    job.alloc("a", 84 * MIB)
+    job.fail(4_100_000)
+    found, _ = job.explained(tmp_path, replay=False)
+    assert (found.request.block_bytes, found.request.segment_bytes) == (-(-4_100_000 // 512) * 512, 20 * MIB)
+    assert found.state.memory.free_bytes == 14 * MIB
+
+
+def test_oom_replays_what_advise_finds():
+    session = snapconv.load(FIXTURES / "out_of_memory.pickle")
+    _, remedies = session.explain_oom()
+    goal = goal_of(session.devices[0], capacity=None, save=None)
+    (advice,) = session.advise(goal_bytes=goal)
+    names = [remedy.name for remedy in remedies.tried if not remedy.is_setting]
+    assert (
+        names == [found.what.removesuffix(".") for found in advice.findings] == ["batch or sequence × 0.85"]
+    )
 
 
 def test_the_free_memory_is_counted_here_and_everywhere(tmp_path):
