@@ -246,17 +246,6 @@ def _with_words(_folder: Path, data: bytes) -> list[Command]:
     ]
 
 
-def _limits_seeds() -> list[bytes]:
-    table = '[tool.snapconv.check]\nmax-peak = "1GiB"\nmax-growth = 0\nmax-category = {activation = "1GiB"}\n'
-    return [table.encode()]
-
-
-def _with_limits(folder: Path, data: bytes) -> list[Command]:
-    """Limits of ``snapconv check``, which it reads in the current folder."""
-    (folder / "pyproject.toml").write_bytes(data)
-    return [["check", str(FIXTURES / "perceptron.pickle"), "--format", "json"]]
-
-
 TARGETS = {
     target.name: target
     for target in (
@@ -270,6 +259,5 @@ TARGETS = {
         Target("rules", "json", _rules_seeds, _with_rules),
         Target("message", None, lambda: [_MESSAGE.encode()], _with_message),
         Target("words", None, lambda: [f"{word}\n{word}".encode() for word in _WORDS], _with_words),
-        Target("limits", None, _limits_seeds, _with_limits),
     )
 }

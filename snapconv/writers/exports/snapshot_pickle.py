@@ -120,10 +120,9 @@ class _Writing:
         ]
         there = [(key, column.tolist(), make) for key, column, make in optional if column is not None]
         columns = (events.action, events.addr, events.size, events.stream, events.stack_id)
+        rows = zip(*(column.tolist() for column in columns), strict=True)
         entries = []
-        for row, (action, addr, size, stream, stack) in enumerate(
-            zip(*(column.tolist() for column in columns), strict=True)
-        ):
+        for row, (action, addr, size, stream, stack) in enumerate(rows):
             where = "device_free" if action == Action.OOM else "addr"
             entry: Raw = {"action": _ACTION_NAMES[action], where: addr, "size": size, "stream": stream}
             if stack >= 0:
@@ -136,37 +135,36 @@ class _Writing:
 
     def all_segments(self) -> list[Raw]:
         """Return the segments just after the window, with their blocks."""
-        segments, blocks = self._window.layout.segments, list(self._blocks())
-        first = np.searchsorted([segment for segment, _ in blocks], np.arange(len(segments) + 1)).tolist()
-        allocated, active, requested = self._totals()
-        columns = (
-            segments.addr,
-            segments.total_bytes,
-            segments.stream,
-            segments.is_small,
-            segments.is_expandable,
-            segments.pool_id,
-            segments.stack_id,
+        layout, rows = self._window.layout, self._analysis.allocations
+        segments, blocks = layout.segments, layout.blocks
+        in_use = np.where(self._is_pending()[blocks.allocation], 0, blocks.n_bytes)
+        requested = rows.requested_bytes[blocks.allocation]
+        sums = (
+            sums_by(blocks.segment, column, len(segments)) for column in (in_use, blocks.n_bytes, requested)
         )
-        rows = zip(*(column.tolist() for column in columns), strict=True)
-        found = []
-        for row, (addr, total, stream, is_small, is_expandable, pool, stack) in enumerate(rows):
-            mine = [block for _, block in blocks[first[row] : first[row + 1]]]
-            entry = {
+        columns: dict[str, Any] = {
+            "address": segments.addr,
+            "total_size": segments.total_bytes,
+            **dict(zip(("allocated_size", "active_size", "requested_size"), sums, strict=True)),
+            "stream": segments.stream,
+            "segment_type": np.where(segments.is_small, "small", "large"),
+            "is_expandable": segments.is_expandable,
+        }
+        inside: list[list[Raw]] = [[] for _ in range(len(segments))]
+        for segment, block in self._blocks():
+            inside[segment].append(block)
+        more = zip(segments.stack_id.tolist(), segments.pool_id.tolist(), inside, strict=True)
+        values = zip(*(column.tolist() for column in columns.values()), strict=True)
+        return [
+            {
                 "device": self._analysis.device.device,
-                "address": addr,
-                "total_size": total,
-                "allocated_size": allocated[row],
-                "active_size": active[row],
-                "requested_size": requested[row],
-                "stream": stream,
-                "segment_type": "small" if is_small else "large",
-                "is_expandable": is_expandable,
+                **dict(zip(columns, own, strict=True)),
                 "frames": self._stack(stack),
                 "blocks": mine,
+                **({"segment_pool_id": self._pool(pool)} if pool >= 0 else {}),
             }
-            found.append(entry | ({"segment_pool_id": self._pool(pool)} if pool >= 0 else {}))
-        return found
+            for own, (stack, pool, mine) in zip(values, more, strict=True)
+        ]
 
     def settings(self) -> Raw:
         """Return the allocator's settings, of the types that torch gives them."""
@@ -197,15 +195,6 @@ class _Writing:
         rows, freed = self._analysis.allocations, self._analysis.allocations.freed_event
         unrequested = rows.is_pending_at_end & (rows.free_requested_event < 0)
         return np.asarray(((freed >= 0) & (freed <= self._window.last)) | unrequested)
-
-    def _totals(self) -> tuple[list[int], list[int], list[int]]:
-        """Return what is allocated, active and requested in every segment."""
-        blocks, n = self._window.layout.blocks, len(self._window.layout.segments)
-        in_use = np.where(self._is_pending()[blocks.allocation], 0, blocks.n_bytes)
-        requested = self._analysis.allocations.requested_bytes[blocks.allocation]
-        values = (in_use, blocks.n_bytes, requested)
-        allocated, active, wanted = (sums_by(blocks.segment, column, n).tolist() for column in values)
-        return allocated, active, wanted
 
     def _blocks(self) -> Iterator[tuple[int, Raw]]:
         """All blocks by address with the rows of their segments: in use, waiting for a stream, or free."""
