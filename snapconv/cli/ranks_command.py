@@ -29,7 +29,9 @@ _Patterns = Annotated[
 ]
 _Output = Annotated[
     Path | None,
-    typer.Option("--output", "-o", metavar="PATH", help="Write an SQLite database."),
+    typer.Option(
+        "--output", "-o", metavar="PATH", help="Write an SQLite database; a name ending in .html gets a page."
+    ),
 ]
 _Mesh = Annotated[
     str | None,
@@ -81,7 +83,6 @@ def ranks(
     new or have changed.
     """
     from snapconv.ranks.job import JobOptions, JobStopped, default_cache, read_job
-    from snapconv.writers.sqlite.job_database import write_job_database
 
     check_outputs([output] if output else [], force=force)
     options = JobOptions(
@@ -99,8 +100,7 @@ def ranks(
         show(stopped.report)
         print_error(f"stopped: {counted(stopped.n_left, 'file')} not read; type it again to read only these")
         raise
-    if output is not None:
-        write_job_database(output, report, force=force)
+    _write(report, output, force=force)
     show(report)
     if output is not None and not quiet and not as_json:
         print_lines([f"  written: {output}"], sys.stdout)
@@ -117,6 +117,16 @@ def _job_progress(bar: "object") -> "JobProgress":
         bar(f"{done} of {total} files, {rate:.1f} a second, {left}{errors}", done, total)  # type: ignore[operator]
 
     return show
+
+
+def _write(report: "JobReport", output: Path | None, *, force: bool) -> None:
+    if output is None:
+        return
+    if output.suffix.lower() in (".html", ".htm"):
+        from snapconv.writers.html.ranks_page import write_ranks_page as write
+    else:
+        from snapconv.writers.sqlite.job_database import write_job_database as write
+    write(output, report, force=force)
 
 
 def _print(report: "JobReport", *, as_json: bool, top: int | None, quiet: bool) -> None:

@@ -113,7 +113,7 @@ def _data(name: str, encoded: bytes) -> bytes:
 
 def _head(title: str, program: bytes, style: bytes) -> str:
     policy = (
-        f"default-src 'none'; script-src '{_hash(program)}'; style-src '{_hash(style)}'; "
+        f"default-src 'none'; script-src '{content_hash(program)}'; style-src '{content_hash(style)}'; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
     return (
@@ -125,7 +125,8 @@ def _head(title: str, program: bytes, style: bytes) -> str:
     )
 
 
-def _hash(content: bytes) -> str:
+def content_hash(content: bytes) -> str:
+    """Return the hash by which a page's policy allows a program or a style."""
     return "sha256-" + base64.b64encode(hashlib.sha256(content).digest()).decode()
 
 

@@ -1,0 +1,101 @@
+"""A JobReport -> one HTML page with a line for each rank: its peak by category as a bar, its largest line.
+
+Nothing runs in it and nothing is loaded: names from files are text. Bars share one scale, so that a rank that
+differs is seen among thousands.
+"""
+
+import base64
+import hashlib
+from collections.abc import Iterator
+from html import escape
+from pathlib import Path
+
+from snapconv.answers.ranks.job_report import JobReport
+from snapconv.answers.ranks.rank_file import RankDevice, RankFile
+from snapconv.classification.categories import APPEARANCES
+from snapconv.files import new_files
+from snapconv.units import counted, format_bytes, printable
+
+COLORS = {category.label: shown.color for category, shown in APPEARANCES.items()}
+_BAR_WIDTH, _BAR_HEIGHT = 420, 12
+_STYLE = """
+body{font:14px system-ui,sans-serif;margin:2em;color-scheme:light dark}
+table{border-collapse:collapse}td,th{padding:1px 10px;text-align:left;white-space:nowrap}
+td.n{text-align:right;font-variant-numeric:tabular-nums}tr.odd{font-weight:bold}
+li{margin:2px 0}.e{color:#c33}svg{vertical-align:middle}
+"""
+
+
+def write_ranks_page(path: Path, report: JobReport, *, force: bool) -> None:
+    """Write the page whole, or not at all; raises OutputError."""
+    with new_files([path], force=force) as (temporary,), temporary.open("w", encoding="utf-8") as file:
+        file.writelines(f"{line}\n" for line in _lines(report))
+
+
+def _lines(report: JobReport) -> Iterator[str]:
+    title = f"{counted(len(report.last_dumps), 'rank')} – snapconv"
+    digest = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
+    yield '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+    yield '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
+    yield f"style-src 'sha256-{digest}'; img-src data:\">"
+    yield f'<link rel="icon" href="data:,"><title>{_text(title)}</title><style>{_STYLE}</style></head><body>'
+    yield f"<h1>{_text(title)}</h1><ul>"
+    yield from (f"<li>{_text(one.sentence)}</li>" for one in report.findings)
+    yield from (f'<li class="e">{_text(f"{one.name}: {one.error}")}</li>' for one in report.errors)
+    yield f"</ul><p>{_legend(report)}</p><table><tr>"
+    heads = ("rank", "mesh", "device", "peak", "reserved", "peak by category", "most of it", "history")
+    yield f"{''.join(f'<th>{head}</th>' for head in heads)}</tr>"
+    odd = {one.file for one in report.findings}
+    rows = [(file, device) for file in report.last_dumps for device in file.devices]
+    greatest = max((device.peak_bytes for _, device in rows), default=0)
+    for file, device in rows:
+        yield _row(file, device, greatest, is_odd=file.file in odd)
+    yield "</table></body></html>"
+
+
+def _row(file: RankFile, device: RankDevice, greatest: int, *, is_odd: bool) -> str:
+    cells = (
+        _cell(file.name.removeprefix("rank "), file.file),
+        _cell(" ".join(f"{name}={place}" for name, place in file.coordinates.items())),
+        _cell(device.name),
+        f'<td class="n">{_text(format_bytes(device.peak_bytes))}</td>',
+        f'<td class="n">{_text(format_bytes(device.reserved_bytes))}</td>',
+        f"<td>{_bar(device, greatest)}</td>",
+        _cell(device.largest, device.verdict),
+        _cell(device.history),
+    )
+    return f"<tr{' class=odd' if is_odd else ''}>{''.join(cells)}</tr>"
+
+
+def _cell(text: str, title: str = "") -> str:
+    return f"<td{f' title={chr(34)}{_text(title)}{chr(34)}' if title else ''}>{_text(text)}</td>"
+
+
+def _bar(device: RankDevice, greatest: int) -> str:
+    """Draw the categories of the peak, in the order of the legend."""
+    parts, left = [], 0.0
+    for name, n_bytes in sorted(device.categories.items(), key=lambda one: _order(one[0])):
+        width = _BAR_WIDTH * n_bytes / max(greatest, 1)
+        tip = f"<title>{_text(f'{name} {format_bytes(n_bytes)}')}</title>"
+        box = f'x="{left:.1f}" width="{width:.1f}" height="{_BAR_HEIGHT}" fill="{_color(name)}"'
+        parts.append(f"<rect {box}>{tip}</rect>")
+        left += width
+    return f'<svg width="{_BAR_WIDTH}" height="{_BAR_HEIGHT}">{"".join(parts)}</svg>'
+
+
+def _legend(report: JobReport) -> str:
+    names = {name for file in report.last_dumps for device in file.devices for name in device.categories}
+    swatch = f'<svg width="{_BAR_HEIGHT}" height="{_BAR_HEIGHT}"><rect width="100%" height="100%" fill='
+    return " ".join(f'{swatch}"{_color(name)}"/></svg> {_text(name)}' for name in sorted(names, key=_order))
+
+
+def _order(category: str) -> tuple[int, str]:
+    return (list(COLORS).index(category) if category in COLORS else len(COLORS), category)
+
+
+def _color(category: str) -> str:
+    return COLORS.get(category, COLORS["unknown"])
+
+
+def _text(text: str) -> str:
+    return escape(printable(text))

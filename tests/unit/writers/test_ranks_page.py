@@ -1,0 +1,76 @@
+"""A page with a line for each rank: everything is in it as text, and nothing of it can run."""
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from snapconv.answers.ranks.job_report import report_job
+from snapconv.answers.ranks.rank_file import RankFile, rank_file
+from snapconv.errors import OutputExistsError
+from snapconv.session import load
+from snapconv.writers.html.ranks_page import COLORS, write_ranks_page
+from tests.builders import MIB, frame
+from tests.job_builder import rank_trace, write_rank
+
+HOSTILE = "</td><script>alert(1)</script>\" onload='x"
+
+
+class Page(HTMLParser):
+    """The tags of a page with their attributes, the widths of the bars by row, and the text."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.rows, self.text = [], [], ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag == "tr":
+            self.rows.append([])
+        if tag == "rect" and self.rows:
+            self.rows[-1].append(float(dict(attrs)["width"]))
+
+    def handle_data(self, data):
+        self.text += data
+
+
+@pytest.fixture
+def page(tmp_path):
+    traces = [rank_trace(), rank_trace(), rank_trace(), rank_trace(leak=14 * MIB)]
+    traces[2].alloc(512, frames=[frame(HOSTILE, f"/home/me/project/{HOSTILE}.py", 3)])
+    files = [RankFile(HOSTILE, 9, error=HOSTILE, exit_code=3)]
+    for rank, trace in enumerate(traces):
+        path = write_rank(tmp_path / f"rank{rank}.pickle", trace)
+        files.append(rank_file(load(path).analysis, RankFile(f"{rank}{HOSTILE}", rank)))
+    output = tmp_path / "job.html"
+    write_ranks_page(output, report_job(files), force=False)
+    with pytest.raises(OutputExistsError):
+        write_ranks_page(output, report_job(files), force=False)
+    return Page(output.read_text(encoding="utf-8"))
+
+
+def test_every_rank_has_a_line_whose_bar_is_as_long_as_its_peak(page):
+    lengths = [sum(row) for row in page.rows[1:]]
+    assert lengths[:2] == [pytest.approx(210, abs=0.2)] * 2  # 14 of 28 MiB, of 420 pixels
+    assert lengths[3] == pytest.approx(420, abs=0.2)
+    assert len(lengths) == 4
+    assert "rank 3: +14.00 MiB activation at leak.py:7 (none in its group)" in page.text
+
+
+def test_names_are_text_and_nothing_runs_or_is_loaded(page):
+    assert not [tag for tag, _ in page.tags if tag in ("script", "img", "iframe", "object", "embed")]
+    assert not [name for _, attrs in page.tags for name in attrs if name.startswith("on") or name == "src"]
+    assert HOSTILE in page.text
+    policy = next(attrs["content"] for tag, attrs in page.tags if tag == "meta" and "content" in attrs)
+    assert policy.startswith("default-src 'none'")
+
+
+def test_the_colours_are_those_of_the_page_of_a_file_in_its_order():
+    source = (Path(__file__).parents[3] / "web" / "src" / "colors.ts").read_text(encoding="utf-8")
+    light = source.split("ON_DARK")[0]
+    of_page = re.findall(r"^  (\w+): \[0x(\w\w), 0x(\w\w), 0x(\w\w)\]", light, re.MULTILINE)
+    assert {name: f"#{''.join(color)}" for name, *color in of_page} == COLORS
+    stacked = re.search(r"STACKED = \[(.*?)\]", source, re.DOTALL).group(1)
+    assert re.findall(r'"(\w+)"', stacked) == list(COLORS)
