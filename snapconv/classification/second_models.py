@@ -11,9 +11,8 @@ import numpy as np
 
 from snapconv.classification.features import Features
 from snapconv.columns import BoolColumn, Int64Column, grouped
-from snapconv.stacks.frame_matching import FrameMatcher
 from snapconv.stacks.paths import is_python
-from snapconv.stacks.stack_roles import StackRoles, frames_of_function
+from snapconv.stacks.stack_roles import FrameMatcher, StackRoles, frames_of_function
 from snapconv.torch_knowledge.frame_patterns import FRAME_RULES
 from snapconv.torch_knowledge.frame_roles import Role
 

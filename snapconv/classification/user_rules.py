@@ -19,7 +19,7 @@ from snapconv.errors import InputError
 from snapconv.files import open_input
 from snapconv.notes import Note
 from snapconv.snapshot.stack_table import StackTable
-from snapconv.stacks.frame_matching import FrameMatcher
+from snapconv.stacks.stack_roles import FrameMatcher
 from snapconv.toml_text import read_toml
 
 # Every pattern is tried on every name of a file, at a cost in proportion to both: far more than people write.

@@ -34,18 +34,6 @@ def states_per_parameter(snapshot: Snapshot, roles: StackRoles) -> tuple[int, in
     return _WITH_AMSGRAD if found == {_OF_ADAM} and _runs_amsgrad(snapshot, roles) else found.pop()
 
 
-def most_states(snapshot: Snapshot, roles: StackRoles) -> int | None:
-    """Count the tensors of a parameter's size that any of the optimizers seen keeps, at most.
-
-    None where one is not known, or none is seen.
-    """
-    found = {None if rule is None else rule.most_states for rule in _optimizers(snapshot, roles)}
-    if not found or None in found:
-        return None
-    most = max(n for n in found if n is not None)
-    return max(most, _WITH_AMSGRAD[1]) if _runs_amsgrad(snapshot, roles) else most
-
-
 def optimizer_names(snapshot: Snapshot) -> tuple[str, ...]:
     """Return the classes of the optimizers that torch has written into its annotations."""
     named = snapshot.annotations.name_id
@@ -57,11 +45,6 @@ def states_are_built(snapshot: Snapshot, roles: StackRoles) -> bool:
     """Return whether every optimizer seen makes its states when built, and so before the first gradients."""
     seen = _optimizers(snapshot, roles)
     return bool(seen) and all(rule is not None and rule.is_built for rule in seen)
-
-
-def takes_sparse_gradients(snapshot: Snapshot, roles: StackRoles) -> bool:
-    """Return whether an optimizer is seen whose parameters all have sparse gradients."""
-    return any(rule is not None and rule.is_sparse for rule in _optimizers(snapshot, roles))
 
 
 def steps_on_several_lines(snapshot: Snapshot, roles: StackRoles) -> bool:

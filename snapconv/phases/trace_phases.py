@@ -23,12 +23,10 @@ from snapconv.columns import (
 )
 from snapconv.phases.annotation_spans import recorded_functions
 from snapconv.phases.optimizers_seen import (
-    most_states,
     optimizer_names,
     states_are_built,
     states_per_parameter,
     steps_on_several_lines,
-    takes_sparse_gradients,
 )
 from snapconv.phases.recorded_matches import recorded_iterations, recorded_phases
 from snapconv.replay.device_replay import AllocationTable
@@ -70,10 +68,8 @@ class Phases:
     stacks, not those of their allocs. ``is_recorded``: a recorder marked the phases, nothing is inferred.
     ``has_steps``: iterations are known by optimizer steps, or were counted; without, by backward runs.
     ``states_range``: tensors that every optimizer keeps for each of its parameters, the least and the most,
-    None where that is not known. ``most_states``: the most that any of several keeps. ``states_are_built``:
-    they are made before the first gradients. ``has_several_steps``: whether there may be several;
-    ``has_sparse_steps``: whether one takes only sparse gradients.
-    ``optimizers``: their classes, where torch has written them.
+    None where that is not known. ``states_are_built``: they are made before the first gradients.
+    ``has_several_steps``: whether there may be several. ``optimizers``: their classes, if torch wrote them.
     ``oom_events``: the allocations that failed. ``ends_in_oom``: nothing follows one.
     """
 
@@ -89,10 +85,8 @@ class Phases:
     is_recorded: bool = False
     has_steps: bool = True
     states_range: tuple[int, int] | None = None
-    most_states: int | None = None
     states_are_built: bool = False
     has_several_steps: bool = False
-    has_sparse_steps: bool = False
     oom_events: Int64Column = field(default_factory=lambda: np.zeros(0, np.int64))
     ends_in_oom: bool = False
     optimizers: tuple[str, ...] = ()
@@ -170,11 +164,9 @@ def find_phases(
         is_recorded=marked is not None,
         has_steps=has_steps or has_step_in_hook or counted is not None,
         states_range=states_per_parameter(snapshot, roles),
-        most_states=most_states(snapshot, roles),
         states_are_built=states_are_built(snapshot, roles),
         optimizers=optimizer_names(snapshot),
         has_several_steps=steps_on_several_lines(snapshot, roles),
-        has_sparse_steps=takes_sparse_gradients(snapshot, roles),
         oom_events=np.flatnonzero(has_code(events.action, Action.OOM)),
         ends_in_oom=bool(len(device.events) and device.events.action[-1] == Action.OOM),
     )

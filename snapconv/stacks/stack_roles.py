@@ -4,15 +4,53 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from snapconv.columns import BoolColumn, Int32Column, Int64Column, distinct, is_among, read_only
 from snapconv.snapshot.stack_table import FrameTable, StackTable
-from snapconv.stacks.frame_matching import FrameMatcher
 from snapconv.stacks.paths import is_native, is_python, normal
 from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, FrameRule
 from snapconv.torch_knowledge.frame_roles import Role
+
+
+class _Pattern(Protocol):
+    """The frame pattern of any rule: two regular expressions, empty for anything."""
+
+    @property
+    def function(self) -> str:
+        """Searched in the frame's name."""
+
+    @property
+    def file(self) -> str:
+        """Searched in its file name, with forward slashes."""
+
+
+class FrameMatcher:
+    """The frames that patterns fit: each pattern is searched once in every distinct name and file."""
+
+    def __init__(self, frames: FrameTable) -> None:
+        names = {name: number for number, name in enumerate(dict.fromkeys(frames.names))}
+        files = {file: number for number, file in enumerate(dict.fromkeys(frames.filenames))}
+        self._names, self._files = list(names), [file.replace("\\", "/") for file in files]
+        self._name_of = np.array([names[name] for name in frames.names], np.int64)
+        self._file_of = np.array([files[file] for file in frames.filenames], np.int64)
+        self._found_files: dict[str, BoolColumn] = {}
+
+    def matches(self, rule: _Pattern) -> BoolColumn:
+        """Mark the frames in which both of a rule's patterns are found."""
+        in_name = _found(rule.function, self._names)
+        if not in_name.any():
+            return np.zeros(len(self._name_of), np.bool_)
+        if rule.file not in self._found_files:
+            self._found_files[rule.file] = _found(rule.file, self._files)
+        return np.asarray(in_name[self._name_of] & self._found_files[rule.file][self._file_of])
+
+
+def _found(pattern: str, texts: list[str]) -> BoolColumn:
+    search = re.compile(pattern).search
+    return np.array([search(text) is not None for text in texts], np.bool_)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +70,6 @@ class StackRoles:
     is_empty: BoolColumn
     in_closure: BoolColumn
     in_hook: BoolColumn
-    in_program: BoolColumn
     has_cpp: bool
 
     def of(self, role: Role, stack_ids: Int32Column) -> BoolColumn:
@@ -46,10 +83,6 @@ class StackRoles:
     def is_in_hook(self, stack_ids: Int32Column) -> BoolColumn:
         """Return whether each of these stacks is of a hook that the engine called; False for -1."""
         return _by_stack(self.in_hook, stack_ids)
-
-    def is_in_program(self, stack_ids: Int32Column) -> BoolColumn:
-        """Return whether each stack is of the program's own thread, out of the engine; False for -1."""
-        return _by_stack(self.in_program, stack_ids)
 
 
 def _by_stack(marks: BoolColumn, stack_ids: Int32Column) -> BoolColumn:
@@ -65,7 +98,6 @@ _IN_CLOSURE = (Role.MODULE_CALL, Role.LOSS, Role.ENGINE, Role.ZERO_GRAD)
 # But a decorator of torch's, such as no_grad, may be around a hook.
 _NO_HOOK = re.compile(r"(^|/)(torch/(?!utils/_contextlib)|threading\.py$)")
 _OF_TORCH = re.compile(r"(^|/)torch/")
-_NOT_OF_PROGRAM = re.compile(r"(^|/)(torch/|threading\.py$)")
 
 
 def assign_roles(stacks: StackTable, rules: tuple[FrameRule, ...] = FRAME_RULES) -> StackRoles:
@@ -100,10 +132,8 @@ def assign_roles(stacks: StackTable, rules: tuple[FrameRule, ...] = FRAME_RULES)
     has[Role.OPTIMIZER] &= ~in_closure
     rule_id[Role.OPTIMIZER][in_closure] = -1
     has_cpp = any(is_native(name) for name in stacks.frames.filenames)
-    in_hook, in_program = _by_thread(stacks, has, outermost, has_cpp=has_cpp)
-    roles = StackRoles(
-        stacks, rules, has, rule_id, lengths == 0, in_closure, in_hook, in_program, has_cpp=has_cpp
-    )
+    in_hook = _in_hooks(stacks, has, outermost, has_cpp=has_cpp)
+    roles = StackRoles(stacks, rules, has, rule_id, lengths == 0, in_closure, in_hook, has_cpp=has_cpp)
     return read_only(roles)
 
 
@@ -150,14 +180,11 @@ def _through_closures(stacks: StackTable, through_modules: BoolColumn, step: Int
     return found
 
 
-def _by_thread(
-    stacks: StackTable, has: BoolColumn, outermost: BoolColumn, *, has_cpp: bool
-) -> tuple[BoolColumn, BoolColumn]:
-    """Two masks: the stacks of hooks, and those of the program's own thread.
+def _in_hooks(stacks: StackTable, has: BoolColumn, outermost: BoolColumn, *, has_cpp: bool) -> BoolColumn:
+    """Mark the stacks of hooks: of Python code, not torch's, that the engine's own thread called.
 
-    A thread of the program is known by its outermost function, through which modules are called. Hooks are
-    Python code, not torch's, that the engine's own thread called. Where the outermost function is torch's, or
-    threading's, it does not tell one thread from another.
+    A thread of the program is known by its outermost function, through which modules are called. Where the
+    outermost function is torch's, or threading's, it does not tell one thread from another.
     """
     files = [normal(name) for name in stacks.frames.filenames]
     pairs = list(zip(files, stacks.frames.names, strict=True))
@@ -167,17 +194,15 @@ def _by_thread(
     owner = np.searchsorted(stacks.offsets, places, side="right") - 1
     function = np.full(len(stacks), -1, np.int64)
     function[owner] = function_of[stacks.frame_ids[places]]
-    may_be_hook, may_be_program = np.zeros((2, len(stacks)), np.bool_)
-    for marks, pattern in ((may_be_hook, _NO_HOOK), (may_be_program, _NOT_OF_PROGRAM)):
-        fits = np.array([not pattern.search(name) for name in files], np.bool_)
-        marks[owner] = fits[stacks.frame_ids[places]]
+    may_be_hook = np.zeros(len(stacks), np.bool_)
+    fits = np.array([not _NO_HOOK.search(name) for name in files], np.bool_)
+    may_be_hook[owner] = fits[stacks.frame_ids[places]]
     by_engine = has[Role.ENGINE] | has[Role.RECOMPUTE]
     of_program = distinct(function[~by_engine & (has[Role.MODULE_CALL] | has[Role.LOSS])])
+    if not len(of_program):
+        return np.zeros(len(stacks), np.bool_)
     is_engine = has[Role.ENGINE] | np.bool_(not has_cpp)
-    is_of_program = is_among(function, of_program)
-    is_called = may_be_hook & ~is_of_program & is_engine & np.bool_(len(of_program) > 0)
-    in_program = may_be_program & is_of_program & ~by_engine
-    return np.asarray(is_called, np.bool_), np.asarray(in_program, np.bool_)
+    return np.asarray(may_be_hook & ~is_among(function, of_program) & is_engine, np.bool_)
 
 
 def frames_of_function(frames: FrameTable, function: str, file: str) -> BoolColumn:

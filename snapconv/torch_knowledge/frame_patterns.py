@@ -2,14 +2,13 @@
 
 A frame rule gives a stack a role; ``classification/facts.py`` concludes categories from roles and
 lifetimes. Each frame rule says why it is valid, and in which torch versions its frames were seen (in real
-snapshots where a single version is named after "seen", otherwise in torch's sources).
+snapshots where a single version is named after "seen", otherwise in torch's sources, 2.0 to 2.13 as a rule).
 
 ``function`` and ``file`` are regular expressions searched in a frame's name and in its file name with forward
 slashes; empty matches everything.
 ``is_outermost``: only the last Python frame of a stack counts.
 """
 
-import re
 from dataclasses import dataclass
 
 from snapconv.torch_knowledge.frame_roles import Role
@@ -17,28 +16,21 @@ from snapconv.torch_knowledge.frame_roles import Role
 
 @dataclass(frozen=True, slots=True)
 class FrameRule:
-    """One rule; ``slug`` is stable and stands in every output as the reason of a decision.
-
-    ``example`` is a frame that it matches, its name and its file: one that does not begin with a slash is
-    below site-packages.
-    """
+    """One rule; ``slug`` is stable and stands in every output as the reason of a decision."""
 
     slug: str
     role: Role
     function: str
     file: str
     reason: str
-    seen: str
+    seen: str = "2.0-2.13"
     is_outermost: bool = False
-    example: tuple[str, str] = ("", "")
 
 
 # torch._inductor.codecache names a file after its contents; TORCHINDUCTOR_CACHE_DIR may name the folder.
 # No file system has names of more than 255 bytes; without that bound, and those below, a long name made of
 # such beginnings would be searched again from each of them.
 _COMPILED_FILE = r"torchinductor_[^/]{1,255}/|(^|/)c[a-z2-7]{51}\.py$"
-_LOADER = "a DataLoader with pin_memory pins its batches"
-_SAVED = "torch.autograd.graph.save_on_cpu keeps on the host what autograd saves"
 
 FRAME_RULES: tuple[FrameRule, ...] = (
     FrameRule(
@@ -48,7 +40,6 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         "",
         "backward runs on the autograd engine's own thread",
         "2.1-2.13; seen 2.5-2.11",
-        example=("torch::autograd::Engine::evaluate_function(std::shared_ptr<GraphTask>&)", "??"),
     ),
     FrameRule(
         "autograd-backward",
@@ -56,8 +47,6 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"^(backward|grad)$",
         r"torch/autograd/__init__\.py$",
         "torch.autograd.backward and grad call the engine",
-        "2.0-2.13",
-        example=("backward", "torch/autograd/__init__.py"),
     ),
     FrameRule(
         "tensor-backward",
@@ -65,8 +54,6 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"^backward$",
         r"torch/_tensor\.py$",
         "Tensor.backward frees the gradient that it began with",
-        "2.0-2.13",
-        example=("backward", "torch/_tensor.py"),
     ),
     FrameRule(
         "custom-function-backward",
@@ -76,7 +63,6 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         "BackwardCFunction.apply is how the engine runs a custom backward; in forward it has callers",
         "2.0-2.13; seen 2.10",
         is_outermost=True,
-        example=("apply", "torch/autograd/function.py"),
     ),
     FrameRule(
         "release-variables",
@@ -85,7 +71,6 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         "",
         "a backward node frees what it saved: the memory was kept for backward",
         "2.0-2.13; seen 2.5-2.11",
-        example=("torch::autograd::generated::AddmmBackward0::release_variables()", "??"),
     ),
     FrameRule(
         "node-destroyed",
@@ -94,7 +79,6 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         "",
         "the graph is freed without a backward pass, and its saved tensors with it",
         "2.0-2.13; seen 2.5-2.7",
-        example=("torch::autograd::generated::MulBackward0::~MulBackward0()", ""),
     ),
     FrameRule(
         "optimizer-file",
@@ -102,8 +86,6 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"^(step|_init_group|_multi_tensor_|_single_tensor_|_fused_|_foreach)",
         r"torch/optim/(?!lr_scheduler|swa_utils)\w+\.py$",
         "the optimizers of torch keep their code in torch/optim",
-        "2.0-2.13",
-        example=("_multi_tensor_adamw", "torch/optim/adamw.py"),
     ),
     FrameRule(
         "accumulate-grad",
@@ -112,7 +94,6 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         "",
         "backward adds a gradient to one that is there, and frees it",
         "2.0-2.13; seen 2.5-2.11",
-        example=("torch::autograd::AccumulateGrad::apply(std::vector<at::Tensor>&&)", "??"),
     ),
     FrameRule(
         "optimizer-wrapper",
@@ -121,7 +102,6 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"torch/optim/optimizer\.py$",
         "every subclass of torch.optim.Optimizer has its step wrapped here",
         "2.0-2.13; seen 2.5-2.11",
-        example=("wrapper", "torch/optim/optimizer.py"),
     ),
     FrameRule(
         "optimizer-other",
@@ -130,7 +110,6 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"(apex/optimizers|deepspeed/runtime/zero|megatron/core/optimizer|bitsandbytes/optim)/",
         "optimizers outside torch that keep their own loop, and their master weights",
         "sources of these packages; Megatron's seen with torch 2.5",
-        example=("step", "apex/optimizers/fused_adam.py"),
     ),
     FrameRule(
         "optimizer-init",
@@ -138,8 +117,6 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"^__init__$",
         r"torch/optim/(?!lr_scheduler|swa_utils)\w+\.py$",
         "an optimizer of torch makes its states when it is built, as Adagrad does",
-        "2.0-2.13",
-        example=("__init__", "torch/optim/adagrad.py"),
     ),
     FrameRule(
         "zero-grad",
@@ -148,7 +125,6 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"torch/(optim/optimizer|nn/modules/module)\.py$",
         "gradients are freed or cleared here",
         "2.0-2.13; seen 2.5-2.9",
-        example=("zero_grad", "torch/optim/optimizer.py"),
     ),
     FrameRule(
         "set-grad",
@@ -157,7 +133,6 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         "",
         "an assignment to .grad frees the gradient that was there (torch/csrc/autograd/python_variable.cpp)",
         "2.0-2.15; seen 2.13-2.14",
-        example=("THPVariable_set_grad(THPVariable*, _object*, void*)", "??"),
     ),
     FrameRule(
         "module-call",
@@ -166,7 +141,6 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"torch/nn/modules/module\.py$",
         "the code runs inside a module's forward",
         "2.0-2.13; seen 2.1-2.11",
-        example=("_call_impl", "torch/nn/modules/module.py"),
     ),
     FrameRule(
         "forward-method",
@@ -175,7 +149,6 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"\.py$",
         "a forward called without the module's __call__",
         "2.0-2.13; seen 2.7",
-        example=("forward", "/w/proj/model.py"),
     ),
     FrameRule(
         "module-attribute",
@@ -183,8 +156,6 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"^__setattr__$",
         r"torch/nn/modules/module\.py$",
         "an attribute of a module is given a new value, and the one before is freed",
-        "2.0-2.13",
-        example=("__setattr__", "torch/nn/modules/module.py"),
     ),
     FrameRule(
         "compiled-call",
@@ -193,7 +164,6 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         _COMPILED_FILE,
         "code generated by torch.compile",
         "2.1-2.13; seen 2.6",
-        example=("call", "/tmp/torchinductor_me/xy/cxyabc.py"),
     ),
     FrameRule(
         "compiled-code",
@@ -202,7 +172,6 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         _COMPILED_FILE,
         "code generated by torch.compile frees each tensor on a line of its own, after its last use",
         "2.1-2.13; seen 2.6",
-        example=("call", "/scratch/cache/ab/ca2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2b.py"),
     ),
     FrameRule(
         "loss-function",
@@ -210,8 +179,6 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"^(\w*cross_entropy|\w*_loss|kl_div)$",
         r"torch/nn/functional\.py$",
         "a loss outside any module is part of forward",
-        "2.0-2.13",
-        example=("cross_entropy", "torch/nn/functional.py"),
     ),
     FrameRule(
         "loss-module",
@@ -219,8 +186,6 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"^forward$",
         r"torch/nn/modules/loss\.py$",
         "a criterion is a loss, and no part of a model",
-        "2.0-2.13",
-        example=("forward", "torch/nn/modules/loss.py"),
     ),
     FrameRule(
         "named-weights",
@@ -230,7 +195,6 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"\.py$",
         "a program without modules of torch makes its weights in a function that says so",
         "engines for inference, state snapshots of torch 2.1 to 2.5",
-        example=("init_all_weights", "/w/engine/opt.py"),
     ),
     FrameRule(
         "diffusers-average",
@@ -239,7 +203,6 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"diffusers/training_utils\.py$",
         "EMAModel keeps an average of the weights in a list",
         "diffusers 0.42",
-        example=("__init__", "diffusers/training_utils.py"),
     ),
     FrameRule(
         "named-cache",
@@ -248,7 +211,6 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"\.py$",
         "and its cache of keys and values in one that says that",
         "engines for inference",
-        example=("init_cache_one_gpu_batch", "/w/engine/opt.py"),
     ),
     FrameRule(
         "module-apply",
@@ -257,7 +219,6 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"torch/nn/modules/module\.py$",
         "Module.to, .cuda, .half and loading put parameters and buffers on the device",
         "2.0-2.13; seen 2.5-2.11",
-        example=("_apply", "torch/nn/modules/module.py"),
     ),
     FrameRule(
         "module-init",
@@ -265,8 +226,6 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"^(__init__|reset_parameters|_reset_parameters)$",
         r"torch/nn/modules/(?!module\.py)\w+\.py$",
         "a module of torch.nn creates its parameters on the device",
-        "2.0-2.13",
-        example=("__init__", "torch/nn/modules/linear.py"),
     ),
     FrameRule(
         "parameter-new",
@@ -274,8 +233,6 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"^(__new__|__deepcopy__|materialize)$",
         r"torch/nn/parameter\.py$",
         "a parameter is made",
-        "2.0-2.13",
-        example=("__new__", "torch/nn/parameter.py"),
     ),
     FrameRule(
         "checkpoint-load",
@@ -285,7 +242,6 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"(transformers|accelerate|safetensors|diffusers)/",
         "weights are read from a checkpoint to the device",
         "sources of these packages; seen with torch 2.1",
-        example=("from_pretrained", "transformers/modeling_utils.py"),
     ),
     FrameRule(
         "weights-cast",
@@ -294,7 +250,6 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"(peft/|diffusers/training_utils\.py$)",
         "weights get another type before training",
         "sources of peft 0.21 and diffusers 0.42",
-        example=("prepare_model_for_kbit_training", "peft/utils/other.py"),
     ),
     FrameRule(
         "torch-load",
@@ -302,8 +257,6 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"^(load|_load|persistent_load|restore_location|_cuda_deserialize)$",
         r"torch/serialization\.py$",
         "torch.load with map_location on the device",
-        "2.0-2.13",
-        example=("persistent_load", "torch/serialization.py"),
     ),
     FrameRule(
         "serving-weights",
@@ -312,7 +265,6 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"(vllm/model_executor|sglang/srt)/(layers/(?!attention/)|models/|model_loader/)",
         "engines that serve models make each layer's weights on the device, and fill them later",
         "sources of these packages; vLLM's seen with torch 2.5",
-        example=("create_weights", "vllm/model_executor/layers/linear.py"),
     ),
     FrameRule(
         "fsdp-parameters",
@@ -321,7 +273,6 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"torch/distributed/",
         "the shards that FSDP keeps as parameters",
         "2.1-2.13",
-        example=("_init_sharded_param", "torch/distributed/fsdp/_fully_shard/_fsdp_param.py"),
     ),
     FrameRule(
         "cublas-workspace",
@@ -331,7 +282,6 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         "",
         "cuBLAS keeps one workspace per handle and stream forever",
         "2.1-2.13; seen 2.5-2.7",
-        example=("at::cuda::getCurrentCUDABlasHandle()", "??"),
     ),
     FrameRule(
         "cudnn-workspace",
@@ -341,7 +291,6 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         "",
         "cuDNN requests scratch memory through the caching allocator",
         "2.1-2.13; seen 2.5-2.7",
-        example=("at::native::run_conv_plan(cudnnContext*, at::Tensor const&)", ""),
     ),
     FrameRule(
         "serving-cache",
@@ -350,7 +299,6 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"(vllm/(v1/)?worker/|sglang/srt/mem_cache/|transformers/cache_utils\.py$)",
         "keys and values of the tokens so far, kept for all later tokens",
         "sources of these packages; vLLM's seen with torch 2.5",
-        example=("_create_buffers", "sglang/srt/mem_cache/memory_pool.py"),
     ),
     FrameRule(
         "paged-cache",
@@ -359,7 +307,6 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"transformers/generation/continuous_batching(/cache)?\.py$",
         "one block of memory for the keys and values of all requests, divided into pages",
         "transformers 4.52-5.23",
-        example=("__init__", "transformers/generation/continuous_batching/cache.py"),
     ),
     FrameRule(
         "cache-update",
@@ -368,7 +315,6 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"transformers/cache_utils\.py$",
         "keys and values of the tokens so far, made anew with those of another token",
         "transformers 4.36-5.0",
-        example=("update", "transformers/cache_utils.py"),
     ),
     FrameRule(
         "cache-of-own",
@@ -377,7 +323,6 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"(^|/)\w{0,255}(kv_?cache|cache_utils)\w{0,255}\.py$",
         "a program's own cache, in a file that is named after it, as in those of transformers",
         "a state snapshot of torch 2.1",
-        example=("update_quantized", "/w/models/cache_utils_v2.py"),
     ),
     FrameRule(
         "replica",
@@ -386,7 +331,6 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"torch/nn/parallel/replicate\.py$",
         "DataParallel copies parameters and buffers to every other device, in every forward",
         "2.0-2.15",
-        example=("replicate", "torch/nn/parallel/replicate.py"),
     ),
     FrameRule(
         "scattered",
@@ -395,7 +339,6 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"torch/nn/parallel/scatter_gather\.py$",
         "DataParallel copies a part of the batch to every device",
         "2.0-2.15",
-        example=("scatter_map", "torch/nn/parallel/scatter_gather.py"),
     ),
     FrameRule(
         "process-group",
@@ -404,7 +347,6 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         "",
         "memory of a collective",
         "2.1-2.13",
-        example=("c10d::ProcessGroupNCCL::allgather(std::vector<at::Tensor>&)", ""),
     ),
     FrameRule(
         "collective",
@@ -415,7 +357,6 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"torch/distributed/",
         "buffers of collectives, also those of FSDP",
         "2.1-2.13",
-        example=("foreach_all_gather", "torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py"),
     ),
     FrameRule(
         "device-copy",
@@ -424,7 +365,6 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         "",
         "a tensor is copied to the device, or to another type",
         "2.1-2.13; seen 2.5-2.11",
-        example=("at::_ops::_to_copy::call(at::Tensor const&)", ""),
     ),
     FrameRule(
         "device-copy-python",
@@ -433,7 +373,6 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"(accelerate|transformers|torch/distributed/utils\.py|lightning)",
         "a batch is moved to the device",
         "sources of these packages",
-        example=("send_to_device", "accelerate/utils/operations.py"),
     ),
     FrameRule(
         "factory",
@@ -443,7 +382,6 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         "",
         "a tensor made from nothing",
         "2.1-2.13; seen 2.5-2.9",
-        example=("at::_ops::zeros::call(c10::ArrayRef<c10::SymInt>)", ""),
     ),
     FrameRule(
         "collected",
@@ -452,16 +390,6 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         "",
         "rows chosen by number, or pieces side by side: batches of what lies on the device are made so",
         "2.1-2.13",
-        example=("at::_ops::index_Tensor::redispatch(c10::DispatchKeySet)", "??"),
-    ),
-    FrameRule(
-        "embedding",
-        Role.LOOKUP,
-        r"^embedding$",
-        r"torch/nn/functional\.py$",
-        "a module looks up rows of a table, as that of words",
-        "2.0-2.13",
-        example=("embedding", "torch/nn/functional.py"),
     ),
     FrameRule(
         "layer",
@@ -470,7 +398,6 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"torch/nn/modules/(linear|conv|rnn|sparse)\.py$",
         "a layer computes with its weights: spectrograms and augmentations are modules that do not",
         "2.0-2.15",
-        example=("forward", "torch/nn/modules/conv.py"),
     ),
     FrameRule(
         "zeros",
@@ -479,7 +406,6 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         "",
         "filled with zeros: moments and caches begin this way",
         "2.1-2.13",
-        example=("at::_ops::zeros_like::call(at::Tensor const&)", "??"),
     ),
     FrameRule(
         "clone",
@@ -488,7 +414,6 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         "",
         "a copy of a tensor on its device",
         "2.1-2.13",
-        example=("at::_ops::clone::call(at::Tensor const&)", "??"),
     ),
     FrameRule(
         "deepcopy",
@@ -496,8 +421,6 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"^__deepcopy__$",
         r"torch/_tensor\.py$",
         "a deep copy of what holds tensors, such as the state of a model",
-        "2.0-2.13",
-        example=("__deepcopy__", "torch/_tensor.py"),
     ),
     FrameRule(
         "recompute",
@@ -506,7 +429,6 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"torch/utils/checkpoint\.py$",
         "a checkpointed forward runs again inside backward",
         "2.1-2.13",
-        example=("recompute_fn", "torch/utils/checkpoint.py"),
     ),
     FrameRule(
         "backward-reentered",
@@ -514,8 +436,6 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         r"^(backward|grad)$",
         r"torch/autograd/__init__\.py$",
         "Python called the engine here: within backward, that is the backward of a checkpointed part",
-        "2.0-2.13",
-        example=("backward", "torch/autograd/__init__.py"),
     ),
     # Of pinned host memory, which files have from torch 2.14 on.
     FrameRule(
@@ -523,29 +443,19 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         Role.PINNED_BATCH,
         "",
         r"torch/utils/data/_utils/pin_memory\.py$",
-        _LOADER,
+        "a DataLoader with pin_memory pins its batches",
         "2.0-2.15",
-        example=("pin_memory", "torch/utils/data/_utils/pin_memory.py"),
     ),
     FrameRule(
         "saved-on-cpu",
         Role.OFFLOADED,
         r"^pack_to_cpu$",
         r"torch/autograd/graph\.py$",
-        _SAVED,
+        "torch.autograd.graph.save_on_cpu keeps on the host what autograd saves",
         "2.0-2.15",
-        example=("pack_to_cpu", "torch/autograd/graph.py"),
     ),
 )
 
 # Sizes of the workspaces that cuBLAS requests by default (bytes), where no C++ frame names them:
 # 2 x 4096 KiB + 8 x 16 KiB, and 32 MiB on Hopper (aten/src/ATen/cuda/CublasHandlePool.cpp).
 CUBLAS_WORKSPACE_BYTES = (8_519_680, 33_554_432)
-
-
-# Of what puts tensors together: rows of one that lies on the device, by their numbers.
-ROWS_BY_NUMBER = re.compile(r"^at::_ops::(index_Tensor|index_select|gather|take)::(call|redispatch)")
-# Without those that repeat rows of what may be smaller, as programs and older torch do with index_select.
-ROWS_BY_INDEX = re.compile(r"^at::_ops::(index_Tensor|take)::(call|redispatch)")
-# It chooses rows of what may be smaller than its result (aten/src/ATen/native/Repeat.cpp).
-REPEATED_ROWS = re.compile(r"^at::_ops::repeat_interleave")

@@ -36,6 +36,5 @@ class Role(IntEnum):
     NAMED_WEIGHTS = 26
     NAMED_CACHE = 27
     ACCUMULATION = 28
-    LOOKUP = 29
-    LAYER = 30
-    SET_GRAD = 31
+    LAYER = 29
+    SET_GRAD = 30

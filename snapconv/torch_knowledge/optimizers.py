@@ -14,8 +14,7 @@ class OptimizerRule:
     ``name`` is searched in the class that torch writes into its annotations, ``file`` in those of frames
     (empty: no file of torch's).
     ``least_states`` and ``most_states`` differ where that depends on the optimizer's arguments. ``is_built``:
-    it makes them when it is built itself, and so before the first gradients. ``is_sparse``: all gradients
-    that it takes are sparse.
+    it makes them when it is built itself, and so before the first gradients.
     """
 
     name: str
@@ -24,7 +23,6 @@ class OptimizerRule:
     most_states: int
     reason: str
     is_built: bool = False
-    is_sparse: bool = False
 
 
 # From the sources of torch 2.1 to 2.13. Adam's third state, with amsgrad, is so rare that a third copy is
@@ -34,9 +32,7 @@ OPTIMIZER_RULES: tuple[OptimizerRule, ...] = (
     OptimizerRule(r"^Adadelta$", r"torch/optim/adadelta\.py$", 2, 2, "square_avg, acc_delta"),
     OptimizerRule(r"^Rprop$", r"torch/optim/rprop\.py$", 2, 2, "prev, step_size"),
     OptimizerRule(r"^Adagrad$", r"torch/optim/adagrad\.py$", 1, 1, "sum", is_built=True),
-    OptimizerRule(
-        r"^SparseAdam$", r"torch/optim/sparse_adam\.py$", 2, 2, "exp_avg, exp_avg_sq", is_sparse=True
-    ),
+    OptimizerRule(r"^SparseAdam$", r"torch/optim/sparse_adam\.py$", 2, 2, "exp_avg, exp_avg_sq"),
     OptimizerRule(r"^SGD$", r"torch/optim/sgd\.py$", 0, 1, "momentum_buffer"),
     OptimizerRule(r"^RMSprop$", r"torch/optim/rmsprop\.py$", 1, 3, "square_avg, momentum_buffer, grad_avg"),
     # From the sources of timm 1.0.31, pytorch_optimizer 4.1, schedulefree 1.4.1, prodigyopt 1.1.2 and MONAI

@@ -9,6 +9,62 @@ from snapconv.torch_knowledge.frame_roles import Role
 
 SITE = "/opt/venv/lib/python3.11/site-packages"
 USER = ("main", "/w/proj/train.py")
+# A frame that each rule matches: a file that does not begin with a slash is below site-packages.
+EXAMPLES = {
+    "engine-thread": ("torch::autograd::Engine::evaluate_function(std::shared_ptr<GraphTask>&)", "??"),
+    "autograd-backward": ("backward", "torch/autograd/__init__.py"),
+    "tensor-backward": ("backward", "torch/_tensor.py"),
+    "custom-function-backward": ("apply", "torch/autograd/function.py"),
+    "release-variables": ("torch::autograd::generated::AddmmBackward0::release_variables()", "??"),
+    "node-destroyed": ("torch::autograd::generated::MulBackward0::~MulBackward0()", ""),
+    "optimizer-file": ("_multi_tensor_adamw", "torch/optim/adamw.py"),
+    "accumulate-grad": ("torch::autograd::AccumulateGrad::apply(std::vector<at::Tensor>&&)", "??"),
+    "optimizer-wrapper": ("wrapper", "torch/optim/optimizer.py"),
+    "optimizer-other": ("step", "apex/optimizers/fused_adam.py"),
+    "optimizer-init": ("__init__", "torch/optim/adagrad.py"),
+    "zero-grad": ("zero_grad", "torch/optim/optimizer.py"),
+    "set-grad": ("THPVariable_set_grad(THPVariable*, _object*, void*)", "??"),
+    "module-call": ("_call_impl", "torch/nn/modules/module.py"),
+    "forward-method": ("forward", "/w/proj/model.py"),
+    "module-attribute": ("__setattr__", "torch/nn/modules/module.py"),
+    "compiled-call": ("call", "/tmp/torchinductor_me/xy/cxyabc.py"),
+    "compiled-code": ("call", "/scratch/cache/ab/ca2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2b.py"),
+    "loss-function": ("cross_entropy", "torch/nn/functional.py"),
+    "loss-module": ("forward", "torch/nn/modules/loss.py"),
+    "named-weights": ("init_all_weights", "/w/engine/opt.py"),
+    "diffusers-average": ("__init__", "diffusers/training_utils.py"),
+    "named-cache": ("init_cache_one_gpu_batch", "/w/engine/opt.py"),
+    "module-apply": ("_apply", "torch/nn/modules/module.py"),
+    "module-init": ("__init__", "torch/nn/modules/linear.py"),
+    "parameter-new": ("__new__", "torch/nn/parameter.py"),
+    "checkpoint-load": ("from_pretrained", "transformers/modeling_utils.py"),
+    "weights-cast": ("prepare_model_for_kbit_training", "peft/utils/other.py"),
+    "torch-load": ("persistent_load", "torch/serialization.py"),
+    "serving-weights": ("create_weights", "vllm/model_executor/layers/linear.py"),
+    "fsdp-parameters": ("_init_sharded_param", "torch/distributed/fsdp/_fully_shard/_fsdp_param.py"),
+    "cublas-workspace": ("at::cuda::getCurrentCUDABlasHandle()", "??"),
+    "cudnn-workspace": ("at::native::run_conv_plan(cudnnContext*, at::Tensor const&)", ""),
+    "serving-cache": ("_create_buffers", "sglang/srt/mem_cache/memory_pool.py"),
+    "paged-cache": ("__init__", "transformers/generation/continuous_batching/cache.py"),
+    "cache-update": ("update", "transformers/cache_utils.py"),
+    "cache-of-own": ("update_quantized", "/w/models/cache_utils_v2.py"),
+    "replica": ("replicate", "torch/nn/parallel/replicate.py"),
+    "scattered": ("scatter_map", "torch/nn/parallel/scatter_gather.py"),
+    "process-group": ("c10d::ProcessGroupNCCL::allgather(std::vector<at::Tensor>&)", ""),
+    "collective": ("foreach_all_gather", "torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py"),
+    "device-copy": ("at::_ops::_to_copy::call(at::Tensor const&)", ""),
+    "device-copy-python": ("send_to_device", "accelerate/utils/operations.py"),
+    "factory": ("at::_ops::zeros::call(c10::ArrayRef<c10::SymInt>)", ""),
+    "collected": ("at::_ops::index_Tensor::redispatch(c10::DispatchKeySet)", "??"),
+    "layer": ("forward", "torch/nn/modules/conv.py"),
+    "zeros": ("at::_ops::zeros_like::call(at::Tensor const&)", "??"),
+    "clone": ("at::_ops::clone::call(at::Tensor const&)", "??"),
+    "deepcopy": ("__deepcopy__", "torch/_tensor.py"),
+    "recompute": ("recompute_fn", "torch/utils/checkpoint.py"),
+    "backward-reentered": ("backward", "torch/autograd/__init__.py"),
+    "loader-pins": ("pin_memory", "torch/utils/data/_utils/pin_memory.py"),
+    "saved-on-cpu": ("pack_to_cpu", "torch/autograd/graph.py"),
+}
 NEAR_MISSES = {
     "autograd-backward": ("backward", f"{SITE}/torch/_tensor.py"),
     "tensor-backward": ("backward", "/w/proj/_tensor.py"),
@@ -59,7 +115,7 @@ NEAR_MISSES = {
 
 def example(rule):
     """The frame of a rule's example, below site-packages where it is an installed file."""
-    name, file = rule.example
+    name, file = EXAMPLES[rule.slug]
     return name, f"{SITE}/{file}" if file.endswith(".py") and not file.startswith("/") else file
 
 

@@ -9,11 +9,9 @@ import pytest
 
 from snapconv.classification.categories import Category
 from snapconv.phases.optimizers_seen import (
-    most_states,
     states_are_built,
     states_per_parameter,
     steps_on_several_lines,
-    takes_sparse_gradients,
 )
 from snapconv.snapshot.load import load_snapshot
 from snapconv.stacks.stack_roles import assign_roles
@@ -108,26 +106,6 @@ def test_what_keeps_factors_or_wraps_another_or_has_bytes_is_not_known(name, tmp
     assert states(stepped(name), tmp_path / "a.pickle") is None
 
 
-@pytest.mark.parametrize(
-    ("names", "expected"),
-    [(("SGD",), 1), (("SGD", "Adam"), 2), (("Lion", "AdEMAMix"), 3), (("SGD", "Own"), None), ((), None)],
-)
-def test_of_several_optimizers_the_one_counts_that_keeps_most(names, expected, tmp_path):
-    path = tmp_path / "a.pickle"
-    path.write_bytes(pickle.dumps(stepped(*names).snapshot()))
-    snapshot = load_snapshot(path)
-    assert most_states(snapshot, assign_roles(snapshot.stacks)) == expected
-
-
-def test_amsgrad_keeps_one_more_beside_another_optimizer_too(tmp_path):
-    job = stepped_at(788)
-    job.alloc(frames(("step", f"{TORCH}/optim/sgd.py"), ("wrapper", f"{TORCH}/optim/optimizer.py")))
-    path = tmp_path / "a.pickle"
-    path.write_bytes(pickle.dumps(job.snapshot()))
-    snapshot = load_snapshot(path)
-    assert most_states(snapshot, assign_roles(snapshot.stacks)) == 3
-
-
 def stepped_at(line, function="_multi_tensor_adam", file="adam"):
     job = Job()
     place = {"name": function, "filename": f"{TORCH}/optim/{file}.py", "line": line}
@@ -198,17 +176,6 @@ def test_steps_on_several_lines_may_be_of_several_models(tmp_path):
         assert states(job, path) == (2, 2)
         snapshot = load_snapshot(path)
         assert steps_on_several_lines(snapshot, assign_roles(snapshot.stacks)) == (line == 2)
-
-
-@pytest.mark.parametrize(
-    ("names", "is_seen"),
-    [(("SparseAdam",), True), (("Adagrad", "SparseAdam"), True), (("Adam", "Own"), False)],
-)
-def test_sparse_adam_takes_only_sparse_gradients(names, is_seen, tmp_path):
-    path = tmp_path / "a.pickle"
-    path.write_bytes(pickle.dumps(stepped(*names).snapshot()))
-    snapshot = load_snapshot(path)
-    assert takes_sparse_gradients(snapshot, assign_roles(snapshot.stacks)) is is_seen
 
 
 def test_a_name_is_better_than_a_file(tmp_path):
