@@ -137,18 +137,6 @@ def _pair(
     return paired
 
 
-@dataclass(frozen=True, slots=True)
-class _Places:
-    """Per parameter, where it was at the report's moment: the allocation's row, -1 for none, and its bytes.
-
-    ``is_live``: it was there at all: also where its memory is nowhere in the trace.
-    """
-
-    row: Int64Column
-    n_bytes: Int64Column
-    is_live: BoolColumn
-
-
 def recorded_weights(
     recorded: RecordedMatches, device: DeviceSnapshot, allocations: AllocationTable, *, event: int
 ) -> WeightTable:
@@ -158,34 +146,29 @@ def recorded_weights(
     one that was recorded. Parameters whose memory is nowhere in the trace are there too, with row -1, unless
     they were last seen before ``event``.
     """
-    parameters = recorded.metadata.parameters
+    parameters, gradients = recorded.metadata.parameters, recorded.metadata.gradients
     places = _places_at(recorded, device, allocations, event)
-    chosen = np.flatnonzero(places.is_live & ~parameters.is_buffer)
+    chosen, rows, sizes = (column[~parameters.is_buffer[places[0]]] for column in places)
     iteration = iteration_at(recorded.metadata, device.events, event)
-    record = _gradient_records(recorded, device.device, iteration, len(places.row))[chosen]
-    gradients = recorded.metadata.gradients
-    has_gradient = record >= 0
-    at = np.maximum(record, 0)
-    row = np.full(len(chosen), -1, np.int64)
-    n_bytes = np.zeros(len(chosen), np.int64)
-    row[has_gradient] = recorded.gradients[at[has_gradient]]
-    n_bytes[has_gradient] = gradients.n_bytes[at[has_gradient]]
+    record = _gradient_records(recorded, device.device, iteration)[chosen]
+    registered = parameters.stack_ids[chosen]
+    allocated = np.append(allocations.stack_id, np.int32(-1))[rows]
     table = WeightTable(
-        row=places.row[chosen],
-        gradient_row=row,
+        row=rows,
+        gradient_row=np.append(recorded.gradients, -1)[record],
         n_unmatched_gradients=0,
         names=tuple(parameters.names[i] for i in chosen.tolist()),
-        size_bytes=places.n_bytes[chosen],
-        gradient_bytes=n_bytes,
-        stack_id=_stacks(recorded, allocations, chosen, places.row[chosen]),
+        size_bytes=sizes,
+        gradient_bytes=np.append(gradients.n_bytes, 0)[record],
+        stack_id=np.where(registered >= 0, registered, allocated).astype(np.int32),
     )
     return read_only(table)
 
 
 def _places_at(
     recorded: RecordedMatches, device: DeviceSnapshot, allocations: AllocationTable, event: int
-) -> _Places:
-    """Find where each parameter was at ``event``, as far as that is on this device.
+) -> tuple[Int64Column, Int64Column, Int64Column]:
+    """Find the parameters on this device at ``event``: each with its row, -1 for none, and its bytes.
 
     Of several places that are live then (the program may keep the memory that a parameter had before), it
     is the first that was recorded afterwards, or else the last that was recorded before. One whose memory is
@@ -201,49 +184,28 @@ def _places_at(
     times = device.events.time_us
     moment = int(times[event]) if times is not None and event >= 0 else np.iinfo(np.int64).min
     is_after = recorded_us >= moment
-    # The best comes last, and overwrites: records from before, oldest first, then later ones, newest first.
+    # The best comes last, and overwrites, as NumPy assigns in order: records from before, oldest first, then
+    # later ones, newest first.
     order = np.lexsort((np.where(is_after, -recorded_us, recorded_us), is_after))
     first_after = np.full(len(parameters), -1, np.int64)
     first_after[owner[order]] = np.where(is_after[order], order, -1)
     is_live = is_mine & (found < 0) & is_after & (first_after[owner] == np.arange(len(owner)))
-    if len(allocations):
-        is_live |= (found >= 0) & allocations.live_at(event)[np.maximum(found, 0)]
+    is_live |= np.append(allocations.live_at(event), np.False_)[found]
     has_left = ~is_mine & ~is_after
-    places = _Places(
-        row=np.full(len(parameters), -1, np.int64),
-        n_bytes=parameters.n_bytes.copy(),
-        is_live=np.zeros(len(parameters), np.bool_),
-    )
-    for i in order[(is_live | has_left)[order]].tolist():
-        places.row[owner[i]], places.n_bytes[owner[i]], places.is_live[owner[i]] = (
-            found[i],
-            n_bytes[i],
-            is_live[i],
-        )
-    return places
+    last = np.full(len(parameters), -1, np.int64)
+    known = order[(is_live | has_left)[order]]
+    last[owner[known]] = known
+    there = np.flatnonzero((last >= 0) & is_live[last])
+    return there, found[last[there]], n_bytes[last[there]]
 
 
-def _gradient_records(
-    recorded: RecordedMatches, device: int, iteration: int, n_parameters: int
-) -> Int64Column:
+def _gradient_records(recorded: RecordedMatches, device: int, iteration: int) -> Int64Column:
     """Return the record of each parameter's gradient: the iteration's last one, or else the last of all."""
     gradients = recorded.metadata.gradients
-    chosen = np.full(n_parameters, -1, np.int64)
-    is_mine = (gradients.device == device) & (gradients.parameter >= 0)
-    records = np.flatnonzero(is_mine)
+    chosen = np.full(len(recorded.metadata.parameters), -1, np.int64)
+    records = np.flatnonzero((gradients.device == device) & (gradients.parameter >= 0))
     is_wanted = gradients.iteration[records] == iteration
     records = records[np.lexsort((gradients.recorded_us[records], is_wanted))]
     # Later entries overwrite earlier ones: NumPy assigns in order.
     chosen[gradients.parameter[records]] = records
     return chosen
-
-
-def _stacks(
-    recorded: RecordedMatches, allocations: AllocationTable, chosen: Int64Column, rows: Int64Column
-) -> Int32Column:
-    """Return the stack that registered each, or else the one that allocated its memory."""
-    registered = recorded.metadata.parameters.stack_ids[chosen]
-    if not len(allocations):
-        return registered
-    allocated = np.where(rows >= 0, allocations.stack_id[np.maximum(rows, 0)], -1)
-    return np.where(registered >= 0, registered, allocated).astype(np.int32)
