@@ -4,12 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from snapconv.answers.memory_report import (
     CURVES,
-    END,
-    PEAK,
+    END_ALLOCATED,
     PEAK_ACTIVATIONS,
     PEAK_ALLOCATED,
-    START,
-    moment_name,
 )
 from snapconv.writers.sqlite.extended_memory import EXTENDED_TABLES, EXTENDED_VIEWS
 from snapconv.writers.sqlite.job_database import JOB_TABLES
@@ -147,12 +144,12 @@ _MEMORY_VALUES = {
         ("no trace", "there are no events: the peak is what is live at the dump"),
     ),
     ("snapconv_moments", "name"): (
-        (f"{START}_allocated", "before the first event: allocated bytes"),
+        ("start_allocated", "before the first event: allocated bytes"),
         (PEAK_ALLOCATED, "the peak: weights, categories, breakdown and lines are about this moment"),
-        (moment_name(END, "allocated"), "after the last event"),
+        (END_ALLOCATED, "after the last event"),
         *(
             (
-                ", ".join(moment_name(which, curve) for which in (START, PEAK, END)),
+                ", ".join(f"{which}_{curve}" for which in ("start", "peak", "end")),
                 f"the same of {curve} bytes",
             )
             for curve in CURVES

@@ -59,22 +59,16 @@ def parse_range(text: str) -> Range:
     return Range(first, last)
 
 
-def window_of_events(analysis: DeviceAnalysis, wanted: Range) -> EventWindow:
-    """Return the window of some events; raises InputError where the device has fewer."""
-    first, last = _within(analysis, wanted, len(analysis.device.events), "event")
-    return _window(analysis, first, last)
-
-
-def window_of_iterations(analysis: DeviceAnalysis, wanted: Range) -> EventWindow:
-    """Return the window of some iterations; raises InputError where the device has fewer."""
-    first, last = _within(analysis, wanted, len(analysis.iterations), "iteration")
-    iterations = analysis.iterations
-    return _window(analysis, max(iterations[first].first_event, 0), iterations[last].last_event)
-
-
-def whole_window(analysis: DeviceAnalysis) -> EventWindow:
-    """Return the window of all events; also of a device without any."""
-    return _window(analysis, 0, len(analysis.device.events) - 1)
+def find_window(
+    analysis: DeviceAnalysis, *, events: Range | None = None, iterations: Range | None = None
+) -> EventWindow:
+    """Return the window of some events or iterations, else of all; InputError where the device has fewer."""
+    if iterations:
+        every = analysis.iterations
+        first, last = _within(analysis, iterations, len(every), "iteration")
+        return _window(analysis, max(every[first].first_event, 0), every[last].last_event)
+    n_events = len(analysis.device.events)
+    return _window(analysis, *(_within(analysis, events, n_events, "event") if events else (0, n_events - 1)))
 
 
 def window_notes(analysis: DeviceAnalysis, window: EventWindow, written: Snapshot) -> tuple[Note, ...]:

@@ -45,20 +45,12 @@ from snapconv.version import VERSION
 
 # The Moments that every report has: start, peak and end of every curve, and one more.
 CURVES = ("requested", "allocated", "active", "reserved")
-START, PEAK, END = "start", "peak", "end"
-
-
-def moment_name(which: str, curve: str) -> str:
-    """Name the START, PEAK or END of one of the CURVES."""
-    return f"{which}_{curve}"
-
-
 # What weights, categories, breakdown and lines are about.
-PEAK_ALLOCATED = moment_name(PEAK, "allocated")
-END_ALLOCATED = moment_name(END, "allocated")
-PEAK_RESERVED = moment_name(PEAK, "reserved")
+PEAK_ALLOCATED = "peak_allocated"
+END_ALLOCATED = "end_allocated"
+PEAK_RESERVED = "peak_reserved"
 # What the activations are about: their own high-water mark.
-PEAK_ACTIVATIONS = moment_name(PEAK, "activations")
+PEAK_ACTIVATIONS = "peak_activations"
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,8 +285,8 @@ def _moments(analysis: DeviceAnalysis) -> Iterator[Moment]:
 
     for name in CURVES:
         curve = getattr(analysis.replay, name)
-        for which, event in ((START, -1), (PEAK, curve.peak_event), (END, last)):
-            yield moment(moment_name(which, name), event, curve.at(event))
+        for which, event in (("start", -1), ("peak", curve.peak_event), ("end", last)):
+            yield moment(f"{which}_{name}", event, curve.at(event))
     activations = analysis.allocations.block_bytes[analysis.activation_rows]
     yield moment(PEAK_ACTIVATIONS, analysis.activation_event, int(activations.sum()))
 

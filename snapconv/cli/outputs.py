@@ -16,7 +16,7 @@ from snapconv.units import HOST, device_argument, format_bytes
 
 if TYPE_CHECKING:
     from snapconv.analysis import DeviceAnalysis
-    from snapconv.answers.event_window import EventWindow, Range
+    from snapconv.answers.event_window import Range
     from snapconv.notes import Note
     from snapconv.session import Session
 
@@ -54,7 +54,7 @@ def to_sqlite(
     if quiet:
         return
     from snapconv.analysis import most_urgent_first
-    from snapconv.writers.text.info import note_lines, short_note_lines
+    from snapconv.writers.text.info import note_lines
     from snapconv.writers.text.summary import summary_lines
 
     if as_json:
@@ -63,9 +63,7 @@ def to_sqlite(
         order = most_urgent_first([report.analysis for _, report in made.reports])
         reports = tuple(made.reports[position] for position in order)
         print_lines(summary_lines(reports, made.time), sys.stdout)
-    # Those in reports are short here, as reports have them whole.
-    in_reports = tuple(note for note in made.all_notes if note not in made.notes)
-    print_lines((*short_note_lines(in_reports), *note_lines(made.notes)), sys.stderr)
+    print_lines(note_lines(made.all_notes), sys.stderr)
 
 
 def view(
@@ -116,6 +114,7 @@ def export(
     perfetto: a trace for ui.perfetto.dev; every device, its memory over time.
     snapshot: a smaller snapshot of one device, which torch's memory_viz opens.
     """
+    from snapconv.answers.event_window import find_window
     from snapconv.answers.notes import main_notes
     from snapconv.writers.exports.snapshot_pickle import SnapshotOptions, write_snapshot
     from snapconv.writers.exports.traces import write_trace
@@ -139,7 +138,7 @@ def export(
         write_trace(path, session.analysis, force=force)
     else:
         found = _the_device(session)
-        window = _window(found, by_events, by_iterations)
+        window = find_window(found, events=by_events, iterations=by_iterations)
         options = SnapshotOptions(cpp_frames=not no_cpp_frames, redact=redact)
         notes = (*notes, *write_snapshot(path, found, window, options, force=force))
     if not quiet:
@@ -167,11 +166,3 @@ def _the_device(session: "Session") -> "DeviceAnalysis":
         there = ", ".join(device_argument(found.device.device) for found in session.devices)
         raise InputError(f"{session.snapshot.path} has several devices ({there}): name one with --device")
     return devices[0]
-
-
-def _window(analysis: "DeviceAnalysis", events: "Range | None", iterations: "Range | None") -> "EventWindow":
-    from snapconv.answers.event_window import whole_window, window_of_events, window_of_iterations
-
-    if events:
-        return window_of_events(analysis, events)
-    return window_of_iterations(analysis, iterations) if iterations else whole_window(analysis)

@@ -1,8 +1,6 @@
 """Facts of a file as text, and notes."""
 
-import re
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from snapconv.notes import Note
@@ -13,7 +11,7 @@ if TYPE_CHECKING:  # notes are printed of what loads no analysis, too
 
 # Names and commands come from the file, which may have a text of any length.
 _MOST_OF_NAME, _MOST_OF_COMMAND = 80, 400
-_MOST_ITERATIONS = 8
+_MOST_IN_A_LINE = 8
 
 
 def info_lines(found: "FileFacts") -> Iterator[str]:
@@ -33,10 +31,13 @@ def info_lines(found: "FileFacts") -> Iterator[str]:
     if found.times:
         yield _times_line(found.times)
     if found.annotations:
-        first = list(found.annotations.items())[:8]
-        shown = ", ".join(f"{shortened(name, _MOST_OF_NAME)} ({count})" for name, count in first)
-        more = len(found.annotations) - 8
-        yield f"  annotations: {shown}" + (f" and {more} more" if more > 0 else "")
+        names = [f"{shortened(name, _MOST_OF_NAME)} ({n})" for name, n in found.annotations.items()]
+        yield f"  annotations: {_first_of(names)}"
+
+
+def _first_of(texts: list[str]) -> str:
+    more = len(texts) - _MOST_IN_A_LINE
+    return ", ".join(texts[:_MOST_IN_A_LINE]) + (f" and {more} more" if more > 0 else "")
 
 
 def _settings_text(settings: dict[str, str]) -> str:
@@ -53,9 +54,7 @@ def _settings_text(settings: dict[str, str]) -> str:
 
 
 def _times_line(times: "TimesFacts") -> str:
-    numbers = ", ".join(map(str, times.iterations[:_MOST_ITERATIONS]))
-    more = len(times.iterations) - _MOST_ITERATIONS
-    shown = f"{numbers} and {more} more" if more > 0 else numbers or "none"
+    shown = _first_of(list(map(str, times.iterations))) or "none"
     device = shortened(times.device_name, _MOST_OF_NAME)
     return (
         f"  times: {counted(times.n_calls, 'call')} of {device_name(times.device)} ({device}), "
@@ -94,19 +93,9 @@ def note_lines(notes: tuple[Note, ...]) -> Iterator[str]:
         yield f"note: {slug}{where}: {message}"
 
 
-def short_note_lines(notes: tuple[Note, ...]) -> Iterator[str]:
-    """Write notes below figures: the slug and the first clause; docs/reference/notes.md has the rest."""
-    return note_lines(tuple(replace(note, message=_first_clause(note.message)) for note in notes))
-
-
 def _named(devices: list[int]) -> str:
     """Return the names of devices, in a row as the first and the last."""
     first, last = devices[0], devices[-1]
     if len(devices) > 2 and devices == list(range(first, last + 1)):
         return f"{device_name(first)} to {device_name(last)}"
     return ", ".join(map(device_name, devices))
-
-
-def _first_clause(message: str) -> str:
-    clause = re.split(r"[;:] |\. ", message, maxsplit=1)[0]
-    return clause.split(" (")[0] if clause.count("(") > clause.count(")") else clause

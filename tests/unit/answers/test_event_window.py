@@ -7,10 +7,8 @@ import pytest
 import snapconv
 from snapconv.answers.event_window import (
     Range,
+    find_window,
     parse_range,
-    whole_window,
-    window_of_events,
-    window_of_iterations,
 )
 from snapconv.errors import InputError
 from tests.builders import MIB, TraceBuilder
@@ -47,7 +45,7 @@ def test_what_is_refused_is_quoted_without_what_a_terminal_obeys(space):
 
 def test_both_ends_of_a_range_are_in_the_window(tmp_path):
     analysis = analysis_of(tmp_path, TraceBuilder().segment(2 * MIB).alloc(512).free().snapshot())
-    window = window_of_events(analysis, Range(1, 2))
+    window = find_window(analysis, events=Range(1, 2))
     assert (window.rows.tolist(), window.n_earlier) == ([1, 2], 0)
 
 
@@ -58,7 +56,7 @@ def test_a_request_that_waits_when_the_window_begins_comes_before_its_events(tmp
     trace.free(addr, completed=False).alloc(2048)
     trace.event("free_completed", addr=addr, size=1024)
     del trace._live[addr]
-    window = window_of_events(analysis_of(tmp_path, trace.snapshot()), Range(4, 5))
+    window = find_window(analysis_of(tmp_path, trace.snapshot()), events=Range(4, 5))
     assert (window.rows.tolist(), window.n_earlier) == ([3, 4, 5], 1)
 
 
@@ -67,13 +65,13 @@ def test_a_free_that_no_figure_counts_is_left_out(tmp_path):
     addr = next(reversed(trace._live))
     trace.free(addr).event("free_completed", addr=addr, size=512)
     analysis = analysis_of(tmp_path, trace.snapshot())
-    assert whole_window(analysis).rows.tolist() == [0, 1, 2, 3]
+    assert find_window(analysis).rows.tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("wanted", [Range(0, 4), Range(4, None), Range(9, 10)])
 def test_events_and_iterations_that_are_not_there_are_refused(tmp_path, wanted):
     analysis = analysis_of(tmp_path, TraceBuilder().segment(2 * MIB).alloc(512).free().snapshot())
     with pytest.raises(InputError, match=r"cuda:0 has no event \d+; it has 4 events, from 0 to 3"):
-        window_of_events(analysis, wanted)
+        find_window(analysis, events=wanted)
     with pytest.raises(InputError, match=r"it has 1 iteration$"):
-        window_of_iterations(analysis, wanted)
+        find_window(analysis, iterations=wanted)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import snapconv
-from snapconv.answers.event_window import Range, whole_window, window_of_events
+from snapconv.answers.event_window import Range, find_window
 from snapconv.cli.app import main
 from snapconv.writers.exports.snapshot_pickle import SnapshotOptions, snapshot_of, write_snapshot
 from tests.builders import MIB, START_US, TraceBuilder, frame
@@ -53,7 +53,7 @@ def test_a_window_of_a_file_has_the_figures_that_the_file_has_there(tmp_path, pa
         n = len(analysis.device.events)
         if analysis.device.is_host:
             continue
-        window = window_of_events(analysis, Range(n // 3, 2 * n // 3)) if n > 2 else whole_window(analysis)
+        window = find_window(analysis, events=Range(n // 3, 2 * n // 3)) if n > 2 else find_window(analysis)
         part = again(tmp_path, session, analysis, window)
         assert differences(analysis, window, part) == 0
 
@@ -62,8 +62,8 @@ def test_a_window_of_a_file_has_the_figures_that_the_file_has_there(tmp_path, pa
 def test_redacted_or_not_the_figures_are_the_same(tmp_path, name):
     session = snapconv.load(FIXTURES / f"{name}.pickle")
     analysis = session.devices[0]
-    part = again(tmp_path, session, analysis, whole_window(analysis), redact=True)
-    assert differences(analysis, whole_window(analysis), part) == 0
+    part = again(tmp_path, session, analysis, find_window(analysis), redact=True)
+    assert differences(analysis, find_window(analysis), part) == 0
 
 
 def test_shifted_times_and_addresses_begin_at_fixed_values_and_keep_their_distances(tmp_path):
@@ -83,7 +83,7 @@ def test_the_handles_of_streams_become_numbers(tmp_path):
     handle = 94_233_121_536
     builder = TraceBuilder().segment(2 << 20).alloc(512).segment(2 << 20, stream=handle)
     session = snapconv.load(builder.write(tmp_path / "one.pickle"))
-    raw = snapshot_of(session.devices[0], whole_window(session.devices[0]), SnapshotOptions(redact=True))
+    raw = snapshot_of(session.devices[0], find_window(session.devices[0]), SnapshotOptions(redact=True))
     assert handle not in {event["stream"] for event in raw["device_traces"][0]}
     assert {segment["stream"] for segment in raw["segments"]} == {0, 1}
 
@@ -91,7 +91,7 @@ def test_the_handles_of_streams_become_numbers(tmp_path):
 def test_a_whole_file_keeps_its_categories(tmp_path):
     session = snapconv.load(FIXTURES / "training_step.pickle")
     (analysis,) = session.devices
-    part = again(tmp_path, session, analysis, whole_window(analysis))
+    part = again(tmp_path, session, analysis, find_window(analysis))
     assert part.classification.category.tolist() == analysis.classification.category.tolist()
 
 
@@ -114,7 +114,7 @@ def test_a_block_is_in_use_or_waits_for_a_stream_as_it_was_then(tmp_path):
     path.write_bytes(pickle.dumps(trace.snapshot()))
     session = snapconv.load(path)
     (analysis,) = session.devices
-    raw = snapshot_of(analysis, window_of_events(analysis, Range(0, 3)), SnapshotOptions())
+    raw = snapshot_of(analysis, find_window(analysis, events=Range(0, 3)), SnapshotOptions())
     (segment,) = raw["segments"]
     assert [(block["state"], block["size"], block["requested_size"]) for block in segment["blocks"]] == [
         ("active_allocated", 512, 512),
@@ -142,7 +142,7 @@ def test_an_annotation_that_is_over_before_the_window_or_begins_after_it_is_left
     path.write_bytes(pickle.dumps(trace.snapshot(external_annotations=notes)))
     session = snapconv.load(path)
     (analysis,) = session.devices
-    window = window_of_events(analysis, Range(1, 3))
+    window = find_window(analysis, events=Range(1, 3))
     raw = snapshot_of(analysis, window, SnapshotOptions())
     assert {note["name"] for note in raw["external_annotations"]} == {"around", "within"}
     assert len(raw["external_annotations"]) == 4
@@ -205,14 +205,14 @@ def test_a_redacted_file_has_nothing_of_what_names_the_job(tmp_path):
 def test_a_setting_that_is_no_number_stays_a_text(tmp_path, text, value):
     path = TraceBuilder().segment().alloc(512).write(tmp_path / "s.pickle", allocator_settings={"odd": text})
     (analysis,) = snapconv.load(path).devices
-    raw = snapshot_of(analysis, whole_window(analysis), SnapshotOptions())
+    raw = snapshot_of(analysis, find_window(analysis), SnapshotOptions())
     assert raw["allocator_settings"]["odd"] == value
 
 
 def test_without_cpp_frames_there_is_none(tmp_path):
     session = snapconv.load(FIXTURES / "training_step.pickle")
     (analysis,) = session.devices
-    raw = snapshot_of(analysis, whole_window(analysis), SnapshotOptions(cpp_frames=False))
+    raw = snapshot_of(analysis, find_window(analysis), SnapshotOptions(cpp_frames=False))
     files = {f["filename"] for event in raw["device_traces"][0] for f in event.get("frames", ())}
     assert files
     assert all(file.endswith(".py") for file in files)

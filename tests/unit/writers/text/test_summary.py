@@ -12,7 +12,7 @@ from snapconv.answers.totals import CategoryTotal, LineTotal, ModuleTotal
 from snapconv.notes import Note
 from snapconv.stacks.project_lines import SourceLine
 from snapconv.units import HOST, counted, format_bytes
-from snapconv.writers.text.info import note_lines, short_note_lines
+from snapconv.writers.text.info import note_lines
 from snapconv.writers.text.size_rows import category_lines
 from snapconv.writers.text.summary import summary_lines
 from tests.report_builder import small_report
@@ -260,26 +260,6 @@ def test_a_note_that_several_devices_have_is_one_line_that_names_them():
         "note: gaps (cuda:0): 1 is lost.",
         "note: gaps (cuda:1): 2 are lost.",
     ]
-
-
-@pytest.mark.parametrize(
-    ("message", "shown"),
-    [
-        (
-            "according to the file, its ring buffer overflowed; the true peak",
-            "according to the file, its ring buffer overflowed",
-        ),
-        ("the times are those of a processor: the number of calls", "the times are those of a processor"),
-        (
-            "the events have no times (torch before 2.2): order is known",
-            "the events have no times (torch before 2.2)",
-        ),
-        ("the events stood (one; two) here", "the events stood"),
-        ("Lost.", "Lost."),
-    ],
-)
-def test_a_short_note_is_its_slug_and_one_clause(message, shown):
-    assert list(short_note_lines((Note("a-slug", message, 1),))) == [f"note: a-slug (cuda:1): {shown}"]
 
 
 def test_the_values_are_those_of_the_report():
