@@ -55,74 +55,59 @@ def text(explanation, **options):
 # --- the lifetime
 
 
+def moments_of(lifetime):
+    """The events of a lifetime: allocated, free requested, free completed, the block's end."""
+    events = (lifetime.allocated, lifetime.free_requested, lifetime.free_completed)
+    return (*(event and event.event for event in events), lifetime.end_event)
+
+
 def test_a_lifetime_has_its_events_times_and_sizes(load):
     builder = TraceBuilder().segment().alloc(1000, stream=7).alloc(512).free(ADDR)
     (explained,) = load(builder).explain("#1").allocations
-    assert (explained.requested_bytes, explained.block_bytes, explained.is_exact, explained.place.stream) == (
-        1000,
-        1024,
-        True,
-        7,
-    )
-    times = [
-        h and (h.event, h.time_us, h.after_us)
-        for h in (explained.lifetime.allocated, explained.lifetime.free_requested)
+    assert (explained.requested_bytes, explained.block_bytes, explained.is_exact) == (1000, 1024, True)
+    life, place = explained.lifetime, explained.place
+    assert moments_of(life) == (1, 3, 4, 4)
+    assert [(h.time_us, h.after_us) for h in (life.allocated, life.free_requested)] == [
+        (START_US + 1, 1),
+        (START_US + 3, 3),
     ]
-    assert times == [(1, START_US + 1, 1), (3, START_US + 3, 3)]
-    assert explained.lifetime.free_completed.event == explained.lifetime.end_event == 4
-    assert (explained.lifetime.in_use_events, explained.lifetime.in_use_us) == (2, 2)
-    assert (explained.lifetime.is_live_at_peak, explained.lifetime.is_live_at_dump) == (True, False)
-    assert (
-        explained.place.segment.address,
-        explained.place.segment.total_bytes,
-        explained.place.segment.freed_event,
-    ) == (
-        hex(ADDR),
-        2 * MIB,
-        None,
-    )
-    assert explained.place.pool == (0, 0)
+    assert (life.in_use_events, life.in_use_us) == (2, 2)
+    assert (life.is_live_at_peak, life.is_live_at_dump) == (True, False)
+    assert (place.stream, place.pool) == (7, (0, 0))
+    assert place.segment == shapes.Segment(hex(ADDR), 2 * MIB, None)
 
 
 def test_what_was_there_before_the_trace_has_no_event_and_lives_from_its_beginning(load):
     builder = TraceBuilder().segment(traced=False).alloc(512, traced=False).alloc(512).alloc(512).free(ADDR)
     explanation = load(builder).explain(hex(ADDR))
     (explained,) = explanation.allocations
-    assert (explained.lifetime.allocated, explained.lifetime.free_requested.event) == (None, 2)
+    assert moments_of(explained.lifetime)[:2] == (None, 2)
     assert (explained.lifetime.in_use_events, explained.lifetime.in_use_us) == (2, 2)
     assert "allocated   before the trace begins" in text(explanation)
     assert "in use for  at least 2 us, 2 events" in text(explanation)
 
 
-def test_what_is_never_freed_lives_to_the_dump(load):
-    explanation = load(TraceBuilder().segment().alloc(512).alloc(512)).explain("#1")
+@pytest.mark.parametrize(
+    ("builder", "moments", "shown"),
+    [
+        (
+            TraceBuilder().segment().alloc(512).alloc(512),
+            (1, None, None, None),
+            "freed       not before the dump: still in use",
+        ),
+        (
+            TraceBuilder().segment().alloc(512).free(completed=False),
+            (1, 2, None, None),
+            "block free  not before the dump: a stream still uses it",
+        ),
+    ],
+)
+def test_what_is_not_free_at_the_dump_says_why(load, builder, moments, shown):
+    explanation = load(builder).explain("#1")
     (explained,) = explanation.allocations
-    assert (
-        explained.lifetime.free_requested,
-        explained.lifetime.free_completed,
-        explained.lifetime.end_event,
-    ) == (
-        None,
-        None,
-        None,
-    )
-    assert (explained.lifetime.is_live_at_dump, explained.lifetime.in_use_events) == (True, 1)
-    assert "freed       not before the dump: still in use" in text(explanation)
-
-
-def test_what_waits_for_a_stream_is_freed_and_has_no_free_block(load):
-    explanation = load(TraceBuilder().segment().alloc(512).free(completed=False)).explain("#1")
-    (explained,) = explanation.allocations
-    assert (
-        explained.lifetime.free_requested.event,
-        explained.lifetime.free_completed,
-        explained.lifetime.is_live_at_dump,
-    ) == (
-        2,
-        None,
-        True,
-    )
-    assert "block free  not before the dump: a stream still uses it" in text(explanation)
+    assert moments_of(explained.lifetime) == moments
+    assert explained.lifetime.is_live_at_dump
+    assert shown in text(explanation)
 
 
 def test_without_times_only_events_are_counted(load):
@@ -130,16 +115,8 @@ def test_without_times_only_events_are_counted(load):
     for event in builder.events:
         del event["time_us"]
     explanation = load(builder).explain("#1")
-    (explained,) = explanation.allocations
-    assert (
-        explained.lifetime.allocated.time_us,
-        explained.lifetime.allocated.after_us,
-        explained.lifetime.in_use_us,
-    ) == (
-        None,
-        None,
-        None,
-    )
+    life = explanation.allocations[0].lifetime
+    assert (life.allocated.time_us, life.allocated.after_us, life.in_use_us) == (None, None, None)
     assert "in use for  0 events" in text(explanation)
 
 
@@ -404,11 +381,7 @@ def test_every_event_of_a_lifetime_leads_to_it(reused, text):
 def test_of_several_lives_the_one_at_the_peak_goes_first_then_the_newest(reused):
     explanation = reused.explain(hex(ADDR))
     assert alloc_events(explanation) == [1, 7, 4]
-    assert [explained.lifetime.is_live_at_peak for explained in explanation.allocations] == [
-        True,
-        False,
-        False,
-    ]
+    assert [one.lifetime.is_live_at_peak for one in explanation.allocations] == [True, False, False]
 
 
 def test_what_begins_at_the_address_goes_before_what_has_it_inside(load):

@@ -1,11 +1,15 @@
 """Growth from step to step, on hand-made jobs: what is left behind for good, and what only looks like it."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+import snapconv
 from snapconv.analysis import analyze_device
-from snapconv.answers.growth import Confidence, Fate, find_growth, report_growth
+from snapconv.answers.growth import Confidence, Fate, Trend, find_growth, report_growth, unfreed_lines
 from snapconv.answers.notes import device_notes
+from snapconv.classification.categories import Category
 from snapconv.snapshot.load import load_snapshot
 from snapconv.stacks.project_frames import find_project
 from snapconv.stacks.stack_facts import find_stack_facts
@@ -79,35 +83,97 @@ def suspects(analysis_of):
     return suspects
 
 
-def test_the_jobs_have_an_iteration_per_step(analysis_of):
+def trained(n, keep=lambda number: [KEEP], *, size=lambda number: 5120, frees=lambda number, kept: []):
+    """So many steps, which keep what ``keep`` says; after each, what ``frees`` returns of it is freed."""
+    training, kept = Training(), []
+    for number in range(n):
+        kept += training.step(*keep(number), size=size(number))
+        for addr in list(frees(number, kept)):
+            kept.remove(addr)
+            training.free(addr)
+    return training
+
+
+def cut_short():
+    """The last of three iterations: what it would have freed is still there."""
+    training = trained(2)
+    training.alloc(FORWARD, 2048)
+    training.alloc(KEEP)
+    return training
+
+
+def one_freed_late():
     training = Training()
-    for _ in range(4):
-        training.step()
-    assert len(analysis_of(training).iterations) == 4
+    kept = [training.step(KEEP) for _ in range(20)]
+    training.free(kept[2][0])
+    return training
 
 
-def test_what_every_iteration_leaves_behind_grows_the_last_one_with_them(suspects):
-    training = Training()
-    for _ in range(5):
-        training.step(KEEP)
-    assert suspects(training) == [("keep", 0, 4, 5 * 5120)]
+LINE = frame("keep", "/home/me/project/log.py", 5)
+WAYS = [[frame("clone", f"{TORCH}/_tensor.py", number), LINE, MAIN] for number in range(3)]
 
 
-def test_the_last_iteration_does_not_count_where_it_has_more_than_the_others_kept(suspects):
-    training = Training()
-    for _ in range(5):
-        training.step(KEEP)
-    training.step(KEEP, KEEP)
-    assert suspects(training) == [("keep", 0, 4, 5 * 5120)]
+@pytest.mark.parametrize(
+    ("training", "expected"),
+    [
+        pytest.param(trained(5), ("keep", 0, 4, 5 * 5120), id="every iteration leaves something behind"),
+        pytest.param(
+            trained(6, lambda number: [KEEP] * (1 + (number == 5))),
+            ("keep", 0, 4, 5 * 5120),
+            id="the last iteration has more than the others kept: it does not count",
+        ),
+        pytest.param(trained(3), ("keep", 0, 2, 3 * 5120), id="three iterations are the fewest"),
+        pytest.param(
+            trained(8, lambda number: [KEEP] * (number != 1)), ("keep", 2, 7, 6 * 5120), id="begins late"
+        ),
+        pytest.param(
+            trained(6, lambda number: [KEEP] * (number + 1)),  # one more hook in every step
+            ("keep", 0, 4, (1 + 2 + 3 + 4 + 5) * 5120),
+            id="gets larger, as that of hooks does",
+        ),
+        pytest.param(
+            trained(7, lambda number: [WAYS[(0, 1, 1, 2, 0, 2, 0)[number]]]),
+            ("clone", 0, 6, 7 * 5120),
+            id="a line that several stacks reach grows as a whole",
+        ),
+        pytest.param(
+            trained(5, size=lambda number: (number + 1) * 1000, frees=lambda _, kept: kept[:-1]),
+            ("keep", 0, 4, 4000),
+            id="a cache that is replaced by a larger one",
+        ),
+        pytest.param(one_freed_late(), ("keep", 3, 19, 17 * 5120), id="a little is freed late"),
+        pytest.param(trained(5, lambda _: [[]]), ("", 0, 4, 5 * 5120), id="without a stack"),
+    ],
+)
+def test_what_grows_is_found_with_its_iterations_and_bytes(training, expected, suspects):
+    assert suspects(training) == [expected]
 
 
-def test_three_iterations_are_the_fewest(suspects):
-    training = Training()
-    training.step(KEEP)
-    training.step(KEEP)
+@pytest.mark.parametrize(
+    "training",
+    [
+        pytest.param(trained(2), id="two iterations"),
+        pytest.param(cut_short(), id="three, of which the last was cut short"),
+        pytest.param(trained(3, size=lambda n: (8192, 4096, 2048)[n]), id="each fills less of a cache"),
+        pytest.param(trained(3, lambda _: [STEP]), id="three states made on first use, of experts say"),
+        pytest.param(trained(3, lambda _: [[]]), id="three without a stack"),
+        pytest.param(trained(9, lambda n: [KEEP] * (n % 3 == 1)), id="three at equal distance are chance"),
+        pytest.param(
+            trained(12, frees=lambda n, kept: kept if n % 5 == 4 else []),
+            id="the collector frees it at times",
+        ),
+        pytest.param(trained(8, frees=lambda n, kept: kept if n == 7 else []), id="freed at the end"),
+        pytest.param(trained(8, lambda n: [KEEP] * (n < 5)), id="growth that has ended"),
+        pytest.param(
+            trained(7, lambda n: [STEP, STEP] * (n == 0)), id="weights and states of the first step"
+        ),
+        pytest.param(trained(9, frees=lambda _, kept: kept[:-4]), id="a cache that frees the oldest"),
+        pytest.param(trained(8, frees=lambda n, kept: kept if n == 3 else []), id="freed together"),
+        pytest.param(trained(8, frees=lambda _, kept: kept[:-1]), id="lives into the next iteration"),
+    ],
+)
+def test_what_only_looks_like_growth_is_none(training, suspects):
     assert suspects(training) == []
-    training.step(KEEP)
-    assert suspects(training) == [("keep", 0, 2, 3 * 5120)]
 
 
 @pytest.mark.parametrize(
@@ -126,183 +192,24 @@ def test_what_is_left_behind_after_each_step_counts_for_that_step(n, expected, s
     [(3, Confidence.WEAK), (4, Confidence.FAIR), (7, Confidence.FAIR), (8, Confidence.STRONG)],
 )
 def test_the_number_of_iterations_is_the_confidence(analysis_of, n, confidence):
-    training = Training()
-    for _ in range(n):
-        training.step(KEEP, size=40 << 10)
-    (found,) = find_growth(analysis_of(training))
+    (found,) = find_growth(analysis_of(trained(n, size=lambda _: 40 << 10)))
     assert (found.confidence, found.n_iterations, found.bytes_per_iteration) == (confidence, n, 40 << 10)
 
 
-def test_three_iterations_are_no_evidence_where_the_last_one_was_cut_short(suspects):
-    """What it would have freed is still there."""
-    training = Training()
-    for _ in range(2):
-        training.step(KEEP)
-    training.alloc(FORWARD, 2048)
-    training.alloc(KEEP)
-    assert suspects(training) == []
-
-
-def test_three_iterations_are_no_evidence_where_each_fills_less_of_a_cache(suspects):
-    training = Training()
-    for size in (8192, 4096, 2048):
-        training.step(KEEP, size=size)
-    assert suspects(training) == []
-
-
-def test_three_iterations_are_no_evidence_for_states_made_on_first_use(suspects):
-    """Of experts, say, that are used for the first time."""
-    training = Training()
-    for _ in range(3):
-        training.step(STEP)
-    assert suspects(training) == []
-
-
-def test_three_iterations_are_no_evidence_without_a_stack(suspects):
-    training = Training()
-    for _ in range(3):
-        training.step([])
-    assert suspects(training) == []
-
-
-def test_growth_may_begin_late(suspects):
-    training = Training()
-    for number in range(8):
-        training.step(*[KEEP] * (number != 1))
-    assert suspects(training) == [("keep", 2, 7, 6 * 5120)]
-
-
 def test_growth_may_come_with_every_third_iteration(analysis_of):
-    training = Training()
-    for number in range(12):
-        training.step(*[KEEP] * (number % 3 == 1), size=3 << 10)
+    training = trained(12, lambda number: [KEEP] * (number % 3 == 1), size=lambda _: 3 << 10)
     (found,) = find_growth(analysis_of(training))
     assert (found.first_iteration, found.last_iteration) == (1, 10)
     assert (found.n_iterations, found.bytes_per_iteration) == (4, 1 << 10)
-
-
-def test_three_at_equal_distance_are_chance(suspects):
-    training = Training()
-    for number in range(9):
-        training.step(*[KEEP] * (number % 3 == 1))
-    assert suspects(training) == []
-
-
-def test_growth_may_get_larger_as_that_of_hooks_does(suspects):
-    """One more hook in every step, and each keeps the output; of the last step nothing is certain."""
-    training = Training()
-    for number in range(6):
-        training.step(*[KEEP] * (number + 1))
-    assert suspects(training) == [("keep", 0, 4, (1 + 2 + 3 + 4 + 5) * 5120)]
-
-
-def test_a_line_that_several_stacks_reach_grows_as_a_whole(suspects):
-    line = frame("keep", "/home/me/project/log.py", 5)
-    ways = [[frame("clone", f"{TORCH}/_tensor.py", number), line, MAIN] for number in range(3)]
-    order = [0, 1, 1, 2, 0, 2, 0]
-    training = Training()
-    for number in order:
-        training.step(ways[number])
-    assert suspects(training) == [("clone", 0, 6, 7 * 5120)]
-
-
-def test_a_cache_that_is_replaced_by_a_larger_one_grows(suspects, analysis_of):
-    training, before = Training(), []
-    for number in range(5):
-        now = training.step(KEEP, size=(number + 1) * 1000)
-        for addr in before:
-            training.free(addr)
-        before = now
-    assert suspects(training) == [("keep", 0, 4, 4000)]
-    (found,) = find_growth(analysis_of(training))
-    assert (found.fate, found.bytes_per_iteration) == (Fate.REPLACED, 1000)
 
 
 @pytest.mark.parametrize(
     ("sizes", "grows"),
     [((1, 3, 4, 6, 7, 9, 10), False), ((1, 3, 4, 6, 7, 9, 10, 12), True), ((9, 9, 9, 9), False)],
 )
-def test_batches_of_random_lengths_may_grow_for_a_while(suspects, sizes, grows):
-    training, before = Training(), []
-    for size in sizes:
-        now = training.step(KEEP, size=size * 1000)
-        for addr in before:
-            training.free(addr)
-        before = now
-    assert bool(suspects(training)) is grows
-
-
-def test_what_the_collector_frees_from_time_to_time_is_none(suspects):
-    training, cycles = Training(), []
-    for number in range(12):
-        cycles += training.step(KEEP)
-        if number % 5 == 4:
-            while cycles:
-                training.free(cycles.pop())
-    assert suspects(training) == []
-
-
-def test_what_grows_and_is_freed_at_the_end_is_none(suspects):
-    """A cache of keys and values, or a list that the program's end frees."""
-    training, cache = Training(), []
-    for _ in range(8):
-        cache += training.step(KEEP)
-    while cache:
-        training.free(cache.pop())
-    assert suspects(training) == []
-
-
-def test_a_little_that_is_freed_late_does_not_hide_what_grows(suspects):
-    training, once = Training(), []
-    for number in range(20):
-        kept = training.step(KEEP)
-        once += kept if number == 2 else []
-    training.free(once[0])
-    assert suspects(training) == [("keep", 3, 19, 17 * 5120)]
-
-
-def test_growth_that_has_ended_is_none(suspects):
-    training = Training()
-    for number in range(8):
-        training.step(*[KEEP] * (number < 5))
-    assert suspects(training) == []
-
-
-def test_weights_and_states_of_the_first_step_are_none(suspects):
-    training = Training()
-    training.step(STEP, STEP)
-    for _ in range(6):
-        training.step()
-    assert suspects(training) == []
-
-
-def test_a_cache_that_frees_the_oldest_is_none(suspects):
-    training, window = Training(), []
-    for _ in range(9):
-        window += training.step(KEEP)
-        if len(window) > 4:
-            training.free(window.pop(0))
-    assert suspects(training) == []
-
-
-def test_what_is_freed_together_after_several_iterations_is_none(suspects):
-    training, held = Training(), []
-    for number in range(8):
-        held += training.step(KEEP)
-        if number == 3:
-            while held:
-                training.free(held.pop())
-    assert suspects(training) == []
-
-
-def test_what_lives_into_the_next_iteration_is_none(suspects):
-    training, before = Training(), []
-    for _ in range(8):
-        now = training.step(KEEP)
-        for addr in before:
-            training.free(addr)
-        before = now
-    assert suspects(training) == []
+def test_batches_of_random_lengths_may_grow_for_a_while(analysis_of, sizes, grows):
+    training = trained(len(sizes), size=lambda n: sizes[n] * 1000, frees=lambda _, kept: kept[:-1])
+    assert [found.fate for found in find_growth(analysis_of(training))] == [Fate.REPLACED] * grows
 
 
 def test_parts_of_a_step_are_not_compared(suspects):
@@ -314,8 +221,7 @@ def test_parts_of_a_step_are_not_compared(suspects):
         training.alloc(KEEP)
         training.free(training.alloc(engine, 2048))
     assert suspects(training) == []
-    training.step(KEEP)
-    for _ in range(3):
+    for _ in range(4):
         training.step(KEEP)
     assert suspects(training) != []
 
@@ -328,28 +234,11 @@ def test_every_stack_is_shown_most_bytes_first(suspects):
     assert [name for name, *_ in suspects(training)] == ["keep", "forward"]
 
 
-def test_memory_without_a_stack_is_suspected_too(suspects):
-    training = Training()
-    for _ in range(5):
-        training.step([])
-    assert suspects(training) == [("", 0, 4, 5 * 5120)]
-
-
-def test_the_rows_are_what_was_left_behind(analysis_of):
-    training = Training()
-    for _ in range(5):
-        training.step(KEEP)
-    analysis = analysis_of(training)
+def test_the_rows_are_what_was_left_behind_and_the_ends_what_was_allocated_then(analysis_of):
+    analysis = analysis_of(trained(5))
     (suspect,) = find_growth(analysis)
     assert analysis.allocations.block_bytes[suspect.rows].tolist() == [5120] * 5
     assert np.all(analysis.iteration[suspect.rows] == [0, 1, 2, 3, 4])
-
-
-def test_the_ends_of_iterations_are_what_was_allocated_then(analysis_of):
-    training = Training()
-    for _ in range(3):
-        training.step(KEEP)
-    analysis = analysis_of(training)
     ends = [analysis.replay.allocated.at(iteration.last_event) for iteration in analysis.iterations]
     assert list(report_growth(analysis).end_bytes) == ends
 
@@ -359,10 +248,7 @@ def notes_of(analysis):
 
 
 def test_a_note_names_what_an_iteration_adds_and_the_line(analysis_of):
-    training = Training()
-    for _ in range(5):
-        training.step(KEEP)
-    (said,) = notes_of(analysis_of(training))
+    (said,) = notes_of(analysis_of(trained(5)))
     assert "iteration from 0 to 4 adds 5.00 KiB" in said
     assert "most by log.py:5 (confidence: fair)" in said
 
@@ -378,3 +264,49 @@ def test_growth_that_takes_100_000_iterations_to_double_the_peak_is_not_worth_a_
     analysis = analysis_of(training)
     assert len(find_growth(analysis)) == 1
     assert bool(notes_of(analysis)) is is_said
+
+
+# --- without iterations: what a server leaks, by the lines that leave memory behind again and again
+
+
+KIB = 1024
+HANDLE, CACHE, LOAD, NOW = ([frame("serve", "/home/me/project/serve.py", line)] for line in (1, 2, 3, 4))
+
+
+@pytest.fixture
+def served(tmp_path):
+    """A hundred requests: each frees what it used, every tenth is cached, and the last is not over."""
+    trace = TraceBuilder().segment().alloc(64 * KIB, frames=LOAD)
+    for number in range(100):
+        trace.alloc(4 * KIB, frames=HANDLE).free()
+        if number % 10 == 0:
+            trace.alloc(2 * KIB, frames=CACHE)
+    session = snapconv.load(trace.alloc(8 * KIB, frames=NOW).write(tmp_path / "server.pickle"))
+    return unfreed_lines(session.devices[0])
+
+
+def test_a_line_that_leaves_memory_behind_to_the_end_keeps_growing(served):
+    found = {one.line.line_number: (one.n_allocations, one.block_bytes // KIB, one.trend) for one in served}
+    assert found == {
+        3: (1, 64, Trend.STOPPED),
+        2: (10, 20, Trend.GROWS),
+        4: (1, 8, Trend.RECENT),
+    }
+
+
+def test_what_was_there_before_the_trace_was_not_allocated_in_it(tmp_path):
+    trace = TraceBuilder().segment(traced=False).alloc(KIB, traced=False).alloc(2 * KIB)
+    (only,) = unfreed_lines(snapconv.load(trace.write(tmp_path / "late.pickle")).devices[0])
+    assert only.block_bytes == 2 * KIB
+
+
+def test_weights_and_gradients_of_a_training_are_usually_kept_and_no_leak():
+    """A step that was recorded alone: its gradients come one after the other, up to the end of the trace."""
+    file = Path(__file__).parents[3] / "fixtures" / "training_step.pickle"
+    (analysis,) = snapconv.load(file).devices
+    kept = [one for one in unfreed_lines(analysis) if one.trend is Trend.KEPT]
+    rows = (analysis.allocations.alloc_event >= 0) & (analysis.allocations.freed_event < 0)
+    labels = ("weight", "gradient", "optimizer_state", "workspace")
+    codes = [category for category in Category if category.label in labels]
+    expected = analysis.allocations.block_bytes[rows & np.isin(analysis.classification.category, codes)].sum()
+    assert sum(one.block_bytes for one in kept) == expected > 0
