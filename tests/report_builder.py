@@ -30,7 +30,6 @@ from snapconv.answers.memory_report import (
 )
 from snapconv.answers.oom.failed_allocation import FailedAllocation
 from snapconv.answers.peak import (
-    BreakdownRow,
     DeviceMemory,
     MomentState,
 )
@@ -233,7 +232,6 @@ def small_report(**changes: Any) -> MemoryReport:
             Moment("start", -1, None, 1024),
             Moment(PEAK_RESERVED, 0, 10, 2 << 20),
         ),
-        breakdown=(BreakdownRow("reserved", None, 2 << 20), BreakdownRow("weights", "reserved", 1024)),
         growth=(
             Growth(0, Fate.NEVER_FREED, 0, 0, 1, 4096, 4096, np.arange(8), (FORWARD,)),
             Growth(-1, Fate.REPLACED, 0, 0, 1, 1536, 1536, np.arange(3)),

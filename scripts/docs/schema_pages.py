@@ -85,9 +85,9 @@ the allocator set aside for it; `torch.cuda.max_memory_allocated()` counts block
 first event of the trace after which the *allocated* bytes (the blocks in use) are at their maximum; it
 may also be before the first event.
 
-**A report is about several moments, and sizes of different moments do not add up.** Weights and the
-breakdown are those of the peak, activations those of their own high-water mark, which may come earlier
-or later. For what was there at the peak and sums to it, query `snapconv_peak_allocations` or
+**A report is about several moments, and sizes of different moments do not add up.** Weights are those of
+the peak, activations those of their own high-water mark, which may come earlier or later. For
+what was there at the peak and sums to it, query `snapconv_peak_allocations` or
 `snapconv_categories_at_peak`, both of `--extended`.\
 """
 
@@ -145,7 +145,7 @@ _MEMORY_VALUES = {
     ),
     ("snapconv_moments", "name"): (
         ("start_allocated", "before the first event: allocated bytes"),
-        (PEAK_ALLOCATED, "the peak: weights, categories, breakdown and lines are about this moment"),
+        (PEAK_ALLOCATED, "the peak: weights, categories and lines are about this moment"),
         (END_ALLOCATED, "after the last event"),
         *(
             (
@@ -171,22 +171,6 @@ _MEMORY_VALUES = {
             "autograd saved is of the module that saved it first",
         ),
         ("frames", "from the stack: the module was running"),
-    ),
-    ("snapconv_breakdown", "name"): (
-        ("weights", "requested bytes of category `weight`, buffers included"),
-        ("gradients", "requested bytes of category `gradient`"),
-        ("activations", "requested bytes of category `activation` that are live at the peak"),
-        ("workspace", "requested bytes of category `workspace`"),
-        ("dynamic", "all other requested bytes: the sum of the next five"),
-        ("optimizer", "of these, category `optimizer_state`"),
-        ("input", "of these, category `input`"),
-        ("temporary", "of these, category `temporary`"),
-        ("communication", "of these, category `communication`"),
-        ("unknown", "of these, category `unknown`"),
-        ("rounding", "block bytes minus requested bytes, of all allocations in use"),
-        ("pending_free", "blocks that the program has freed and a stream still uses"),
-        ("cached_blocks", "free blocks in segments, kept for later"),
-        ("unmapped", "bytes of segments that no block of the file covers; 0 in every real snapshot seen"),
     ),
 }
 

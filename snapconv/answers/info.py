@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 
 from snapconv.columns import distinct, has_code
-from snapconv.files import timing_file
 from snapconv.notes import Note, Progress
 from snapconv.replay.device_replay import Replay, replay
 from snapconv.replay.history_verdict import decide_history
@@ -39,17 +38,6 @@ class DeviceFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class TimesFacts:
-    """The times of a capture in numbers; ``clock`` is that of the device (cuda) or of the CPU."""
-
-    n_calls: int
-    iterations: tuple[int, ...]
-    device: int
-    device_name: str
-    clock: str
-
-
-@dataclass(frozen=True, slots=True)
 class FileFacts:
     """One file in facts; ``settings`` as the file has them, ``annotations`` with their counts."""
 
@@ -65,7 +53,6 @@ class FileFacts:
     settings: dict[str, str]
     annotations: dict[str, int]
     recorder: dict[str, str]
-    times: TimesFacts | None
     notes: tuple[Note, ...]
 
     def to_json(self) -> dict[str, object]:
@@ -77,7 +64,6 @@ def describe(path: Path, *, progress: Progress | None = None) -> FileFacts:
     """Read a file and describe it; cheaper than a conversion, since nothing is classified."""
     snapshot = load_snapshot(path, progress=progress)
     replays = [replay(snapshot, device) for device in snapshot.devices]
-    times, time_notes = _times_facts(path)
     container = snapshot.container
     starts = snapshot.annotations.name_id[snapshot.annotations.is_start]
     names, counts = np.unique(starts[starts >= 0], return_counts=True)
@@ -94,28 +80,8 @@ def describe(path: Path, *, progress: Progress | None = None) -> FileFacts:
         settings=dict(snapshot.settings_entries),
         annotations={snapshot.texts[i]: n for i, n in zip(names.tolist(), counts.tolist(), strict=True)},
         recorder=dict(snapshot.metadata.facts) if snapshot.metadata else {},
-        times=times,
-        notes=(*snapshot.notes, *(note for replayed in replays for note in replayed.notes), *time_notes),
+        notes=(*snapshot.notes, *(note for replayed in replays for note in replayed.notes)),
     )
-
-
-def _times_facts(path: Path) -> tuple[TimesFacts | None, tuple[Note, ...]]:
-    """Read the times of a capture; None where the path has none, or in a version that is not known."""
-    file = timing_file(path)
-    if file is None:
-        return None, ()
-    from snapconv.snapshot.recorded.timing_file import load_timing  # it reads JSON, which few files need
-
-    timing, notes = load_timing(file)
-    if timing is None:
-        return None, notes
-    return TimesFacts(
-        n_calls=len(timing.calls),
-        iterations=tuple(timed.iteration for timed in timing.iterations),
-        device=timing.device,
-        device_name=timing.device_name,
-        clock=timing.clock,
-    ), notes
 
 
 def _device_facts(snapshot: Snapshot, device: DeviceSnapshot, replayed: Replay) -> DeviceFacts:

@@ -18,7 +18,7 @@ from snapconv.answers.growth import Growth, find_growth
 from snapconv.answers.moments import FoundMoment
 from snapconv.answers.notes import device_notes
 from snapconv.answers.oom.failed_allocation import FailedAllocation, failed_allocations, free_after_oom
-from snapconv.answers.peak import BreakdownRow, MomentState, breakdown_at, state_at
+from snapconv.answers.peak import MomentState, state_at
 from snapconv.answers.program_names import (
     AnnotatedSpans,
     AnnotationTotal,
@@ -45,7 +45,7 @@ from snapconv.version import VERSION
 
 # The Moments that every report has: start, peak and end of every curve, and one more.
 CURVES = ("requested", "allocated", "active", "reserved")
-# What weights, categories, breakdown and lines are about.
+# What weights, categories and lines are about.
 PEAK_ALLOCATED = "peak_allocated"
 END_ALLOCATED = "end_allocated"
 PEAK_RESERVED = "peak_reserved"
@@ -127,7 +127,6 @@ class MemoryReport:
 
     analysis: DeviceAnalysis
     peak: MomentState
-    breakdown: tuple[BreakdownRow, ...]
     weights: tuple[WeightEntry, ...]
     activations: tuple[ActivationEntry, ...]
     source: tuple[tuple[str, str], ...]
@@ -169,7 +168,6 @@ class MemoryReport:
             "categories_at_peak": {total.category: total.to_json() for total in peak.categories},
             "gradient_or_state_bytes": peak.gradient_or_state.block_bytes,
             "job": peak.job,
-            "breakdown": list(map(asdict, self.breakdown)),
             "oom_events": list(map(_failed_values, self.oom_events)),
             "after_oom": after
             and {"free_bytes": after.free_bytes, "returnable_bytes": after.returnable_bytes},
@@ -215,7 +213,6 @@ def build_memory_report(analysis: DeviceAnalysis) -> MemoryReport:
         peak=state_at(
             analysis, FoundMoment(analysis.peak_event, "the peak"), layout=by_event[analysis.peak_event]
         ),
-        breakdown=tuple(breakdown_at(analysis, analysis.peak_event)),
         weights=with_fewer_frames(weights, n_frames),
         activations=with_fewer_frames(activations, n_frames),
         source=_source(analysis.snapshot, analysis.project),

@@ -7,7 +7,6 @@ device's total, and what the driver had free, it is what is left; without, it is
 for nothing.
 """
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -31,17 +30,11 @@ from snapconv.answers.totals import (
     totals_by_operation,
     totals_by_pool,
 )
-from snapconv.classification.categories import APPEARANCES
-from snapconv.columns import BoolColumn, is_among
+from snapconv.columns import BoolColumn
 from snapconv.phases.trace_phases import Phase
 from snapconv.replay.memory_layout import MemoryLayout, layout_at
 from snapconv.snapshot.event_table import Action
 from snapconv.units import HOST, device_kind
-
-# TBD's classes, and those that are parts of "dynamic".
-_CLASSES = ("weights", "gradients", "activations", "workspace")
-_DYNAMIC = "dynamic"
-_DYNAMIC_CLASSES = ("optimizer", "input", "temporary", "communication", "unknown")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +55,6 @@ class DeviceMemory:
     outside_bytes: int | None
     at_most_bytes: int | None
     is_simulated: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class BreakdownRow:
-    """A row of the breakdown of reserved bytes at the peak.
-
-    Rows without a parent sum to the reserved bytes; rows with a parent sum to that parent.
-    """
-
-    name: str
-    parent: str | None
-    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,32 +192,3 @@ def _total(analysis: DeviceAnalysis, given: int | None) -> tuple[int | None, str
     if message.total_bytes is not None and message.device == device:
         return message.total_bytes, "torch's message"
     return None, None
-
-
-def breakdown_at(analysis: DeviceAnalysis, event: int) -> Iterator[BreakdownRow]:
-    """Yield TBD's classes in requested bytes, and what is between them and the reserved bytes."""
-    allocations, replay = analysis.allocations, analysis.replay
-    live = allocations.live_at(event)
-
-    def requested(name: str) -> int:
-        categories = [category for category, shown in APPEARANCES.items() if shown.breakdown == name]
-        rows = live & is_among(analysis.classification.category, categories)
-        return int(allocations.requested_bytes[rows].sum())
-
-    for name in _CLASSES:
-        yield BreakdownRow(name, None, requested(name))
-    dynamic = [(name, requested(name)) for name in _DYNAMIC_CLASSES]
-    yield BreakdownRow(_DYNAMIC, None, sum(size for _, size in dynamic))
-    for name, size in dynamic:
-        yield BreakdownRow(name, _DYNAMIC, size)
-    blocks = analysis.device.blocks
-    unmapped = int(analysis.device.segments.total_bytes.sum() - blocks.block_bytes.sum())
-    reserved, active, allocated = (
-        replay.reserved.at(event),
-        replay.active.at(event),
-        replay.allocated.at(event),
-    )
-    yield BreakdownRow("rounding", None, allocated - int(allocations.requested_bytes[live].sum()))
-    yield BreakdownRow("pending_free", None, active - allocated)
-    yield BreakdownRow("cached_blocks", None, reserved - active - unmapped)
-    yield BreakdownRow("unmapped", None, unmapped)

@@ -29,27 +29,26 @@ class Category(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Appearance:
-    """A category's noun, its colour in pages and in a terminal, and its part of the breakdown."""
+    """A category's noun, and its colour in pages and in a terminal."""
 
     noun: str
     color: str
     terminal_color: str
-    breakdown: str
 
 
 # In the order in which they are stacked: what lives long lies low. The page of `snapconv view` has the same
 # colours (web/src/colors.ts), distinct for every kind of colour vision; by hue so has the terminal.
 APPEARANCES: dict[Category, Appearance] = {
-    Category.WEIGHT: Appearance("weights", "#164884", "blue", "weights"),
-    Category.OPTIMIZER_STATE: Appearance("optimizer state", "#69b8e2", "cyan", "optimizer"),
-    Category.GRADIENT: Appearance("gradients", "#ecad28", "yellow", "gradients"),
-    Category.KV_CACHE: Appearance("KV cache", "#3a9b6c", "green", "activations"),
-    Category.INPUT: Appearance("inputs", "#d8df8a", "bright_green", "input"),
-    Category.COMMUNICATION: Appearance("communication", "#5a3d28", "bright_red", "communication"),
-    Category.WORKSPACE: Appearance("workspaces", "#8f62b8", "magenta", "workspace"),
-    Category.ACTIVATION: Appearance("activations", "#cb5839", "red", "activations"),
-    Category.TEMPORARY: Appearance("temporary memory", "#edb0c8", "bright_magenta", "temporary"),
-    Category.UNKNOWN: Appearance("unknown", "#898e95", "bright_black", "unknown"),
+    Category.WEIGHT: Appearance("weights", "#164884", "blue"),
+    Category.OPTIMIZER_STATE: Appearance("optimizer state", "#69b8e2", "cyan"),
+    Category.GRADIENT: Appearance("gradients", "#ecad28", "yellow"),
+    Category.KV_CACHE: Appearance("KV cache", "#3a9b6c", "green"),
+    Category.INPUT: Appearance("inputs", "#d8df8a", "bright_green"),
+    Category.COMMUNICATION: Appearance("communication", "#5a3d28", "bright_red"),
+    Category.WORKSPACE: Appearance("workspaces", "#8f62b8", "magenta"),
+    Category.ACTIVATION: Appearance("activations", "#cb5839", "red"),
+    Category.TEMPORARY: Appearance("temporary memory", "#edb0c8", "bright_magenta"),
+    Category.UNKNOWN: Appearance("unknown", "#898e95", "bright_black"),
 }
 
 

@@ -5,7 +5,6 @@ each figure is. Everything here is exact to the byte, except where the file itse
 """
 
 import json
-from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -148,21 +147,6 @@ def test_categories_sum_to_the_peak(converted):
 def test_the_allocations_at_the_peak_sum_to_it(converted):
     query = "SELECT ifnull(sum(block_bytes), 0) FROM snapconv_peak_allocations"
     assert [rows[0][0] for rows in converted.rows(query)] == peak(converted)
-
-
-def test_the_breakdown_sums_to_the_reserved_bytes_at_the_peak(converted):
-    query = "SELECT name, parent, size_bytes FROM snapconv_breakdown"
-    for device, rows in zip(converted.reports, converted.rows(query), strict=True):
-        replay = converted.analyses[device].replay
-        sums = defaultdict(int)
-        for _, parent, size in rows:
-            sums[parent] += size
-        sizes = {name: size for name, _, size in rows}
-        assert sums.pop(None) == replay.reserved.at(replay.allocated.peak_event)
-        assert sums == {parent: sizes[parent] for parent in sums}
-        assert set(sums) == {"dynamic"}
-        if converted.name != SYNTHETIC:
-            assert min(sizes.values()) >= 0
 
 
 def test_timeline_rows_are_the_four_curves(converted):

@@ -173,11 +173,6 @@ def test_the_described_moments_are_those_of_a_report(built_report):
     assert sorted(described) == sorted(moment.name for moment in built_report.moments)
 
 
-def test_the_described_parts_of_the_breakdown_are_those_of_a_report(built_report):
-    described = values_on_the_page("snapconv_breakdown", "name")
-    assert described == [row.name for row in built_report.breakdown]
-
-
 def test_the_described_verdicts_are_those_of_the_program():
     described = values_on_the_page("snapconv_report", "history_verdict")
     assert described == [verdict.value for verdict in Verdict]

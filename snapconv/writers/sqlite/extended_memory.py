@@ -124,15 +124,6 @@ AT_PEAK = (
         records=lambda report: report.peak.categories,
     ),
     table(
-        "snapconv_breakdown",
-        "The reserved bytes at the peak of allocated bytes, in parts. Rows without a parent sum to the "
-        "reserved bytes; rows with a parent sum to that parent.",
-        text("name", "name of the part, see below"),
-        text("parent", "name of the row that this one is a part of", null="it is a part of the whole"),
-        size("size_bytes", "size of the part"),
-        records=lambda report: report.breakdown,
-    ),
-    table(
         "snapconv_lines_at_peak",
         "The bytes of every line of the project at the peak of allocated bytes.",
         FILE_PATH,

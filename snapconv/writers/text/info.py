@@ -7,11 +7,11 @@ from snapconv.notes import Note
 from snapconv.units import counted, device_name, format_bytes, format_duration_us, shortened
 
 if TYPE_CHECKING:  # notes are printed of what loads no analysis, too
-    from snapconv.answers.info import DeviceFacts, FileFacts, TimesFacts
+    from snapconv.answers.info import DeviceFacts, FileFacts
 
 # Names and commands come from the file, which may have a text of any length.
 _MOST_OF_NAME, _MOST_OF_COMMAND = 80, 400
-_MOST_IN_A_LINE = 8
+_MOST_NAMES = 8
 
 
 def info_lines(found: "FileFacts") -> Iterator[str]:
@@ -28,16 +28,10 @@ def info_lines(found: "FileFacts") -> Iterator[str]:
     if found.recorder:
         entries = (found.recorder.get(key, "") for key in ("snapconv", "command"))
         yield shortened("  recorded by snapconv {}: {}".format(*entries), _MOST_OF_COMMAND)
-    if found.times:
-        yield _times_line(found.times)
     if found.annotations:
         names = [f"{shortened(name, _MOST_OF_NAME)} ({n})" for name, n in found.annotations.items()]
-        yield f"  annotations: {_first_of(names)}"
-
-
-def _first_of(texts: list[str]) -> str:
-    more = len(texts) - _MOST_IN_A_LINE
-    return ", ".join(texts[:_MOST_IN_A_LINE]) + (f" and {more} more" if more > 0 else "")
+        more = len(names) - _MOST_NAMES
+        yield f"  annotations: {', '.join(names[:_MOST_NAMES])}" + (f" and {more} more" if more > 0 else "")
 
 
 def _settings_text(settings: dict[str, str]) -> str:
@@ -51,15 +45,6 @@ def _settings_text(settings: dict[str, str]) -> str:
     )
     shown = ", ".join(f"{key}={text}" for key, text in shown_settings)
     return shown or "all at their defaults"
-
-
-def _times_line(times: "TimesFacts") -> str:
-    shown = _first_of(list(map(str, times.iterations))) or "none"
-    device = shortened(times.device_name, _MOST_OF_NAME)
-    return (
-        f"  times: {counted(times.n_calls, 'call')} of {device_name(times.device)} ({device}), "
-        f"by the clock of the {'GPU' if times.clock == 'cuda' else 'CPU'}; timed iterations: {shown}"
-    )
 
 
 def _device_lines(facts: "DeviceFacts") -> Iterator[str]:

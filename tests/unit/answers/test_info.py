@@ -3,7 +3,6 @@
 import gzip
 import json
 import pickle
-import shutil
 from dataclasses import asdict
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import snapconv
 from scripts.fixtures.recorded_allocator import RecordedAllocator
 from snapconv.allocator.allocator_settings import AllocatorSettings
 from snapconv.answers.info import describe
-from snapconv.errors import InputError, NotASnapshotError
+from snapconv.errors import NotASnapshotError
 from snapconv.writers.text.info import info_lines
 
 FIXTURES = Path(__file__).parents[3] / "fixtures"
@@ -206,27 +205,3 @@ def test_a_capture_names_the_torch_that_recorded_it():
     facts = describe(FIXTURES / "transformer.capture")
     recorded = snapconv.load(FIXTURES / "transformer.capture").snapshot.metadata.facts
     assert facts.written_by == f"torch {dict(recorded)['torch']}"
-
-
-def test_the_times_of_a_capture_are_counted():
-    capture = FIXTURES / "transformer.capture"
-    timing = json.loads((capture / "timing.json").read_text())
-    facts = describe(capture)
-    assert facts.times.n_calls == len(timing["calls"]["iteration"])
-    assert facts.times.iterations == (3,)
-    (line,) = [line for line in info_lines(facts) if "times:" in line]
-    assert "by the clock of the CPU; timed iterations: 3" in line
-
-
-def test_a_snapshot_without_times_has_none():
-    facts = describe(FIXTURES / "transformer.capture" / "snapshot.pickle")
-    assert facts.times is None
-    assert not [line for line in info_lines(facts) if "times:" in line]
-
-
-def test_times_that_are_damaged_are_an_error(tmp_path):
-    capture = tmp_path / "run.capture"
-    shutil.copytree(FIXTURES / "transformer.capture", capture)
-    (capture / "timing.json").write_text('{"version": 1')
-    with pytest.raises(InputError, match=r"timing\.json"):
-        describe(capture)

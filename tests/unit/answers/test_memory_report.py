@@ -162,38 +162,6 @@ def test_categories_have_a_row_each_with_unknown_last(report_of):
     assert found["unknown"] == (0, 0, 0)
 
 
-def test_the_breakdown_sums_to_the_reserved_bytes_and_children_to_their_parent(report_of):
-    rows = {(row.name, row.parent): row.size_bytes for row in report_of(training()).breakdown}
-    assert rows == {
-        ("weights", None): 1600,
-        ("gradients", None): 600,
-        ("activations", None): 3000,
-        ("workspace", None): 500,
-        ("dynamic", None): 0,
-        ("optimizer", "dynamic"): 0,
-        ("input", "dynamic"): 0,
-        ("temporary", "dynamic"): 0,
-        ("communication", "dynamic"): 0,
-        ("unknown", "dynamic"): 0,
-        ("rounding", None): 6656 - 5700,
-        ("pending_free", None): 0,
-        ("cached_blocks", None): 2 * MIB - 6656,
-        ("unmapped", None): 0,
-    }
-
-
-def test_the_breakdown_shows_pending_frees_and_states(report_of):
-    builder = TraceBuilder().segment().alloc(512, frames=MAIN).free(completed=False)
-    builder.alloc(2000, frames=STEP)
-    rows = {row.name: row.size_bytes for row in report_of(builder).breakdown}
-    assert (rows["pending_free"], rows["optimizer"], rows["dynamic"], rows["rounding"]) == (
-        512,
-        2000,
-        2000,
-        48,
-    )
-
-
 def test_lines_are_the_innermost_of_the_project_with_most_bytes_first(report_of):
     assert report_of(training()).peak.lines == (
         LineTotal(AT_MODEL, 2, 3072 + 512),

@@ -106,10 +106,6 @@ def test_what_was_held_at_the_peak(ask):
         ("weight", 1, 1000, 1024, 0),
         ("unknown", 1, 500, 512, 0),
     ]
-    assert ask("SELECT * FROM snapconv_breakdown") == [
-        ("reserved", None, 2 << 20),
-        ("weights", "reserved", 1024),
-    ]
     assert ask("SELECT * FROM snapconv_lines_at_peak") == [
         ("model/net.py", 12, "forward", 1, 2048),
         ("train.py", 8, "build", 1, 1024),
