@@ -11,11 +11,12 @@ from snapconv.answers.memory_report import Moment
 from snapconv.answers.totals import CategoryTotal, LineTotal, ModuleTotal
 from snapconv.notes import Note
 from snapconv.stacks.project_lines import SourceLine
-from snapconv.units import HOST, counted, format_bytes
+from snapconv.units import HOST, format_bytes
 from snapconv.writers.text.info import note_lines
 from snapconv.writers.text.size_rows import category_lines
 from snapconv.writers.text.summary import summary_lines
 from tests.report_builder import small_report
+from tests.timing_builder import ROOT, small_trace, time_report
 
 REPORT = small_report()
 PATH = Path("out") / "r.sqlite"
@@ -30,22 +31,32 @@ def line_with(text, report=REPORT):
     return found.split()
 
 
-def test_it_begins_with_the_device_and_its_peak_in_bytes():
-    assert lines()[0].startswith("cuda:0 ")
-    assert "3.50 KiB (3584 bytes)" in lines()[0]
-    assert "event 1 of 7" in lines()[0]
+def test_a_report_is_summed_up_from_its_peak_to_its_file():
+    assert lines() == [
+        "cuda:0  peak allocated 3.50 KiB (3584 bytes), after event 1 of 7",
+        "  reserved at most 2.00 MiB",
+        "  out of memory at event 6: 1.00 TiB requested, 1.00 GiB free on the device; "
+        "1.00 KiB allocated, 2.00 MiB reserved",
+        "    requested by model/net.py:12 in forward < train.py:8 in build",
+        "  activation           2.00 KiB   57.1 %        1 allocation",
+        "  weight               1.00 KiB   28.6 %        1 allocation",
+        "  unknown              0.50 KiB   14.3 %        1 allocation",
+        "  project lines, below /home/me/project",
+        "        2.00 KiB  model/net.py:12 in forward",
+        "        1.00 KiB  train.py:8 in build",
+        "        0.50 KiB  library code only",
+        "  modules",
+        "        2.00 KiB  model/net.py:12 < train.py:40",
+        "        1.00 KiB  encoder",
+        "  history: truncated: frees without an alloc",
+        f"  written: {PATH.absolute()}",
+    ]
 
 
 def test_a_peak_before_the_first_event_is_reported_to_be_there():
     report = small_report(moments=(Moment("peak_allocated", -1, None, 3584), REPORT.moments[-1]))
     assert "before the first event" in lines(report)[0]
     assert "-1" not in lines(report)[0]
-
-
-def test_every_category_that_holds_something_has_size_share_and_count():
-    assert line_with("activation") == ["activation", "2.00", "KiB", "57.1", "%", "1", "allocation"]
-    shares = [float(line.split("%")[0].split()[-1]) for line in lines() if "%" in line]
-    assert sum(shares) == pytest.approx(100, abs=0.2)
 
 
 def test_a_small_size_beside_a_large_peak_does_not_look_like_nothing():
@@ -73,23 +84,10 @@ def test_a_size_has_two_decimals_in_the_unit_of_another(n_bytes, like, text):
     assert format_bytes(n_bytes, like=like) == text
 
 
-def test_one_thing_is_singular_and_any_other_number_is_plural():
-    assert [counted(n, "block") for n in (0, 1, 2)] == ["0 blocks", "1 block", "2 blocks"]
-    assert [counted(n, "entry", "entries") for n in (1, 2)] == ["1 entry", "2 entries"]
-
-
 def test_the_largest_category_comes_first_and_empty_ones_are_left_out():
     totals = (*REPORT.peak.categories, CategoryTotal("communication", 0, 0, 0))
     shown = [line.split()[0] for line in lines(small_report(categories=totals)) if "%" in line]
     assert shown == ["activation", "weight", "unknown"]
-
-
-def test_a_failed_allocation_shows_what_was_requested_free_and_in_use_then():
-    (said,) = [line.strip() for line in lines() if "out of memory" in line]
-    assert said == (
-        "out of memory at event 6: 1.00 TiB requested, 1.00 GiB free on the device; "
-        "1.00 KiB allocated, 2.00 MiB reserved"
-    )
 
 
 def test_of_several_failed_allocations_the_first_is_shown_and_the_others_are_counted():
@@ -101,21 +99,6 @@ def test_of_several_failed_allocations_the_first_is_shown_and_the_others_are_cou
 
 def test_a_report_without_failed_allocations_does_not_mention_them():
     assert not any("out of memory" in line for line in lines(small_report(oom_events=())))
-
-
-def test_lines_of_the_project_have_file_line_and_function():
-    first = REPORT.peak.lines[0]
-    report = small_report(oom_events=())
-    (said,) = [line for line in lines(report) if f" in {first.line.function}" in line]
-    assert said.split() == [
-        "2.00", "KiB", f"{first.line.file_path}:{first.line.line_number}", "in", first.line.function,
-    ]  # fmt: skip
-
-
-def test_at_most_five_lines_of_the_project_are_shown():
-    many = tuple(LineTotal(SourceLine("a.py", n, f"f{n}"), 1, 512) for n in range(1, 9))
-    shown = [line.strip() for line in lines(small_report(lines=many)) if " KiB  " in line]
-    assert [line for line in shown if "a.py:" in line] == [f"0.50 KiB  a.py:{n} in f{n}" for n in range(1, 6)]
 
 
 def test_what_the_shown_lines_leave_out_is_summed_up():
@@ -196,30 +179,6 @@ def test_growth_that_no_note_warns_of_is_left_to_the_table():
     assert growth_of(row_of(SourceLine("a.py", 5, "keep"), 1024), notes=()) == []
 
 
-def test_machines_get_every_module_and_everything_that_grows():
-    values = REPORT.to_json(PATH)
-    assert values["modules_at_peak"][1] == {
-        "module": "encoder",
-        "evidence": "metadata",
-        "n_allocations": 1,
-        "block_bytes": 1024,
-    }
-    assert [(row["file"], row["line"], row["block_bytes"]) for row in values["growth"]] == [
-        ("model/net.py", 12, 4096),
-        (None, None, 1536),
-    ]
-
-
-def test_the_verdict_on_the_history_and_its_reason_are_shown():
-    text = "\n".join(lines())
-    assert "history: truncated" in text
-    assert "frees without an alloc" in text
-
-
-def test_it_ends_with_the_file():
-    assert [line.strip() for line in lines() if line][-1] == f"written: {PATH.absolute()}"
-
-
 def test_what_is_likely_stands_behind_its_sum_and_what_is_one_of_two_has_a_row():
     rows = (
         CategoryTotal("weight", 4, 4096, 4096, likely_bytes=4096),
@@ -231,16 +190,6 @@ def test_what_is_likely_stands_behind_its_sum_and_what_is_one_of_two_has_a_row()
         "  gradient                         2.00 KiB   25.0 %        2 allocations, 1.00 KiB of it likely",
         "  gradient or optimizer state      0.50 KiB    6.2 %        1 allocation",
     ]
-
-
-def test_several_reports_come_in_their_order():
-    text = "\n".join(summary_lines(((PATH, REPORT), (Path("b"), small_report(device=3)))))
-    assert (
-        text.index("cuda:0")
-        < text.index(f"written: {PATH.absolute()}")
-        < text.index("cuda:3")
-        < text.index(f"written: {Path('b').absolute()}")
-    )
 
 
 def test_a_note_is_one_line_with_slug_device_and_sentence_and_comes_once():
@@ -283,13 +232,75 @@ def test_the_values_are_those_of_the_report():
     }
 
 
-def test_the_values_have_all_lines_of_the_project():
-    many = tuple(LineTotal(SourceLine("a.py", n, "f"), 1, 512) for n in range(1, 9))
-    values = small_report(lines=many).to_json(PATH)
-    assert [row["line"] for row in values["lines_at_peak"]] == list(range(1, 9))
-
-
 def test_a_moment_before_the_first_event_has_no_event():
     report = small_report(moments=(Moment("start_active", -1, None, 7),))
     values = report.to_json(PATH)
     assert values["moments"]["start_active"] == {"event": None, "time_us": None, "size_bytes": 7}
+
+
+# --- times
+
+
+OUTPUT = Path("run.time.sqlite")
+
+
+@pytest.fixture
+def report_of(tmp_path):
+    def build(root=ROOT, **changes):
+        return time_report(tmp_path, root=root, **changes)
+
+    return build
+
+
+def time_lines(report):
+    return list(summary_lines((), (OUTPUT, report)))[1:]
+
+
+def test_the_summary_has_phases_coverage_and_what_took_longest(report_of):
+    assert time_lines(report_of()) == [
+        "cuda:1  forward 10.0 ms, backward 20.0 ms, optimizer 4.0 ms, in iteration 3",
+        "  the median of 3 timed iterations; its operations are 95.0 % of forward and 97.5 % of backward",
+        "  operations, forward and backward",
+        "         16.0 ms  linear, 1 call",
+        "          7.5 ms  cross_entropy, 1 call",
+        "          5.0 ms  relu, 1 call",
+        "          500 us  MulBackward0, 1 call",
+        f"  project lines, below {ROOT}",
+        "         16.0 ms  model/net.py:12 in forward, 1 call",
+        "          7.5 ms  train.py:41 in step, 1 call",
+        "          5.0 ms  model/net.py:13 in forward, 1 call",
+        f"  written: {OUTPUT.absolute()}",
+    ]
+
+
+def test_a_phase_that_did_not_happen_is_not_mentioned(report_of):
+    empty = {name: [] for name in small_trace()["calls"]}
+    found = time_lines(report_of(iterations=[{"iteration": 2, "forward_ms": 8}], calls=empty))
+    assert found[0] == "cuda:1  forward 8.0 ms, in iteration 2"
+    assert found[1] == "  the median of 1 timed iteration; its operations are 0.0 % of forward"
+    found = time_lines(report_of(iterations=[{"iteration": 2}], calls=empty))
+    assert found[0] == "cuda:1  nothing was timed, in iteration 2"
+    assert found[1] == "  the median of 1 timed iteration; it has no forward and no backward"
+
+
+def test_a_report_without_lines_of_the_project_is_named_as_such(report_of):
+    assert "    none: no timed operation was called from a file of the project" in time_lines(
+        report_of("/else")
+    )
+
+
+def test_the_values_are_those_of_the_time_report(report_of):
+    values = report_of(clock="cpu", simulated=True).to_json(OUTPUT)
+    assert (values["output"], values["device"], values["clock"]) == ("run.time.sqlite", 1, "cpu")
+    assert (values["is_simulated"], values["iteration"], values["n_entries"]) == (True, 3, 3)
+    assert values["iterations"][0] == {
+        "iteration": 3,
+        "forward_ms": 10.0,
+        "backward_ms": 20.0,
+        "optimizer_ms": 4.0,
+        "forward_coverage": 0.95,
+        "backward_coverage": 0.975,
+    }
+    assert values["operations"][0] == {"name": "linear", "n_calls": 1, "forward_ms": 4.0, "backward_ms": 12.0}
+    assert values["lines"][0]["file"] == "model/net.py"
+    assert [note["slug"] for note in values["notes"]] == ["simulated-times"]
