@@ -7,7 +7,7 @@ from heapq import heappop, heappush
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
-from snapconv.columns import Int32Column, Int64Column, read_only, sums_by
+from snapconv.columns import Int32Column, Int64Column, grouped, read_only
 from snapconv.naming.weight_table import weight_names
 from snapconv.phases.annotation_spans import AnnotationSpans, SpanKind, find_spans, is_of_program, peaks_in
 from snapconv.phases.recorded_matches import RecordedMatches
@@ -84,18 +84,16 @@ def totals_by_annotation(snapshot: Snapshot, found: AnnotatedSpans) -> tuple[Ann
     spans = found.spans
     own = [i for i, text in enumerate(snapshot.texts) if is_of_program(text)]
     rows = np.flatnonzero((spans.kind != SpanKind.TENSOR) & np.isin(spans.name_id, own))
-    keys = np.stack((spans.name_id[rows].astype(np.int64), spans.kind[rows].astype(np.int64)))
-    pairs, inverse = np.unique(keys, axis=1, return_inverse=True)
-    inverse = inverse.reshape(-1)
-    n_names = pairs.shape[1]
-    peaks = np.zeros(n_names, np.int64)
-    np.maximum.at(peaks, inverse, found.peak_bytes[rows])
-    change = sums_by(inverse, found.change_bytes[rows], n_names)
-    counts = np.bincount(inverse, minlength=n_names)
-    columns = (*pairs.tolist(), counts.tolist(), peaks.tolist(), change.tolist())
+    key = spans.name_id.astype(np.int64) * len(SpanKind) + spans.kind
     totals = [
-        AnnotationTotal(snapshot.texts[name], SpanKind(kind).label, count, peak, more)
-        for name, kind, count, peak, more in zip(*columns, strict=True)
+        AnnotationTotal(
+            name=snapshot.texts[int(spans.name_id[mine[0]])],
+            kind=SpanKind(int(spans.kind[mine[0]])).label,
+            n_spans=len(mine),
+            peak_bytes=int(found.peak_bytes[mine].max()),
+            change_bytes=int(found.change_bytes[mine].sum()),
+        )
+        for mine in grouped(rows, key)
     ]
     return tuple(sorted(totals, key=lambda total: (-total.peak_bytes, total.name, total.kind)))
 
@@ -108,9 +106,10 @@ def annotations_at(analysis: DeviceAnalysis, event: int) -> tuple[str, ...]:
     return tuple(filter(is_of_program, names))
 
 
-def find_span_lanes(snapshot: Snapshot, spans: AnnotationSpans, *, most: int) -> SpanLanes:
-    """Return the longest of the spans that have events and a length, at most so many."""
-    ours = [i for i, text in enumerate(snapshot.texts) if text.startswith(_OURS)]
+def find_span_lanes(analysis: DeviceAnalysis, *, most: int) -> SpanLanes:
+    """Return the longest of a device's spans that have events and a length, at most so many."""
+    spans = find_spans(analysis.snapshot, analysis.device)
+    ours = [i for i, text in enumerate(analysis.snapshot.texts) if text.startswith(_OURS)]
     length = spans.last_event - spans.first_event
     shown = (length >= 0) & (spans.kind != SpanKind.TENSOR) & (spans.name_id >= 0)
     rows = np.flatnonzero(shown & ~np.isin(spans.name_id, ours))

@@ -30,7 +30,6 @@ from snapconv.columns import (
     read_only,
     sums_by,
 )
-from snapconv.phases.annotation_spans import find_spans
 from snapconv.phases.trace_phases import Phase
 from snapconv.replay.device_replay import AllocationTable, Curve, Replay
 from snapconv.replay.lifetimes import real_events
@@ -335,9 +334,7 @@ def _phases(analysis: DeviceAnalysis, times: Int64Column) -> Iterator[Slice]:
 
 
 def _annotations(analysis: DeviceAnalysis, times: Int64Column) -> list[list[Slice]]:
-    spans = find_span_lanes(
-        analysis.snapshot, find_spans(analysis.snapshot, analysis.device), most=_MOST_SPANS
-    )
+    spans = find_span_lanes(analysis, most=_MOST_SPANS)
     lanes: dict[int, list[Slice]] = {}
     columns = (spans.name_id, spans.first_event, spans.last_event, spans.lane)
     for name, first, last, lane in zip(*(column.tolist() for column in columns), strict=True):

@@ -20,7 +20,6 @@ from snapconv.answers.verdict import Cause, FileVerdict, find_verdict
 from snapconv.classification.categories import Category, Certainty, Evidence
 from snapconv.classification.classify import reason_of
 from snapconv.columns import Int64Column, distinct
-from snapconv.phases.annotation_spans import find_spans
 from snapconv.phases.trace_phases import Phase
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import Snapshot
@@ -60,9 +59,7 @@ def view_device(analysis: DeviceAnalysis) -> ViewDevice:
     streams = distinct(np.concatenate((analysis.allocations.stream, segments.stream)))
     rows = view_rows(analysis, streams)
     stacks = view_stacks(analysis.snapshot, analysis.project, rows.stack_ids)
-    spans = find_span_lanes(
-        analysis.snapshot, find_spans(analysis.snapshot, analysis.device), most=_MOST_SPANS
-    )
+    spans = find_span_lanes(analysis, most=_MOST_SPANS)
     names = tensor_names(analysis)
     named = sorted((int(rows.place[row]), page_text(name)) for row, name in names.items())
     detail: dict[str, object] = {

@@ -6,8 +6,6 @@ import pytest
 
 import snapconv
 from snapconv.answers.program_names import annotated_spans, find_span_lanes, totals_by_annotation
-from snapconv.phases.annotation_spans import find_spans
-from snapconv.snapshot.load import load_snapshot
 from tests.builders import MIB, START_US, TraceBuilder
 
 
@@ -78,9 +76,9 @@ def lanes_of(tmp_path):
             builder.alloc(512)
         path = tmp_path / "run.pickle"
         path.write_bytes(pickle.dumps(builder.snapshot(external_annotations=ranges(*spans))))
-        snapshot = load_snapshot(path)
-        found = find_span_lanes(snapshot, find_spans(snapshot, snapshot.devices[0]), most=most)
-        names = [snapshot.texts[i] for i in found.name_id.tolist()]
+        analysis = snapconv.load(path).devices[0]
+        found = find_span_lanes(analysis, most=most)
+        names = [analysis.snapshot.texts[i] for i in found.name_id.tolist()]
         columns = (found.first_event, found.last_event, found.lane)
         return list(zip(names, *(column.tolist() for column in columns), strict=True)), found.n_left_out
 
