@@ -12,32 +12,19 @@ from snapconv.answers.growth import find_growth, why_unknown
 from snapconv.answers.totals import totals_by_category
 from snapconv.classification.categories import Category
 from snapconv.replay.history_verdict import Verdict
-from snapconv.units import counted, device_name, format_bytes, parse_bytes
+from snapconv.units import counted, device_name, format_bytes, parse_bytes, shortened
 
 _PEAK = "peak allocated"
-_MOST_DIGITS = 20
-_PER_CENT = re.compile(r"(\d+(?:\.\d+)?)\s*%")
+# More digits of a number in per cent are refused.
+_PER_CENT = re.compile(r"(\d{1,20}(?:\.\d{1,20})?)\s*%")
 
 
-@dataclass(frozen=True, slots=True)
-class Allowance:
-    """The allowed increase over a baseline, in per cent: 2 for 2 %."""
-
-    per_cent: float
-
-    def most(self, old_bytes: int) -> int:
-        """Return the most that is allowed."""
-        return old_bytes + int(old_bytes * self.per_cent / 100)
-
-
-def parse_allowance(text: str) -> Allowance:
-    """Read ``2%``; raises ValueError for anything else."""
+def parse_allowance(text: str) -> float:
+    """Read the allowed increase over a baseline, such as ``2%``; raises ValueError for anything else."""
     found = _PER_CENT.fullmatch(text.strip())
     if not found:
-        raise ValueError(f"expected a part in per cent, such as 2%, got {text!r}")
-    if len(found[1]) > _MOST_DIGITS:
-        raise ValueError(f"expected at most {_MOST_DIGITS} digits, got {len(found[1])}")
-    return Allowance(float(found[1]))
+        raise ValueError(f"expected a part in per cent, such as 2%, got {shortened(text, 40)!r}")
+    return float(found[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +33,8 @@ class Budgets:
 
     ``max_category`` is for what a category has at the peak of allocated bytes, ``max_growth`` for what an
     iteration adds, ``no_faults_above`` for what a fault holds at the peak, with a baseline a new one.
-    ``fail_over`` is for the peak of allocated bytes, against that of a baseline.
+    ``fail_over`` is for the peak of allocated bytes, against that of a baseline: the allowed increase in per
+    cent, 2 for 2 %.
     """
 
     max_peak: int | None = None
@@ -54,7 +42,7 @@ class Budgets:
     max_category: Mapping[Category, int] = field(default_factory=dict)
     max_growth: int | None = None
     no_faults_above: int | None = None
-    fail_over: Allowance | None = None
+    fail_over: float | None = None
 
     @classmethod
     def read(cls, **limits: object) -> "Budgets":
@@ -89,20 +77,19 @@ def _read_size(value: object) -> int:
 def _read_categories(value: object) -> dict[Category, int]:
     if not isinstance(value, Mapping):
         raise ValueError('expected a table, such as {activation = "20GiB"}')
-    return dict(_read_category(str(name), size) for name, size in value.items())
+    by_label = {category.label: category for category in Category}
+    found = {}
+    for name, size in value.items():
+        if (label := str(name).strip()) not in by_label:
+            raise ValueError(f"there is no category {str(name)!r}; there are: {', '.join(by_label)}")
+        try:
+            found[by_label[label]] = _read_size(size)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
+    return found
 
 
-def _read_category(name: str, size: object) -> tuple[Category, int]:
-    for category in Category:
-        if category.label == name.strip():
-            try:
-                return category, _read_size(size)
-            except ValueError as error:
-                raise ValueError(f"{name}: {error}") from error
-    raise ValueError(f"there is no category {name!r}; there are: {', '.join(c.label for c in Category)}")
-
-
-def _read_allowance(value: object) -> Allowance:
+def _read_allowance(value: object) -> float:
     if not isinstance(value, str):
         raise ValueError(f'expected text, such as "2%", got {value!r}')
     return parse_allowance(value)
@@ -116,7 +103,6 @@ _READERS: dict[str, Callable[[object], object]] = {
     "no_faults_above": _read_size,
     "fail_over": _read_allowance,
 }
-LIMITS = tuple(_READERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,17 +170,12 @@ class CheckedFile:
         """The overall outcome in a line."""
         n_failed = sum(not check.holds for check in self.checks)
         limits = counted(len(self.checks), "limit")
-        return (
-            f"{self.file}: {n_failed} of {limits} did not hold" if n_failed else f"{self.file}: {limits} held"
-        )
+        return f"{self.file}: " + (f"{n_failed} of {limits} did not hold" if n_failed else f"{limits} held")
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values; docs/reference/json.md has the schema."""
-        return {
-            "file": self.file,
-            "holds": self.holds,
-            "checks": [check.to_json() for check in self.checks],
-        }
+        checks = [check.to_json() for check in self.checks]
+        return {"file": self.file, "holds": self.holds, "checks": checks}
 
 
 def check_budgets(
@@ -234,14 +215,14 @@ def _fault_key(fault: Finding) -> tuple[str, str, str]:
 
 
 def _of_device(found: DeviceAnalysis, budgets: Budgets) -> Iterator[Check]:
-    device = found.device.device
+    device, replay = found.device.device, found.replay
     unknown, remark = _coverage(found)
-    if budgets.max_peak is not None:
-        actual = found.replay.allocated.peak
-        yield Check(_PEAK, device, budgets.max_peak, actual, unknown, remark=remark)
-    if budgets.max_reserved is not None:
-        actual = found.replay.reserved.peak
-        yield Check("peak reserved", device, budgets.max_reserved, actual, unknown, remark=remark)
+    for what, limit, curve in (
+        (_PEAK, budgets.max_peak, replay.allocated),
+        ("peak reserved", budgets.max_reserved, replay.reserved),
+    ):
+        if limit is not None:
+            yield Check(what, device, limit, curve.peak, unknown, remark=remark)
     live = found.allocations.live_at(found.peak_event)
     totals = {row.category: row for row in totals_by_category(found, live)}
     for category, limit in budgets.max_category.items():
@@ -264,17 +245,16 @@ def _coverage(found: DeviceAnalysis) -> tuple[str, str]:
 
 
 def _against(
-    allowed: Allowance, baseline: tuple[DeviceAnalysis, ...], devices: tuple[DeviceAnalysis, ...]
+    per_cent: float, baseline: tuple[DeviceAnalysis, ...], devices: tuple[DeviceAnalysis, ...]
 ) -> Iterator[Check]:
     """Check the peaks against those of a baseline."""
     pairs, _, only_new = paired(baseline, devices)
     for old, new in pairs:
         if not new.device.is_host:
-            before = old.replay.allocated.peak
-            limit_is = f"{format_bytes(before)} of the baseline, and {allowed.per_cent:g} %"
-            actual = new.replay.allocated.peak
+            before, actual = old.replay.allocated.peak, new.replay.allocated.peak
+            limit_is = f"{format_bytes(before)} of the baseline, and {per_cent:g} %"
+            limit = before + int(before * per_cent / 100)
             unknown, remark = _coverage(new)
-            limit = allowed.most(before)
             yield Check(_PEAK, new.device.device, limit, actual, unknown, limit_is, remark)
     for found in devices:
         if found.device.device in only_new and not found.device.is_host:

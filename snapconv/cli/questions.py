@@ -310,7 +310,7 @@ def diff(
     allowed = None if fail_over is None else parsed(fail_over, parse_allowance, "--fail-over")
     before, after = (read_session(path, read, device=device) for path in (old, new))
     report = after.compared_with(before)
-    checks = after.check(Budgets(fail_over=allowed), baseline=before) if allowed else ()
+    checks = after.check(Budgets(fail_over=allowed), baseline=before) if allowed is not None else ()
     return Answer(
         report.to_json(),
         diff_lines(report),
