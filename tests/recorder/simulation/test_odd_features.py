@@ -16,8 +16,9 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("compute", [True, False], ids=["compute", "no-compute"])
 @pytest.mark.parametrize("run", CASES + TRAINING, ids=lambda run: run.__name__)
 def test_it_runs_unmodified(run, compute):
-    with simulated(SimulationOptions(compute=compute)):
+    with simulated(SimulationOptions(compute=compute)) as simulation:
         run()
+    assert simulation.faults() == ()
 
 
 def test_what_a_graph_captures_runs_once_and_a_replay_does_nothing():
