@@ -14,6 +14,7 @@ from types import FunctionType, SimpleNamespace
 from typing import Any, ClassVar
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from snapconv.errors import RecorderError
 from snapconv.notes import Note
@@ -414,7 +415,6 @@ def as_eager(machine: Machine, patches: Patches) -> Any:
 
 def _patch_tracing(machine: Machine, patches: Patches) -> None:
     """Let torch.jit.trace run unseen by our mode of operations: under any of those torch fails (2.13)."""
-    from torch.utils._python_dispatch import _disable_current_modes
 
     def unseen(real: Callable[..., Any]) -> Any:
         @wraps(real)

@@ -11,6 +11,9 @@ from types import TracebackType
 from typing import Any
 
 import torch
+from torch._library.custom_ops import OPDEFS
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from snapconv.recorder.program.own_frames import stands_in
 from snapconv.recorder.program.script_signals import deliver_waiting, waiting
@@ -101,8 +104,6 @@ class Calls:
 
         It changes one thing only: a device that is a bare number is the simulated one of that number.
         """
-        from torch.overrides import TorchFunctionMode
-
         local = self._local
 
         class CallMode(TorchFunctionMode):  # type: ignore[misc]
@@ -137,9 +138,6 @@ def dispatch_mode(handle: Handler) -> Any:
     In inference mode autograd is not there to take composite operations apart before they come here (`to`,
     `linear`), though a GPU is given their parts. So they go its way after all, by our own kernels too.
     """
-    from torch._library.custom_ops import OPDEFS
-    from torch.utils._python_dispatch import TorchDispatchMode
-
     own = torch.Tensor.__torch_dispatch__
     mode_of, fake = torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.FAKE
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from snapconv.simulation.machine import Machine
 from snapconv.simulation.operations import Operation
@@ -65,8 +66,6 @@ class Placements:
         return placement
 
     def _of_part(self, tensor: Any) -> Placement | None:
-        from torch.utils._python_dispatch import _disable_current_modes
-
         if self._functorch.is_functorch_wrapped_tensor(tensor):  # by torch.func, as vmap does
             return self.of(self._functorch.get_unwrapped(tensor))
         if tensor.layout is not torch.sparse_coo:

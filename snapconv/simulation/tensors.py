@@ -11,6 +11,9 @@ from functools import partial, wraps
 from typing import Any
 
 import torch
+from torch.overrides import _get_current_function_mode_stack, handle_torch_function, has_torch_function_unary
+from torch.utils import _device
+from torch.utils._device import DeviceContext
 
 from snapconv.recorder.program.own_frames import for_program
 from snapconv.simulation.evaluation import has_values
@@ -56,8 +59,6 @@ class TensorPatches:
 
     def _wrap(self, patches: Patches, name: str) -> None:
         """Replace a method by ours, visible to other people's function modes as the method it was."""
-        from torch.overrides import handle_torch_function, has_torch_function_unary
-
         real = getattr(torch.Tensor, name)
         ours = partial(getattr(self, f"_{name}"), real)
 
@@ -259,8 +260,6 @@ def _size_on_device(placed: Callable[[Any], Placement | None], real: Any) -> Cal
 
 def patch_factories(tracker: Tracker, patches: Patches) -> None:
     """Replace what makes tensors of data, or of a file, on a device given by name."""
-    from torch.utils import _device
-
     # Let torch make its table of what a default device is for, before any of it is replaced. It does so once,
     # when it needs it; with ours in it, a default device has no effect on torch.tensor (2.13).
     getattr(_device, "_device_constructors", tuple)()
@@ -295,9 +294,6 @@ def _default_device() -> Any:
 
     torch.get_default_device() makes a tensor to find out, and so would end here again.
     """
-    from torch.overrides import _get_current_function_mode_stack
-    from torch.utils._device import DeviceContext
-
     modes = reversed(_get_current_function_mode_stack())
     return next((mode.device for mode in modes if isinstance(mode, DeviceContext)), "cpu")
 

@@ -302,10 +302,8 @@ class Transfers:
     """
 
     def __init__(self, machine: Machine, placements: Placements, routing: Routing) -> None:
-        from torch import _C
-
-        self._graph_task = _C._current_graph_task_id
-        self._is_grad_enabled = _C.is_grad_enabled
+        self._graph_task = torch._C._current_graph_task_id
+        self._is_grad_enabled = torch._C.is_grad_enabled
         self._machine = machine
         self._placements = placements
         self._undecided: list[_Undecided] = []
@@ -416,9 +414,7 @@ class BlasWorkspaces:
     """
 
     def __init__(self, machine: Machine) -> None:
-        from torch import _C
-
-        self._graph_task = _C._current_graph_task_id
+        self._graph_task = torch._C._current_graph_task_id
         self._machine = machine
         self._n_bytes = workspace_bytes(os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
         self._there: dict[tuple[int, int, int | None], object] = {}
