@@ -424,7 +424,7 @@ def _patch_tracing(machine: Machine, patches: Patches) -> None:
                 with _disable_current_modes():
                     return real(*args, **kwargs)
             except (AssertionError, RuntimeError) as error:
-                if "cuda" not in str(error).lower():
+                if not any(word in str(error).lower() for word in ("cuda", "nvidia")):
                     raise
                 raise RecorderError(
                     "torch.jit.trace: a simulation traces no function that makes tensors on the device itself"
