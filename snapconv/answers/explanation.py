@@ -137,11 +137,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """From the alloc to the block's end; None where there is no such event in the trace.
-
-    ``end_event``: where its block became free, also where the trace has lost that event. ``in_use_us`` and
-    ``in_use_events`` end with the request to free.
-    """
+    """From the alloc to the block's end; ``end_event`` also where the trace has lost that event."""
 
     allocated: LifetimeEvent | None
     free_requested: LifetimeEvent | None
@@ -164,12 +160,7 @@ class Annotation:
 
 @dataclass(frozen=True, slots=True)
 class CategoryVerdict:
-    """The category, and the evidence for and against it.
-
-    ``probability`` is None for what is unknown. ``job``: the hypothesis about the whole job that explains it,
-    where that decided. ``others`` are the opinions of the rules that did not decide, in the order of
-    evaluation.
-    """
+    """The category, and the evidence for and against it; ``others`` in the order of evaluation."""
 
     decision: Opinion
     certainty: str
@@ -192,10 +183,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class AllocationExplanation:
-    """One allocation; ``id`` is its row in the table snapconv_allocations.
-
-    ``name`` is that of the weight in ``weight_entries``, also for its gradient and its optimizer states.
-    """
+    """One allocation; ``id`` is its row in the table snapconv_allocations."""
 
     device: int
     id: int
@@ -213,10 +201,7 @@ class AllocationExplanation:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The answer: the requested allocation, or all that had the address, the likeliest one first.
-
-    ``n_allocations`` also counts those beyond the limit, which are not explained.
-    """
+    """The answer: the requested allocation, or all that had the address, the likeliest one first."""
 
     question: str
     n_allocations: int

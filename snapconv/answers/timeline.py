@@ -22,7 +22,6 @@ from snapconv.answers.program_names import find_span_lanes
 from snapconv.classification.categories import Category
 from snapconv.columns import (
     BoolColumn,
-    EventColumn,
     Int8Column,
     Int32Column,
     Int64Column,
@@ -38,8 +37,6 @@ from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import DeviceSnapshot
 from snapconv.units import device_name, format_bytes, shortened
 
-# Of fewer events, looking for each takes less than to go through all.
-_MANY = 1_000
 _ADDS = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
 _REMOVES = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
 _MOST_SPANS = 1_000_000
@@ -75,21 +72,12 @@ def bytes_by_category(allocations: AllocationTable, category: Int8Column, events
     n_categories = len(Category)
     freed = allocations.freed_event
     ends = np.flatnonzero(freed >= 0)
-    begins_at = _n_before(events, allocations.alloc_event)
-    ends_at = _n_before(events, freed[ends])
+    begins_at = np.searchsorted(events, allocations.alloc_event)
+    ends_at = np.searchsorted(events, freed[ends])
     n_cells = (len(events) + 1) * n_categories
     change = sums_by(begins_at * n_categories + category, allocations.block_bytes, n_cells)
     change -= sums_by(ends_at * n_categories + category[ends], allocations.block_bytes[ends], n_cells)
     return np.cumsum(change.reshape(-1, n_categories), axis=0)[: len(events)]
-
-
-def _n_before(events: Int64Column, wanted: EventColumn) -> Int64Column:
-    """How many of the events, ascending, are before each wanted one; both are -1 or more."""
-    if len(events) < _MANY:
-        return np.searchsorted(events, wanted)
-    # Counted once for every event: a fourth of the time that looking for each of them takes.
-    most = int(max(events[-1], wanted.max(initial=-1)))
-    return np.cumsum(np.bincount(events + 2, minlength=most + 2))[wanted + 1]
 
 
 def timeline_level(replay: Replay, category: Int8Column, *, most_bins: int) -> TimelineLevel:

@@ -196,54 +196,52 @@ def matched(old, new):
     }
 
 
-def test_a_line_that_stays_is_the_same():
-    old = code("m.py", "forward", _7="linear", _8="relu")
-    assert matched(old, old) == {(7, 7), (8, 8)}
+def forward(**contents):
+    return code("m.py", "forward", **contents)
 
 
-def test_lines_below_an_insertion_have_moved():
-    old = code("m.py", "forward", _7="linear", _8="relu", _9="linear")
-    new = code("m.py", "forward", _9="linear", _10="relu", _11="linear")
-    assert matched(old, new) == {(7, 9), (8, 10), (9, 11)}
+BOTH = code("m.py", "f", _7="relu") | code("m.py", "g", _9="relu")
 
 
-def test_an_inserted_line_appears_and_moves_only_those_below():
-    old = code("m.py", "forward", _7="linear", _8="relu", _9="softmax")
-    new = code("m.py", "forward", _7="linear", _8="dropout", _9="relu", _10="softmax")
-    assert matched(old, new) == {(7, 7), (None, 8), (8, 9), (9, 10)}
-
-
-def test_a_removed_line_is_gone():
-    old = code("m.py", "forward", _7="linear", _8="dropout", _9="relu")
-    new = code("m.py", "forward", _7="linear", _8="relu")
-    assert matched(old, new) == {(7, 7), (8, None), (9, 8)}
-
-
-def test_a_line_that_does_something_else_now_is_still_that_line():
-    assert matched(code("m.py", "f", _7="relu"), code("m.py", "f", _7="gelu")) == {(7, 7)}
-
-
-def test_another_line_that_does_something_else_is_another():
-    assert matched(code("m.py", "f", _7="relu"), code("m.py", "f", _9="gelu")) == {
-        (7, None),
-        (None, 9),
-    }
-
-
-def test_functions_are_not_mixed_up():
-    both = code("m.py", "f", _7="relu") | code("m.py", "g", _9="relu")
-    assert matched(both, code("m.py", "g", _7="relu")) == {(7, None), (9, 7)}
-    assert matched(code("m.py", "f", _7="relu"), code("m.py", "g", _7="gelu")) == {
-        (7, None),
-        (None, 7),
-    }
-
-
-def test_a_function_is_not_looked_for_in_other_files():
-    assert matched(code("m.py", "f", _7="relu"), code("n.py", "g", _7="relu")) == {
-        (7, None),
-        (None, 7),
-    }
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        pytest.param(
+            forward(_7="linear", _8="relu"), forward(_7="linear", _8="relu"), {(7, 7), (8, 8)}, id="the same"
+        ),
+        pytest.param(
+            forward(_7="linear", _8="relu", _9="linear"),
+            forward(_9="linear", _10="relu", _11="linear"),
+            {(7, 9), (8, 10), (9, 11)},
+            id="lines below an insertion have moved",
+        ),
+        pytest.param(
+            forward(_7="linear", _8="relu", _9="softmax"),
+            forward(_7="linear", _8="dropout", _9="relu", _10="softmax"),
+            {(7, 7), (None, 8), (8, 9), (9, 10)},
+            id="an inserted line moves only those below",
+        ),
+        pytest.param(
+            forward(_7="linear", _8="dropout", _9="relu"),
+            forward(_7="linear", _8="relu"),
+            {(7, 7), (8, None), (9, 8)},
+            id="a removed line is gone",
+        ),
+        pytest.param(forward(_7="relu"), forward(_7="gelu"), {(7, 7)}, id="it does something else now"),
+        pytest.param(forward(_7="relu"), forward(_9="gelu"), {(7, None), (None, 9)}, id="another line"),
+        pytest.param(
+            BOTH, code("m.py", "g", _7="relu"), {(7, None), (9, 7)}, id="functions are not mixed up"
+        ),
+        pytest.param(
+            code("m.py", "f", _7="relu"),
+            code("n.py", "g", _7="relu"),
+            {(7, None), (None, 7)},
+            id="a function is not looked for in other files",
+        ),
+    ],
+)
+def test_lines_are_matched_within_their_functions_in_order(old, new, expected):
+    assert matched(old, new) == expected
 
 
 def test_a_file_in_another_folder_is_the_same_file():

@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from snapconv.answers import timeline
 from snapconv.answers.timeline import bytes_by_category, find_segment_lifetimes, timeline_level
 from snapconv.classification.categories import Category
 from snapconv.replay.device_replay import replay
@@ -44,9 +43,7 @@ def by_hand(replayed, category, event):
     return [int(n_bytes[live & (category == number)].sum()) for number in range(len(Category))]
 
 
-@pytest.mark.parametrize("many", [0, 1_000])
-def test_bytes_by_category_are_those_of_what_is_live(replayed, monkeypatch, many):
-    monkeypatch.setattr(timeline, "_MANY", many)
+def test_bytes_by_category_are_those_of_what_is_live(replayed):
     found = replayed(trace_of(20))
     category = alternating(found)
     events = np.array([-1, 0, 5, 30, 60])
