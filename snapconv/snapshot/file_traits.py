@@ -6,7 +6,7 @@ of torch 2.0.1 to 2.15.0.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
@@ -105,6 +105,20 @@ def traits_of_raw(raw: dict[str, object], segments: list[object], traces: Sequen
 def traits_of_events(traces: Sequence[EventTable]) -> set[str]:
     """Return the names of the columns that a trace has."""
     return {name for trace in traces if len(trace) for name in columns_of(trace)}
+
+
+def places_of(
+    raw: dict[str, object], traces: Sequence[EventTable], *, blocks: Sized, host_blocks: Sized
+) -> set[str]:
+    """Return the places that a file has for traits."""
+    is_there = {
+        "file": "device_traces" in raw,
+        "settings": raw.get("allocator_settings") is not None,
+        "events": any(map(len, traces)),
+        "blocks": len(blocks) > 0,
+        "host blocks": len(host_blocks) > 0,
+    }
+    return {place for place, found in is_there.items() if found}
 
 
 def _first_has(rows: object, key: str) -> bool:

@@ -21,6 +21,7 @@ from snapconv.snapshot.file_traits import (
     backend_of,
     infer_era,
     notes_of_file,
+    places_of,
     traits_of_events,
     traits_of_raw,
 )
@@ -203,17 +204,7 @@ class _Reading:
         stacks, left_out = bound_stacks(collected.stacks.table(), n_bytes)
         self.notes.extend(left_out)
         traits |= dict(entries).keys() | traits_of_events([*traces, host_trace])
-        places = {
-            name
-            for name, is_there in (
-                ("file", "device_traces" in raw),
-                ("settings", raw.get("allocator_settings") is not None),
-                ("events", any(map(len, (*traces, host_trace)))),
-                ("blocks", len(memory[1])),
-                ("host blocks", len(host_memory[1])),
-            )
-            if is_there
-        }
+        places = places_of(raw, [*traces, host_trace], blocks=memory[1], host_blocks=host_memory[1])
         is_missing, n_embedded = self.sizes_missing, self.container.n_embedded
         self.notes.extend(
             notes_of_file(collected, stacks, traits, places, sizes_missing=is_missing, n_embedded=n_embedded)
