@@ -82,13 +82,17 @@ def read_raw(path: Path, progress: Progress | None = None) -> tuple[object, Cont
         with open_input(path) as file:
             n_bytes = os.fstat(file.fileno()).st_size
             unpacked = _Unpacked.of(file, n_bytes, progress)
-            if not unpacked:
-                return _read(file, n_bytes, progress)
-            data, packing = b"".join(unpacked), unpacked.packing
-            if inner := _packing_of(data):
-                raise NotASnapshotError(f"the file is a {inner} file in a {packing} file: unpack it once")
-            value, container = _read(io.BytesIO(data), len(data), progress)
-            return value, replace(container, n_bytes=n_bytes, packing=packing)
+            if unpacked:
+                data = b"".join(unpacked)
+                if inner := _packing_of(data):
+                    raise NotASnapshotError(
+                        f"the file is a {inner} file in a {unpacked.packing} file: unpack it once"
+                    )
+                value, container = _read(io.BytesIO(data), len(data), progress)
+                container = replace(container, packing=unpacked.packing)
+            else:
+                value, container = _read(file, n_bytes, progress)
+            return value, replace(container, n_bytes=n_bytes)
     except OSError as error:
         hint = (
             f"it is a folder without snapshot.pickle: name one of its files, or type `snapconv ranks {path}`"

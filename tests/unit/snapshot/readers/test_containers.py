@@ -205,6 +205,7 @@ class TestHtml:
         value, container = read(html(PICKLE))
         assert value == SNAPSHOT
         assert (container.format, container.pickle_protocol, container.n_embedded) == ("html", 4, 1)
+        assert (container.n_bytes, container.n_unpacked_bytes) == (len(html(PICKLE)), len(PICKLE))
 
     @pytest.mark.parametrize("n_nuls", [1, 2, 3])
     def test_the_padding_of_torchs_viewer_is_ignored(self, read, n_nuls):
