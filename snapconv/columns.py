@@ -12,7 +12,6 @@ Int32Column = NDArray[np.int32]
 Int64Column = NDArray[np.int64]
 # Row numbers of an EventTable, -1 where there is none: no trace has 2^31 events.
 EventColumn = Int32Column
-UInt64Column = NDArray[np.uint64]
 BoolColumn = NDArray[np.bool_]
 # Milliseconds; NaN where there is no time.
 MsColumn = NDArray[np.float64]

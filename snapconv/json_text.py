@@ -16,7 +16,7 @@ from typing import Any, NoReturn, TypeVar, cast, get_args, get_origin, get_type_
 import orjson
 
 from snapconv.errors import MalformedSnapshotError
-from snapconv.units import MAX_SHOWN, printable, shown
+from snapconv.units import printable, shown
 
 # A list takes 60 bytes of memory and may take 2 of the text. torch's containers and ours have, with what is
 # in them, 8 characters each at least.
@@ -178,16 +178,6 @@ def _maker(kind: Any) -> Callable[[Any], object]:
         return lambda value: None if value is None else makers_of_parts[0](value)
     # Thousands of rows have the same names.
     return (lambda value: sys.intern(str(value))) if kind is str else cast(Callable[[Any], object], kind)
-
-
-def json_shown(value: object) -> str:
-    """Write a value as a message may show it."""
-    if isinstance(value, str):  # before it is escaped: a name may have a million characters
-        value = value[: MAX_SHOWN + 1]
-    try:
-        return shown(write_json(value).decode())
-    except TypeError:  # nested deeper than is written
-        return shown(str(value)[: MAX_SHOWN + 1])
 
 
 def escape_unprintable(text: str) -> str:

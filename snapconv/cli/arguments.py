@@ -24,136 +24,84 @@ if TYPE_CHECKING:
 
 _Value = TypeVar("_Value")
 
-# The metavar and the help of every positional argument and option by its parameter; those of one command
-# alone by COMMAND.PARAMETER.
+# The metavar, if any, and the help of every argument and option by its parameter; those of one command by
+# COMMAND.PARAMETER.
 _ARGUMENTS = {
-    "snapshot": (
-        "SNAPSHOT",
-        "A snapshot (pickle, JSON, a page of torch's viewer; in gzip or zip too), "
-        "a capture's folder, or - for the standard input.",
-    ),
-    "oom.snapshot": (
-        "SNAPSHOT",
-        "A snapshot or a capture; without one, --message explains torch's own text.",
-    ),
-    "newer": ("NEWER", "A second file, recorded later: both on one axis, with what differs."),
-    "old": ("OLD", "The file to compare with: a snapshot or a capture."),
-    "new": ("NEW", "The file to judge."),
-    "question": (
-        "ADDR-OR-EVENT",
-        "An address such as 0x7f3c40001000, also inside a block, or an event such as '#1234'.",
-    ),
-    "folders": ("FOLDER", "A folder whose files may be read, with those below it."),
+    "snapshot": "SNAPSHOT | A snapshot (pickle, JSON, a page of torch's viewer; in gzip or zip too), a "
+    "capture's folder, or - for the standard input.",
+    "oom.snapshot": "SNAPSHOT | A snapshot or a capture; without one, --message explains torch's own text.",
+    "newer": "NEWER | A second file, recorded later: both on one axis, with what differs.",
+    "old": "OLD | The file to compare with: a snapshot or a capture.",
+    "new": "NEW | The file to judge.",
+    "question": "ADDR-OR-EVENT | An address such as 0x7f3c40001000, also inside a block, or an event such as "
+    "'#1234'.",
+    "folders": "FOLDER | A folder whose files may be read, with those below it.",
 }
-_OPTIONS: dict[str, tuple[str | None, str]] = {
+_OPTIONS = {
     # Reading a file.
-    "project_root": (
-        None,
-        "Count only what is below this folder as the project; as recorded, it need not exist here. "
-        "Default: all Python files that are not installed.",
-    ),
-    "include": (
-        "PACKAGE_OR_PATH",
-        "Count a library as part of the project too: a package such as timm.models, or a folder as the file "
-        "has it. May be repeated. Always counted: transformers.models, diffusers.models.",
-    ),
-    "path_map": ("OLD=NEW", "Show files below OLD as below NEW. May be repeated."),
-    "rules": (None, "Your own patterns of frames for categories (TOML), evaluated before snapconv's rules."),
-    "certain": (None, "Count only what is certain: what is likely becomes unknown."),
-    "params": (
-        None,
-        "Names for weights that no recording named: safetensors, its index, or JSON.",
-    ),
-    "device": ("N", "This device only, or `host` for pinned memory. Default: each."),
-    "device_total": (
-        "SIZE",
-        "The device's memory, such as 80GiB, where the file does not have it (nvidia-smi shows it).",
-    ),
+    "project_root": "Count only what is below this folder as the project; as recorded, it need not exist "
+    "here. Default: all Python files that are not installed.",
+    "include": "PACKAGE_OR_PATH | Count a library as part of the project too: a package such as timm.models, "
+    "or a folder as the file has it. May be repeated. Always counted: transformers.models, diffusers.models.",
+    "path_map": "OLD=NEW | Show files below OLD as below NEW. May be repeated.",
+    "rules": "Your own patterns of frames for categories (TOML), evaluated before snapconv's rules.",
+    "certain": "Count only what is certain: what is likely becomes unknown.",
+    "params": "Names for weights that no recording named: safetensors, its index, or JSON.",
+    "device": "N | This device only, or `host` for pinned memory. Default: each.",
+    "device_total": "SIZE | The device's memory, such as 80GiB, where the file does not have it (nvidia-smi "
+    "shows it).",
     # Printing and writing.
-    "as_json": (None, "Print JSON for machines instead of text."),
-    "top": ("N", "Show the N largest of every table, and with --json the first N of every list."),
-    "quiet": (None, "Print nothing but errors."),
-    "force": (None, "Replace what is there already."),
-    "extended": (None, "Add snapconv's own tables; Skyline's stay as they are."),
-    "to_sqlite.output": (
-        "PATH",
-        "The report's file. Default: SNAPSHOT.memory.sqlite, here. A capture with times becomes "
-        "NAME.memory.sqlite and NAME.time.sqlite: name either, or NAME alone.",
-    ),
-    "view.output": ("PATH", "The page's file. Default: SNAPSHOT.view.html, of two files NEWER.compare.html."),
-    "export.output": ("PATH", "Default: named after both, in the current folder."),
-    "open_page": (None, "Open the page in the browser."),
-    "format": ("FORMAT", "perfetto or snapshot."),
-    "events": ("A:B", "snapshot: only events A to B, such as 1000:1999 or 1000:."),
-    "iterations": ("A:B", "snapshot: only iterations A to B."),
-    "no_cpp_frames": (None, "snapshot: leave out the frames of C++ code."),
-    "redact": (
-        None,
-        "snapshot: replace the names of files, functions and annotations, and move times and addresses, "
-        "so that it can be given away.",
-    ),
+    "as_json": "Print JSON for machines instead of text.",
+    "top": "N | Show the N largest of every table, and with --json the first N of every list.",
+    "quiet": "Print nothing but errors.",
+    "force": "Replace what is there already.",
+    "extended": "Add snapconv's own tables; Skyline's stay as they are.",
+    "to_sqlite.output": "PATH | The report's file. Default: SNAPSHOT.memory.sqlite, here. A capture with "
+    "times becomes NAME.memory.sqlite and NAME.time.sqlite: name either, or NAME alone.",
+    "view.output": "PATH | The page's file. Default: SNAPSHOT.view.html, of two files NEWER.compare.html.",
+    "export.output": "PATH | Default: named after both, in the current folder.",
+    "open_page": "Open the page in the browser.",
+    "format": "FORMAT | perfetto or snapshot.",
+    "events": "A:B | snapshot: only events A to B, such as 1000:1999 or 1000:.",
+    "iterations": "A:B | snapshot: only iterations A to B.",
+    "no_cpp_frames": "snapshot: leave out the frames of C++ code.",
+    "redact": "snapshot: replace the names of files, functions and annotations, and move times and "
+    "addresses, so that it can be given away.",
     # Questions.
-    "at": (
-        "MOMENT",
-        "The moment: peak, start, end, worst (most reserved and not in use), oom, oom:2, iteration:3, "
-        "annotation:NAME, 'largest activations', or an event such as 1234.",
-    ),
-    "fragmentation.at": (
-        "MOMENT",
-        "A moment as in `snapconv summary`. Default: the dump, the peak and the worst moment, with the "
-        "details of the dump.",
-    ),
-    "by": ("WHAT", "line, module, operation or category. Default: line."),
-    "all_frames": (None, "Show libraries and C++ too, not only the project's frames."),
-    "capacity": ("SIZE", "The memory that torch may have, such as 78GiB."),
-    "what_if.capacity": (
-        "SIZE",
-        "What torch can have of the device, such as 38GiB. Default: as much as it likes, or, where a request "
-        "failed, what it had then.",
-    ),
-    "card": (
-        "SIZE",
-        "A card's whole memory, such as 40GiB: what lies outside of torch is subtracted, as a capture in "
-        "which a request failed shows it; else 1 GiB.",
-    ),
-    "setting": (
-        "KEY:VALUE,…",
-        "Try these in place of the file's own, written as in PYTORCH_CUDA_ALLOC_CONF. May be repeated: each "
-        "is an alternative.",
-    ),
-    "search": (None, "Try the sensible settings, and rank them by what they reserve."),
-    "batch_scale": ("X", "Estimate X times the batch size: by category, what grows with it."),
-    "save": ("SIZE", "The bytes to save at the peak, such as 10GiB."),
-    "stack": (None, "Show whole stacks, also that of the free."),
-    "message": ("LOG", "A file with torch's message; - is the standard input."),
-    "no_replay": (None, "Do not try what would have helped."),
+    "at": "MOMENT | The moment: peak, start, end, worst (most reserved and not in use), oom, oom:2, "
+    "iteration:3, annotation:NAME, 'largest activations', or an event such as 1234.",
+    "fragmentation.at": "MOMENT | A moment as in `snapconv summary`. Default: the dump, the peak and the "
+    "worst moment, with the details of the dump.",
+    "by": "WHAT | line, module, operation or category. Default: line.",
+    "all_frames": "Show libraries and C++ too, not only the project's frames.",
+    "capacity": "SIZE | The memory that torch may have, such as 78GiB.",
+    "what_if.capacity": "SIZE | What torch can have of the device, such as 38GiB. Default: as much as it "
+    "likes, or, where a request failed, what it had then.",
+    "card": "SIZE | A card's whole memory, such as 40GiB: what lies outside of torch is subtracted, as a "
+    "capture in which a request failed shows it; else 1 GiB.",
+    "setting": "KEY:VALUE,… | Try these in place of the file's own, written as in PYTORCH_CUDA_ALLOC_CONF. "
+    "May be repeated: each is an alternative.",
+    "search": "Try the sensible settings, and rank them by what they reserve.",
+    "batch_scale": "X | Estimate X times the batch size: by category, what grows with it.",
+    "save": "SIZE | The bytes to save at the peak, such as 10GiB.",
+    "stack": "Show whole stacks, also that of the free.",
+    "message": "LOG | A file with torch's message; - is the standard input.",
+    "no_replay": "Do not try what would have helped.",
     # Limits.
-    "max_peak": ("SIZE", "The most that may be allocated at once, such as 38GiB."),
-    "max_reserved": ("SIZE", "The most that may be reserved at once."),
-    "max_category": (
-        "CATEGORY=SIZE",
-        "The most that a category may have at the peak, such as activation=20GiB. May be repeated.",
-    ),
-    "max_growth": ("SIZE", "The most that an iteration may add for good, such as 0."),
-    "no_faults_above": (
-        "SIZE",
-        "The most that a fault of `snapconv advise` may hold at the peak; with --baseline, a new one.",
-    ),
-    "fail_over": (
-        "PERCENT",
-        "End with 7 where a device's peak of allocated bytes is higher by more than this, such as 2%.",
-    ),
-    "baseline": ("FILE", "A file to compare with, for --fail-over and --no-faults-above."),
-    "check.format": (
-        "FORMAT",
-        "text, json or github (a table in Markdown for a job's summary). Default: text.",
-    ),
+    "max_peak": "SIZE | The most that may be allocated at once, such as 38GiB.",
+    "max_reserved": "SIZE | The most that may be reserved at once.",
+    "max_category": "CATEGORY=SIZE | The most that a category may have at the peak, such as "
+    "activation=20GiB. May be repeated.",
+    "max_growth": "SIZE | The most that an iteration may add for good, such as 0.",
+    "no_faults_above": "SIZE | The most that a fault of `snapconv advise` may hold at the peak; with "
+    "--baseline, a new one.",
+    "fail_over": "PERCENT | End with 7 where a device's peak of allocated bytes is higher by more than this, "
+    "such as 2%.",
+    "baseline": "FILE | A file to compare with, for --fail-over and --no-faults-above.",
+    "check.format": "FORMAT | text, json or github (a table in Markdown for a job's summary). Default: text.",
     # Recording.
-    "ranks": (
-        "LIST",
-        "Record these ranks of a job only, such as 0,8,16-23; a mesh such as pp=4,dp=8,tp=2 means one of "
-        "each pipeline stage. Default: all.",
-    ),
+    "ranks": "LIST | Record these ranks of a job only, such as 0,8,16-23; a mesh such as pp=4,dp=8,tp=2 "
+    "means one of each pipeline stage. Default: all.",
 }
 _FLAGS = {
     "as_json": ("--json",),
@@ -194,11 +142,15 @@ def declared(command: str, one: inspect.Parameter) -> inspect.Parameter:
         more = {"readable": False, "callback": no_pipe if name in SNAPSHOTS else None}
     if name == "format":
         more["show_default"] = False
-    metavar, text = table.get(f"{command}.{name}") or table[name]
+    metavar, _, text = (table.get(f"{command}.{name}") or table[name]).rpartition(" | ")
     if table is _ARGUMENTS:
-        return one.replace(annotation=Annotated[kind, typer.Argument(metavar=metavar, help=text, **more)])
+        return one.replace(
+            annotation=Annotated[kind, typer.Argument(metavar=metavar or None, help=text, **more)]
+        )
     flags = _FLAGS.get(name, (f"--{name.replace('_', '-')}",))
-    return one.replace(annotation=Annotated[kind, typer.Option(*flags, metavar=metavar, help=text, **more)])
+    return one.replace(
+        annotation=Annotated[kind, typer.Option(*flags, metavar=metavar or None, help=text, **more)]
+    )
 
 
 @dataclass(frozen=True, slots=True)

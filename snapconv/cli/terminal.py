@@ -171,12 +171,6 @@ def json_text(values: object, *, is_indented: bool = True) -> str:
     return text.replace("##[", "#\\u0023[")  # the same text, which GitHub's runner does not obey
 
 
-def print_text(text: str) -> None:
-    """Print a document that has everything escaped already, its lines as they are."""
-    sys.stdout.write(unobeyed(text))
-    sys.stdout.flush()
-
-
 @contextmanager
 def progress_bar(*, shown: bool) -> Iterator[Progress | None]:
     """Show a progress bar on stderr where that is a terminal, and the work takes a while; None elsewhere."""

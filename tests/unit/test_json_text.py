@@ -13,7 +13,6 @@ from snapconv.errors import MalformedSnapshotError
 from snapconv.json_text import (
     JsonError,
     escape_unprintable,
-    json_shown,
     read_json,
     read_lenient_json,
     write_json,
@@ -130,10 +129,3 @@ def test_writing_plain_values_imports_no_numpy():
         "write_json({'a': [1, 2.5, None, (True, 'x')], 3: {}}); assert 'numpy' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
-
-
-def test_a_value_that_is_nested_too_deep_is_shown_all_the_same():
-    deep: list[object] = []
-    for _ in range(400):
-        deep = [deep]
-    assert json_shown(deep).startswith("[[[[")

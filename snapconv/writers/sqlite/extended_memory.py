@@ -6,7 +6,9 @@ raises SCHEMA_VERSION and runs ``scripts/make_docs.py``.
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from enum import IntEnum
 from itertools import count
+from operator import attrgetter
 
 from snapconv.answers.memory_report import PEAK_ALLOCATED, MemoryReport
 from snapconv.classification.categories import Category, Certainty, Evidence
@@ -64,9 +66,13 @@ _N_ALLOCATIONS = integer("n_allocations", "number of allocations")
 _NO_TIMES = "the snapshot has no times"
 
 
-def _words(name: str, meaning: str, what: str, words: Callable[[MemoryReport], Iterable[object]]) -> Table:
-    """Make a table of numbered words, from pairs."""
-    return table(name, meaning, key("0"), text("name", what, "1"), records=words)
+def _words(name: str, meaning: str, what: str, words: Callable[[MemoryReport], Iterable[str]]) -> Table:
+    """Make a table of words by their position."""
+    return table(name, meaning, key("0"), text("name", what, "1"), records=lambda r: enumerate(words(r)))
+
+
+def _labels(kind: type[IntEnum]) -> Callable[[MemoryReport], list[str]]:
+    return lambda _: [getattr(one, "label", one.name.lower()) for one in kind]
 
 
 def _reason(at: str, meaning: str, table: str, name: str) -> Column:
@@ -195,7 +201,7 @@ STEPS = (
         "snapconv_annotation_names",
         "The names that the program gave to spans of the trace.",
         "the name, or the text",
-        lambda report: enumerate(report.annotations.names),
+        attrgetter("annotations.names"),
     ),
     table(
         "snapconv_annotations",
@@ -227,47 +233,39 @@ STEPS = (
 
 WORDS = (
     _words(
-        "snapconv_categories",
-        "What an allocation can be for.",
-        "name of the category",
-        lambda _: [(category, category.label) for category in Category],
+        "snapconv_categories", "What an allocation can be for.", "name of the category", _labels(Category)
     ),
     _words(
         "snapconv_evidence",
         "How the category of an allocation can be known.",
         "name of the evidence",
-        lambda _: [(evidence, evidence.label) for evidence in Evidence],
+        _labels(Evidence),
     ),
     _words(
         "snapconv_certainties",
         "How sure the category of an allocation can be.",
         "`recorded`: by the recorder, or your rule; `certain`; `likely`: the most probable one; `unknown`",
-        lambda _: [(certainty, certainty.label) for certainty in Certainty],
+        _labels(Certainty),
     ),
     _words(
         "snapconv_rules",
         "The rules that decided categories.",
         "name of the rule; that of row 0 is `none`",
-        lambda report: enumerate(report.analysis.classification.reasons),
+        attrgetter("analysis.classification.reasons"),
     ),
     _words(
         "snapconv_operations",
         "The operations that allocated.",
         "name of the operation; that of row 0 is `unknown`",
-        lambda report: enumerate(report.analysis.operations),
+        attrgetter("analysis.operations"),
     ),
-    _words(
-        "snapconv_phases",
-        "The parts of a training step.",
-        "name of the phase",
-        lambda _: [(phase, phase.name.lower()) for phase in Phase],
-    ),
+    _words("snapconv_phases", "The parts of a training step.", "name of the phase", _labels(Phase)),
     _words(
         "snapconv_pools",
         "The memory pools of the snapshot.",
         "the two numbers that torch has for it; `(0, 0)`: the default pool, else a private one (CUDA graphs, "
         "`MemPool`)",
-        lambda report: enumerate(map(str, report.analysis.snapshot.pools)),
+        lambda report: map(str, report.analysis.snapshot.pools),
     ),
     table(
         "snapconv_modules",
