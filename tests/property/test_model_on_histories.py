@@ -12,12 +12,12 @@ import pytest
 
 from snapconv.allocator.allocator_settings import MIB, AllocatorSettings
 from snapconv.answers.what_if.calls import find_calls
-from snapconv.answers.what_if.model_check import find_difference
 from snapconv.answers.what_if.trial import Trial, try_out
 from snapconv.replay.device_replay import replay
 from snapconv.snapshot.load import load_snapshot
 from tests.builders import write_anew
 from tests.drawn_inputs import drawn
+from tests.model_check import find_difference
 from tests.property.histories import CONFS, make_calls, run, seeded_program
 
 SEEDS = range(drawn(100))
@@ -42,6 +42,8 @@ def test_the_own_settings_give_the_own_segments(seed, tmp_path):
     if difference and calls.start.n_inexact:
         pytest.skip("the file does not show how large some blocks of before the trace were")
     assert difference == ""
+    if all(call.kind != "release_pool" for call in program.calls):  # a trial releases none
+        assert try_out(calls, Trial(calls.own, is_check=True)).differs_at is None
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -32,13 +32,15 @@ class Trial:
 
     ``capacity`` None never runs out. A ``memory_fraction`` below 1 is of ``device_bytes``, or of the capacity
     where that is not given; garbage collection needs it. ``is_placed_anew``: the blocks of before the trace
-    are placed anew, also where the settings would let them stay where they were.
+    are placed anew, also where the settings would let them stay where they were. ``is_check``: the device is
+    full where it was in the trace, and what is reserved is compared with the trace after every request.
     """
 
     settings: AllocatorSettings
     capacity: int | None = None
     device_bytes: int | None = None
     is_placed_anew: bool = False
+    is_check: bool = False
 
     @property
     def limit(self) -> int | None:
@@ -92,9 +94,10 @@ class Outcome:
     """The outcome of a trial.
 
     ``ran_out`` is the first request that failed; one that failed in the trace too is in ``failed_again``
-    (events) and the replay goes on as the trace does, after another it ends.
-    ``served`` are events of requests that failed in the trace and now do not. ``is_placed_anew``: the blocks
-    of before the trace were allocated anew, and do not lie where they lay.
+    (events) and the replay goes on as the trace does, after another it ends. ``served`` are events of
+    requests that failed in the trace and now do not. ``is_placed_anew``: the blocks of before the trace were
+    allocated anew, and do not lie where they lay. ``differs_at`` is the event of a check at which the trace
+    went on otherwise, None for none.
     """
 
     trial: Trial
@@ -110,6 +113,7 @@ class Outcome:
     end: MemoryState
     is_placed_anew: bool
     assumptions: tuple[str, ...]
+    differs_at: int | None = None
 
 
 def try_out(calls: AllocatorCalls, trial: Trial, *, progress: Progress | None = None) -> Outcome:
@@ -163,6 +167,8 @@ class _Run:
         self.failed_again: list[int] = []
         self.served: list[int] = []
         self.is_placed_anew = False
+        self.differs_at: int | None = None
+        self.is_full = False
 
     def start(self) -> bool:
         """Fill the model with the memory before the first call; False where it does not fit."""
@@ -211,7 +217,7 @@ class _Run:
         rows = calls.row[part]
         blocks, rounded = self.blocks, self.rounded
         take, give_back = allocator.take, allocator.give_back
-        peak = ledger.max_reserved_bytes
+        peak, is_check = ledger.max_reserved_bytes, self.trial.is_check
         for operation, row, event, n_bytes, stream, pool in zip(
             calls.operation[part].tolist(),
             rows.tolist(),
@@ -222,13 +228,21 @@ class _Run:
             strict=True,
         ):
             if operation == 0:  # MALLOC
+                if self.is_full:  # it had as much as the trace has reserved afterwards
+                    allocator.capacity = int(calls.reserved_after[event])
                 try:
                     blocks[row] = take(pool, stream, rounded[row], n_bytes)
                 except ModelOutOfMemory as error:
                     self._fail(event, row, pool, stream, error)
+                    self.differs_at = event
                     return False
                 if ledger.reserved_bytes > peak:
                     peak, self.peak_event = ledger.reserved_bytes, event
+                if self.is_full:
+                    self.is_full, allocator.capacity = False, self.trial.capacity
+                if is_check and ledger.reserved_bytes != calls.reserved_after[event]:
+                    self.differs_at = event
+                    return False
             elif operation == 1:  # FREE
                 block = blocks[row]
                 if block is not None:
@@ -245,6 +259,8 @@ class _Run:
             self.allocator.empty_cache()
         elif operation == Operation.FAILED_MALLOC:
             self._repeat_failed(event)
+        elif operation == Operation.DEVICE_IS_FULL:
+            self.is_full = self.trial.is_check
         elif block is not None and operation == Operation.REQUEST_FREE:
             self.allocator.give_back_later(block)
         elif block is not None and operation == Operation.COMPLETE_FREE:
@@ -253,13 +269,17 @@ class _Run:
 
     def _repeat_failed(self, event: int) -> None:
         """Request what failed in the trace; the trace goes on without it, so give it back if it is served."""
-        if self.trial.capacity is None and self.trial.limit is None:
+        if self.trial.is_check:
+            self.allocator.capacity = int(self.calls.reserved_after[event])
+        elif self.trial.capacity is None and self.trial.limit is None:
             self.served.append(event)
             return
         size, stream = int(self.calls.events.size[event]), int(self.calls.events.stream[event])
         block = self._take(event, -1, self.calls.pool_of_event(event), stream, size)
+        self.is_full, self.allocator.capacity = False, self.trial.capacity
         (self.failed_again if block is None else self.served).append(event)
         if block is not None:
+            self.differs_at = event
             self.allocator.give_back(block)
 
     def _take(self, event: int, row: int, pool_id: PoolId, stream: int, size: int) -> Block | None:
@@ -330,6 +350,7 @@ class _Run:
             end=self._state(),
             is_placed_anew=self.is_placed_anew,
             assumptions=tuple(self._assumptions()),
+            differs_at=self.differs_at,
         )
 
     def _assumptions(self) -> Iterator[str]:

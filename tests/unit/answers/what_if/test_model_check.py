@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from snapconv.answers.what_if.calls import find_calls
-from snapconv.answers.what_if.model_check import find_difference
+from snapconv.answers.what_if.trial import Trial, try_out
 from snapconv.replay.device_replay import replay
 from snapconv.snapshot.load import load_snapshot
 from snapconv.units import HOST
+from tests.model_check import find_difference
 
 ROOT = Path(__file__).parents[4]
 FIXTURES = [*sorted((ROOT / "fixtures").glob("*.pickle")), ROOT / "fixtures" / "transformer.capture"]
@@ -18,47 +19,44 @@ REAL = sorted((ROOT.parent / "shared" / "snapshots").glob("*.pickle"))
 SYNTHETIC = {"facebookresearch-mosaic-output"}
 
 
-def differences_of(path, *, change=lambda device: device, own=None):
-    """The difference of every device of a file, its blocks or its settings changed."""
+def checked(path, *, own=None):
+    """The calls, device and allocations of every device of a file, perhaps under other settings."""
     snapshot = load_snapshot(path)
     for device in snapshot.devices:
         if device.device != HOST:
             replayed = replay(snapshot, device)
             calls = find_calls(snapshot, device, replayed)
-            calls = replace(calls, own=replace(calls.own, **own or {}))
-            yield find_difference(calls, change(device), replayed.allocations.addr)
+            yield replace(calls, own=replace(calls.own, **own or {})), device, replayed.allocations
 
 
 @pytest.mark.parametrize("path", [*FIXTURES, *REAL], ids=lambda path: path.stem)
 def test_the_own_settings_give_the_own_segments_to_the_byte(path):
     if path.stem in SYNTHETIC:
         pytest.skip("a synthetic file: its blocks do not fill their segments")
-    assert set(differences_of(path)) <= {""}
+    for calls, device, allocations in checked(path):
+        assert find_difference(calls, device, allocations.addr) == ""
+        assert try_out(calls, Trial(calls.own, is_check=True)).differs_at is None
 
 
 def test_a_block_elsewhere_is_found_at_its_event():
-    path = ROOT / "fixtures" / "training_step.pickle"
-    snapshot = load_snapshot(path)
-    (device,) = snapshot.devices
-    replayed = replay(snapshot, device)
-    calls = find_calls(snapshot, device, replayed)
-    addr = replayed.allocations.addr.copy()
+    ((calls, device, allocations),) = checked(ROOT / "fixtures" / "training_step.pickle")
+    addr = allocations.addr.copy()
     addr[100] += 512
-    event = replayed.allocations.alloc_event[100]
-    difference = find_difference(calls, device, addr)
-    assert difference.startswith(f"from event {event} on: the model places a block at 0x")
+    found = find_difference(calls, device, addr)
+    expected = f"from event {allocations.alloc_event[100]} on: the model places a block at 0x"
+    assert found.startswith(expected)
 
 
 def test_another_end_is_found():
-    def larger(device):
-        sizes = device.blocks.block_bytes.copy()
-        sizes[0] += 512
-        return replace(device, blocks=replace(device.blocks, block_bytes=sizes))
-
-    (difference,) = differences_of(ROOT / "fixtures" / "training_step.pickle", change=larger)
-    assert difference.startswith("at the end: the block at 0x")
+    ((calls, device, allocations),) = checked(ROOT / "fixtures" / "training_step.pickle")
+    sizes = device.blocks.block_bytes.copy()
+    sizes[0] += 512
+    larger = replace(device, blocks=replace(device.blocks, block_bytes=sizes))
+    assert find_difference(calls, larger, allocations.addr).startswith("at the end: the block at 0x")
 
 
 def test_other_settings_do_not_give_the_own_segments():
-    other = {"max_split_size_bytes": None}
-    assert any(differences_of(ROOT / "fixtures" / "max_split_size.pickle", own=other))
+    own = {"max_split_size_bytes": None}
+    ((calls, device, allocations),) = checked(ROOT / "fixtures" / "max_split_size.pickle", own=own)
+    assert find_difference(calls, device, allocations.addr) != ""
+    assert try_out(calls, Trial(calls.own, is_check=True)).differs_at is not None
