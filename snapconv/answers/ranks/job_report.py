@@ -90,6 +90,11 @@ class JobReport:
     groups: tuple[Group, ...]
     findings: tuple[Finding, ...]
 
+    @property
+    def n_files(self) -> int:
+        """The number of files, without the rows of ranks that have none."""
+        return sum(bool(one.file) for one in self.files)
+
     def of_kind(self, kind: Kind) -> tuple[Finding, ...]:
         """Return the findings of one kind."""
         return tuple(one for one in self.findings if one.kind is kind)
@@ -106,13 +111,7 @@ class JobReport:
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""
-        return {
-            "n_files": sum(bool(one.file) for one in self.files),
-            "n_errors": len(self.errors),
-            "groups": [asdict(one) for one in self.groups],
-            "findings": [asdict(one) for one in self.findings],
-            "files": [one.to_json() for one in self.files],
-        }
+        return {"n_files": self.n_files, "n_errors": len(self.errors), **asdict(self)}
 
 
 def report_job(files: Sequence[RankFile], *, n_ranks: int | None = None, is_whole: bool = True) -> JobReport:
@@ -163,11 +162,10 @@ def _order(file: RankFile) -> tuple[object, ...]:
 
 def _by_rank(files: Sequence[RankFile]) -> list[list[RankFile]]:
     """Arrange the readable files by rank, the dumps of each in their order; without a rank each is alone."""
-    read = [file for file in files if file.error is None and file.devices]
+    read = [file for file in files if file.error is None]
     with_rank = [file for file in read if file.rank is not None]
-    return [dumps for _, dumps in grouped(with_rank, lambda file: file.rank)] + [
-        [file] for file in read if file.rank is None
-    ]
+    alone = [[file] for file in read if file.rank is None]
+    return [dumps for _, dumps in grouped(with_rank, lambda file: file.rank)] + alone
 
 
 def _stage(coordinates: Mapping[str, int]) -> _Stage:
@@ -221,7 +219,7 @@ def _outliers(entries: Sequence[Entry]) -> Iterator[Finding]:
     comparison = _Comparison(entries)
     for file, device in entries:
         if reasons := tuple(comparison.reasons(device)):
-            more = comparison.more("peak", device.peak_bytes)
+            more = device.peak_bytes - comparison.figures["peak"][0]
             yield _about(Kind.OUTLIER, file, more, f": {'; '.join(reasons)}")
 
 
@@ -234,7 +232,7 @@ class _Comparison:
         self._least = _LEAST_SHARE * median(device.peak_bytes for device in devices)
         figures = [_figures(device) for device in devices]
         names = sorted({name for one in figures for name in one})
-        self._figures = {name: self._spread([one.get(name, 0) for one in figures]) for name in names}
+        self.figures = {name: self._spread([one.get(name, 0) for one in figures]) for name in names}
         self._lines: dict[RankLine, list[int]] = {}
         for device in devices:
             for line in device.lines:
@@ -246,37 +244,26 @@ class _Comparison:
         deviation = _TO_SIGMA * median(abs(value - middle) for value in values)
         return int(middle), max(_DEVIATIONS * deviation, self._least)
 
-    def more(self, name: str, value: int) -> int:
-        """Return the difference from the median."""
-        return value - self._figures.get(name, (0, self._least))[0]
-
-    def _counts(self, name: str, value: int) -> bool:
-        return abs(self.more(name, value)) > self._figures.get(name, (0, self._least))[1]
-
     def reasons(self, device: RankDevice) -> Iterator[str]:
         """Say how a device differs: by lines, or else by category, or else by its peak alone."""
         figures = _figures(device)
-        odd = [name for name in self._figures if self._counts(name, figures.get(name, 0))]
+        more = {name: figures.get(name, 0) - middle for name, (middle, _) in self.figures.items()}
+        odd = [name for name, (_, least) in self.figures.items() if abs(more[name]) > least]
         categories = [name for name in odd if name not in _BESIDE_CATEGORIES]
         if categories or "peak" in odd:
-            lines = sorted(self._odd_lines(device), key=lambda found: -abs(found[0]))
+            lines = sorted(self._odd_lines(device), key=lambda found: -abs(found[0]))[:_MOST_REASONS]
             explained = {line.category for _, line, _ in lines}
-            found = [_line_reason(*one) for one in lines[:_MOST_REASONS]]
-            rest = sorted(
-                (name for name in categories if name not in explained),
-                key=lambda name: -abs(self.more(name, figures.get(name, 0))),
-            )
-            found += [self._reason(name, figures.get(name, 0)) for name in rest]
-            yield from found[:_MOST_REASONS] or [self._reason("peak", figures["peak"])]
-        if "cached" in odd and self.more("cached", figures["cached"]) > 0:
-            yield self._reason("reserved and not in use", figures["cached"], "cached")
+            rest = sorted(set(categories) - explained, key=lambda name: (-abs(more[name]), name))
+            found = [*(_line_reason(*one) for one in lines), *(self._reason(name, more) for name in rest)]
+            yield from found[:_MOST_REASONS] or [self._reason("peak", more)]
+        if "cached" in odd and more["cached"] > 0:
+            yield self._reason("cached", more, "reserved and not in use")
         if "growth" in odd and device.growth_bytes:
             where = f" at {device.growth_place}" if device.growth_place else ""
             yield f"grows by {format_bytes(device.growth_bytes)} per iteration{where}"
 
-    def _reason(self, words: str, value: int, name: str = "") -> str:
-        middle = self._figures.get(name or words, (0, 0.0))[0]
-        return f"{_signed(value - middle)} {words} (group median {format_bytes(middle)})"
+    def _reason(self, name: str, more: Mapping[str, int], words: str = "") -> str:
+        return f"{_signed(more[name])} {words or name} (group median {format_bytes(self.figures[name][0])})"
 
     def _odd_lines(self, device: RankDevice) -> Iterator[tuple[int, RankLine, int]]:
         """Yield the lines that differ, with the difference and the median of the group."""
@@ -373,16 +360,13 @@ def _uneven_inputs(entries: Sequence[Entry]) -> Iterator[Finding]:
     sized = [entry for entry in entries if entry.device.input_shape]
     if len(sized) < LEAST_RANKS:
         return
-    most, least = (which(sized, key=_n_inputs) for which in (max, min))
-    if _n_inputs(most) - _n_inputs(least) >= _UNEVEN * _n_inputs(most) > 0:
+    sizes = [prod(entry.device.input_shape) for entry in sized]
+    if max(sizes) - min(sizes) >= _UNEVEN * max(sizes) > 0:
+        most, least = sized[sizes.index(max(sizes))], sized[sizes.index(min(sizes))]
         yield Finding(
             Kind.IMBALANCE,
             f"the inputs of {most.file.name} are {_shape(most)}, those of {least.file.name} {_shape(least)}",
         )
-
-
-def _n_inputs(entry: Entry) -> int:
-    return prod(entry.device.input_shape)
 
 
 def _shape(entry: Entry) -> str:

@@ -40,8 +40,7 @@ def _head(report: JobReport) -> str:
     if peaks:
         least, most = format_bytes(min(peaks)), format_bytes(max(peaks))
         spread = f"; peaks {least} to {most}" if least != most else f"; peak {most}"
-    n_files = sum(bool(one.file) for one in report.files)
-    return f"{counted(len(ranks), 'rank')} in {counted(n_files, 'file')}{errors}{spread}"
+    return f"{counted(len(ranks), 'rank')} in {counted(report.n_files, 'file')}{errors}{spread}"
 
 
 def _section(title: str, sentences: Sequence[str]) -> Iterator[str]:
