@@ -4,13 +4,13 @@ A worker needs snapconv of the same version and access to the files, nothing els
 becomes a row with an error, but for what ends the process.
 """
 
-import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -27,6 +27,8 @@ _PIECE_BYTES = 4 << 20
 # Left free for others on the disk of temporary files.
 _SPARE_BYTES = 1 << 30
 _FOLDER = "snapconv-ranks-"
+# No file takes so long, once it is copied.
+_STALE_AFTER_S = 6 * 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ def _here(file: str) -> Iterator[Path]:
         return
     _remove_left_behind()
     store, path = open_store(file)
-    with tempfile.TemporaryDirectory(prefix=f"{_FOLDER}{os.getpid()}-") as folder:
+    with tempfile.TemporaryDirectory(prefix=_FOLDER) as folder:
         copy = Path(folder) / SNAPSHOT_NAME
         room = shutil.disk_usage(folder).free - _SPARE_BYTES
         with store.open(path, "rb") as source, copy.open("wb") as target:
@@ -115,21 +117,10 @@ def _here(file: str) -> Iterator[Path]:
 
 def _remove_left_behind() -> None:
     """Remove what workers that were killed on this machine left of files of stores."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*"):
-        process = folder.name.removeprefix(_FOLDER).partition("-")[0]
-        if process.isdecimal() and not _is_running(int(process)):
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _is_running(process: int) -> bool:
-    if sys.platform != "win32":  # there it would be ended
-        try:
-            os.kill(process, 0)
-        except ProcessLookupError:
-            return False
-        except (OSError, OverflowError):  # somebody else's
-            return True
-    return True
+    for copy in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*/{SNAPSHOT_NAME}"):
+        with suppress(OSError):
+            if time.time() - copy.stat().st_mtime > _STALE_AFTER_S:
+                shutil.rmtree(copy.parent)
 
 
 # --- alone in a process of its own

@@ -1,6 +1,7 @@
 """A job of 200 captures in an S3 store on this machine, some of them damaged, hostile or huge."""
 
 import gzip
+import os
 import pickle
 import shutil
 import tempfile
@@ -131,11 +132,15 @@ def test_a_copy_that_would_fill_the_disk_is_refused(store, in_this_process, monk
 
 
 def test_what_a_killed_worker_left_is_removed_by_the_next(store, in_this_process):
-    left = Path(tempfile.gettempdir()) / "snapconv-ranks-999999999-x"
-    left.mkdir(exist_ok=True)
-    (left / "snapshot.pickle").write_bytes(USUAL)
+    left, living = (Path(tempfile.gettempdir()) / f"snapconv-ranks-{name}" for name in ("left", "living"))
+    for folder in (left, living):
+        folder.mkdir(exist_ok=True)
+        (folder / "snapshot.pickle").write_bytes(USUAL)
+    os.utime(left / "snapshot.pickle", (0, 0))
     assert not read_job(["s3://runs/job/rank0.capture/"]).errors
     assert not left.exists()
+    assert living.exists()
+    shutil.rmtree(living)
 
 
 @pytest.mark.parametrize("url", ["nosuch://name/job/", "hdfs://name/job/"])
