@@ -1,4 +1,4 @@
-"""Check of the allocator model on a file: its trace under its own settings must give its own segments.
+"""Check of the allocator model on a file, block by block: under its own settings it gives its own segments.
 
 The driver's part, the addresses of new segments and when the device is full, comes from the trace; everything
 else is the model's: where each block goes, when memory is got and given back, what is left at the end.
@@ -14,13 +14,11 @@ from snapconv.allocator.blocks import Block
 from snapconv.allocator.caching_allocator import CachingAllocator, ModelOutOfMemory
 from snapconv.answers.what_if.calls import AllocatorCalls, Operation
 from snapconv.columns import Int64Column
-from snapconv.notes import Progress
 from snapconv.replay.rounding import RoundingRules
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.load import DeviceSnapshot
 from snapconv.snapshot.segment_table import BlockState
 
-_CALLS_PER_STEP = 1 << 16
 _RETURNS = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
 _Piece = tuple[int, ...]
 
@@ -29,40 +27,29 @@ class _Difference(Exception):
     """The model differs from the trace."""
 
 
-def find_difference(
-    calls: AllocatorCalls,
-    device: DeviceSnapshot,
-    addr: Int64Column,
-    *,
-    first: int = 0,
-    to_end: bool = True,
-    progress: Progress | None = None,
-) -> str:
-    """Say where a replay under the file's own settings first differs from the trace, and how; empty: nowhere.
+def find_difference(calls: AllocatorCalls, device: DeviceSnapshot, addr: Int64Column) -> str:
+    """Say where a replay of all calls first differs from the trace, and how; empty: nowhere.
 
-    ``addr`` are the addresses of the allocations. The calls begin at the event ``first``; unless they go
-    ``to_end``, the final segments are not compared.
+    ``addr`` are the addresses of the allocations.
     """
-    run, event = _Check(calls, addr, first), -1
+    run, event = _Check(calls, addr), -1
     rows = zip(calls.operation.tolist(), calls.row.tolist(), calls.event.tolist(), strict=True)
     try:
-        for number, (operation, row, event) in enumerate(rows):
-            if progress and not number % _CALLS_PER_STEP:
-                progress("checking the model", number, len(calls))
+        for operation, row, event in rows:
             run.call(operation, row, event)
     except _Difference as difference:
         return f"from event {event} on: {difference}"
-    differing = _pieces_of_file(device) ^ _pieces_of_model(run.allocator) if to_end else set()
+    differing = _pieces_of_file(device) ^ _pieces_of_model(run.allocator)
     return f"at the end: the block at {min(differing)[0]:#x} is another" if differing else ""
 
 
 class _Check:
     """The replay, beside the trace."""
 
-    def __init__(self, calls: AllocatorCalls, addr: Int64Column, first: int) -> None:
+    def __init__(self, calls: AllocatorCalls, addr: Int64Column) -> None:
         self.calls = calls
         self.addr: list[int] = addr.tolist()
-        self.addresses = _TracedAddresses(calls.events, first)
+        self.addresses = _TracedAddresses(calls.events)
         self.allocator = CachingAllocator(settings=calls.own, addresses=self.addresses)
         self.rounded: list[int] = RoundingRules(calls.own).rounded(calls.requested_bytes).tolist()
         self.blocks: dict[int, Block] = {
@@ -195,11 +182,11 @@ def _pieces_of_model(allocator: CachingAllocator) -> set[_Piece]:
 class _TracedAddresses:
     """Addresses of new segments: where they lay on the real device."""
 
-    def __init__(self, events: EventTable, first: int) -> None:
+    def __init__(self, events: EventTable) -> None:
         got = np.flatnonzero((events.action == Action.SEGMENT_ALLOC) | (events.action == Action.SEGMENT_MAP))
         self._events: list[int] = got.tolist()
         self._addrs: list[int] = events.addr[got].tolist()
-        self._since = self._until = first - 1
+        self._since = self._until = -1
 
     def go_on_to(self, event: int) -> None:
         """Let what the trace got since the last such event, up to this one, be what is got now."""
