@@ -417,6 +417,7 @@ def _patch_tracing(machine: Machine, patches: Patches) -> None:
     """Let torch.jit.trace run unseen by our mode of operations: under any of those torch fails (2.13)."""
 
     def unseen(real: Callable[..., Any]) -> Any:
+        @stands_in
         @wraps(real)
         def trace(*args: Any, **kwargs: Any) -> Any:
             machine.meet("what torch.jit.trace runs")
