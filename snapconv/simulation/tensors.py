@@ -166,12 +166,7 @@ class TensorPatches:
         return self._tracker.copy(tensor, None, memory_format=memory_format)
 
     def _cuda(
-        self,
-        _real: Any,
-        tensor: Any,
-        device: Any = None,
-        non_blocking: bool = False,  # noqa: FBT001, FBT002  # torch's signature
-        memory_format: Any = None,
+        self, _real: Any, tensor: Any, device: Any = None, *_: Any, memory_format: Any = None, **__: Any
     ) -> Any:
         index = self._tracker.machine.ordinal("cuda" if device is None else device)
         if self._device_of(tensor) == index:

@@ -60,9 +60,8 @@ class Tracker:
     def copy(self, tensor: Any, device: int | None, **options: Any) -> Any:
         """Copy a tensor to a device, or with None to the CPU; differentiable."""
         if device is not None and os.getpid() != self._pid:
-            raise for_program(
-                RuntimeError("Cannot re-initialize CUDA in forked subprocess.")
-            )  # as torch does
+            # As torch does.
+            raise for_program(RuntimeError("Cannot re-initialize CUDA in forked subprocess."))
         with self.choice.during(target=device):
             return torch.ops.aten._to_copy.default(tensor, **options)
 
