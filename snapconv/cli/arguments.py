@@ -36,6 +36,10 @@ _ARGUMENTS = {
     "question": "ADDR-OR-EVENT | An address such as 0x7f3c40001000, also inside a block, or an event such as "
     "'#1234'.",
     "folders": "FOLDER | A folder whose files may be read, with those below it.",
+    "record.entry": "ENTRY | A training script, or a file with Skyline's or DeepView's providers; with -m, a "
+    "module.",
+    "entry": "ENTRY | A training script; with -m, a module.",
+    "args": "ARGS | The script's own arguments, its options too.",
 }
 _OPTIONS = {
     # Reading a file.
@@ -102,8 +106,48 @@ _OPTIONS = {
     # Recording.
     "ranks": "LIST | Record these ranks of a job only, such as 0,8,16-23; a mesh such as pp=4,dp=8,tp=2 "
     "means one of each pipeline stage. Default: all.",
+    "is_module": "ENTRY is a module's name, as in `python -m ENTRY`.",
+    "record.output": "PATH | The capture, a folder. Default: the entry's name and .capture, here.",
+    "watch.output": "FOLDER | The folder for captures. Default: captures, here.",
+    "record.force": "Replace an existing capture.",
+    "warm_up": "Iterations before the first that is looked at closely. Default: 1.",
+    "record.iterations": "Iterations to record the memory of; after one more, as many are timed. Default: 1.",
+    "stop": "End the script when all is recorded, instead of letting it run on.",
+    "batch_size": "For providers. Default: that of the input provider.",
+    "record.device": "The CUDA device to make the current one, and to time. Default: time that of LOCAL_RANK "
+    "where it is visible, or the one that is current when CUDA starts.",
+    "record.project_root": "Count only what is below this folder as your own code. Default: all Python files "
+    "that are not installed, shown from the current folder.",
+    "record.include": "PACKAGE_OR_PATH | Count a library as your own code too when the capture is read: a "
+    "package such as timm.models, or a folder. May be repeated. Always counted: transformers.models, "
+    "diffusers.models.",
+    "record.stacks": "WHICH | Record C++ frames too (all), which is all that backward has, or only Python's. "
+    "Default: all.",
+    "watch.stacks": "WHICH | Record Python's frames only (python), which costs least, or those of C++ too "
+    "(all). Default: python.",
+    "record.max_entries": "How many events torch keeps, the newest. Default: 1000000.",
+    "watch.max_entries": "How many events torch keeps, the newest. Default: 100000.",
+    "max_captures": "Write at most so many. Default: 3.",
+    "all_ranks": "Where memory runs out in one rank, write captures of all. FOLDER must be shared.",
+    # Recording without a GPU.
+    "simulate": "Record without a GPU: the unchanged script runs on the CPU.",
+    "no_compute": "With --simulate: follow shapes only. Fast with a model of any size; no values, no times. "
+    "Files of what was not computed are not written. Ends the script when all is recorded.",
+    **dict.fromkeys(
+        ("record.capacity", "watch.capacity"),
+        "SIZE | With --simulate: the GPU's memory, such as 24GiB; it runs out as a GPU's would.",
+    ),
+    "cublas_workspace": "With --simulate: add the workspace that cuBLAS keeps by default.",
 }
+# Of numbers.
+_LEAST = {
+    **dict.fromkeys(("top", "iterations", "batch_size", "max_entries", "max_captures"), 1),
+    **dict.fromkeys(("warm_up", "device"), 0),
+}
+# Those whose text has it.
+_WITHOUT_DEFAULT = {"format", "stacks", "warm_up", "iterations", "max_entries", "max_captures", "output"}
 _FLAGS = {
+    "is_module": ("-m",),
     "as_json": ("--json",),
     "open_page": ("--open",),
     "output": ("--output", "-o"),
@@ -135,12 +179,13 @@ def declared(command: str, one: inspect.Parameter) -> inspect.Parameter:
     table = _ARGUMENTS if name in _ARGUMENTS else _OPTIONS
     if get_origin(kind) is Annotated or name not in {key.rpartition(".")[2] for key in table}:
         return one
-    more: dict[str, Any] = {"min": 1} if name == "top" else {}
+    is_number = int in (kind, *get_args(kind))
+    more: dict[str, Any] = {"min": _LEAST[name]} if is_number and name in _LEAST else {}
     if Path in (kind, *get_args(kind)):
         # Whether a file can be read is seen when it is read: typer's own look at it would end with the code
         # of a wrong command line.
         more = {"readable": False, "callback": no_pipe if name in SNAPSHOTS else None}
-    if name == "format":
+    if name in _WITHOUT_DEFAULT:
         more["show_default"] = False
     metavar, _, text = (table.get(f"{command}.{name}") or table[name]).rpartition(" | ")
     if table is _ARGUMENTS:

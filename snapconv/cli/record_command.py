@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
@@ -78,151 +78,35 @@ def _refuse_ours(entry: str, behind: "Sequence[str]") -> None:
             )
 
 
-EntryName = Annotated[
-    str,
-    typer.Argument(
-        metavar="ENTRY",
-        help="A training script, or a file with Skyline's or DeepView's providers; with -m, a module.",
-    ),
-]
-Args = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="ARGS", help="The script's own arguments, its options too."),
-]
-IsModule = Annotated[bool, typer.Option("-m", help="ENTRY is a module's name, as in `python -m ENTRY`.")]
-_Output = Annotated[
-    str | None,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="PATH",
-        help="The capture, a folder. Default: the entry's name and .capture, here.",
-    ),
-]
-_Force = Annotated[bool, typer.Option("--force", help="Replace an existing capture.")]
-_WarmUp = Annotated[
-    int,
-    typer.Option(
-        "--warm-up",
-        min=0,
-        show_default=False,
-        help="Iterations before the first that is looked at closely. Default: 1.",
-    ),
-]
-_Iterations = Annotated[
-    int,
-    typer.Option(
-        "--iterations",
-        min=1,
-        show_default=False,
-        help="Iterations to record the memory of; after one more, as many are timed. Default: 1.",
-    ),
-]
-_Stop = Annotated[
-    bool, typer.Option("--stop", help="End the script when all is recorded, instead of letting it run on.")
-]
-_BatchSize = Annotated[
-    int | None,
-    typer.Option("--batch-size", min=1, help="For providers. Default: that of the input provider."),
-]
-_Device = Annotated[
-    int | None,
-    typer.Option(
-        "--device",
-        min=0,
-        help="The CUDA device to make the current one, and to time. Default: time that of LOCAL_RANK where "
-        "it is visible, or the one that is current when CUDA starts.",
-    ),
-]
-_ProjectRoot = Annotated[
-    Path | None,
-    typer.Option(
-        "--project-root",
-        help="Count only what is below this folder as your own code. Default: all Python files that are "
-        "not installed, shown from the current folder.",
-    ),
-]
-_Includes = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--include",
-        metavar="PACKAGE_OR_PATH",
-        help="Count a library as your own code too when the capture is read: a package such as timm.models, "
-        "or a folder. May be repeated. Always counted: transformers.models, diffusers.models.",
-    ),
-]
-_Stacks = Annotated[
-    Literal["all", "python"],
-    typer.Option(
-        "--stacks",
-        metavar="WHICH",
-        show_default=False,
-        help="Record C++ frames too (all), which is all that backward has, or only Python's. Default: all.",
-    ),
-]
-_MaxEntries = Annotated[
-    int | None,
-    typer.Option("--max-entries", min=1, help="How many events torch keeps, the newest. Default: 1000000."),
-]
-_Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
-
-
-_Simulate = Annotated[
-    bool, typer.Option("--simulate", help="Record without a GPU: the unchanged script runs on the CPU.")
-]
-_NoCompute = Annotated[
-    bool,
-    typer.Option(
-        "--no-compute",
-        help="With --simulate: follow shapes only. Fast with a model of any size; no values, no times. Files "
-        "of what was not computed are not written. Ends the script when all is recorded.",
-    ),
-]
-_Capacity = Annotated[
-    str | None,
-    typer.Option(
-        "--capacity",
-        metavar="SIZE",
-        help="With --simulate: the GPU's memory, such as 24GiB; it runs out as a GPU's would.",
-    ),
-]
-_CublasWorkspace = Annotated[
-    bool,
-    typer.Option(
-        "--cublas-workspace", help="With --simulate: add the workspace that cuBLAS keeps by default."
-    ),
-]
-
-
 @dataclass(frozen=True, slots=True)
 class Simulated:
     """Options of a recording without a GPU."""
 
-    simulate: _Simulate = False
-    no_compute: _NoCompute = False
-    capacity: _Capacity = None
-    cublas_workspace: _CublasWorkspace = False
+    simulate: bool = False
+    no_compute: bool = False
+    capacity: str | None = None
+    cublas_workspace: bool = False
 
 
 def record(
-    entry: EntryName,
-    args: Args = None,
+    entry: str,
+    args: list[str] | None = None,
     *,
-    is_module: IsModule = False,
-    output: _Output = None,
-    force: _Force = False,
+    is_module: bool = False,
+    output: str | None = None,
+    force: bool = False,
     simulated: Simulated,
     ranks: str | None = None,
-    warm_up: _WarmUp = 1,
-    iterations: _Iterations = 1,
-    stop: _Stop = False,
-    batch_size: _BatchSize = None,
-    device: _Device = None,
-    project_root: _ProjectRoot = None,
-    include: _Includes = None,
-    stacks: _Stacks = "all",
-    max_entries: _MaxEntries = None,
-    quiet: _Quiet = False,
+    warm_up: int = 1,
+    iterations: int = 1,
+    stop: bool = False,
+    batch_size: int | None = None,
+    device: int | None = None,
+    project_root: Path | None = None,
+    include: list[str] | None = None,
+    stacks: Literal["all", "python"] = "all",
+    max_entries: int | None = None,
+    quiet: bool = False,
 ) -> None:
     """Run a training script and record its memory and its times.
 

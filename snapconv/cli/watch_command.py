@@ -2,71 +2,29 @@
 
 import logging
 import shlex
-from typing import Annotated, Literal
-
-import typer
+from typing import Literal
 
 from snapconv.cli.app import ProgramEnded
 from snapconv.cli.arguments import chosen_ranks
-from snapconv.cli.record_command import Args, IsModule, Simulated, lasting_until_exit, simulation_options
+from snapconv.cli.record_command import Simulated, lasting_until_exit, simulation_options
 from snapconv.cli.terminal import say, show_raised
 
 # Options end at the entry: what follows it is the program's.
 COMMAND_SETTINGS = {"context_settings": {"allow_interspersed_args": False}}
 
-_EntryName = Annotated[str, typer.Argument(metavar="ENTRY", help="A training script; with -m, a module.")]
-_Output = Annotated[
-    str,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="FOLDER",
-        help="The folder for captures. Default: captures, here.",
-        show_default=False,
-    ),
-]
-_AllRanks = Annotated[
-    bool,
-    typer.Option(
-        "--all-ranks", help="Where memory runs out in one rank, write captures of all. FOLDER must be shared."
-    ),
-]
-_Stacks = Annotated[
-    Literal["python", "all"],
-    typer.Option(
-        "--stacks",
-        metavar="WHICH",
-        show_default=False,
-        help="Record Python's frames only (python), which costs least, or those of C++ too (all). Default: "
-        "python.",
-    ),
-]
-_MaxEntries = Annotated[
-    int,
-    typer.Option(
-        "--max-entries",
-        min=1,
-        show_default=False,
-        help="How many events torch keeps, the newest. Default: 100000.",
-    ),
-]
-_MaxCaptures = Annotated[
-    int, typer.Option("--max-captures", min=1, show_default=False, help="Write at most so many. Default: 3.")
-]
-
 
 def watch(
-    entry: _EntryName,
-    args: Args = None,
-    is_module: IsModule = False,
-    output: _Output = "captures",
+    entry: str,
+    args: list[str] | None = None,
+    is_module: bool = False,
+    output: str = "captures",
     *,
     simulated: Simulated,
     ranks: str | None = None,
-    all_ranks: _AllRanks = False,
-    stacks: _Stacks = "python",
-    max_entries: _MaxEntries = 100_000,
-    max_captures: _MaxCaptures = 3,
+    all_ranks: bool = False,
+    stacks: Literal["python", "all"] = "python",
+    max_entries: int = 100_000,
+    max_captures: int = 3,
 ) -> None:
     """Run a training script, and write a capture where its memory runs out.
 
