@@ -184,7 +184,7 @@ WITHOUT_A_GUARD = {
     "saved_tensors.py __del__",
     # Called by our own code, with the standard library in between.
     "driver.py _own_turn", "marks.py <genexpr>",
-    "interception.py replaced",
+    *(f"interception.py {name}" for name in ("replaced", "_wrapped", "_registrations", "_copies", "_calls")),
     "patches.py patch_engine", "patches.py function_mode", "patches.py opaque_modules",
 }  # fmt: skip
 
