@@ -228,7 +228,7 @@ class _Run:
             strict=True,
         ):
             if operation == 0:  # MALLOC
-                if self.is_full:  # it had as much as the trace has reserved afterwards
+                if is_check and self.is_full:  # it had as much as the trace has reserved afterwards
                     allocator.capacity = int(calls.reserved_after[event])
                 try:
                     blocks[row] = take(pool, stream, rounded[row], n_bytes)
@@ -238,7 +238,7 @@ class _Run:
                     return False
                 if ledger.reserved_bytes > peak:
                     peak, self.peak_event = ledger.reserved_bytes, event
-                if self.is_full:
+                if is_check and self.is_full:
                     self.is_full, allocator.capacity = False, self.trial.capacity
                 if is_check and ledger.reserved_bytes != calls.reserved_after[event]:
                     self.differs_at = event
