@@ -58,6 +58,12 @@ _Workers = Annotated[
         help="Processes on this machine. Default: its processors, if memory suffices.",
     ),
 ]
+_Reports = Annotated[
+    str | None,
+    typer.Option(
+        "--reports", metavar="FOLDER", help="Write each rank's memory report there too, also to a URL."
+    ),
+]
 _NoCache = Annotated[bool, typer.Option("--no-cache", help="Read every file anew, and keep nothing.")]
 
 
@@ -68,6 +74,7 @@ def ranks(
     mesh: _Mesh = None,
     scheduler: _Scheduler = None,
     workers: _Workers = None,
+    reports: _Reports = None,
     no_cache: _NoCache = False,
     top: int | None = None,
     project: PathOptions,
@@ -90,6 +97,7 @@ def ranks(
         scheduler=scheduler,
         workers=workers,
         cache=None if no_cache else default_cache(),
+        reports=reports,
         analysis=replace(project.analysis(), certain=certain),
     )
     show = partial(_print, as_json=as_json, top=top, quiet=quiet)

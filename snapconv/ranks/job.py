@@ -8,6 +8,7 @@ back is as if it were not there.
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,8 @@ from snapconv.version import VERSION
 
 # Raised when a row has more or other figures.
 _ROW_VERSION = 2
+# Below both, a cluster of Dask takes longer to start than the files to read.
+_MANY_FILES, _MANY_BYTES = 64, 4 << 30
 # Called with the files done, all of them, those with an error, and the seconds since the reading began.
 JobProgress = Callable[[int, int, int, float], None]
 
@@ -45,6 +48,7 @@ class JobOptions:
     client: object = None
     workers: int | None = None
     cache: Path | None = None
+    reports: str | None = None
     analysis: AnalysisOptions = field(default_factory=AnalysisOptions)
 
 
@@ -102,13 +106,18 @@ def _rows(inputs: Sequence[JobInput], options: JobOptions) -> Generator[RankFile
     """Yield a row for every file: what is known, then what is read, the largest files first."""
     cache = _RowCache(options.cache, RankRequest.of(RankFile(""), options.analysis).to_text())
     waiting: dict[str, JobInput] = {}
+    n_named = Counter((one.place.rank, one.place.dump) for one in inputs)
     for one in sorted(inputs, key=lambda one: -(one.place.n_bytes or 0)):
         if one.error is not None:
             yield with_error(one.place, one.error)
-        elif (known := cache.find(one)) is not None:
+        # A report is written by whoever reads the file.
+        elif options.reports is None and (known := cache.find(one)) is not None:
             yield known
         else:
-            waiting[RankRequest.of(one.place, options.analysis).to_text()] = one
+            is_only = n_named[one.place.rank, one.place.dump] == 1
+            mark = "" if is_only else sha256(one.path.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+            request = RankRequest.of(one.place, options.analysis, options.reports, mark)
+            waiting[request.to_text()] = one
     if waiting:
         at_work, alone = _workers(options, list(waiting.values()))
         alone_texts = {text for text, one in waiting.items() if one.path in alone}
@@ -128,7 +137,11 @@ def _workers(options: JobOptions, inputs: Sequence[JobInput]) -> tuple[workers.W
         return workers.scheduler_workers(options.scheduler), ()
     needed = {one.path: workers.needed_bytes(one.path, one.place.n_bytes) for one in inputs}
     n_workers, share = workers.n_local_workers(list(needed.values()), at_most=options.workers)
-    return workers.local_workers(n_workers), {path for path, n_bytes in needed.items() if n_bytes > share}
+    alone = {path for path, n_bytes in needed.items() if n_bytes > share}
+    is_small = len(inputs) < _MANY_FILES and sum(one.place.n_bytes or 0 for one in inputs) < _MANY_BYTES
+    if is_small or not workers.has_dask():
+        return workers.local_workers(n_workers), alone
+    return workers.local_dask_workers(n_workers, share), alone
 
 
 def _row(answer: str) -> RankFile:

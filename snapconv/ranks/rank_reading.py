@@ -10,18 +10,21 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from snapconv.analysis import AnalysisOptions, analyze_file
+from snapconv.analysis import Analysis, AnalysisOptions, analyze_file
+from snapconv.answers.memory_report import build_memory_report
 from snapconv.answers.ranks.rank_file import RankFile, rank_file
-from snapconv.errors import InputError, SnapconvError
+from snapconv.errors import InputError, OutputWriteError, SnapconvError
 from snapconv.files import SNAPSHOT_NAME
 from snapconv.json_text import dataclass_from, read_json, write_json
 from snapconv.ranks.job_files import is_remote, open_store
 from snapconv.stacks.paths import PathMap
 from snapconv.version import VERSION
+from snapconv.writers.sqlite.memory_database import memory_database
+from snapconv.writers.sqlite.tables import write_databases
 
 _PIECE_BYTES = 4 << 20
 # Left free for others on the disk of temporary files.
@@ -33,18 +36,27 @@ _STALE_AFTER_S = 6 * 3600
 
 @dataclass(frozen=True, slots=True)
 class RankRequest:
-    """What a worker is to do: read a file, whose name and rank ``place`` has, by these options."""
+    """What a worker is to do: read a file, whose name and rank ``place`` has, by these options.
+
+    With ``reports`` it writes memory reports there; ``mark`` is a part of their names where another file may
+    be of the same rank.
+    """
 
     place: RankFile
     project_root: str | None
     includes: tuple[str, ...]
     path_maps: tuple[PathMap, ...]
     certain: bool
+    reports: str | None
+    mark: str
 
     @classmethod
-    def of(cls, place: RankFile, options: AnalysisOptions) -> "RankRequest":
+    def of(
+        cls, place: RankFile, options: AnalysisOptions, reports: str | None = None, mark: str = ""
+    ) -> "RankRequest":
         """Take the options that a job has."""
-        return cls(place, options.project_root, options.includes, options.path_maps, options.certain)
+        project = (options.project_root, options.includes, options.path_maps)
+        return cls(place, *project, options.certain, reports, mark)
 
     def to_text(self) -> str:
         """Return it as JSON."""
@@ -81,7 +93,11 @@ def _read(request: RankRequest) -> RankFile:
     try:
         with _here(place.file) as path:
             try:
-                return rank_file(analyze_file(path, request.options), place)
+                analysis = analyze_file(path, request.options)
+                found = rank_file(analysis, place)
+                if request.reports is not None:
+                    _write_reports(request.reports, request.mark, found, analysis)
+                return found
             except SnapconvError as error:
                 return with_error(place, error, str(error).replace(str(path), place.file))
     except SnapconvError as error:
@@ -121,6 +137,29 @@ def _remove_left_behind() -> None:
         with suppress(OSError):
             if time.time() - copy.stat().st_mtime > _STALE_AFTER_S:
                 shutil.rmtree(copy.parent)
+
+
+# --- reports
+
+
+def _write_reports(target: str, mark: str, file: RankFile, analysis: Analysis) -> None:
+    """Write the memory report of every device, to a folder or a store; one that is there is replaced."""
+    name = [f"rank{file.rank}"] if file.rank is not None else file.file.replace("\\", "/").split("/")[-2:]
+    stem = "-".join(filter(None, (*name, file.dump, mark)))
+    with tempfile.TemporaryDirectory(prefix=_FOLDER) if is_remote(target) else nullcontext(target) as folder:
+        with suppress(OSError):  # writing says why there is none
+            Path(folder).mkdir(parents=True, exist_ok=True)
+        paths = [Path(folder, f"{stem}.{one.name.replace(':', '')}.memory.sqlite") for one in file.devices]
+        reports = zip(paths, map(build_memory_report, analysis.devices), strict=True)
+        write_databases([memory_database(*one, extended=True) for one in reports], force=True)
+        if not is_remote(target):
+            return
+        store, inside = open_store(target)
+        try:
+            for path in paths:
+                store.put_file(str(path), f"{inside.rstrip('/')}/{path.name}")
+        except Exception as error:  # every store has errors of its own
+            raise OutputWriteError(f"cannot write to {target}: {error}") from error
 
 
 # --- alone in a process of its own

@@ -1,4 +1,4 @@
-"""Workers for the files of a job: processes of this machine, or those of a Dask cluster.
+"""Workers for the files of a job: those of Dask, here or on a cluster, or plain processes for a small job.
 
 Both are a ``concurrent.futures.Executor``, so one loop drives them. A file whose worker ended before it was
 read is read once more, alone in a process of its own: a pool and Dask blame the files beside it too.
@@ -20,6 +20,7 @@ from concurrent.futures import (
 )
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from logging import CRITICAL
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +191,60 @@ def local_workers(n_workers: int) -> Workers:
 def _end_at_once() -> None:
     """Let Ctrl-C, which a terminal sends to every process, end a worker without a word."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def has_dask() -> bool:
+    """Return whether Dask is installed."""
+    try:
+        import distributed  # noqa: F401  # only whether it can be
+    except ImportError:
+        return False
+    return True
+
+
+def dask_setup(_worker: object) -> None:
+    """Set up a worker of this machine: Dask calls it by this name in every new process."""
+    _end_at_once()
+
+
+_LOCAL = {
+    "distributed.scheduler.allowed-failures": 0,
+    "distributed.scheduler.http.routes": [],
+    "distributed.worker.http.routes": [],
+}
+
+
+def local_dask_workers(n_workers: int, memory_bytes: int) -> Workers:
+    """Return Dask's workers on this machine, which nobody else reaches.
+
+    They listen on 127.0.0.1 alone and know each other by certificates that are made for this run, since any
+    user of this machine may open a connection there, and a scheduler runs what it is sent.
+    """
+    import dask
+    from distributed import Client, KilledWorker, LocalCluster
+    from distributed.security import Security
+
+    def make(parts: ExitStack) -> Executor:
+        parts.enter_context(dask.config.set(_LOCAL))
+        cluster = parts.enter_context(
+            LocalCluster(
+                n_workers=n_workers,
+                threads_per_worker=1,
+                processes=True,
+                host="127.0.0.1",
+                dashboard_address=None,
+                # Its HTTP server starts all the same: on any free port of that address, and without pages.
+                scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},
+                memory_limit=memory_bytes,
+                security=Security.temporary(),
+                silence_logs=CRITICAL,
+                preload=[__name__],
+            )
+        )
+        executor: Executor = parts.enter_context(Client(cluster)).get_executor(pure=False)
+        return executor
+
+    return Workers(make, _WAITING * n_workers, (KilledWorker,))
 
 
 def scheduler_workers(address: str) -> Workers:

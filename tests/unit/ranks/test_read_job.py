@@ -244,3 +244,31 @@ def test_the_exit_code_says_that_a_file_was_not_read(tmp_path, capsys, monkeypat
     with closing(sqlite3.connect(output)) as connection:
         rows = connection.execute("SELECT rank, error IS NULL FROM job_files ORDER BY id").fetchall()
     assert rows == [(0, 1), (1, 0), (2, 1), (3, 1)]
+
+
+def test_every_rank_gets_its_memory_report(tmp_path, monkeypatch):
+    monkeypatch.setattr(workers, "local_workers", in_threads)
+    write_job(tmp_path / "job", 2)
+    reports = tmp_path / "reports"
+    assert main(["ranks", str(tmp_path / "job"), "--reports", str(reports), "--quiet"]) == 0
+    assert [path.name for path in sorted(reports.iterdir())] == [
+        "rank0.cuda0.memory.sqlite",
+        "rank1.cuda0.memory.sqlite",
+    ]
+    with closing(sqlite3.connect(reports / "rank1.cuda0.memory.sqlite")) as connection:
+        (peak,) = connection.execute(
+            "SELECT size_bytes FROM misc_sizes WHERE key = 'peak_usage_bytes'"
+        ).fetchone()
+    assert peak == 14 * MIB
+
+
+def test_two_files_of_one_rank_do_not_replace_each_others_report(tmp_path, monkeypatch):
+    monkeypatch.setattr(workers, "local_workers", in_threads)
+    for run in ("before", "after"):
+        write_job(tmp_path / run, 1)
+    reports = tmp_path / "reports"
+    folders = [str(tmp_path / run) for run in ("before", "after")]
+    assert main(["ranks", *folders, "--reports", str(reports), "--quiet"]) == 0
+    names = sorted(path.name for path in reports.iterdir())
+    assert len(names) == 2
+    assert all(name.startswith("rank0-") for name in names)

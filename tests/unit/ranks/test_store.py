@@ -131,6 +131,13 @@ def test_a_copy_that_would_fill_the_disk_is_refused(store, in_this_process, monk
     assert not list(Path(tempfile.gettempdir()).glob("snapconv-ranks-*"))
 
 
+def test_reports_go_to_a_store_too(store, in_this_process):
+    report = read_job(["s3://runs/job/rank0.capture/"], JobOptions(reports="s3://runs/reports"))
+    assert not report.errors
+    content = store.get_object(Bucket="runs", Key="reports/rank0.cuda0.memory.sqlite")["Body"].read()
+    assert content.startswith(b"SQLite format 3")
+
+
 def test_what_a_killed_worker_left_is_removed_by_the_next(store, in_this_process):
     left, living = (Path(tempfile.gettempdir()) / f"snapconv-ranks-{name}" for name in ("left", "living"))
     for folder in (left, living):
