@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from snapconv.classification.categories import Category
-from snapconv.classification.certainty import only_certain
 from snapconv.classification.classify import classify, order_of
 from snapconv.classification.decisions import Classification
 from snapconv.classification.features import Features, find_features
@@ -330,8 +329,9 @@ def analyze_device(
     if snapshot.metadata is not None and not device.is_host:
         recorded = match_recorded(snapshot.metadata, device.device, device.events, allocations)
     features = find_features(replayed, phases, facts.roles, user_rules=user_rules, recorded=recorded)
-    classified = classify(features, order_of(is_host=device.is_host))
-    classification = only_certain(classified) if certain else classified
+    classification = classify(features, order_of(is_host=device.is_host))
+    if certain:
+        classification = classification.only_certain()
     category = classification.category
     iterations = tuple(_iterations(replayed.allocated, phases))
     peak = replayed.allocated.peak_event

@@ -16,9 +16,9 @@ from snapconv.analysis import Analysis, DeviceAnalysis
 from snapconv.answers.program_names import owner_names
 from snapconv.answers.totals import job_sentence
 from snapconv.classification.categories import EVIDENCE_WORTH, Category, Certainty, Evidence
-from snapconv.classification.certainty import GRADIENT_OR_STATE, SLUG
 from snapconv.classification.classify import opinions as opinions_of
 from snapconv.classification.classify import order_of, reason_of
+from snapconv.classification.inventory import GRADIENT_OR_STATE, SLUG
 from snapconv.columns import BoolColumn, Int64Column
 from snapconv.errors import InputError
 from snapconv.phases.trace_phases import Phase

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.classification.categories import Category, Evidence
-from snapconv.classification.certainty import GRADIENT_OR_STATE, SLUG
 from snapconv.classification.decisions import Classification
-from snapconv.classification.inventory import sentence
+from snapconv.classification.inventory import GRADIENT_OR_STATE, SLUG
 from snapconv.columns import BoolColumn, Int64Column, first_known, has_code, sums_by
 from snapconv.replay.memory_layout import MemoryLayout
 from snapconv.stacks.project_lines import SourceLine, line_values
@@ -132,7 +131,7 @@ def job_sentence(analysis: DeviceAnalysis) -> str | None:
     """Say which hypothesis about the job explains the memory from before the trace; None: no part."""
     explanation, reasons = analysis.classification.explanation, analysis.classification.reasons
     has_decided = not {SLUG, GRADIENT_OR_STATE}.isdisjoint(reasons)
-    return sentence(explanation) if explanation and has_decided else None
+    return explanation if explanation and has_decided else None
 
 
 def _total(analysis: DeviceAnalysis, rows: BoolColumn, name: str) -> CategoryTotal:

@@ -3,61 +3,49 @@
 The first stage that marks an allocation decides. An allocation that none marks stays ``unknown``.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from snapconv.classification import certainty, inventory, parameter_facts, propagation
+from snapconv.classification import inventory, propagation
 from snapconv.classification.categories import NO_RULE, Category, Evidence
-from snapconv.classification.decisions import Classification, Decided, Fact, Proposal, Stage
+from snapconv.classification.decisions import LIKELY_ONLY, Classification, Condition, Decided, Fact, Stage
 from snapconv.classification.facts import FACTS, HOST_FACTS, LATER, LIKELY
 from snapconv.classification.features import Features
-from snapconv.classification.recorded import RECORDED, RECORDED_LATER, UserRulesFirst
+from snapconv.classification.recorded import ATTRIBUTES, RECORDED, user_rules
 from snapconv.columns import Int64Column
 from snapconv.stop_signals import stage
 from snapconv.torch_knowledge.frame_patterns import FRAME_RULES
 
 PERSISTENT = "persistent-since-before-the-recording"
-_NOTHING_KNOWN = {
-    NO_RULE: "nothing was decided",
-    PERSISTENT: "there before the first event and at the dump; only its line, if it has one, may show what it"
-    " is for",
-}
 
 
-@dataclass(frozen=True, slots=True)
-class Persistent:
-    """The last stage: what the program kept all the time, of which nothing shows what it is for."""
-
-    name: str = "persistent"
-
-    def proposals(self, decided: Decided) -> Iterator[Proposal]:
-        """Weights, states and data alike: a purpose would be a guess."""
-        where = decided.is_open & decided.features.lasts_throughout
-        yield Proposal(where, Category.UNKNOWN, Evidence.NONE, PERSISTENT)
-
-
+# What the program kept all the time are weights, states and data alike: any purpose would be a guess.
+_KEPT = Fact(
+    Category.UNKNOWN,
+    PERSISTENT,
+    "there before the first event and at the dump; only its line, if it has one, may show what it is for",
+    Evidence.NONE,
+    Condition(lambda decided: decided.is_open & decided.features.lasts_throughout),
+    by_phases=False,
+)
 ORDER: tuple[Stage, ...] = (
-    UserRulesFirst(),
+    user_rules,
     *RECORDED,
     *FACTS,
-    *RECORDED_LATER[:2],
-    inventory.Inventory(),
-    parameter_facts.ParameterFacts(),
+    *ATTRIBUTES,
+    inventory.explain_by_job,
     *LATER,
-    *RECORDED_LATER[2:],
-    propagation.Propagation(),
+    propagation.propagate,
     *LIKELY,
-    Persistent(),
+    _KEPT,
 )
-HOST_ORDER: tuple[Stage, ...] = (UserRulesFirst(), *HOST_FACTS)
-
+HOST_ORDER: tuple[Stage, ...] = (user_rules, *HOST_FACTS)
 
 # Every reason by its slug: of facts, of stages, and of frame rules.
 REASONS: dict[str, str] = {
-    **_NOTHING_KNOWN,
+    NO_RULE: "nothing was decided",
+    LIKELY_ONLY: "it is likely only, and --certain counts that as unknown",
     **{fact.slug: fact.reason for fact in ORDER if isinstance(fact, Fact)},
-    **certainty.REASONS,
-    **parameter_facts.REASONS,
+    **inventory.REASONS,
     **propagation.REASONS,
 }
 _OF_FRAMES = {rule.slug: (rule.reason, rule.seen) for rule in FRAME_RULES}
@@ -81,7 +69,7 @@ def classify(features: Features, order: tuple[Stage, ...] = ORDER) -> Classifica
     """Classify every allocation of one device."""
     decided = Decided(features)
     for one in order:
-        for proposal in one.proposals(decided):
+        for proposal in one(decided):
             decided.add(proposal)
     return decided.result()
 
@@ -103,7 +91,7 @@ def opinions(features: Features, rows: Int64Column, order: tuple[Stage, ...] = O
     """
     decided, found = Decided(features), []
     for one in order:
-        for proposal in one.proposals(decided):
+        for proposal in one(decided):
             decided.add(proposal)
             for row in rows[proposal.where[rows]].tolist():
                 found.append(Opinion(row, proposal.category, proposal.evidence, proposal.slug))

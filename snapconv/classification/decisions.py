@@ -1,51 +1,35 @@
 """What is decided of every allocation so far, conditions over it, and facts that decide more of it.
 
-A condition is a named column of booleans, made when it is first needed; conditions are joined by ``&``, ``|``
-and ``~``. A fact is a row of a table: whatever its condition holds for gets its category, unless an earlier
-row has decided it.
+A condition is a column of booleans, joined by ``&``, ``|`` and ``~``. A fact is a row of a table: whatever
+its condition holds for gets its category, unless an earlier row has decided it.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from snapconv.classification.categories import NO_RULE, Category, Certainty, Evidence
 from snapconv.classification.features import Features
-from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, distinct, has_code, read_only
+from snapconv.columns import BoolColumn, Int8Column, Int32Column, distinct, has_code, read_only
 from snapconv.torch_knowledge.frame_roles import Role
 
 _Found = TypeVar("_Found")
 FloatColumn = NDArray[np.float32]
 
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """The hypothesis about the whole job that explains most, and the next best one.
-
-    ``explained`` and ``next_explained`` are shares of ``n_bytes``: the blocks without a decision by facts.
-    ``probability`` is the hypothesis's own, ``source`` how the parameters are known. ``optimizers`` are those
-    that were seen.
-    """
-
-    hypothesis: str
-    explained: float
-    next_best: str
-    next_explained: float
-    n_bytes: int
-    probability: float
-    source: str
-    optimizers: tuple[str, ...] = ()
+# From these probabilities on a category is certain, or likely: below it is unknown.
+CERTAIN, LIKELY = 0.97, 0.7
+LIKELY_ONLY = "likely-only"
 
 
 @dataclass(frozen=True, slots=True)
 class Classification:
     """One entry per allocation: codes of Category, Evidence and Certainty, and a position in ``reasons``.
 
-    ``probability`` is that of the category; 1 for what is a fact, 0 for what is unknown. ``explanation``: of
-    the whole job, where blocks from before the trace were explained by it.
+    ``probability`` is that of the category; 1 for what is a fact, 0 for what is unknown. ``explanation``: a
+    sentence about the whole job, where blocks from before the trace were explained by it, else empty.
     """
 
     category: Int8Column
@@ -54,7 +38,7 @@ class Classification:
     reasons: tuple[str, ...]
     certainty: Int8Column
     probability: FloatColumn
-    explanation: Explanation | None = None
+    explanation: str = ""
 
     @property
     def is_certain(self) -> BoolColumn:
@@ -66,12 +50,28 @@ class Classification:
         """What is likely, and not certain."""
         return has_code(self.certainty, Certainty.LIKELY)
 
+    def only_certain(self) -> "Classification":
+        """Count what is likely as unknown."""
+        if not self.is_likely.any():
+            return self
+        columns = {
+            "category": Category.UNKNOWN,
+            "evidence": Evidence.NONE,
+            "certainty": Certainty.UNKNOWN,
+            "probability": 0,
+            "reason_id": len(self.reasons),
+        }
+        found = {name: getattr(self, name).copy() for name in columns}
+        for name, value in columns.items():
+            found[name][self.is_likely] = value
+        return read_only(replace(self, **found, reasons=(*self.reasons, LIKELY_ONLY)))
+
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """The category that a stage has evidence for, for the allocations that it marked (one bool each).
+    """The category that a stage has evidence for, for the allocations that it marks (one bool each).
 
-    ``probability`` has one entry per allocation, None for facts. ``is_certain`` is False for what is likely.
+    ``probability`` has one entry per allocation, None for facts.
     """
 
     where: BoolColumn
@@ -79,14 +79,6 @@ class Proposal:
     evidence: Evidence
     slug: str
     probability: FloatColumn | None = None
-    is_certain: bool = True
-
-
-class Stage(Protocol):
-    """One place in the order of the classification."""
-
-    def proposals(self, decided: "Decided") -> Iterator[Proposal]:
-        """Yield what the stage has evidence for, strongest first."""
 
 
 class Decided:
@@ -96,7 +88,7 @@ class Decided:
         n_rows = len(features.alloc)
         self.features = features
         self.category = np.zeros(n_rows, np.int8)
-        self.explanation: Explanation | None = None
+        self.explanation = ""
         self._evidence, self._certainty = np.zeros(n_rows, np.int8), np.zeros(n_rows, np.int8)
         self._reason_id, self._probability = np.zeros(n_rows, np.int32), np.zeros(n_rows, np.float32)
         self._reasons: dict[str, int] = {NO_RULE: 0}
@@ -107,17 +99,12 @@ class Decided:
         """The allocations without a decision, not even that they are unknown."""
         return has_code(self._reason_id, 0)
 
-    @property
-    def is_likely(self) -> BoolColumn:
-        """What is decided, but not certain."""
-        return has_code(self._certainty, Certainty.LIKELY)
-
     def has(self, *categories: Category) -> BoolColumn:
         """Return the allocations that certainly have one of these categories."""
         found = np.zeros(len(self.category), np.bool_)
         for category in categories:
             found |= has_code(self.category, category)
-        return found & ~self.is_likely
+        return found & ~has_code(self._certainty, Certainty.LIKELY)
 
     def shared(self, find: Callable[["Decided"], _Found]) -> _Found:
         """Return what several conditions share, made when the first of them needs it."""
@@ -133,9 +120,12 @@ class Decided:
             return
         self.category[rows], self._evidence[rows] = proposal.category, proposal.evidence
         self._reason_id[rows] = self._reasons.setdefault(proposal.slug, len(self._reasons))
-        self._certainty[rows] = _certainty(proposal)
         if proposal.category:
-            self._probability[rows] = 1 if proposal.probability is None else proposal.probability[rows]
+            probability = 1 if proposal.probability is None else proposal.probability[rows]
+            is_recorded = proposal.evidence in (Evidence.USER_RULE, Evidence.METADATA)
+            certain = Certainty.RECORDED if is_recorded else Certainty.CERTAIN
+            self._probability[rows] = probability
+            self._certainty[rows] = np.where(probability >= CERTAIN, certain, Certainty.LIKELY)
 
     def result(self) -> Classification:
         """Return the finished columns."""
@@ -152,69 +142,67 @@ class Decided:
         )
 
 
-def _certainty(proposal: Proposal) -> Certainty:
-    if proposal.category is Category.UNKNOWN:
-        return Certainty.UNKNOWN
-    if proposal.evidence in (Evidence.USER_RULE, Evidence.METADATA):
-        return Certainty.RECORDED
-    return Certainty.CERTAIN if proposal.is_certain else Certainty.LIKELY
+# One place in the order of the classification: it yields what it has evidence for, strongest first.
+Stage = Callable[[Decided], Iterator[Proposal]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Condition:
     """A column of booleans, of one value for every row where it is about the whole recording."""
 
-    name: str
     find: Callable[[Decided], BoolColumn | bool]
 
     def of(self, decided: Decided) -> BoolColumn:
         """Compute the column."""
-        found = self.find(decided)
-        return np.broadcast_to(np.asarray(found, np.bool_), decided.category.shape)
+        return np.broadcast_to(np.asarray(self.find(decided), np.bool_), decided.category.shape)
 
     def __and__(self, other: "Condition") -> "Condition":
         def find(decided: Decided) -> BoolColumn:
             mine = self.of(decided)
             return mine & other.of(decided) if mine.any() else mine
 
-        return Condition(f"{self.name} & {other.name}", find)
+        return Condition(find)
 
     def __or__(self, other: "Condition") -> "Condition":
-        return Condition(
-            f"({self.name} | {other.name})", lambda decided: self.of(decided) | other.of(decided)
-        )
+        return Condition(lambda decided: self.of(decided) | other.of(decided))
 
     def __invert__(self) -> "Condition":
-        return Condition(f"~{self.name}", lambda decided: ~self.of(decided))
+        return Condition(lambda decided: ~self.of(decided))
 
 
 def atom(find: Callable[[Decided], BoolColumn | bool]) -> Condition:
     """Make a condition of a function, found once: for what does not depend on other decisions."""
-    return Condition(find.__name__, lambda decided: decided.shared(find))
-
-
-def judged(find: Callable[[Decided], BoolColumn | bool]) -> Condition:
-    """Make a condition of a function that depends on what was decided before: found each time."""
-    return Condition(find.__name__, find)
+    return Condition(lambda decided: decided.shared(find))
 
 
 def made(role: Role) -> Condition:
     """Allocated through code of a role."""
-    return Condition(f"made({role.name})", lambda decided: decided.features.made_through(role))
+    return Condition(lambda decided: decided.features.made_through(role))
 
 
 def freed(role: Role) -> Condition:
     """Freed from code of a role, where the file has the stacks of frees."""
-    return Condition(f"freed({role.name})", lambda decided: decided.features.freed_through(role))
+    return Condition(lambda decided: decided.features.freed_through(role))
+
+
+class _FeatureConditions:
+    """A condition for every feature, by its name."""
+
+    def __getattr__(self, name: str) -> Condition:
+        assert hasattr(Features, name) or name in Features.__annotations__, name
+        return Condition(lambda decided: getattr(decided.features, name))
+
+
+feature = _FeatureConditions()
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
     """A row of a table: the category of all rows for which a condition holds, and why.
 
-    ``slug`` stands in every output, ``reason`` in the documentation. ``uses_phases``: it is about phases, and
-    so has the evidence ``metadata`` where a recorder marked them. ``probability``: how often a row is right
-    that is likely only.
+    ``slug`` stands in every output, ``reason`` in the documentation. ``by_phases``: it follows from phases,
+    and so has the evidence ``metadata`` where a recorder marked them. ``probability``: how often a row is
+    right that is likely only.
     """
 
     category: Category
@@ -222,19 +210,17 @@ class Fact:
     reason: str
     evidence: Evidence
     where: Condition
-    uses_phases: bool = False
+    by_phases: bool = True
     probability: float | None = None
 
-    def proposals(self, decided: Decided) -> Iterator[Proposal]:
-        """Return the allocations that the condition holds for."""
-        by_record = self.uses_phases and decided.features.phases.is_recorded
+    def __call__(self, decided: Decided) -> Iterator[Proposal]:
+        """Propose the category for the allocations that the condition holds for."""
+        by_record = self.by_phases and decided.features.phases.is_recorded
+        where, column = self.where.of(decided), None
+        if self.probability is not None:
+            column = np.full(len(where), self.probability, np.float32)
         evidence = Evidence.METADATA if by_record else self.evidence
-        where = self.where.of(decided)
-        if self.probability is None:
-            yield Proposal(where, self.category, evidence, self.slug)
-        else:
-            column: FloatColumn = np.full(len(where), self.probability, np.float32)
-            yield Proposal(where, self.category, self.evidence, self.slug, column, is_certain=False)
+        yield Proposal(where, self.category, evidence, self.slug, column)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,24 +235,19 @@ class FrameFact:
     where: Condition
     is_free_site: bool = False
 
-    def proposals(self, decided: Decided) -> Iterator[Proposal]:
+    def __call__(self, decided: Decided) -> Iterator[Proposal]:
         """Yield what each frame rule of the role has evidence for."""
         features = decided.features
         table, roles = features.allocations, features.roles
-        stack = table.free_stack_id if self.is_free_site else table.stack_id
-        evidence = Evidence.FREE_SITE if self.is_free_site else Evidence.FRAMES
-        has_role = (
-            features.freed_through(self.role) if self.is_free_site else features.made_through(self.role)
-        )
+        if self.is_free_site:
+            has_role, stack = features.freed_through(self.role), table.free_stack_id
+        else:
+            has_role, stack = features.made_through(self.role), table.stack_id
         if not has_role.any():
             return
+        evidence = Evidence.FREE_SITE if self.is_free_site else Evidence.FRAMES
         rows = np.flatnonzero(has_role & self.where.of(decided))
         rule_ids = roles.rule_id[self.role][stack[rows]]
         for number in distinct(rule_ids).tolist():
             where = features.mask(rows[rule_ids == number])
             yield Proposal(where, self.category, evidence, roles.rules[number].slug)
-
-
-def mask_of(decided: Decided, rows: Int64Column) -> BoolColumn:
-    """Rows by number -> one bool per allocation."""
-    return decided.features.mask(rows)

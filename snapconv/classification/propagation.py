@@ -4,7 +4,6 @@ It comes last, and never feeds the inventory.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -28,17 +27,11 @@ _FREED_BY_LINE = (Category.GRADIENT, Category.ACTIVATION, Category.INPUT, Catego
 _MOST_PASSED_OVER = 32
 
 
-@dataclass(frozen=True, slots=True)
-class Propagation:
-    """The stage."""
-
-    name: str = "propagation"
-
-    def proposals(self, decided: Decided) -> Iterator[Proposal]:
-        """Propose by replacement, and by the line that frees."""
-        if decided.features.phases.free_sites_known:
-            yield from _replaced(decided)
-            yield from _freed_by_line(decided)
+def propagate(decided: Decided) -> Iterator[Proposal]:
+    """Propose by replacement, and by the line that frees."""
+    if decided.features.phases.free_sites_known:
+        yield from _replaced(decided)
+        yield from _freed_by_line(decided)
 
 
 def _replaced(decided: Decided) -> Iterator[Proposal]:

@@ -1,6 +1,6 @@
 """Two snapshots compared at their peaks, on hand-made traces in which every number shows."""
 
-from pathlib import Path
+import pickle
 
 import pytest
 from hypothesis import given
@@ -11,6 +11,7 @@ from snapconv.answers.diff import Change, Difference, compare_files, match_lines
 from snapconv.stacks.project_lines import SourceLine
 from snapconv.writers.text.comparisons import diff_lines
 from tests.builders import MIB, TraceBuilder, frame
+from tests.classified_jobs import job_of
 
 
 def line(number, function="forward", file="/home/me/project/net.py"):
@@ -65,9 +66,10 @@ def test_lines_are_sorted_by_what_they_did_to_the_peak(compared):
 
 
 @pytest.mark.parametrize("certain", [False, True])
-def test_what_is_likely_is_counted_and_shown_unless_only_what_is_certain_counts(certain):
-    fixture = Path(__file__).parents[3] / "fixtures" / "missing_trace.pickle"
-    analysis = snapconv.load(fixture, certain=certain).analysis
+def test_what_is_likely_is_counted_and_shown_unless_only_what_is_certain_counts(certain, tmp_path):
+    path = tmp_path / "likely.pickle"
+    path.write_bytes(pickle.dumps(job_of("does FORWARD, alloc MAIN").snapshot()))
+    analysis = snapconv.load(path, certain=certain).analysis
     report = compare_files(analysis, analysis)
     assert (report.devices[0].likely.new_bytes > 0) is not certain
     shown = [one for one in diff_lines(report) if one.endswith("(unknown with --certain)")]

@@ -21,7 +21,6 @@ from tests.classified_jobs import (
     categories,
     classified,
     frames,
-    job_of,
 )
 
 GRADIENT = Category.GRADIENT
@@ -76,23 +75,6 @@ def test_what_outlives_backward_but_not_the_next_forward_is_a_gradient_if_a_weig
     job.does(ENGINE, FORWARD, STEP)
     assert categories(found(job)) == [WEIGHT, GRADIENT]
     assert categories(found(job, SUBJECT + 1)) == [Category.UNKNOWN]
-
-
-@pytest.mark.parametrize(
-    ("life", "expected"),
-    [
-        ("older APPLY, older NO_FRAMES, does STEP", [WEIGHT, GRADIENT]),
-        ("older APPLY, older NO_FRAMES, older NO_FRAMES, does STEP", [WEIGHT] + [UNKNOWN] * 2),
-        ("older MAIN, older NO_FRAMES, does STEP", [UNKNOWN] * 2),
-        ("older APPLY, older NO_FRAMES, does ENGINE", [WEIGHT, UNKNOWN]),
-    ],
-    ids=["one each", "more", "no weight", "with frames of C++"],
-)
-def test_beside_preexisting_weights_with_frames_a_preexisting_block_without_is_of_backward(
-    life, expected, found
-):
-    """With Python-only stacks nothing that the engine makes has a frame."""
-    assert categories(found(job_of(life))) == expected
 
 
 def calls_of_engine(at_work, freed_by=ENGINE, *, made_by=ENGINE, calls=FORWARD):

@@ -3,8 +3,7 @@
 import numpy as np
 
 from snapconv.classification.categories import Category, Certainty, Evidence
-from snapconv.classification.certainty import LIKELY_ONLY, only_certain
-from snapconv.classification.decisions import Classification
+from snapconv.classification.decisions import LIKELY_ONLY, Classification
 
 
 def classified(*certainties):
@@ -20,7 +19,7 @@ def classified(*certainties):
 
 
 def test_what_is_likely_counts_as_unknown_and_keeps_no_evidence():
-    found = only_certain(classified(Certainty.CERTAIN, Certainty.LIKELY))
+    found = classified(Certainty.CERTAIN, Certainty.LIKELY).only_certain()
     assert found.category.tolist() == [Category.WEIGHT, Category.UNKNOWN]
     assert found.certainty.tolist() == [Certainty.CERTAIN, Certainty.UNKNOWN]
     assert found.evidence.tolist() == [Evidence.SIZES, Evidence.NONE]
@@ -31,4 +30,4 @@ def test_what_is_likely_counts_as_unknown_and_keeps_no_evidence():
 
 def test_where_nothing_is_likely_nothing_changes():
     found = classified(Certainty.CERTAIN, Certainty.RECORDED)
-    assert only_certain(found) is found
+    assert found.only_certain() is found

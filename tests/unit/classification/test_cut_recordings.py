@@ -4,14 +4,11 @@ import pytest
 
 from snapconv.classification.categories import Category, Evidence
 from tests.classified_jobs import (
-    COMPILED,
     FORWARD,
     NO_FRAMES,
-    RELEASE,
     STEP,
     SUBJECT,
     Job,
-    at_line,
     categories,
     classified,
     job_of,
@@ -26,24 +23,6 @@ FREE_SITE = Evidence.FREE_SITE
 def found(tmp_path):
     """Classify a job: category, evidence and reason of the allocations of a size, older ones first."""
     return lambda job, size=SUBJECT: classified(job, tmp_path / "snapshot.pickle", size)
-
-
-def test_a_compiled_backward_frees_on_each_line_of_what_it_does_in_other_iterations(found):
-    """It drops what was kept for it, and what it made itself; the trace begins in the middle of the first."""
-    job = Job()
-    kept, made, unseen_at_first, unseen = (job.older(NO_FRAMES) for _ in range(4))
-    for line, addr in ((10, kept), (20, made), (30, unseen_at_first)):
-        job.model.free(addr, frames=at_line(COMPILED, line))
-    job.does(COMPILED)  # it drops something of its own: what goes now was kept
-    job.model.free(unseen, frames=at_line(COMPILED, 40))
-    job.does(STEP)
-    kept = job.alloc(FORWARD)
-    job.does(RELEASE)
-    made = job.alloc(COMPILED)
-    job.model.free(kept, frames=at_line(COMPILED, 10))
-    job.model.free(made, frames=at_line(COMPILED, 20))
-    old, new = [ACTIVATION, TEMPORARY, UNKNOWN, ACTIVATION], [ACTIVATION, TEMPORARY]
-    assert categories(found(job)) == [*old, *new]
 
 
 def test_a_compiled_backward_makes_gradients_though_its_lines_are_those_of_forward(found):

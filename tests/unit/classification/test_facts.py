@@ -166,7 +166,7 @@ LIVES = (
         LIFETIME,
     ),
     ("alloc LOAD, does FORWARD, free MAIN", "made-outside-modules-used-in-forward", INPUT, LIFETIME),
-    ("alloc COPY, does FORWARD", "made-outside-modules-used-in-forward", INPUT, FRAMES),
+    ("alloc COPY, does FORWARD", "made-outside-modules-used-in-forward", INPUT, LIFETIME),
     ("alloc LOAD, does FORWARD", "made-outside-modules-used-in-forward", INPUT, LIFETIME),
     ("older LOAD, does FORWARD", "made-outside-modules-used-in-forward", INPUT, LIFETIME),
     (
@@ -187,12 +187,6 @@ LIVES = (
     ("alloc FORWARD, free ENGINE", "freed-by-backward", ACTIVATION, FREE_SITE),
     ("older NO_FRAMES, does FORWARD, does ENGINE, free ENGINE", "freed-by-backward", ACTIVATION, FREE_SITE),
     ("older NO_FRAMES, does FORWARD, does ENGINE, free COMPILED", "freed-by-backward", ACTIVATION, FREE_SITE),
-    (
-        "older NO_FRAMES, free ENGINE, does RELEASE, does FORWARD",
-        "freed-within-backward",
-        TEMPORARY,
-        LIFETIME,
-    ),
     ("alloc LOSS, free ENGINE", "freed-by-backward", ACTIVATION, FREE_SITE),
     ("alloc MAIN, does ENGINE, free ENGINE", "freed-by-backward", ACTIVATION, FREE_SITE),
     ("alloc FORWARD, does ENGINE, free MAIN", "kept-into-backward", ACTIVATION, LIFETIME),
@@ -221,7 +215,6 @@ LIVES = (
         ACTIVATION,
         LIFETIME,
     ),
-    ("older NO_FRAMES, free FORWARD, does ENGINE", "freed-before-backward", TEMPORARY, LIFETIME),
     (
         "does FORWARD, alloc MAIN, does LOSS, free MAIN, does ENGINE",
         "freed-before-backward",
@@ -290,17 +283,11 @@ def test_a_life_decides(life, slug, category, evidence, found):
 
 # What is decided by when something was made and freed, rather than by who did it or by its size.
 BY_PHASES = {
-    "made-outside-modules-used-in-forward", "freed-soon-outside-modules",
-    "made-in-step-and-kept", "made-in-step-and-freed", "replaced-in-step",
-   "freed-within-backward", "kept-after-backward",
-    "kept-by-program-for-another-backward",
-    "freed-by-backward", "kept-into-backward",
-    "freed-before-backward",
-    "made-in-forward-and-live-at-dump", "cache-that-grew",
-    "live-in-failed-backward", "live-in-failed-forward", "one-for-every-gradient-and-in-a-graph",
-    "gradient-that-is-differentiated",
-    "one-for-every-gradient-between-two-steps",
-}  # fmt: skip
+    *("made-outside-modules-used-in-forward", "freed-soon-outside-modules"),
+    *("made-in-step-and-kept", "made-in-step-and-freed", "replaced-in-step"),
+    *("freed-within-backward", "kept-after-backward", "freed-by-backward", "kept-into-backward"),
+    *("freed-before-backward", "made-in-forward-and-live-at-dump", "cache-that-grew"),
+}
 
 
 @pytest.mark.parametrize(("life", "slug", "category", "evidence"), LIVES, ids=[row[0] for row in LIVES])
@@ -318,13 +305,15 @@ def test_every_fact_has_a_job_that_it_decides():
     facts = {fact.slug for fact in (*FACTS, *LATER) if isinstance(fact, Fact)}
     elsewhere = {
         "cublas-workspace-size",
-        "freed-by-hook-of-gradient",
         "live-in-failed-backward",
         "live-in-failed-forward",
         "cache-that-lengthened",
         "made-where-layers-are-built",
         "new-value-of-a-weight",
+        "copy-of-every-parameter",
+        "zeros-for-every-parameter",
         "gradients-of-samples",
+        "full-precision-of-every-parameter",
     }
     assert facts == {slug for _, slug, *_ in LIVES} & facts | elsewhere
 

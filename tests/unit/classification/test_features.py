@@ -210,8 +210,6 @@ OUTSIDE = {"zeros", "given", "kept", "in zero_grad"}
         ("is_freed", IN_BACKWARD | {"first", "zeros", "given", "kept", "passed", "criterion"}),
         ("by_engine", IN_BACKWARD),
         ("is_freed_by_engine", {"again", "of hook", "to hook", "criterion"}),  # not by a step or zero_grad
-        ("made_in_hook", {"of hook"}),
-        ("is_freed_in_hook", {"to hook"}),
         ("in_forward", {"passed", "criterion"}),
         ("by_module", {"passed"}),
         ("is_freed_in_own_forward", set()),  # one in a later one, and one that forward had not made
@@ -258,7 +256,6 @@ def test_an_allocation_has_the_phases_of_its_beginning_and_end(step):
     none, forward, backward, optimizer = Phase.UNKNOWN, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER
     assert step.values("alloc_phase", *names) == [none, forward, forward, backward, optimizer, none]
     assert step.values("end_phase", *names) == [none, backward, forward, none, none, none]
-    assert step.values("next_run_phase", *names[:-1]) == [forward, backward, backward, optimizer, forward]
     assert step.values("iteration", *names) == [0, 0, 0, 0, 0, -1]
 
 
@@ -267,7 +264,6 @@ def test_the_next_phases_begin_with_the_first_event_that_shows_them(step):
     assert step.values("next_forward", "old data", "weight", "batch") == [begins_forward] * 3
     assert step.values("next_backward", "old data", "batch", "hidden", "loss") == [begins_backward] * 4
     assert step.values("next_backward", "state") == [step.features.n_events]
-    assert step.features.first(Phase.OPTIMIZER) == step.values("alloc", "state")[0]
 
 
 def test_a_run_ends_with_the_last_event_that_shows_its_phase(step):
@@ -326,7 +322,7 @@ def test_a_phase_may_begin_with_the_first_event(tmp_path):
     job.older(MAIN)
     job.alloc(ENGINE)
     features = features_of(job, tmp_path / "a.pickle")
-    assert (features.first(Phase.BACKWARD), features.first(Phase.FORWARD)) == (0, features.n_events)
+    assert (features.next_backward[0], features.next_forward[0]) == (0, features.n_events)
 
 
 def test_a_line_is_the_innermost_frame_of_python_if_there_is_one(rare):

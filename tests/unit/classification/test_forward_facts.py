@@ -25,10 +25,8 @@ from tests.classified_jobs import (
     OTHER,
     RECOMPUTE,
     RELEASE,
-    SET_ATTRIBUTE,
     STEP,
     SUBJECT,
-    ZERO_GRAD,
     ZEROS,
     Job,
     at_line,
@@ -50,16 +48,6 @@ INPUT = Category.INPUT
 def found(tmp_path):
     """Classify a job: category, evidence and reason of the allocations of a size, older ones first."""
     return lambda job, size=SUBJECT: classified(job, tmp_path / "snapshot.pickle", size)
-
-
-def test_what_the_engine_frees_at_once_may_be_its_own_if_it_is_preexisting(found):
-    job = Job()
-    saved, other = job.older(NO_FRAMES), job.older(NO_FRAMES)
-    job.free(saved, RELEASE)
-    job.free(other, ENGINE)
-    job.does(FORWARD)
-    job.does(RELEASE)
-    assert categories(found(job)) == [ACTIVATION, TEMPORARY]
 
 
 def test_where_checkpoints_compute_again_what_the_engine_frees_may_have_been_kept(found):
@@ -117,37 +105,6 @@ def test_what_a_forward_held_when_it_ran_out_of_memory_is_an_activation(has_room
     assert categories(found(job, 5000)) == [TEMPORARY]
     assert categories(found(job, 6000)) == [TEMPORARY] * n_dropped
     assert categories(found(job, 4000)) == [UNKNOWN]  # no forward had made it
-
-
-def test_what_attributes_hold_until_a_later_forward_may_be_an_average(found):
-    """The last one, too, which is still there."""
-    job = job_of("alloc FORWARD, does ENGINE, alloc FORWARD, free SET_ATTRIBUTE, does ENGINE")
-    assert categories(found(job)) == [Category.UNKNOWN] * 2
-
-
-@pytest.mark.parametrize(
-    ("scratch", "expected"),
-    [(SUBJECT, ACTIVATION), (OTHER, Category.UNKNOWN)],
-    ids=["a normed weight", "an average of a weight"],
-)
-def test_what_is_as_large_as_a_gradient_and_scratch_is_what_a_layer_computes_of_its_weight(
-    scratch, expected, found
-):
-    """Its own gradient is scratch, from which that of the weight is computed."""
-    job = Job()
-    job.alloc(APPLY)
-    computed = job.alloc(FORWARD)
-    for _ in range(2):
-        through = job.alloc(ENGINE, scratch)
-        gradient = job.alloc(ENGINE)
-        job.free(through, ENGINE)
-        job.does(ENGINE, STEP)
-        job.free(gradient, ZERO_GRAD)
-        former, computed = computed, job.alloc(FORWARD)
-        job.free(former, SET_ATTRIBUTE)
-        job.does(FORWARD)
-    job.does(ENGINE)
-    assert categories(found(job)).count(expected) == 3
 
 
 def test_what_a_variable_holds_until_a_later_forward_is_an_activation(found):
@@ -273,10 +230,6 @@ def test_only_what_is_put_together_is_a_batch_where_a_line_makes_several_as_larg
 # What happens to allocations of SUBJECT bytes ("free" takes the oldest), and what they are.
 LIVES = {
     "what forward frees first was there in forward": ("alloc LOAD, free FORWARD", [UNKNOWN]),
-    "what the first event of a later forward gives a new value may be an average": (
-        "alloc FORWARD, does ENGINE, free SET_ATTRIBUTE, does FORWARD, does ENGINE",
-        [UNKNOWN],
-    ),
     "what is made between modules as another was is no batch of a later forward": (
         "does FORWARD, alloc LOAD, does FORWARD, alloc LOAD, does ENGINE, does FORWARD, free MAIN, free MAIN",
         [ACTIVATION, ACTIVATION],
@@ -312,19 +265,6 @@ LIVES = {
 def test_(name, found):
     life, expected = LIVES[name]
     assert categories(found(job_of(life))) == expected
-
-
-def test_beside_what_attributes_hold_other_lines_make_activations(found):
-    """Live at the dump, too: the program may have a reference to it."""
-    job = Job()
-    held = job.alloc(FORWARD)
-    job.alloc(at_line(FORWARD, 9), SUBJECT + 1)
-    job.does(ENGINE)
-    job.alloc(FORWARD)
-    job.free(held, SET_ATTRIBUTE)
-    job.does(ENGINE)
-    assert categories(found(job)) == [Category.UNKNOWN] * 2
-    assert categories(found(job, SUBJECT + 1)) == [ACTIVATION]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from snapconv.classification.categories import Category, Evidence
+from snapconv.classification.categories import Category
 from tests.classified_jobs import (
     CUSTOM_BACKWARD,
     ENGINE,
@@ -10,7 +10,6 @@ from tests.classified_jobs import (
     HOOK,
     HOOK_STEP,
     NO_FRAMES,
-    OTHER,
     STEP,
     SUBJECT,
     Job,
@@ -19,7 +18,6 @@ from tests.classified_jobs import (
 )
 
 GRADIENT, TEMPORARY = Category.GRADIENT, Category.TEMPORARY
-BY_HOOK = (GRADIENT, Evidence.FREE_SITE, "freed-by-hook-of-gradient")
 
 
 @pytest.fixture
@@ -40,10 +38,6 @@ def backward_frees(made_by, freed_by, *, weight_bytes=SUBJECT):
     return job
 
 
-def test_a_gradient_that_a_hook_uses_up_within_backward_is_a_gradient(found):
-    assert found(backward_frees(ENGINE, HOOK))[-1] == BY_HOOK
-
-
 @pytest.mark.parametrize("freed_by", [ENGINE, CUSTOM_BACKWARD], ids=["the engine", "a function of autograd"])
 def test_what_others_free_within_backward_is_temporary(freed_by, found):
     assert categories(found(backward_frees(ENGINE, freed_by)))[-1] == TEMPORARY
@@ -51,10 +45,6 @@ def test_what_others_free_within_backward_is_temporary(freed_by, found):
 
 def test_what_a_hook_makes_itself_is_temporary(found):
     assert categories(found(backward_frees(HOOK, HOOK)))[-1] == TEMPORARY
-
-
-def test_what_has_the_size_of_no_weight_is_no_gradient_though_a_hook_frees_it(found):
-    assert categories(found(backward_frees(ENGINE, HOOK, weight_bytes=OTHER))) == [TEMPORARY]
 
 
 @pytest.mark.parametrize(("step", "expected"), [(HOOK_STEP, TEMPORARY), (STEP, GRADIENT)])

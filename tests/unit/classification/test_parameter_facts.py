@@ -47,7 +47,7 @@ def after_a_step(stack, *, shapes=SHAPES, until_forward=True):
 
 
 def test_a_deep_copy_of_every_parameter_that_a_later_forward_finds_is_a_model(found):
-    kept = (WEIGHT, Evidence.SIZES, "deep-copy-of-every-parameter")
+    kept = (WEIGHT, Evidence.SIZES, "copy-of-every-parameter")
     assert found(after_a_step(DEEPCOPY), SHAPES[0])[-1] == kept
     assert found(with_copies(DEEPCOPY), SHAPES[0])[1] == kept
 

@@ -18,7 +18,6 @@ from tests.classified_jobs import (
     ZERO_GRAD,
     ZEROS,
     Job,
-    at_line,
     categories,
     classified,
     cpp,
@@ -96,9 +95,9 @@ def test_beside_an_optimizer_of_torch_what_is_as_large_as_weights_is_no_state(fo
 
 @pytest.mark.parametrize(
     ("phases", "category"),
-    [((FORWARD, ENGINE), INPUT), ((LOSS, ENGINE), INPUT), ((ENGINE, FORWARD, ENGINE), UNKNOWN)],
+    [((FORWARD, ENGINE), INPUT), ((LOSS, ENGINE), INPUT)],
 )
-def test_cut_in_backward_what_is_held_of_what_was_computed_may_be_of_its_forward(phases, category, found):
+def test_what_is_held_of_what_was_computed_outside_of_modules_is_a_batch(phases, category, found):
     job = Job()
     job.older(frames(cpp("at::_ops::div_Tensor::call(at::Tensor const&, at::Tensor const&)")) + MAIN)
     job.does(*phases)
@@ -139,17 +138,7 @@ def test_a_forward_without_modules_begins_with_the_first_result_that_backward_fr
     job.does(ENGINE)
     job.free(kept, MAIN)
     job.free(batch, MAIN)
-    assert categories(found(job)) == [INPUT, ACTIVATION, TEMPORARY, ACTIVATION]
-
-
-def test_of_what_is_computed_and_still_there_the_last_iteration_has_its_batch(found):
-    """What an earlier one made, on a line that nothing else frees, may be kept for anything."""
-    job = Job()
-    job.does(FORWARD, ENGINE, STEP)
-    for line in (11, 12):
-        job.alloc(at_line(LOAD, line))
-        job.does(FORWARD, ENGINE, STEP)
-    assert categories(found(job)) == [UNKNOWN, INPUT]
+    assert categories(found(job)) == [UNKNOWN, ACTIVATION, TEMPORARY, ACTIVATION]
 
 
 def test_what_a_line_makes_anew_and_frees_is_a_batch_though_an_earlier_iteration_made_the_last(found):
