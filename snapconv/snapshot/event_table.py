@@ -21,7 +21,6 @@ from snapconv.columns import (
     chunks,
     has_code,
     read_only,
-    take,
 )
 from snapconv.snapshot.fields import (
     ADDRESS,
@@ -102,10 +101,6 @@ class EventTable:
 
     def __len__(self) -> int:
         return len(self.action)
-
-    def take(self, order: Int64Column) -> "EventTable":
-        """Return the events in another order."""
-        return take(self, order)
 
 
 @dataclass(slots=True)

@@ -270,19 +270,18 @@ class _Reading:
         backwards = int(np.count_nonzero(events.time_us[1:] < events.time_us[:-1]))
         if not backwards:
             return events
-        if device == HOST:
-            # Its threads enter events without a common lock, so that neighbours may change places.
-            return events.take(np.argsort(events.time_us, kind="stable"))
-        self.notes.append(
-            Note(
-                "reordered-ring",
-                f"the events stood out of order in {backwards} places (max_entries was changed while "
-                "recording); they were sorted by time, so events of the same microsecond may be swapped",
-                device,
-                is_minor=True,
+        # Threads enter events of the host without a common lock, so that neighbours may change places.
+        if device != HOST:
+            self.notes.append(
+                Note(
+                    "reordered-ring",
+                    f"the events stood out of order in {backwards} places (max_entries was changed while "
+                    "recording); they were sorted by time, so events of the same microsecond may be swapped",
+                    device,
+                    is_minor=True,
+                )
             )
-        )
-        return events.take(np.argsort(events.time_us, kind="stable"))
+        return take(events, np.argsort(events.time_us, kind="stable"))
 
 
 def _devices(

@@ -15,7 +15,7 @@ import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.event_window import EventWindow, window_notes
-from snapconv.columns import BoolColumn, sums_by
+from snapconv.columns import BoolColumn, sums_by, take
 from snapconv.files import new_files
 from snapconv.notes import Note
 from snapconv.snapshot.event_table import ACTION_CODES, Action
@@ -110,7 +110,7 @@ class _Writing:
 
     def events(self) -> list[Raw]:
         """Return the trace of the window."""
-        events = self._analysis.device.events.take(self._window.rows)
+        events = take(self._analysis.device.events, self._window.rows)
         optional: list[tuple[str, Any, Callable[[int], object]]] = [
             ("time_us", events.time_us, int),
             ("compile_context", events.compile_context_id, self._text),

@@ -80,11 +80,6 @@ class TestColumns:
         reader().read([event() for _ in range(5)], "x", seen.append)
         assert seen == [2, 4, 5]
 
-    def test_events_can_be_taken_in_another_order(self):
-        table = read(event(size=1), event(size=2), event(size=3)).take(np.array([2, 0]))
-        assert table.size.tolist() == [3, 1]
-        assert not table.size.flags.writeable
-
 
 class TestEras:
     """A key that a release lacks is a column that is None, or a plain default."""
