@@ -13,7 +13,7 @@ inferred from a figure that a text does not have.
 
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 
 from snapconv.allocator.allocator_settings import (
@@ -36,6 +36,7 @@ from snapconv.answers.oom.message_kinds import (
 )
 from snapconv.answers.oom.verdict import FreePieces, OomCause, OomVerdict, Shortage, decide_oom
 from snapconv.errors import InputError
+from snapconv.units import counted
 
 # What stands before every line of a rank, a quotation, a container: `[rank0]: `, `(Worker pid=12) `, `E   `.
 _PREFIX = re.compile(
@@ -72,6 +73,11 @@ _FIGURES = {
 _UNALLOCATED = _sizes("{} is reserved by PyTorch but unallocated", "{} cached")
 _PROCESS = squeezed(rf"Process (\d{{1,9}}) has {_SIZE} memory in use")
 _DEVICE = squeezed(r"(?:GPU|NPU|MLU|GCU|device) (\d{1,4})(?=has|;|would|\D{0,2}$)")
+_TABLE = squeezed(r"CUDA memory summary, device ID (\d{1,4})")
+_COUNTS = squeezed(r"CUDA OOMs: (\d{1,12}) \|? cudaMalloc retries: (\d{1,12})")
+# Rows of a table, whose bars may have been taken for the mark of a quotation: now, and at most.
+_ROWS = ("Allocated memory", "GPU reserved memory", "Non-releasable memory")
+_SUMMARY, _LEAST_PARTLY_USED = "torch.cuda.memory_summary()", 0.05
 # The longest text that torch writes has about 1500 characters.
 _MOST_OF_MESSAGE = 4000
 _ROUNDING_BYTES = 16 << 20
@@ -104,12 +110,35 @@ class OomMessage:
 
 
 @dataclass(frozen=True, slots=True)
+class MemorySummary:
+    """The figures of a torch.cuda.memory_summary() table.
+
+    ``partly_used_bytes`` are free bytes in segments that also hold live blocks: the table's non-releasable
+    memory.
+    """
+
+    device: int
+    n_ooms: int
+    n_retries: int
+    allocated_bytes: int
+    peak_allocated_bytes: int
+    reserved_bytes: int
+    peak_reserved_bytes: int
+    partly_used_bytes: int | None
+
+    @property
+    def empty_segment_bytes(self) -> int:
+        """The bytes in segments without any live block."""
+        return max(self.reserved_bytes - self.allocated_bytes - (self.partly_used_bytes or 0), 0)
+
+
+@dataclass(frozen=True, slots=True)
 class MessageAnswer:
     """A text, explained; ``n_messages`` of torch's allocator are in it, and this is the first.
 
     ``kind`` says whose text it is, ``meaning`` what one without figures usually means. ``outside_bytes`` is
     what is in use on the device and not torch's, ``own_outside_bytes`` the part of it that this process has
-    itself. ``verdict`` None: the figures do not say why.
+    itself. ``verdict`` None: the figures do not say why. ``summary`` is of a table beside it, or alone.
     """
 
     kind: str
@@ -123,6 +152,12 @@ class MessageAnswer:
     own_outside_bytes: int | None = None
     verdict: OomVerdict | None = None
     notes: tuple[str, ...] = ()
+    summary: MemorySummary | None = None
+
+    @property
+    def is_summary(self) -> bool:
+        """Whether the text is a memory_summary() table alone."""
+        return self.kind == _SUMMARY
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""
@@ -130,11 +165,26 @@ class MessageAnswer:
 
 
 def explain_message(text: str) -> MessageAnswer:
-    """Explain a text: its first message with figures, else another kind of text.
+    """Explain a text: its first message with figures, else another kind of text, else a memory summary.
 
     Raises InputError where it says nothing about memory that ran out.
     """
     text = compact(text)
+    summary = _read_summary(text)
+    answer = _explained(text)
+    if answer is None and summary:
+        answer = MessageAnswer(_SUMMARY, "GPU", "", OomMessage(), 0, NEXT_STEPS[OomCause.FULL])
+    elif answer is None and (match := OTHER.search(text)):
+        answer = _of_kind(OTHER, match, 0)
+    if answer is None:
+        raise InputError(
+            "no out-of-memory message is in the text: expected 'CUDA out of memory. Tried to allocate …', "
+            "that of another backend or library, or a table of torch.cuda.memory_summary()"
+        )
+    return replace(answer, summary=summary, notes=(*answer.notes, *_summary_notes(summary)))
+
+
+def _explained(text: str) -> MessageAnswer | None:
     parts = list(_messages(text))
     of_figures = (part for part in parts if read_message(part).tried_bytes is not None)
     of_words = (part for part in parts if any(squeezed(words).search(part) for words, *_ in WORDS))
@@ -144,14 +194,7 @@ def explain_message(text: str) -> MessageAnswer:
     if found:
         _, kind, match = min(found, key=lambda one: one[0])
         return _of_kind(kind, match, len(parts))
-    if parts:
-        return _of_allocator(parts[0], len(parts))
-    if match := OTHER.search(text):
-        return _of_kind(OTHER, match, 0)
-    raise InputError(
-        "no out-of-memory message is in the text: expected 'CUDA out of memory. Tried to allocate …', or "
-        "that of another backend or library"
-    )
+    return _of_allocator(parts[0], len(parts)) if parts else None
 
 
 def decode_log(data: bytes) -> str:
@@ -181,6 +224,21 @@ def read_message(text: str) -> OomMessage:
     device = _DEVICE.search(text)
     others = tuple((int(pid), _bytes_of(number, unit)) for pid, number, unit in _PROCESS.findall(text))
     return OomMessage(int(device[1]) if device else None, **found, other_processes=others)
+
+
+def _read_summary(text: str) -> MemorySummary | None:
+    """Read the first memory_summary() table; ``text`` has no white space."""
+    begin = _TABLE.search(text)
+    counts = _COUNTS.search(text, begin.end()) if begin else None
+    if not begin or not counts:
+        return None
+    patterns = (squeezed(rf"{name} \|? {_SIZE} \|? {_SIZE}") for name in _ROWS)
+    rows = [pattern.search(text, begin.end()) for pattern in patterns]
+    now, most = ([row and _bytes_of(*row.group(at, at + 1)) for row in rows] for at in (1, 3))
+    if now[0] is None or most[0] is None or now[1] is None or most[1] is None:
+        return None
+    device, n_ooms, n_retries = int(begin[1]), int(counts[1]), int(counts[2])
+    return MemorySummary(device, n_ooms, n_retries, now[0], most[0], now[1], most[1], now[2])
 
 
 def _size(found: re.Match[str] | None) -> int | None:
@@ -304,3 +362,18 @@ def _notes(message: OomMessage, backend: str) -> Iterator[str]:
         yield "torch has more than the device: the driver moved some of it to the host's memory (Windows)"
     if message.process_bytes is None and message.other_processes:
         yield "torch did not recognise its own process (a container): one of those listed may be this one"
+
+
+def _summary_notes(summary: MemorySummary | None) -> Iterator[str]:
+    """Say what the counts of a memory_summary() table mean."""
+    if summary is None:
+        return
+    if summary.n_ooms:
+        yield f"memory ran out {counted(summary.n_ooms, 'time')} before the table was printed"
+    if summary.n_retries > summary.n_ooms:
+        yield (
+            f"torch emptied its cache {counted(summary.n_retries, 'time')} to serve a request: the device "
+            f"was nearly full, which is slow"
+        )
+    if (summary.partly_used_bytes or 0) >= _LEAST_PARTLY_USED * max(summary.reserved_bytes, 1):
+        yield "fragmentation: free memory in partly used segments serves only requests that fit into a gap"

@@ -192,6 +192,18 @@ KINDS = (
         _WATCH,
     ),
     Kind(
+        "torch up to 1.0",
+        r"cuda runtime error \(2\)|THCudaCheck FAIL \S{0,200}error=2",
+        "torch up to 1.0 writes this when its allocator finds no memory: the GPU is full",
+        _WATCH,
+    ),
+    Kind(
+        "spconv",
+        r"cuda execution failed with error 2(?!\d)|spconv\S{0,500}cuda\S{0,40}out of memory",
+        "spconv allocates its tables outside torch's allocator, or too many voxels were active",
+        f"fewer points or larger voxels; {_LESS}",
+    ),
+    Kind(
         "HIP",
         r"HIP error: out of memory|hipErrorOutOfMemory",
         "a HIP call outside torch's allocator got no memory, or the GPU was full when the process started",

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from snapconv.answers.oom.failed_allocation import FailedAllocation, OutOfMemory
-from snapconv.answers.oom.message import MessageAnswer
+from snapconv.answers.oom.message import MemorySummary, MessageAnswer
 from snapconv.answers.oom.remedies import Remedies
 from snapconv.answers.oom.verdict import FreePieces, OomVerdict
 from snapconv.answers.peak import DeviceMemory
@@ -150,7 +150,7 @@ def message_lines(found: MessageAnswer) -> Iterator[str]:
         yield f"{found.backend} out of memory{where_it_was}: {verdict.cause}"
         yield from verdict_lines(verdict)
     else:
-        yield f"{found.backend} out of memory: {found.kind}"
+        yield found.kind if found.is_summary else f"{found.backend} out of memory: {found.kind}"
         if found.meaning:
             yield f"  {found.meaning}"
     for n_bytes, text in (
@@ -170,8 +170,21 @@ def message_lines(found: MessageAnswer) -> Iterator[str]:
             yield size_row(n_bytes, text)
     for pid, n_bytes in message.other_processes[:_N_HOLDERS]:
         yield size_row(n_bytes, f"process {pid}")
+    if found.summary:
+        yield from _summary_lines(found.summary)
     for note in found.notes:
         yield f"  {note}"
     if found.n_messages > 1:
         yield f"  {counted(found.n_messages, 'message')} in the text: this is the first"
     yield f"  next: {found.next_step}"
+
+
+def _summary_lines(summary: MemorySummary) -> Iterator[str]:
+    yield f"  memory summary of device {summary.device}"
+    yield size_row(summary.allocated_bytes, "allocated by torch")
+    yield size_row(summary.peak_allocated_bytes, "  at most")
+    yield size_row(summary.reserved_bytes, "reserved by torch")
+    yield size_row(summary.peak_reserved_bytes, "  at most")
+    if summary.partly_used_bytes is not None:
+        yield size_row(summary.partly_used_bytes, "free in partly used segments")
+        yield size_row(summary.empty_segment_bytes, "free in empty segments (empty_cache() returns them)")

@@ -230,6 +230,11 @@ WITHOUT_FIGURES = {
     "a Metal buffer": "RuntimeError: Invalid buffer size: 24.00 GiB",
     "Metal": "Error: command buffer exited with error status.\n\tInsufficient Memory (00000008:kIOGPU)",
     "the Ascend driver": "EL0004: [PID: 41] 2025-01-01 Failed to allocate memory.",
+    "torch up to 1.0": (
+        "THCudaCheck FAIL file=/pytorch/aten/src/THC/generic/THCStorage.cu line=58 error=2 : out of memory",
+        "RuntimeError: cuda runtime error (2) : out of memory at /pytorch/aten/src/THC/THCStorage.cu:58",
+    ),
+    "spconv": "RuntimeError: /io/spconv/indice.cu 126 cuda execution failed with error 2",
     "shared memory of a kernel": "triton.OutOfResources: out of resource: shared memory, Required: 131072",
     "XLA or JAX": "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4096 bytes.",
     "pinned memory": "Caught RuntimeError in pin memory thread for device 0.\nRuntimeError: CUDA error: out "
@@ -410,3 +415,53 @@ def test_what_stands_before_a_message_costs_no_more_than_its_length(line):
     found = explain_message(f"{line * 100_000}\nCUDA out of memory. Tried to allocate 2.00 GiB.")
     assert found.message.tried_bytes == 2 << 30
     assert time.process_time() - began < 5
+
+
+# --- tables of torch.cuda.memory_summary()
+
+
+def table(*, ooms=0, retries=0, allocated, reserved, partly_used, peak, old=False):
+    """What torch.cuda.memory_summary(abbreviated=True) prints, made as its source does."""
+    units = ("MB", "GB") if old else ("MiB", "GiB")
+
+    def row(name, now, most):
+        cells = (f"{n_bytes >> 20:6d} {units[0]}" for n_bytes in (now, most, 9 * most, 9 * most - now))
+        return f"| {name:<21} | {' | '.join(cells)} |"
+
+    lines = [
+        f"|{'=' * 75}|",
+        f"| {'':16} PyTorch CUDA memory summary, device ID {1:<17d} |",
+        f"|  {'':9} CUDA OOMs: {ooms:<12d} | {'':6} cudaMalloc retries: {retries:<8d}  |",
+        "|        Metric         | Cur Usage  | Peak Usage | Tot Alloc  | Tot Freed  |",
+        row("Allocated memory", allocated, peak),
+        row("Active memory", allocated, peak),
+        row("GPU reserved memory", reserved, reserved),
+        row("Non-releasable memory", partly_used, partly_used),
+    ]
+    return "\n".join(lines)
+
+
+MEMORY = {"allocated": 9 * GIB, "reserved": 20 * GIB, "partly_used": 3 * GIB, "peak": 18 * GIB}
+
+
+@pytest.mark.parametrize("is_wrapped", [False, True])
+@pytest.mark.parametrize("old", [False, True])
+def test_a_memory_summary_is_read_as_a_message_is(old, is_wrapped):
+    text = table(ooms=1, retries=4, old=old, **MEMORY)
+    found = explain_message(wrapped(text, 60) if is_wrapped else text)
+    summary = found.summary
+    assert (summary.device, summary.n_ooms, summary.n_retries) == (1, 1, 4)
+    assert (summary.allocated_bytes, summary.peak_allocated_bytes) == (9 * GIB, 18 * GIB)
+    assert (summary.reserved_bytes, summary.partly_used_bytes) == (20 * GIB, 3 * GIB)
+    assert summary.empty_segment_bytes == 8 * GIB
+    assert [note.split()[:2] for note in found.notes] == [
+        ["memory", "ran"],
+        ["torch", "emptied"],
+        ["fragmentation:", "free"],
+    ]
+
+
+def test_a_message_with_a_summary_below_it_has_both():
+    found = explain_message(f"{from_2_1(*FULL)}\n{table(**MEMORY)}")
+    assert (found.verdict.cause, found.summary.reserved_bytes) == ("full", 20 * GIB)
+    assert explain_message(table(**MEMORY)).kind == "torch.cuda.memory_summary()"
