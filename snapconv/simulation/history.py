@@ -10,13 +10,15 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import asdict, dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from snapconv.allocator.allocator_settings import SMALL_REQUEST_BYTES, SMALL_SEGMENT_BYTES
 from snapconv.allocator.allocator_trace import Frames, RecordedEvent
 from snapconv.recorder.memory_history import name_every_function
 from snapconv.recorder.program.own_frames import for_program
-from snapconv.simulation.patches import Patches
+
+if TYPE_CHECKING:  # it imports torch
+    from snapconv.simulation.patches import Patches
 
 _CONTEXTS = {None: 0, "state": 1, "alloc": 2, "all": 3}
 
@@ -96,7 +98,7 @@ class History:
         return [dict(annotation) for annotation in list(self._annotations)]
 
 
-def patch_annotations(annotate: Callable[[str, str], None], patches: Patches) -> None:
+def patch_annotations(annotate: Callable[[str, str], None], patches: "Patches") -> None:
     """Note every range's begin and end; torch's optimizers and loaders make ranges of their own accord."""
     from torch.autograd.profiler import record_function
 
