@@ -39,26 +39,21 @@ if __name__ == "__main__":
 """
 RANKS = """
 import resource, sys, time
+from snapconv.ranks import workers
 from snapconv.ranks.job import JobOptions, read_job
 if __name__ == "__main__":
     folder, n_workers = sys.argv[1], int(sys.argv[2])
+    if sys.argv[3] == "processes":
+        workers.has_dask = lambda: False
     first = []
     began = time.perf_counter()
-    client = None
-    if sys.argv[3] == "dask":
-        from distributed import Client, LocalCluster
-        cluster = LocalCluster(n_workers=n_workers, threads_per_worker=1, dashboard_address=None)
-        client = Client(cluster)
     def note(*_):
         if not first:
             first.append(time.perf_counter())
-    report = read_job([folder], JobOptions(workers=n_workers, client=client), progress=note)
+    report = read_job([folder], JobOptions(workers=n_workers), progress=note)
     seconds = time.perf_counter() - began
     assert len(report.last_dumps) == len(report.files)
     start = first[0] - began
-    if client:
-        client.close()
-        cluster.close()
 """
 SHOWN = """
     unit = 1 if sys.platform == "darwin" else 1024
