@@ -19,7 +19,7 @@ from concurrent.futures import (
     wait,
 )
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from logging import CRITICAL
 from pathlib import Path
 from typing import Any
@@ -109,7 +109,7 @@ def answers(
         yield from _run(workers, read_rank, deque(text for text in requests if text not in alone), lost)
         if workers.is_elsewhere:
             again, lost = lost, deque()
-            yield from _run(workers, read_alone, again, lost, n_waiting=1)
+            yield from _run(replace(workers, n_waiting=1), read_alone, again, lost)
         # Whoever is lost alone, with the worker that waited for it, has no other way.
         yield from ((text, read_alone(text)) for text in lost)
 
@@ -132,19 +132,14 @@ def _no_imports_from_here() -> Iterator[None]:
 
 
 def _run(
-    workers: Workers,
-    read: Callable[[str], str],
-    waiting: deque[str],
-    lost: deque[str],
-    *,
-    n_waiting: int | None = None,
+    workers: Workers, read: Callable[[str], str], waiting: deque[str], lost: deque[str]
 ) -> Iterator[tuple[str, str]]:
     """Yield answers; requests whose worker died are put into ``lost``, and a broken executor is replaced."""
     at_work: dict[Any, str] = {}
     with ExitStack() as parts:
         executor: Executor | None = None
         while waiting or at_work:
-            while waiting and len(at_work) < (n_waiting or workers.n_waiting):
+            while waiting and len(at_work) < workers.n_waiting:
                 executor = executor or workers.make(parts)
                 try:
                     future = executor.submit(read, waiting[0])
