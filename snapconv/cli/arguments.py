@@ -133,6 +133,8 @@ _OPTIONS = {
     "simulate": "Record without a GPU: the unchanged script runs on the CPU.",
     "no_compute": "With --simulate: follow shapes only. Fast with a model of any size; no values, no times. "
     "Files of what was not computed are not written. Ends the script when all is recorded.",
+    "routing": "HOW | With --no-compute: spread tokens evenly over experts (balanced), or send all to the "
+    "same ones (worst). Default: balanced.",
     **dict.fromkeys(
         ("record.capacity", "watch.capacity"),
         "SIZE | With --simulate: the GPU's memory, such as 24GiB; it runs out as a GPU's would.",
@@ -145,7 +147,16 @@ _LEAST = {
     **dict.fromkeys(("warm_up", "device"), 0),
 }
 # Those whose text has it.
-_WITHOUT_DEFAULT = {"format", "stacks", "warm_up", "iterations", "max_entries", "max_captures", "output"}
+_WITHOUT_DEFAULT = {
+    "format",
+    "stacks",
+    "routing",
+    "warm_up",
+    "iterations",
+    "max_entries",
+    "max_captures",
+    "output",
+}
 _FLAGS = {
     "is_module": ("-m",),
     "as_json": ("--json",),

@@ -84,6 +84,7 @@ class Simulated:
 
     simulate: bool = False
     no_compute: bool = False
+    routing: Literal["balanced", "worst"] = "balanced"
     capacity: str | None = None
     cublas_workspace: bool = False
 
@@ -239,6 +240,7 @@ def simulation_options(given_options: Simulated, device: int | None = None) -> "
     capacity = given_options.capacity
     given = {
         "--no-compute": given_options.no_compute,
+        "--routing": given_options.routing != "balanced",
         "--capacity": capacity,
         "--cublas-workspace": given_options.cublas_workspace,
     }
@@ -247,6 +249,8 @@ def simulation_options(given_options: Simulated, device: int | None = None) -> "
             if value:
                 raise typer.BadParameter("it needs --simulate", param_hint=name)
         return None
+    if given_options.routing != "balanced" and not given_options.no_compute:
+        raise typer.BadParameter("it needs --no-compute", param_hint="--routing")
     from snapconv.simulation import SimulationOptions
 
     try:
@@ -255,6 +259,7 @@ def simulation_options(given_options: Simulated, device: int | None = None) -> "
         raise typer.BadParameter(str(error), param_hint="--capacity") from error
     return SimulationOptions(
         compute=not given_options.no_compute,
+        is_routing_worst=given_options.routing == "worst",
         capacity_bytes=capacity_bytes,
         cublas_workspace=given_options.cublas_workspace,
         n_devices=(_local_rank() if device is None else device) + 1,

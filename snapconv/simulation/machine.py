@@ -35,12 +35,14 @@ class SimulationOptions:
     None reports 80 GiB and never runs out; a number makes the allocator run out there, as a GPU of
     that much usable memory would. ``cublas_workspace`` adds the workspace that cuBLAS gets at its first
     use per device and stream. ``n_devices`` is how many devices the script sees.
+    ``is_routing_worst``: indices that are not computed are the same in every row, and not evenly spread.
     """
 
     compute: bool = True
     capacity_bytes: int | None = None
     cublas_workspace: bool = False
     n_devices: int = 1
+    is_routing_worst: bool = False
 
     @property
     def total_bytes(self) -> int:

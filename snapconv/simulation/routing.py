@@ -1,9 +1,9 @@
 """Selected rows where nothing is computed: assumed indices, and bounds of the memory that depends on them.
 
-``topk`` and its like return indices: which experts take which tokens. They are assumed to be evenly spread,
-and all that follows from them is computed: masks, counts, lists. Memory for selected rows is counted apart.
-Without it, the peak is the lower bound; with as many rows as an index can have, and no more in all than there
-are, it is the upper one.
+``topk`` and its like return indices: which experts take which tokens. They are assumed, evenly spread or the
+same in every row, and all that follows from them is computed: masks, counts, lists. Memory for selected rows
+is counted apart. Without it, the peak is the lower bound; with as many rows as an index can have, and no more
+in all than there are, it is the upper one.
 """
 
 from dataclasses import dataclass, field
@@ -83,7 +83,8 @@ class _Bounds:
 class Routing:
     """The assumed indices of one run, and what depends on them."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_worst: bool = False) -> None:
+        self._is_worst = is_worst
         self._sources: dict[int, Source] = {}
         self._groups: dict[tuple[Source, str], Group] = {}
         self._listed: dict[int, Share] = {}
@@ -105,7 +106,7 @@ class Routing:
         return tuple(made if i == position else item for i, item in enumerate(results))
 
     def _indices(self, call: Any, index: Any) -> Any:
-        """Make indices of a shape, one after the other; what may be none of experts stays as it is."""
+        """Make indices of a shape: one after the other, or the first in every row; of experts alone."""
         of = call.args[0]
         dim = -1 if call.operation.name == "multinomial" else call.given().get("dim", -1)
         if dim is None or of.dim() == 0:
@@ -115,8 +116,11 @@ class Routing:
         if not 0 < n_values <= min(n_entries, _MAX_VALUES):
             return index
         n_each = index.size(dim) if is_kept else 1
-        flat = torch.arange(self._next, self._next + n_entries) % n_values
-        self._next = (self._next + n_entries) % n_values
+        if self._is_worst:
+            flat = torch.arange(n_each).repeat(n_entries // n_each)
+        else:
+            flat = torch.arange(self._next, self._next + n_entries) % n_values
+            self._next = (self._next + n_entries) % n_values
         if is_kept:
             made = flat.view([*index.movedim(dim, -1).shape]).movedim(-1, dim).contiguous()
         else:
@@ -239,7 +243,9 @@ class Routing:
             f"{shown(self.selecting)}"
         )
         if self.places:
-            message += f". The indices chosen at {shown(self.places)} were assumed to be spread evenly"
+            how = "spread evenly; `--routing worst` takes the same ones in every row"
+            assumed = "the same in every row" if self._is_worst else how
+            message += f". The indices chosen at {shown(self.places)} were assumed to be {assumed}"
         return (Note("sizes-assumed", message),)
 
 

@@ -45,7 +45,7 @@ class Tracker:
         self.guard = Guard(Feature.SIMULATION)
         self.machine = machine
         self.placements = Placements(self._freed)
-        self.routing = Routing()
+        self.routing = Routing(is_worst=machine.options.is_routing_worst)
         machine.sample = self.routing.sample
         self.transfers = Transfers(machine, self.placements, self.routing)
         self.calls = Calls()

@@ -43,6 +43,7 @@ def recorded(monkeypatch):
         (["--no-compute", "train.py"], "--no-compute"),
         (["--capacity", "1GiB", "train.py"], "--capacity"),
         (["--cublas-workspace", "train.py"], "--cublas-workspace"),
+        (["--simulate", "--routing", "worst", "train.py"], "--routing"),
         (["--simulate", "--capacity", "24", "train.py"], "--capacity"),
         (["--batch-size", "3", "train.py"], "--batch-size"),
         (["--iterations", "0", "train.py"], "--iterations"),

@@ -102,6 +102,16 @@ def test_where_no_size_depends_on_the_choice_the_peak_is_equal_and_there_are_no_
     assert "sizes-assumed" not in notes
 
 
+def test_the_worst_routing_gives_all_tokens_to_the_same_experts():
+    balanced, (_, high), _ = trained(asks_whether_any, compute=False)
+    worst, _, notes = trained(asks_whether_any, compute=False, is_routing_worst=True)
+
+    # Less for the experts that nobody takes: their gradients and states.
+    states = 3 * 2 * 4 * (2 * 4 * WIDTH * WIDTH + 5 * WIDTH)
+    assert balanced < worst + states <= high + states
+    assert "assumed to be the same in every row" in notes["sizes-assumed"]
+
+
 def test_what_an_unknown_mask_selects_is_all_of_it_and_may_be_nothing():
     with simulated(SimulationOptions(compute=False)) as simulation:
         x = torch.randn(1 << 20, device="cuda")
