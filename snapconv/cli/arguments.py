@@ -107,8 +107,10 @@ _OPTIONS = {
     "ranks": "LIST | Record these ranks of a job only, such as 0,8,16-23; a mesh such as pp=4,dp=8,tp=2 "
     "means one of each pipeline stage. Default: all.",
     "is_module": "ENTRY is a module's name, as in `python -m ENTRY`.",
-    "record.output": "PATH | The capture, a folder. Default: the entry's name and .capture, here.",
-    "watch.output": "FOLDER | The folder for captures. Default: captures, here.",
+    "record.output": "PATH | The capture, a folder; or the URL of a folder in a store, such as "
+    "s3://bucket/run, to copy it to in the end. Default: the entry's name and .capture, here.",
+    "watch.output": "FOLDER | The folder for captures, or the URL of one in a store, to which a thread "
+    "copies them. Default: captures, here.",
     "record.force": "Replace an existing capture.",
     "warm_up": "Iterations before the first that is looked at closely. Default: 1.",
     "record.iterations": "Iterations to record the memory of; after one more, as many are timed. Default: 1.",

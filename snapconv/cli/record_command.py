@@ -26,6 +26,7 @@ from snapconv.units import format_bytes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from snapconv.recorder.capture_folder import Upload
     from snapconv.recorder.options import RecordingOptions
     from snapconv.recorder.program.entry import Entry
     from snapconv.recorder.record import RecordOutcome
@@ -113,12 +114,16 @@ def record(
 
     It becomes a capture. The script runs as with `python ENTRY ARGS`; an iteration is an optimizer step.
     """
+    from snapconv.recorder.capture_folder import Upload, is_store
     from snapconv.recorder.options import MAX_ENTRIES, RecordingOptions
 
     found = _find(entry, args or [], batch_size, is_module=is_module)
     _run_as_it_is_unless(chosen_ranks(ranks), found, args or [])
+    upload, place = None, Path(output or _default_output(found.stem))
+    if output is not None and is_store(output):
+        upload, place = Upload(output, tell=say, warn=say), _default_output(found.stem)
     options = RecordingOptions(
-        output=Path(output) if output else _default_output(found.stem),
+        output=upload.folder / place.name if upload else place,
         project_root=(project_root or _folder(found)).absolute(),
         includes=tuple(map(_include, include or ())),
         is_root_given=project_root is not None,
@@ -132,7 +137,7 @@ def record(
         batch_size=batch_size,
         simulation=simulation_options(simulated, device),
     )
-    raise _record(found, args or [], options, quiet=quiet)
+    raise _record(found, args or [], options, upload, quiet=quiet)
 
 
 def _run_as_it_is_unless(ranks: frozenset[int], entry: "Entry", args: list[str]) -> None:
@@ -186,7 +191,9 @@ def _check_for_providers(entry: "Entry", args: list[str], batch_size: int | None
         raise typer.BadParameter(message, param_hint=" ".join(args))
 
 
-def _record(entry: "Entry", args: list[str], options: "RecordingOptions", *, quiet: bool) -> ProgramEnded:
+def _record(
+    entry: "Entry", args: list[str], options: "RecordingOptions", upload: "Upload | None", *, quiet: bool
+) -> ProgramEnded:
     """Record, print the result, and return the end: with the program's exit code, or ours if it succeeded."""
     from snapconv.recorder.job import process_rank
     from snapconv.recorder.record import record as run
@@ -201,6 +208,10 @@ def _record(entry: "Entry", args: list[str], options: "RecordingOptions", *, qui
             _say_result(recorded, entry)
         if recorded.failure is not None:
             _show_failure(recorded.failure, recorded.report)
+        if upload is not None:
+            if recorded.path is not None:
+                upload.add(recorded.path)
+            upload.close()
     is_said = isinstance(recorded.raised, RecorderError) and process_rank() not in ("", "0")  # by rank 0
     if recorded.raised is not None and not is_said:  # last of all, where Python has it and people look
         show_raised(recorded.raised)

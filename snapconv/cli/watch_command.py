@@ -51,7 +51,9 @@ def watch(
     with lasting_until_exit() as until_exit:
         code, raised = run(found, args or [], recording, simulation=simulation, until_exit=until_exit)
     if recording.captures:
-        say(f"memory ran out; next: snapconv oom {shlex.quote(str(recording.captures[0]))}")
+        is_store = "://" in output
+        question, place = ("ranks", output) if is_store else ("oom", str(recording.captures[0]))
+        say(f"memory ran out; next: snapconv {question} {shlex.quote(place)}")
     if raised is not None:  # last of all, where Python has it and people look
         show_raised(raised)
     raise ProgramEnded(code, until_exit)

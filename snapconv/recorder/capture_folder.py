@@ -1,21 +1,23 @@
 """Snapshot and times -> the capture's folder: whole, or not there.
 
 The folder is filled beside its place under a hidden name and then renamed. An old capture is replaced
-only on request, and only a folder that contains nothing else.
+only on request, and only a folder that contains nothing else. A thread may copy it to a store afterwards.
 """
 
 import errno
 import os
 import pickle
+import queue
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from snapconv.errors import OutputError, OutputExistsError, OutputWriteError
+from snapconv.errors import OutputError, OutputExistsError, OutputWriteError, RecorderError
 from snapconv.files import SNAPSHOT_NAME, TIMING_NAME, os_errors
 from snapconv.json_text import write_json
 
@@ -148,3 +150,56 @@ def _put_in_place(temporary: Path, output: Path) -> None:
             old.rename(output)
         raise
     shutil.rmtree(old, ignore_errors=True)
+
+
+def is_store(output: str) -> bool:
+    """Return whether an output is the URL of a store, such as ``s3://bucket/run``."""
+    return "://" in output
+
+
+class Upload:
+    """A thread that copies captures to a URL, after the step and never in it.
+
+    A capture is written to ``folder`` first, and removed when it is in the store. What cannot be copied stays
+    there, with a warning that names it. Raises RecorderError without fsspec, or the store's package.
+    """
+
+    def __init__(self, url: str, *, tell: Callable[[str], None], warn: Callable[[str], None]) -> None:
+        self._url, self._tell, self._warn = url.rstrip("/"), tell, warn
+        try:
+            import fsspec
+
+            self._store, path = fsspec.core.url_to_fs(self._url)
+        except ImportError as error:
+            needed = "pip install 'snapconv[remote]' and the store's package"
+            raise RecorderError(f"{url}: {needed} ({error})") from error
+        except Exception as error:  # every store has errors of its own
+            raise RecorderError(f"{url}: {error}") from error
+        self._path = str(path).rstrip("/")
+        self.folder = Path(tempfile.mkdtemp(prefix="snapconv-captures-"))
+        self._waiting: queue.Queue[Path | None] = queue.Queue()
+        self._thread = threading.Thread(target=self._run, name="snapconv-upload", daemon=True)
+        self._thread.start()
+
+    def add(self, capture: Path) -> None:
+        """Let a capture be copied; returns at once."""
+        self._waiting.put(capture)
+
+    def close(self) -> None:
+        """Wait until all are copied."""
+        self._waiting.put(None)
+        self._thread.join()
+        if not any(self.folder.iterdir()):
+            self.folder.rmdir()
+
+    def _run(self) -> None:
+        while (capture := self._waiting.get()) is not None:
+            try:
+                self._store.makedirs(f"{self._path}/{capture.name}", exist_ok=True)
+                for file in sorted(capture.iterdir()):
+                    self._store.put_file(str(file), f"{self._path}/{capture.name}/{file.name}")
+            except Exception as error:  # noqa: BLE001  # every store has errors of its own
+                self._warn(f"{capture} could not be copied to {self._url}, and stays here: {error}")
+                continue
+            shutil.rmtree(capture, ignore_errors=True)
+            self._tell(f"copied to {self._url}/{capture.name}")

@@ -17,7 +17,7 @@ from typing import Any
 
 from snapconv.errors import OutputError, SnapconvError
 from snapconv.recorder import environment, memory_history
-from snapconv.recorder.capture_folder import free_name
+from snapconv.recorder.capture_folder import Upload, free_name, is_store
 from snapconv.recorder.driver import Driver
 from snapconv.recorder.job import SharedOom, is_chosen, process_rank
 from snapconv.recorder.memory_history import nothing_allocated
@@ -47,6 +47,7 @@ class ChosenCaptures:
         self.options = options
         self.counts_by_hand = self._is_signalled = self._has_written_oom = self._has_logged = False
         self._shared_oom: SharedOom | None = None
+        self.upload: Upload | None = None
 
     def turn_on(self, driver: Driver) -> None:
         """Count steps, and observe where the first is chosen."""
@@ -153,6 +154,8 @@ class ChosenCaptures:
             return
         self.captures.append(path)
         _LOG.info("snapconv: wrote %s", path)
+        if self.upload is not None:
+            self.upload.add(path)
 
     def _capture_out_of_memory(self, driver: Driver, text: str) -> None:
         if self._shared_oom is not None:  # first of all: the others have little time
@@ -189,7 +192,7 @@ class Recording:
         ranks: Collection[int] = (),
         on_other_oom: bool = False,
     ) -> None:
-        self._is_chosen = is_chosen(ranks)
+        self._output, self._is_chosen = os.fspath(output), is_chosen(ranks)
         self._options = RecordingOptions(
             Path(output),
             Path(project_root or "").absolute(),
@@ -230,6 +233,8 @@ class Recording:
             return
         self._driver.finish(Ended("complete") if error is None else ended_by(error))
         close(self._driver)
+        if self._policy.upload is not None:
+            self._policy.upload.close()
 
     def step(self) -> None:
         """Tell that a step is over, where no torch optimizer does: from then on only this counts."""
@@ -245,6 +250,11 @@ class Recording:
     def _begin(self) -> None:
         environment.require_torch()
         environment.refuse_without_cuda(can_simulate=False)
+        if is_store(self._output):
+            tell, warn = partial(_LOG.info, "snapconv: %s"), partial(_LOG.warning, "snapconv: %s")
+            self._policy.upload = Upload(self._output, tell=tell, warn=warn)
+            self._options = replace(self._options, output=self._policy.upload.folder)
+            self._policy.options = self._options
         self._options.output.mkdir(parents=True, exist_ok=True)
         self._driver.options = replace(self._options, program=RecordedProgram.of_process())
         self._driver.parts.enter_context(deferred_handlers(is_job=True))

@@ -103,6 +103,36 @@ def test_megatron_knows_the_coordinates(monkeypatch):
     assert job_values()["coordinates"] == "pp=1,dp=3"
 
 
+def test_captures_are_copied_to_a_store_and_removed_here(train, tmp_path, caplog):
+    caplog.set_level("INFO", logger="snapconv")
+    with snapconv.recording((tmp_path / "store").as_uri(), steps=[0]) as recording:
+        train()
+    assert [path.name for path in (tmp_path / "store").iterdir()] == ["step-000000.capture"]
+    assert snapconv.load(tmp_path / "store" / "step-000000.capture").devices
+    assert not recording.captures[0].parent.exists()
+
+
+def test_a_copy_that_fails_leaves_the_capture_here_with_a_warning(train, tmp_path, caplog, monkeypatch):
+    class Full:
+        def makedirs(self, *_args, **_named):
+            raise OSError("no space in the bucket")
+
+    monkeypatch.setattr("fsspec.core.url_to_fs", lambda url: (Full(), "run"))
+    with snapconv.recording("s3://bucket/run") as recording:
+        train()
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "no space in the bucket" in warning
+    assert str(recording.captures[0]) in warning
+    assert snapconv.load(recording.captures[0]).devices
+
+
+def test_a_store_without_its_package_switches_the_recording_off_and_not_the_job(train, caplog):
+    with snapconv.recording("nosuch://bucket/run") as recording:
+        train()
+    assert recording.captures == []
+    assert "nosuch://bucket/run" in caplog.text
+
+
 # --- memory that runs out in one rank
 
 PROGRAM = textwrap.dedent("""
