@@ -81,10 +81,17 @@ def timing_file(path: Path) -> Path | None:
     return file if is_capture(path) and os.path.lexists(file) else None
 
 
+def file_and_key(path: Path) -> tuple[Path, str]:
+    """Split FILE#KEY, one of several snapshots in a file; a file of the whole name comes first."""
+    file, _, key = os.fspath(path).rpartition("#")
+    is_whole = not file or os.path.lexists(path)
+    return (path, "") if is_whole or not os.path.isfile(file) else (Path(file), key)  # noqa: PTH113  # raises nothing for names that no file can have
+
+
 def files_of(path: Path) -> tuple[Path, ...]:
     """Return all files of the input at a path: those of a capture, or the file itself."""
     timing = timing_file(path)
-    file = snapshot_file(path)
+    file, _ = file_and_key(snapshot_file(path))
     return (file,) if timing is None else (file, timing)
 
 

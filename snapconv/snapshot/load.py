@@ -11,7 +11,7 @@ import numpy as np
 from snapconv.allocator.allocator_settings import AllocatorSettings
 from snapconv.columns import distinct, take
 from snapconv.errors import InputError, MalformedSnapshotError
-from snapconv.files import snapshot_file
+from snapconv.files import file_and_key, snapshot_file
 from snapconv.native.library import core
 from snapconv.notes import Note, Progress
 from snapconv.snapshot.event_table import CompiledTraceReader, EventTable, TraceReader
@@ -138,8 +138,9 @@ def load_snapshot(path: str | Path, *, progress: Progress | None = None) -> Snap
 
 
 def _load_plain(path: Path, progress: Progress | None, *, is_odd: bool) -> Snapshot:
-    raw, container = read_raw(path, progress)
-    snapshot = _Reading(path, container, progress).read(as_snapshot_dict(raw))
+    file, key = file_and_key(path)
+    raw, container = read_raw(file, progress)
+    snapshot = _Reading(path, container, progress).read(as_snapshot_dict(raw, key))
     if is_odd and container.n_bytes >= _LARGE_BYTES:
         return replace(snapshot, notes=(*snapshot.notes, _READ_IN_PYTHON))
     return snapshot
@@ -164,8 +165,9 @@ def _load_compiled(path: Path, progress: Progress | None) -> tuple[Snapshot | No
     if compiled is None:
         return None, False
     try:
-        raw, container = read_raw_compiled(path, compiled, progress)
-        return _Reading(path, container, progress).read(as_snapshot_dict(raw)), False
+        file, key = file_and_key(path)
+        raw, container = read_raw_compiled(file, compiled, progress)
+        return _Reading(path, container, progress).read(as_snapshot_dict(raw, key)), False
     except NoPickle:
         return None, False
     except (OddFile, InputError):

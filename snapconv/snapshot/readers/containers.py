@@ -299,22 +299,30 @@ def _what_it_is(head: bytes) -> str:
 # --- shapes of the value
 
 
-def as_snapshot_dict(raw: object) -> dict[str, object]:
-    """Return the only snapshot in a value of a known shape, or name what the value is instead."""
-    if _is_snapshot(raw):
+def as_snapshot_dict(raw: object, key: str = "") -> dict[str, object]:
+    """Return the snapshot in a value of a known shape, or name what the value is instead.
+
+    ``key`` is that of one of several, in a dictionary or by its place in a list.
+    """
+    if _is_snapshot(raw) and not key:
         return raw
     if isinstance(raw, list) and all(isinstance(item, dict) and "blocks" in item for item in raw):
         return {"segments": raw}
-    values = raw if isinstance(raw, list) else raw.values() if isinstance(raw, dict) else ()
-    several = [value for value in values if _is_snapshot(value)]
-    if len(several) == 1:
-        return several[0]
-    if several:
-        raise NotASnapshotError(
-            f"the file has {counted(len(several), 'snapshot')}, as of several ranks, and one is expected: "
-            "write each to a file of its own"
-        )
-    raise NotASnapshotError(f"this is not a memory snapshot: {_described(raw)}")
+    values = enumerate(raw) if isinstance(raw, list) else raw.items() if isinstance(raw, dict) else ()
+    several = {
+        str(name): value for name, value in values if isinstance(name, str | int) and _is_snapshot(value)
+    }
+    if not several:
+        raise NotASnapshotError(f"this is not a memory snapshot: {_described(raw)}")
+    if key or len(several) > 1:
+        if key not in several:
+            names = ", ".join(shown(name) for name in list(several)[:8])
+            raise NotASnapshotError(
+                f"the file has {counted(len(several), 'snapshot')}, as of several ranks: name one of them, as in "
+                f"'FILE#{shown(next(iter(several)))}'; it has {names}{', …' if len(several) > 8 else ''}"
+            )
+        return several[key]
+    return next(iter(several.values()))
 
 
 def _is_snapshot(value: object) -> TypeGuard[dict[str, object]]:
