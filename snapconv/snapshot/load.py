@@ -195,8 +195,8 @@ class _Reading:
         memory = self._read_memory(raw_segments, "segments")
         raw_host_segments = _list(raw.get("host_segments"), "host_segments")
         host_memory = self._read_memory(raw_host_segments, "host_segments", HOST)
-        raw_annotations = raw.get("external_annotations")
-        annotations = read_annotations(raw_annotations, collected.texts, "external_annotations")
+        where = "external_annotations"
+        annotations = read_annotations(raw.get(where), collected.texts, where)
         *traces, host_trace = self._read_traces(raw_traces, _trace(raw.get("host_traces"), "host_traces"))
         settings, entries = read_settings(raw.get("allocator_settings"), "allocator_settings")
         if "expandable_segments" not in dict(entries):
@@ -208,9 +208,10 @@ class _Reading:
         traits |= dict(entries).keys() | traits_of_events([*traces, host_trace])
         places = places_of(raw, [*traces, host_trace], blocks=memory[1], host_blocks=host_memory[1])
         is_missing, n_embedded = self.sizes_missing, self.container.n_embedded
-        self.notes.extend(
-            notes_of_file(collected, stacks, traits, places, sizes_missing=is_missing, n_embedded=n_embedded)
+        about = notes_of_file(
+            collected, stacks, traits, places, sizes_missing=is_missing, n_embedded=n_embedded
         )
+        self.notes.extend(about)
         return Snapshot(
             path=self.path,
             container=self.container,

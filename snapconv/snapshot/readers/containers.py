@@ -309,17 +309,16 @@ def as_snapshot_dict(raw: object, key: str = "") -> dict[str, object]:
     if isinstance(raw, list) and all(isinstance(item, dict) and "blocks" in item for item in raw):
         return {"segments": raw}
     values = enumerate(raw) if isinstance(raw, list) else raw.items() if isinstance(raw, dict) else ()
-    several = {
-        str(name): value for name, value in values if isinstance(name, str | int) and _is_snapshot(value)
-    }
+    named = ((name, value) for name, value in values if isinstance(name, str | int))
+    several = {str(name): value for name, value in named if _is_snapshot(value)}
     if not several:
         raise NotASnapshotError(f"this is not a memory snapshot: {_described(raw)}")
     if key or len(several) > 1:
         if key not in several:
-            names = ", ".join(shown(name) for name in list(several)[:8])
+            names = ", ".join(shown(name) for name in list(several)[:8]) + ", …" * (len(several) > 8)
             raise NotASnapshotError(
-                f"the file has {counted(len(several), 'snapshot')}, as of several ranks: name one of them, as in "
-                f"'FILE#{shown(next(iter(several)))}'; it has {names}{', …' if len(several) > 8 else ''}"
+                f"the file has {counted(len(several), 'snapshot')}, as of several ranks: name one of them, "
+                f"as in 'FILE#{shown(next(iter(several)))}'; it has {names}"
             )
         return several[key]
     return next(iter(several.values()))

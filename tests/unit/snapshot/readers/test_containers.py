@@ -310,7 +310,7 @@ class TestSeveralSnapshots:
 
     @pytest.mark.parametrize("value", [{0: SNAPSHOT, 1: SNAPSHOT}, [SNAPSHOT, SNAPSHOT]])
     def test_several_are_refused_with_the_name_that_chooses_one(self, value):
-        with pytest.raises(NotASnapshotError, match="2 snapshots, as of several ranks: name one.*'FILE#0'"):
+        with pytest.raises(NotASnapshotError, match=r"2 snapshots, as of several ranks: name one.*'FILE#0'"):
             as_snapshot_dict(value)
 
     @pytest.mark.parametrize("value", [{0: {"segments": []}, 1: SNAPSHOT}, [{"segments": []}, SNAPSHOT]])
