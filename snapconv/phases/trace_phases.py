@@ -92,12 +92,6 @@ class Phases:
     optimizers: tuple[str, ...] = ()
 
     @property
-    def n_states(self) -> int | None:
-        """Return the number of tensors that every optimizer keeps for a parameter, None where not known."""
-        least, most = self.states_range or (0, 1)
-        return least if least == most else None
-
-    @property
     def events_of_training(self) -> Int64Column:
         """The events that show a backward or a step."""
         return np.flatnonzero(

@@ -146,13 +146,6 @@ FRAME_RULES: tuple[FrameRule, ...] = (
         "2.0-2.13; seen 2.7",
     ),
     FrameRule(
-        "module-attribute",
-        Role.ATTRIBUTE,
-        r"^__setattr__$",
-        "an attribute of a module is given a new value, and the one before is freed",
-        r"torch/nn/modules/module\.py$",
-    ),
-    FrameRule(
         "compiled-call",
         Role.MODULE_CALL,
         r"^call$",
