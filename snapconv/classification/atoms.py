@@ -23,7 +23,8 @@ _MOST_WORKSPACES, _MOST_OLD_WORKSPACES = 4, 2
 # How often a line must lengthen its result, always by the same: fewer may be any two sizes.
 _LEAST_LENGTHENED = 2
 # Samples have their gradients times one number; fewer sizes, or a smaller number, may agree by chance.
-_LEAST_SAMPLES = 3
+# In hostile files every iteration may be compared with any number of parameters: the last ones are enough.
+_LEAST_SAMPLES, _MOST_SAMPLED = 3, 64
 # Of what a forward made until memory ran out, more than this in use: it is trained. Inference keeps little.
 _LEAST_IN_USE = 0.4
 
@@ -183,7 +184,8 @@ def of_samples(decided: Decided) -> BoolColumn:
     rows = (features.outside | features.by_engine) & (features.end > features.alloc_run_last)
     rows &= has_code(at(features.phases.phase, features.alloc), Phase.BACKWARD)
     found = np.zeros(len(rows), np.bool_)
-    for of_iteration in grouped(np.flatnonzero(rows), features.iteration) if len(wanted) else []:
+    iterations = grouped(np.flatnonzero(rows), features.iteration)[-_MOST_SAMPLED:] if len(wanted) else []
+    for of_iteration in iterations:
         sizes = features.sizes[of_iteration]
         times = int(sizes.max() // wanted[-1])
         fits = is_among(sizes, times * wanted)

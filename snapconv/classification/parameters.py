@@ -12,7 +12,7 @@ import numpy as np
 from snapconv.classification.categories import Category
 from snapconv.classification.decisions import Decided
 from snapconv.classification.features import Features, of_fullest
-from snapconv.columns import Int8Column, Int64Column, grouped
+from snapconv.columns import Int8Column, Int64Column, grouped, run_starts
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_roles import Role
 
@@ -138,10 +138,13 @@ def _by_gradients(decided: Decided) -> Parameters:
 
 def _fullest_run(features: Features, rows: Int64Column) -> Sizes:
     """Count, for every size, the most of one run of backward."""
-    found: Sizes = Counter()
-    for of_run in grouped(rows, features.alloc_run_last):
-        found |= counted(features.sizes[of_run])
-    return found
+    if not len(rows):
+        return Counter()
+    sizes, of_size = np.unique(features.sizes[rows], return_inverse=True)
+    n_events = features.n_events + 1
+    keys, counts = np.unique(of_size * n_events + features.alloc_run_last[rows], return_counts=True)
+    most = np.maximum.reduceat(counts, run_starts(keys // n_events))
+    return Counter(dict(zip(sizes.tolist(), most.tolist(), strict=True)))
 
 
 def _most_live_at_once(features: Features, rows: Int64Column) -> Sizes:
@@ -188,6 +191,8 @@ def halves_of_every_parameter(decided: Decided) -> Int8Column:
     rows = np.flatnonzero((features.outside | features.preexisting_outside) & features.has_stack)
     stack = features.allocations.stack_id.astype(np.int64)
     for of_line in grouped(rows, stack * (features.phases.n_iterations + 2) + features.iteration + 1):
+        if len(of_line) < 2:
+            continue
         n_made = int(features.sizes[of_line].sum())
         for halves in (1, 2, 4):
             n_wanted = halves * bytes_of(wanted) // 2
