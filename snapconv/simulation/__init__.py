@@ -82,7 +82,7 @@ class Simulation:
 
         machine, tracker = self.machine, self.tracker
         with ExitStack() as stack:
-            patches = stack.enter_context(Patches())
+            patches = stack.enter_context(Patches(tracker.guard))
             cuda.patch_cuda(machine, patches)
             tensors.TensorPatches(tracker).apply(patches)
             tensors.patch_storages(tracker, patches)

@@ -287,7 +287,8 @@ def unwritten_files(files: UnwrittenFiles, patches: Patches) -> Iterator[None]:
     """Save and load by what was computed: torch, and safetensors from when the program imports it on."""
 
     def wrap(owner: Any, ours: Callable[..., Any]) -> None:
-        patches.wrap(owner, ours.__name__, lambda real: partial(ours, real))
+        # Not guarded: torch's own would write over files.
+        patches.set_existing(owner, ours.__name__, partial(ours, getattr(owner, ours.__name__)))
 
     def patch_tensors() -> None:
         for ours in (files.save_file, files.load_file):
@@ -299,7 +300,7 @@ def unwritten_files(files: UnwrittenFiles, patches: Patches) -> Iterator[None]:
     for owner in (builtins, io):
         patches.set(owner, "open", files.open)
     for name in ("rename", "replace"):
-        patches.wrap(os, name, lambda real: partial(files.moved, real))
+        patches.set(os, name, partial(files.moved, getattr(os, name)))
     with (
         when_imported("safetensors", lambda: wrap(sys.modules["safetensors"], files.safe_open)),
         when_imported("safetensors.torch", patch_tensors),

@@ -7,7 +7,8 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from types import TracebackType
+from functools import partial, wraps
+from types import FunctionType, TracebackType
 from typing import Any
 
 import torch
@@ -15,6 +16,8 @@ from torch._library.custom_ops import OPDEFS
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from snapconv.errors import RecorderError
+from snapconv.recorder.guard import Guard, is_fault
 from snapconv.recorder.program.own_frames import stands_in
 from snapconv.recorder.program.script_signals import deliver_waiting, waiting
 
@@ -27,7 +30,8 @@ _ABSENT = object()
 class Patches:
     """A pile of replaced attributes; leaving the context undoes them, last one first."""
 
-    def __init__(self) -> None:
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
         self._undo: list[tuple[Any, str, Any]] = []
 
     def __enter__(self) -> "Patches":
@@ -55,9 +59,71 @@ class Patches:
             self.set(owner, name, value)
 
     def wrap(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-        """Replace an attribute by ``make(attribute)``; do nothing where there is none."""
+        """Replace a function by ``make(function)``, and where that fails by itself; none stays none."""
         if hasattr(owner, name):
-            self.set(owner, name, make(getattr(owner, name)))
+            real = getattr(owner, name)
+            self.set(owner, name, self.guarded(make(real), real))
+
+    def guarded(self, work: Any, real: Callable[..., Any]) -> Any:
+        """Have a function of ours done by torch's where it fails, which is given the CPU for a device."""
+
+        def on_the_cpu(*arguments: Any, **named: Any) -> Any:
+            positional, by_name = name_the_cpu(arguments, named)
+            return real(*positional, **by_name)
+
+        is_function = isinstance(work, FunctionType | partial)
+        return with_fallback(self._guard, work, on_the_cpu) if is_function else work
+
+
+def with_fallback(guard: Guard, work: Callable[..., Any], fallback: Callable[..., Any]) -> Callable[..., Any]:
+    """Make what is called in a function's place, with another for the case that it fails.
+
+    What neither of them can do is an error of the program's, and so is a refusal of ours.
+    """
+
+    @stands_in
+    @wraps(work)
+    def guarded(*arguments: Any, **named: Any) -> Any:
+        try:
+            result = work(*arguments, **named)
+        except BaseException as failure:
+            if isinstance(failure, RecorderError):
+                raise
+            if not is_fault(failure):
+                guard.takes(failure)
+                raise
+            kept = failure
+        else:
+            if waiting:
+                deliver_waiting()
+            return result
+        try:
+            result = fallback(*arguments, **named)
+        except Exception:  # noqa: BLE001  # the first error has more information
+            result = _ABSENT
+        try:
+            if result is _ABSENT:
+                raise kept
+            guard.keep(kept)
+        finally:
+            del kept  # it holds this frame, and with it the arguments
+        return result
+
+    return guarded
+
+
+def name_the_cpu(arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Name the CPU where a call names a CUDA device."""
+    return [_cpu_for_cuda(value) for value in arguments], {
+        name: "cpu" if name == "device" and value is not None else _cpu_for_cuda(value)
+        for name, value in named.items()
+    }
+
+
+def _cpu_for_cuda(value: Any) -> Any:
+    is_device = type(value).__name__ == "device" and getattr(value, "type", "") == "cuda"
+    is_name = isinstance(value, str) and value.partition(":")[0] == "cuda"
+    return "cpu" if is_device or is_name else value
 
 
 def is_ordinal(value: Any) -> bool:

@@ -21,10 +21,9 @@ from snapconv.simulation.patches import Patches
 from snapconv.simulation.placements import Placement
 from snapconv.simulation.tracker import Tracker
 
-_METHODS = (
-    *("get_device", "data_ptr", "numpy", "record_stream", "is_pinned", "pin_memory"),
-    *("to", "cuda", "cpu", "type", "type_as", "tolist"),
-)
+_METHODS = ("get_device", "data_ptr", "numpy", "to", "type", "type_as", "tolist")
+# What torch cannot do in our place where ours fails.
+_OF_DEVICES = ("cuda", "cpu", "record_stream", "is_pinned", "pin_memory")
 
 
 class TensorPatches:
@@ -40,7 +39,7 @@ class TensorPatches:
         for name in ("device", "is_cuda", "is_cpu"):
             real = getattr(torch.Tensor, name)
             patches.set(torch.Tensor, name, property(getattr(self, f"_{name}")(real)))
-        for name in _METHODS:
+        for name in (*_METHODS, *_OF_DEVICES):
             self._wrap(patches, name)
         patches.wrap(torch._tensor_str, "_str", lambda real: partial(self._str, real))
         # Let lazy modules move: of a parameter without a shape torch checks by identity what works.
@@ -61,6 +60,8 @@ class TensorPatches:
         """Replace a method by ours, visible to other people's function modes as the method it was."""
         real = getattr(torch.Tensor, name)
         ours = partial(getattr(self, f"_{name}"), real)
+        if name in _METHODS:
+            ours = patches.guarded(ours, real)
 
         @wraps(real)
         def method(tensor: Any, *args: Any, **kwargs: Any) -> Any:

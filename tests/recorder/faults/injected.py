@@ -1,7 +1,10 @@
 """Failures injected into our own work: into whatever a guard is given to run, piece by piece."""
 
+from functools import partial
+
 from snapconv.recorder.guard import Guard
 from snapconv.recorder.torch_surface import Feature
+from snapconv.simulation import patches
 
 ERROR = "injected: it was meant to fail"
 
@@ -29,6 +32,13 @@ class Injection:
             lambda guard, original, work, **named: wrap_call(guard, original, self._of(guard, work), **named),
         )
 
+        with_fallback = patches.with_fallback
+        monkeypatch.setattr(
+            patches,
+            "with_fallback",
+            lambda guard, work, other: with_fallback(guard, self._of(guard, work), other),
+        )
+
     def fail(self, names):
         """Let these fail from here on, every time; the value says whether after their work."""
         self.failing, self.failed = dict(names), set()
@@ -39,7 +49,8 @@ class Injection:
     def _of(self, guard, work):
         if hasattr(work, "is_injected"):
             return work
-        name = f"{guard.feature.name} {str(work.__module__).rpartition('.')[2]}.{work.__qualname__}"
+        inner = work.func if isinstance(work, partial) else work
+        name = f"{guard.feature.name} {str(inner.__module__).rpartition('.')[2]}.{inner.__qualname__}"
 
         def injected(*arguments, **named):
             self.features[name] = guard.feature
@@ -53,9 +64,9 @@ class Injection:
         injected.is_injected = True
         for attribute in ("__module__", "__name__", "__qualname__", "__doc__", "__dict__"):
             if attribute == "__dict__":
-                vars(injected).update(vars(work) if hasattr(work, "__dict__") else {})
+                vars(injected).update(vars(inner) if hasattr(inner, "__dict__") else {})
             else:
-                setattr(injected, attribute, getattr(work, attribute, None))
+                setattr(injected, attribute, getattr(inner, attribute, None))
         return injected
 
     def _raise(self, name):

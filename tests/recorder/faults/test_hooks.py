@@ -81,6 +81,36 @@ for i in range(4):
     print(i, loss.shape)
 raise SystemExit(7)
 """
+# Calls what a simulation replaces, and prints nothing that depends on where a tensor is.
+SIMULATED = """
+import copy, io, sys, torch, warnings
+warnings.simplefilter("ignore")
+torch.manual_seed(0)
+model = torch.nn.Linear(8, 4).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+for i in range(4):
+    x = torch.randn(2, 8).to("cuda")
+    loss = model(x).square().mean() + torch.tensor([1.0], device="cuda").type_as(x).sum()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    print(i, loss.item(), loss.detach().cpu().numpy().round(3), loss.tolist(), x.get_device() <= 0)
+file = io.BytesIO()
+torch.save(model.state_dict(), file)
+file.seek(0)
+print(sorted(torch.load(file)))
+copy.deepcopy(model)
+torch.cuda.synchronize(); torch.cuda.empty_cache(); torch.cuda.memory_allocated(); torch.cuda.memory_summary()
+torch.cuda.reset_peak_memory_stats(); torch.cuda.mem_get_info(); torch.cuda.get_device_capability()
+torch.cuda.current_stream().synchronize()
+x.record_stream(torch.cuda.Stream()); x.is_pinned(); torch.ones(2).pin_memory(); x.data_ptr()
+x.type(); str(x)
+with torch.autocast("cuda", dtype=torch.bfloat16):
+    model(x)
+torch.Generator("cuda"); x.new_tensor([1])
+x.untyped_storage().clone(); x.untyped_storage().device
+sys.exit(7)
+"""
 OPTIONS = ("--force", "--capacity", "64MiB")
 # Without these there is nothing to write: the recording has not begun, or the writing itself fails.
 WITHOUT_CAPTURE = {
@@ -93,7 +123,7 @@ LATE = (".stop", ".close", "begin.<locals>.<lambda>", "stop.<locals>.<lambda>")
 # What a recording calls by itself, outside of any call of the program's: a failure of it ends the recording.
 ALONE = Feature.MEMORY
 # What the first script reaches: found by running it, and held to what it was, so that nothing gets lost.
-N_AT_LEAST = {"everything": 40, "marked": 20}
+N_AT_LEAST = {"everything": 40, "marked": 20, "simulated": 12}
 
 
 @pytest.fixture
@@ -169,6 +199,23 @@ def check_run(done, as_it_is, batch, features, failed):
     assert set(said) <= {features[name].value for name in failed}, (batch, done.err)
     assert all(ERROR in why for _, why in notes), (batch, notes)
     assert main(["to-sqlite", "--force", "--quiet", "train.capture"]) == 0, batch
+
+
+# --- the simulation: what it puts into torch's place is done by torch itself where ours fails
+
+
+def test_a_failure_in_any_part_of_a_simulation_leaves_it_to_the_cpu(run, injection):
+    as_it_is = record(run, SIMULATED, injection)
+    assert as_it_is.code == 7, as_it_is.err
+    names = sorted(name for name, feature in injection.features.items() if feature is Feature.SIMULATION)
+    assert len(names) >= N_AT_LEAST["simulated"], names
+    wrong = {}
+    for name in names:
+        done = record(run, SIMULATED, injection, [(name, False)])
+        said = "note: a fault of snapconv ended one part of the recording, CUDA devices" in done.err
+        if (done.code, done.out) != (7, as_it_is.out) or not said:
+            wrong[name] = f"{done.code} {done.out} {done.err[-700:]}"
+    assert wrong == {}, "\n".join(f"{name}: {what}" for name, what in wrong.items())
 
 
 # --- there are no other hooks

@@ -6,6 +6,8 @@ from contextlib import suppress
 import pytest
 
 from snapconv.allocator.caching_allocator import ModelOutOfMemory
+from snapconv.recorder.guard import Guard
+from snapconv.recorder.torch_surface import Feature
 from snapconv.simulation.machine import Clock, out_of_memory_message
 from snapconv.simulation.patches import Patches
 from snapconv.simulation.tracker import workspace_bytes
@@ -22,7 +24,7 @@ class Derived(Owner):
 
 
 def test_patches_put_back_what_was_there_and_take_away_what_was_not():
-    with suppress(KeyError), Patches() as patches:
+    with suppress(KeyError), Patches(Guard(Feature.SIMULATION)) as patches:
         patches.set(Owner, "there", 2)
         patches.set(Owner, "there", 3)
         patches.set(Owner, "added", 4)
@@ -36,7 +38,7 @@ def test_patches_put_back_what_was_there_and_take_away_what_was_not():
 
 
 def test_what_is_not_there_is_not_wrapped():
-    with Patches() as patches:
+    with Patches(Guard(Feature.SIMULATION)) as patches:
         patches.wrap(Owner, "absent", lambda real: real)
         patches.set_existing(Owner, "absent", 1)
         assert not hasattr(Owner, "absent")
