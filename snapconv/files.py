@@ -138,10 +138,11 @@ def stem_of_outputs(path: Path) -> Path:
     if is_capture(path):
         folder = path if path.name not in ("", "..") else path.resolve()
         return folder.with_name(folder.name.removesuffix(_SUFFIX) or folder.name)
+    path, key = file_and_key(path)
     stem = path.name if path != STANDARD_INPUT else "stdin"
     while stem.lower().endswith(_INPUT_SUFFIXES):
         stem = stem[: stem.rindex(".")]
-    return path.with_name(stem or path.name)
+    return path.with_name((stem or path.name) + (re.sub(r"[^\w.-]", "_", f".{key}") if key else ""))
 
 
 def default_output(path: Path, ending: str) -> Path:

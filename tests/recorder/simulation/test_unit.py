@@ -1,9 +1,11 @@
-"""Parts that need no torch."""
+"""Parts of the simulation alone."""
 
 import time
 from contextlib import suppress
 
 import pytest
+
+pytest.importorskip("torch")
 
 from snapconv.allocator.caching_allocator import ModelOutOfMemory
 from snapconv.recorder.guard import Guard

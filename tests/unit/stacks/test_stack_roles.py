@@ -66,7 +66,7 @@ def test_a_script_without_a_suffix_is_no_cpp(script):
 
 
 def test_rules_of_ones_own_can_be_given():
-    rule = FrameRule("mine", Role.WORKSPACE, r"^scratch$", "", "a scratch buffer", "1.0")
+    rule = FrameRule("mine", Role.WORKSPACE, r"^scratch$", "a scratch buffer")
     roles = roles_of([("scratch", "/w/proj/op.py")], [USER], rules=(rule,))
     assert roles.has[Role.WORKSPACE].tolist() == [True, False]
     assert roles.rule_id[Role.WORKSPACE].tolist() == [0, -1]
