@@ -76,7 +76,7 @@ def in_nested_constructors(decided: Decided) -> BoolColumn:
     features = decided.features
     stacks = features.roles.stacks
     is_init = np.array([name == "__init__" for name in stacks.frames.names], np.bool_)
-    innermost = features.lines()
+    innermost = features.lines_of(features.allocations.stack_id)
     made: BoolColumn = (innermost >= 0) & np.append(is_init, np.False_)[innermost]
     if not made.any():
         return made
@@ -168,7 +168,10 @@ def replaces_weights(decided: Decided) -> BoolColumn:
     former &= has_code(features.end_phase, Phase.OPTIMIZER)
     if not (features.phases.free_sites_known and former.any()):
         return np.zeros(len(features.alloc), np.bool_)
-    freeing, line = features.lines_of(features.allocations.free_stack_id), features.lines()
+    freeing, line = (
+        features.lines_of(features.allocations.free_stack_id),
+        features.lines_of(features.allocations.stack_id),
+    )
     kept = in_step.of(decided) & (line >= 0) & (features.end > features.alloc_run_last)
     freeing_weights = distinct(freeing[former & (freeing >= 0)])
     alike = kept & features.is_freed & is_among(freeing, freeing_weights)

@@ -7,7 +7,16 @@ from enum import IntEnum
 NO_RULE = "none"
 
 
-class Category(IntEnum):
+class _Words(IntEnum):
+    """Codes of columns, each with a word."""
+
+    @property
+    def label(self) -> str:
+        """The word used in every output."""
+        return self.name.lower()
+
+
+class Category(_Words):
     """What an allocation was for. The values are indices into columns of ``category``."""
 
     UNKNOWN = 0
@@ -20,11 +29,6 @@ class Category(IntEnum):
     TEMPORARY = 7
     COMMUNICATION = 8
     KV_CACHE = 9
-
-    @property
-    def label(self) -> str:
-        """The word used in every output."""
-        return self.name.lower()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,7 @@ APPEARANCES: dict[Category, Appearance] = {
 }
 
 
-class Certainty(IntEnum):
+class Certainty(_Words):
     """How sure the category of an allocation is: what is likely is right as often as its probability says."""
 
     UNKNOWN = 0
@@ -60,13 +64,8 @@ class Certainty(IntEnum):
     CERTAIN = 2
     RECORDED = 3
 
-    @property
-    def label(self) -> str:
-        """The word used in every output."""
-        return self.name.lower()
 
-
-class Evidence(IntEnum):
+class Evidence(_Words):
     """Why an allocation has its category, strongest first; NONE goes with UNKNOWN."""
 
     NONE = 0
@@ -77,11 +76,6 @@ class Evidence(IntEnum):
     FRAMES = 5
     LIFETIME = 6
     SIZES = 7
-
-    @property
-    def label(self) -> str:
-        """The word used in every output."""
-        return self.name.lower()
 
 
 @dataclass(frozen=True, slots=True)

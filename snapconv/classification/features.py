@@ -300,10 +300,6 @@ class Features:
 
     # --- tools
 
-    def lines(self) -> Int32Column:
-        """Return the innermost Python frame that made each allocation, -1 for none."""
-        return self.lines_of(self.allocations.stack_id)
-
     def lines_of(self, stack_id: Int32Column) -> Int32Column:
         """Return the innermost Python frame of stacks; -1 for none, and for no stack."""
         return np.append(innermost_python(self.roles.stacks), np.int32(-1))[stack_id]

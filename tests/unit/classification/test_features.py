@@ -326,7 +326,10 @@ def test_a_phase_may_begin_with_the_first_event(tmp_path):
 
 
 def test_a_line_is_the_innermost_frame_of_python_if_there_is_one(rare):
-    lines, names = rare.features.lines(), rare.features.roles.stacks.frames.names
+    lines, names = (
+        rare.features.lines_of(rare.features.allocations.stack_id),
+        rare.features.roles.stacks.frames.names,
+    )
     assert [lines[rare.row(name)] for name in ("old stackless", "old gradient", "cleared")] == [-1] * 3
     assert names[lines[rare.row("zeros")]] == "main"  # below a frame of C++
     assert names[lines[rare.row("given")]] == "load_batch"
