@@ -4,9 +4,11 @@ The user's program runs inside, and keeps its own exit code and traceback: a fai
 reported beside it, never in its place.
 """
 
+import _thread
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -33,6 +35,9 @@ from snapconv.recorder.schedule import Sign
 if TYPE_CHECKING:
     from snapconv.recorder.recording import Recording
     from snapconv.simulation import Simulation, SimulationOptions
+
+# So long may a simulated step take before a faster way is recommended.
+_LONG_S = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +90,7 @@ def record(
         with when_imported("torch", driver.turn_on):
             if isinstance(driver.guard.failure, SnapconvError):
                 raise driver.guard.failure  # nothing of the user's has run: there is nothing else to report
+            parts.enter_context(_hint_at_shapes_only(options, driver, say))
             run = _run_providers if entry.kind == "providers" else _run_script
             # A script's names go with its module, and what they hold is a part of the state at its end.
             raised, _program = outcome(run, entry, argv, driver)
@@ -94,6 +100,24 @@ def record(
         late = (*driver.guards.notes(), *(simulation.faults() if simulation is not None else ()))
         policy.notes += [note for note in late if note not in policy.notes]
         return _record_outcome(driver, policy, raised)
+
+
+@contextmanager
+def _hint_at_shapes_only(options: RecordingOptions, driver: Driver, say: Say) -> Iterator[None]:
+    """Recommend ``--no-compute`` where the first simulated step takes minutes."""
+    ended = threading.Event()
+
+    def hint() -> None:
+        if not ended.wait(_LONG_S) and driver.iteration == 0:
+            say(f"no step has ended in {_LONG_S // 60} minutes: with --no-compute a step takes seconds")
+
+    if options.simulation is not None and options.computes:
+        # Not by threading, whose threads are simulated too.
+        _thread.start_new_thread(hint, ())
+    try:
+        yield
+    finally:
+        ended.set()
 
 
 def _device(options: RecordingOptions, parts: ExitStack) -> "Simulation | None":

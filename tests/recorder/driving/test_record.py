@@ -11,7 +11,7 @@ import snapconv
 from snapconv.cli.app import main
 from snapconv.convert import ConvertOptions, to_sqlite
 from snapconv.errors import RecorderError
-from snapconv.recorder import capture_folder, memory_history
+from snapconv.recorder import capture_folder, memory_history, record
 
 torch = pytest.importorskip("torch")
 
@@ -39,6 +39,14 @@ def test_a_script_leaves_a_capture_that_the_toolkit_reads(run):
     assert done.names == ["train.capture"]
     assert main(["to-sqlite", "-q", "train.capture"]) == 0
     assert done.names == ["train.capture", "train.memory.sqlite", "train.time.sqlite"]
+
+
+def test_a_slow_first_step_brings_a_hint_at_the_faster_way(run, monkeypatch):
+    hint = "with --no-compute a step takes seconds"
+    assert hint not in run("train(3)").err
+    monkeypatch.setattr(record, "_LONG_S", 0.2)
+    done = run("import time; time.sleep(1); train(3)", options=["--force"])
+    assert hint in done.err
 
 
 def test_the_metadata_says_what_was_run_and_on_what(run):
