@@ -27,7 +27,7 @@ from snapconv.writers.sqlite.shared_tables import (
 )
 from snapconv.writers.sqlite.tables import Column, Get, Table, View, integer, key, row_of, size, table, text
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 _EVENT = "event"
 _US = "µs since 1970"
