@@ -180,12 +180,15 @@ def _reserve(analysis: DeviceAnalysis) -> str:
 
 
 def _peak(analysis: DeviceAnalysis) -> _Fact:
-    allocated = analysis.replay.allocated.peak
+    allocated, most_reserved = analysis.replay.allocated.peak, analysis.replay.reserved.peak
     live = analysis.allocations.live_at(analysis.peak_event)
     rows, reserve = summary_totals(analysis, live), _reserve(analysis)
-    reserved = "" if reserve else f"; PyTorch reserved {format_bytes(analysis.replay.reserved.peak)}"
+    reserved = "" if reserve else f"; PyTorch reserved {format_bytes(most_reserved)}"
     has_trace = analysis.history.verdict is not Verdict.NO_TRACE
-    peak = f"peak {format_bytes(allocated)}{_in_this_trace(analysis)}"
+    contradicts = allocated > most_reserved  # events that do not fit the segments: a note has their number
+    peak = f"peak {'about ' * contradicts}{format_bytes(allocated)}{_in_this_trace(analysis)}"
+    if contradicts:
+        reserved = f"; approximate, as its segments have only {format_bytes(most_reserved)}"
     return _Fact(
         about="peak",
         sentence=f"{peak if has_trace else f'{format_bytes(allocated)} allocated at the dump'}"

@@ -36,6 +36,17 @@ def test_without_a_problem_the_verdict_is_the_peak_and_its_largest_causes(tmp_pa
     assert causes(found) == [(8, 1, "data.py:3"), (5, 2, "train.py:7")]
 
 
+def test_a_peak_that_the_segments_contradict_is_called_approximate(tmp_path):
+    snapshot = TraceBuilder().segment(20 * MIB).alloc(3 * MIB).alloc(16 * MIB).snapshot()
+    snapshot["segments"][0]["total_size"] = 4 * MIB  # as where files of two runs were put together
+    snapshot["segments"][0]["blocks"] = snapshot["segments"][0]["blocks"][:1]
+    path = tmp_path / "snapshot.pickle"
+    path.write_bytes(pickle.dumps(snapshot))
+    sentence = verdict_of(path).sentence
+    assert "peak about 19.00 MiB" in sentence
+    assert sentence.endswith("approximate, as its segments have only 4.00 MiB")
+
+
 def test_a_failed_request_comes_first(tmp_path):
     trace = TraceBuilder().segment(20 * MIB).alloc(18 * MIB).oom(30 * MIB, 1 * MIB)
     found = verdict_of(trace, tmp_path)
