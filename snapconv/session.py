@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from snapconv.answers.oom.failed_allocation import OutOfMemory, find_out_of_memo
 from snapconv.answers.oom.remedies import Remedies, find_remedies
 from snapconv.answers.peak import MomentState, state_at
 from snapconv.answers.tree import MemoryTree, TreeBy, find_tree
+from snapconv.answers.verdict import find_verdict
 from snapconv.answers.what_if.setting_trials import Request, SettingTrials, try_settings
 from snapconv.classification.categories import Category, Certainty
 from snapconv.classification.user_rules import UserRule
@@ -36,6 +38,7 @@ from snapconv.stacks.project_frames import Project
 from snapconv.stacks.project_lines import ProjectLines
 from snapconv.units import HOST
 from snapconv.writers.html.page import View, page_output, write_view
+from snapconv.writers.text.moment import verdict_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,12 @@ class Session:
     def __repr__(self) -> str:
         """Return the file and the peak of every device in a line."""
         return f"Session({self.analysis!r})"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: what matters most on every device, as `snapconv FILE` prints it."""
+        found = map(find_verdict, self.devices)
+        lines = [line for verdict in found for line in verdict_lines(verdict, str(self.path))]
+        return f"<pre>{escape(chr(10).join(lines))}</pre>"
 
     @property
     def path(self) -> Path:

@@ -1,6 +1,6 @@
 """Cells of a notebook: an editor that knows `# %%` runs them one by one, Python all of them."""
 
-# %% A session as the last value of a cell shows the peak of every device.
+# %% A session as the last value of a cell shows what `snapconv FILE` prints.
 import sys
 
 import snapconv

@@ -70,6 +70,14 @@ def test_categories_are_words_of_the_package(two_devices):
     assert snapconv.Evidence.NONE.label == "none"
 
 
+def test_a_notebook_shows_the_verdict_of_every_device_and_nothing_that_a_file_could_run(tmp_path):
+    trace = TraceBuilder().segment(4 << 20).alloc(1 << 20, frames=[frame("<script>", "/home/me/<b>.py", 3)])
+    shown = snapconv.load(trace.write(tmp_path / "run.pickle"))._repr_html_()
+    assert shown.startswith("<pre>cuda:0  peak 1.00 MiB")
+    assert "&lt;b&gt;.py:3 in &lt;script&gt;" in shown
+    assert shown.count("<") == 2
+
+
 def test_a_session_and_all_in_it_have_a_representation_of_a_line(two_devices):
     session = snapconv.load(two_devices)
     assert repr(session) == (
