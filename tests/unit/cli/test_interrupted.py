@@ -18,8 +18,8 @@ FIXTURES = Path(__file__).parents[3] / "fixtures"
 STAGES = {
     "the reader": "snapconv.snapshot.readers.compiled_pickle:_feed",
     "the ids of stacks": "snapconv.snapshot.load:bound_stacks",
-    "pairing": "snapconv.replay.lifetimes:pair_compiled",
-    "the walk": "snapconv.replay.block_sizes:walk_compiled",
+    "pairing": "snapconv.replay.lifetimes:_pair_compiled",
+    "the walk": "snapconv.replay.block_sizes:_walk_compiled",
     "curves": "snapconv.replay.device_replay:_block_curve",
     "classification": "snapconv.analysis:classify",
     "naming": "snapconv.analysis:name_allocations",
