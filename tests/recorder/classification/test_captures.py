@@ -9,8 +9,8 @@ import pytest
 pytest.importorskip("torch")
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "bench" / "classification" / "captures.py"
-# No module; an optimizer of its own beside weights in half precision; an optimizer that never steps itself.
-ENTRIES = ("bare-tensors", "master-weights", "sharpness")
+# An optimizer of its own beside weights in half precision; an optimizer that never steps itself.
+ENTRIES = ("master-weights", "sharpness")
 
 
 def test_of_a_few_programs_at_most_half_a_percent_of_the_peak_is_unknown():
