@@ -3,7 +3,14 @@
 from tests.ecosystem.recorded_program import record
 
 # Notes that say what a recording without a GPU is, and nothing about a fault.
-USUAL_NOTES = {"simulated", "simulated-times", "no-timing", "ended-early", "values-not-computed"}
+USUAL_NOTES = {
+    "simulated",
+    "simulated-times",
+    "no-timing",
+    "ended-early",
+    "values-not-computed",
+    "files-not-written",
+}
 # The part of each phase that the timed operations must account for.
 LEAST_COVERAGE = 0.6
 N_MORE_TRIES = 2
