@@ -236,6 +236,13 @@ def ecosystem_tables(name: str) -> str:
     return str(runpy.run_path(str(bench / "tables.py"))[name](figures))
 
 
+def public_programs() -> str:
+    """Return the table of the programs of public repositories, as their last recordings left it."""
+    bench = ROOT / "scripts" / "bench" / "ecosystem"
+    figures = json.loads((bench / "public.json").read_text(encoding="utf-8"))
+    return str(runpy.run_path(str(bench / "tables.py"))["public"](figures))
+
+
 def ecosystem_programs(name: str) -> str:
     """Return the table of the programs of tests/ecosystem: ``PROGRAMS`` or ``REFUSED``."""
     catalogue = runpy.run_path(str(ROOT / "tests" / "ecosystem" / "catalogue.py"))
@@ -314,6 +321,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "cost": partial(ecosystem_tables, "cost"),
         "agreement": partial(ecosystem_tables, "agreement"),
         "refused": partial(ecosystem_programs, "REFUSED"),
+        "public": public_programs,
     },
     "docs/reference/json.md": {"keys": json_keys, "answers": answer_keys, "explanation": explanation_keys},
     "docs/reference/library.md": {"library": library, "examples": examples},

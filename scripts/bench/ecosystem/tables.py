@@ -105,6 +105,30 @@ def _agreement_row(name: str, figures: Figures) -> tuple[str, ...]:
     return name, _bytes(computed), _difference(computed, shapes), _unknown(computed), _unknown(shapes)
 
 
+def public(found: Figures) -> str:
+    """Return the programs of public repositories: what was run, and where it differs from their own count."""
+    head: tuple[str, ...] = ("repository", "program", "peak, bytes", "`--no-compute`", "unknown", "differs")
+    head += ("seconds", "with `--no-compute`")
+    rows = (_public_row(program) for program in found["programs"].values())
+    return _table(head, rows)
+
+
+def _public_row(program: Figures) -> tuple[str, ...]:
+    computed, shapes = (program[mode] for mode in MODES)
+    folder = "" if program["folder"] == "." else f"{program['folder']}/"
+    named = (one for one in program["command"][:2] if not one.startswith("-"))
+    differs = [mode for mode in MODES if program[mode].get("differs", True)]
+    return (
+        f"{program['repository']} at {program['commit'][:7]}",
+        f"`{folder}{' '.join(named)}`",
+        _bytes(computed),
+        _difference(computed, shapes),
+        _unknown(computed),
+        ", ".join(differs) or "nowhere",
+        *(_number(one, "seconds") for one in (computed, shapes)),
+    )
+
+
 def _bytes(one: Figures) -> str:
     return ABSENT if "failure" in one else f"{one['peak_bytes']:,}"
 

@@ -1,0 +1,105 @@
+"""Record programs of public repositories, unchanged, in both modes, and compare with their own count.
+
+    python scripts/bench/ecosystem/public.py CHECKOUTS [NAME...] [--write]
+
+public.json has the repository, commit, folder and command of each. CHECKOUTS has a folder OWNER+NAME of every
+repository, with small data where a program wants some, or in a folder `data`: a model of 64 units, texts of
+made-up words, noise as pictures. What the programs import is installed for this Python.
+The count is that of own_count after the second step, which is the one that is recorded: bytes of weights,
+gradients and optimizer state, and torch's peak of allocated memory. --write keeps the figures, for the docs.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT))
+
+from tests.ecosystem.catalogue import MODES  # noqa: E402  # the root is on the path only now
+from tests.ecosystem.recorded_program import Recorded, Run  # noqa: E402
+
+PROGRAMS = Path(__file__).with_name("public.json")
+OWN_COUNT = Path(__file__).with_name("own_count")
+TIMEOUT_S = 240
+QUIET = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "WANDB_MODE": "disabled", "MPLBACKEND": "Agg"}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Record, print a line for each mode, and with --write keep the figures; 1 where one differs."""
+    parser = argparse.ArgumentParser(description="Record public programs and compare with their own count.")
+    parser.add_argument("checkouts", type=Path)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="by default all")
+    parser.add_argument("--write", action="store_true", help="keep the figures in public.json")
+    options = parser.parse_args(arguments)
+    found = json.loads(PROGRAMS.read_text(encoding="utf-8"))
+    chosen = options.names or list(found["programs"])
+    for name in chosen:
+        program = found["programs"][name]
+        for mode in MODES:
+            program[mode] = recorded(program, mode, options.checkouts.resolve())
+            print(name, mode, json.dumps(program[mode]), flush=True)
+        if options.write:
+            PROGRAMS.write_text(f"{json.dumps(found, indent=1)}\n", encoding="utf-8")
+    return int(any(found["programs"][name][mode].get("differs", True) for name in chosen for mode in MODES))
+
+
+def recorded(program: dict[str, Any], mode: str, checkouts: Path) -> dict[str, Any]:
+    """Record a program: its exit code, seconds and peak, and the counts that differ."""
+    folder = checkouts / program["repository"].replace("/", "+") / program["folder"]
+    with tempfile.TemporaryDirectory(prefix="snapconv-public-") as temporary:
+        own = Path(temporary) / "own.json"
+        command = [sys.executable, "-m", "snapconv", "record", *MODES[mode], "--stop"]
+        given = [argument.replace("{checkouts}", str(checkouts)) for argument in program["command"]]
+        command += ["-o", f"{temporary}/it.capture", *given]
+        paths = os.pathsep.join([str(OWN_COUNT), str(ROOT), str(folder / program.get("path", "."))])
+        variables = {**os.environ, **QUIET, "PYTHONPATH": paths, "OWN_COUNT": str(own)}
+        variables |= program.get("environment", {})
+        begin = time.monotonic()
+        try:
+            done = subprocess.run(
+                command,
+                cwd=folder,
+                env=variables,
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return {"failure": f"not done after {TIMEOUT_S} s"}
+        figures = {"exit_code": done.returncode, "seconds": round(time.monotonic() - begin, 1)}
+        if done.returncode or not own.exists():
+            said = done.stderr.strip().splitlines() or ["it counted no step"]
+            return {**figures, "failure": said[-1][:200]}
+        counts = json.loads(own.read_text(encoding="utf-8"))
+        capture = Recorded(Run(done.returncode, done.stdout, done.stderr, 0), Path(temporary))
+        return {**figures, **agreement(capture, counts[min(1, len(counts) - 1)])}
+
+
+def agreement(capture: Recorded, own: dict[str, int]) -> dict[str, Any]:
+    """Compare a report with what the program counted of itself; a report has frozen weights too."""
+    sql = "SELECT sum(size_bytes), sum(grad_size_bytes) FROM weight_entries"
+    ((weights, gradients),) = capture.query(sql)
+    found = {"gradients": gradients or 0, "peak": capture.peak_bytes}
+    if weights < own["weights"]:
+        found["weights"] = weights
+    states = capture.at_peak("optimizer_state")["requested_bytes"]
+    if states:  # the peak may lie before the first step
+        found["states"] = states
+    return {
+        "peak_bytes": capture.peak_bytes,
+        "unknown_bytes": capture.at_peak("unknown")["block_bytes"],
+        "differs": {key: [value, own[key]] for key, value in found.items() if value != own[key]},
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
