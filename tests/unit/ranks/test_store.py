@@ -95,7 +95,7 @@ def test_a_job_in_a_store_is_read_and_a_second_run_reads_what_is_new(store, read
     assert [one.sentence for one in report.findings] == [
         "rank 42: +9.00 MiB activation at leak.py:7 (none in its group)"
     ]
-    assert not list(Path(tempfile.gettempdir()).glob("snapconv-ranks-*"))
+    assert not list(tmp_path.glob("snapconv-ranks-*"))
 
     put(store, "job/rank7.capture/snapshot.pickle", LEAKING)
     put(store, "job/rank3.capture/snapshot.pickle", USUAL)
@@ -124,7 +124,10 @@ def write(folder):
     return path
 
 
-def test_a_copy_that_would_fill_the_disk_is_refused(store, in_this_process, monkeypatch):
+def test_a_copy_that_would_fill_the_disk_is_refused(store, in_this_process, monkeypatch, tmp_path):
+    monkeypatch.setattr(
+        tempfile, "tempdir", str(tmp_path)
+    )  # another process of the tests has files there too
     monkeypatch.setattr(rank_reading, "_SPARE_BYTES", shutil.disk_usage(tempfile.gettempdir()).free)
     (file,) = read_job([f"s3://runs/job/rank{HUGE}.capture/"]).files
     assert "set TMPDIR" in file.error
