@@ -80,7 +80,10 @@ def n_local_workers(needed: Sequence[int], *, at_most: int | None = None) -> tup
 
 def n_processors() -> int:
     """Return how many processors this process may use."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    else:  # mypy finds a line below it unreachable
+        return os.cpu_count() or 1
 
 
 def free_memory() -> int:
