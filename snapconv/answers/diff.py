@@ -367,7 +367,7 @@ def _aligned(
 
 
 def _likeness(old: SourceLine, new: SourceLine, in_old: frozenset[str], in_new: frozenset[str]) -> float:
-    """Score how likely two lines of one function are the same: 0 where they allocate nothing alike."""
+    """Score how likely two lines of one function are the same, by the contents that both have."""
     is_same_number = old.line_number == new.line_number
     if not in_old & in_new:
         return 0.25 if is_same_number else 0.0

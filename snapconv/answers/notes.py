@@ -102,22 +102,23 @@ def _category_notes(found: DeviceAnalysis) -> Iterator[Note]:
     if unknown > found.replay.allocated.peak // 20 and not by_choice:
         yield Note(
             "much-unknown",
-            f"{format_bytes(unknown)} of the peak could not be classified{_of_it_known(found, live)}; "
-            f"{_better_recording(found)}"
+            f"{format_bytes(unknown)} of the peak could not be classified"
+            f"{_of_it_known(found, live, unknown)}; {_better_recording(found)}"
             "name the code that made them with --rules",
             found.device.device,
             is_minor=True,
         )
 
 
-def _of_it_known(found: DeviceAnalysis, live: BoolColumn) -> str:
-    """Say what is known of how much of what is unknown; empty for nothing."""
+def _of_it_known(found: DeviceAnalysis, live: BoolColumn, unknown: int) -> str:
+    """Say what is known of how much of the ``unknown`` bytes; empty for nothing."""
     reasons, parts = found.classification.reasons, []
     for reason, words in _KNOWN_OF_UNKNOWN.items():
         if reason in reasons:
             rows = live & (found.classification.reason_id == reasons.index(reason))
             n_bytes = int(found.allocations.block_bytes[rows].sum())
-            parts += [f", {format_bytes(n_bytes)} of it {words}"] if n_bytes else []
+            how_much = "all" if n_bytes == unknown else format_bytes(n_bytes)
+            parts += [f", {how_much} of it {words}"] if n_bytes else []
     return "".join(parts)
 
 

@@ -61,7 +61,6 @@ in_use_in_forward = _column(lambda f: f.end >= f.next_forward)
 ends_after_first_forward = _column(lambda f: f.end > f.phases.first(Phase.FORWARD))
 # --- the recording
 names_release = _column(lambda f: bool(f.roles.has[Role.RELEASE].any()))
-has_recompute = _column(lambda f: bool(f.roles.has[Role.RECOMPUTE].any()))
 # The first event that shows a phase is of a backward, by stacks that show it.
 begins_in_backward = _column(
     lambda f: f.has_cpp and np.append(f.phases.certain[f.phases.certain > 0], 0)[0] == Phase.BACKWARD
@@ -174,9 +173,9 @@ def replaces_weights(decided: Decided) -> BoolColumn:
     )
     kept = in_step.of(decided) & (line >= 0) & (features.end > features.alloc_run_last)
     freeing_weights = distinct(freeing[former & (freeing >= 0)])
-    alike = kept & features.is_freed & is_among(freeing, freeing_weights)
+    freed_so = kept & features.is_freed & is_among(freeing, freeing_weights)
     kept &= is_among(features.sizes, distinct(features.sizes[former]))
-    return np.asarray(kept & is_among(line, distinct(line[alike])))
+    return np.asarray(kept & is_among(line, distinct(line[freed_so])))
 
 
 @Condition

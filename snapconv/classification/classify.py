@@ -18,7 +18,7 @@ from snapconv.torch_knowledge.frame_patterns import FRAME_RULES
 PERSISTENT = "persistent-since-before-the-recording"
 
 
-# What the program kept all the time are weights, states and data alike: any purpose would be a guess.
+# What the program kept all the time may be weights, states or data: any purpose would be a guess.
 _KEPT = Fact(
     Category.UNKNOWN,
     PERSISTENT,

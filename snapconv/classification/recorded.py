@@ -110,8 +110,8 @@ def _like_inputs(decided: Decided) -> BoolColumn | bool:
     stack, is_input = features.allocations.stack_id, decided.has(Category.INPUT)
     of_inputs = distinct(stack[features.has_stack & is_input])
     of_others = distinct(stack[features.has_stack & ~is_input & ~decided.is_open])
-    alike = is_among(stack, np.setdiff1d(of_inputs, of_others))
-    return alike & features.is_traced & features.is_live_at_dump
+    by_same_code = is_among(stack, np.setdiff1d(of_inputs, of_others))
+    return by_same_code & features.is_traced & features.is_live_at_dump
 
 
 def _attribute(*, is_written: bool) -> Condition:

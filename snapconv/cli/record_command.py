@@ -121,7 +121,7 @@ def record(
     _run_as_it_is_unless(chosen_ranks(ranks), found, args or [])
     upload, place = None, Path(output or _default_output(found.stem))
     if output is not None and is_store(output):
-        upload, place = Upload(output, tell=say, warn=say), _default_output(found.stem)
+        upload, place = Upload(output, say=say, warn=say), _default_output(found.stem)
     options = RecordingOptions(
         output=upload.folder / place.name if upload else place,
         project_root=(project_root or _folder(found)).absolute(),

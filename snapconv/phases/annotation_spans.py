@@ -16,7 +16,7 @@ from snapconv.snapshot.load import DeviceSnapshot, Snapshot
 
 # What torch writes where there is none.
 _NO_TEXT = ("", "N/A")
-# Names that torch, or a recorder of ours, gives without being asked to: the phases of a step show the same.
+# Names that torch or snapconv's recorder gives by itself: the phases of a step show the same.
 _NOT_OF_PROGRAM = ("Optimizer.", "enumerate(DataLoader)", "torch::autograd", "autograd::", "snapconv:")
 
 

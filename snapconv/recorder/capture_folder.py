@@ -164,8 +164,8 @@ class Upload:
     there, with a warning that names it. Raises RecorderError without fsspec, or the store's package.
     """
 
-    def __init__(self, url: str, *, tell: Callable[[str], None], warn: Callable[[str], None]) -> None:
-        self._url, self._tell, self._warn = url.rstrip("/"), tell, warn
+    def __init__(self, url: str, *, say: Callable[[str], None], warn: Callable[[str], None]) -> None:
+        self._url, self._say, self._warn = url.rstrip("/"), say, warn
         try:
             import fsspec
 
@@ -202,4 +202,4 @@ class Upload:
                 self._warn(f"{capture} could not be copied to {self._url}, and stays here: {error}")
                 continue
             shutil.rmtree(capture, ignore_errors=True)
-            self._tell(f"copied to {self._url}/{capture.name}")
+            self._say(f"copied to {self._url}/{capture.name}")

@@ -172,7 +172,7 @@ class SharedOom:
         return f"rank {words.decode('ascii', 'replace')[:20]}" if words else ""
 
     def _ask_store(self, ask: Callable[[Any], Any]) -> Any:
-        """Ask the store of the job; one that fails is not asked again, as torch prints that each time."""
+        """Query the store of the job; one that fails is not queried again, as torch prints that each time."""
         if self._is_store_gone:
             return None
         try:

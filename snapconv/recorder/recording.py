@@ -251,8 +251,8 @@ class Recording:
         environment.require_torch()
         environment.refuse_without_cuda(can_simulate=False)
         if is_store(self._output):
-            tell, warn = partial(_LOG.info, "snapconv: %s"), partial(_LOG.warning, "snapconv: %s")
-            self._policy.upload = Upload(self._output, tell=tell, warn=warn)
+            say, warn = partial(_LOG.info, "snapconv: %s"), partial(_LOG.warning, "snapconv: %s")
+            self._policy.upload = Upload(self._output, say=say, warn=warn)
             self._options = replace(self._options, output=self._policy.upload.folder)
             self._policy.options = self._options
         self._options.output.mkdir(parents=True, exist_ok=True)

@@ -76,7 +76,7 @@ class Simulation:
 
     @contextmanager
     def patched(self) -> Iterator[None]:
-        """Replace what torch is asked about devices, until the last attribute is restored."""
+        """Replace torch's functions about devices, until the last attribute is restored."""
         from snapconv.simulation import cuda, files, process_groups, tensors
         from snapconv.simulation.patches import Patches, dispatch_mode, patch_threads
 

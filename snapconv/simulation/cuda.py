@@ -42,7 +42,7 @@ _PROPERTIES = {
 
 
 def _answer(value: Any) -> Callable[..., Any]:
-    """Make a function that answers the same whatever it is asked."""
+    """Make a function that returns one value for any arguments."""
     return lambda *_, **__: value
 
 

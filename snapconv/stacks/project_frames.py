@@ -102,7 +102,7 @@ def find_project(
     """Decide for every frame whether it is the user's; infer the root where none is given or recorded.
 
     ``bytes_of_stack`` is what every stack has requested, by which the root is inferred; without it all
-    stacks count alike. The user's are all Python files that no installer put there: a package beside
+    stacks count the same. The user's are all Python files that no installer put there: a package beside
     the script's folder, or installed as editable, as well. A given root excludes what is not below it.
     ``includes`` are libraries that count too, beside those that were recorded. Where no file is the user's,
     the package counts that the program was started in.

@@ -184,7 +184,7 @@ def _in_hooks(stacks: StackTable, has: BoolColumn, outermost: BoolColumn, *, has
     """Mark the stacks of hooks: of Python code, not torch's, that the engine's own thread called.
 
     A thread of the program is known by its outermost function, through which modules are called. Where the
-    outermost function is torch's, or threading's, it does not tell one thread from another.
+    outermost function is torch's, or threading's, it does not distinguish threads.
     """
     files = [normal(name) for name in stacks.frames.filenames]
     pairs = list(zip(files, stacks.frames.names, strict=True))

@@ -219,6 +219,12 @@ def test_a_better_recording_has_what_this_recording_lacks(analysed, was_there, a
     assert ("4.00 KiB of it persistent since before the recording" in note.message) == was_there
 
 
+def test_what_is_true_of_all_that_is_unknown_is_said_without_its_bytes_again(analysed):
+    builder = TraceBuilder().segment(traced=False).alloc(4096, traced=False)
+    (note,) = [note for note in device_notes(analysed(builder)) if note.slug == "much-unknown"]
+    assert note.message.startswith("4.00 KiB of the peak could not be classified, all of it persistent")
+
+
 def test_only_its_own_device_is_analysed(tmp_path):
     other = TraceBuilder(device=1).segment().alloc(4096, frames=MAIN)
     path = TraceBuilder().segment().alloc(512, frames=MAIN).write(tmp_path / "snapshot.pickle", other)

@@ -22,7 +22,7 @@ from snapconv.stacks.project_lines import ProjectLines, SourceLine
 from snapconv.units import device_kind
 
 _DEFAULT_POOL = (0, 0)
-# What reports have of every failed allocation, beside what ``oom`` tells of one.
+# What reports have of every failed allocation, and ``oom`` prints elsewhere.
 _NOT_IN_JSON = {"json": False}
 
 

@@ -199,7 +199,7 @@ def _hints(groups: Sequence[tuple[_Stage, list[Entry]]], n_outliers: int) -> Ite
 
 
 def _same_dumps(by_rank: Sequence[Sequence[RankFile]]) -> Iterator[Finding]:
-    """Name two files that no dump tells apart: one of them may be of another rank, and is not compared."""
+    """Name two files of one rank and one dump: one of them may be of another rank, and is not compared."""
     pairs = [pair for dumps in by_rank for pair in pairwise(dumps) if pair[0].dump == pair[1].dump]
     if pairs:
         first, last = pairs[0]

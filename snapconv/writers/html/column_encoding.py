@@ -51,7 +51,7 @@ def encode_column(values: NDArray[Any], *, differences: bool = False, signed: bo
     most = int(unsigned.max()) if len(unsigned) else 0
     width = next(width for width in (1, 2, 4, 8) if most < 1 << 8 * width)
     narrow = unsigned.astype(f"<u{width}")
-    # The high bytes of neighbours are alike: together they take next to no space.
+    # The high bytes of neighbours are mostly equal: together they take next to no space.
     apart = np.ascontiguousarray(narrow.view(np.uint8).reshape(-1, width).T)
     kind = _DIFFERENCES if differences else _SIGNED if signed else _PLAIN
     return EncodedColumn(len(numbers), width, kind, _packed(apart.tobytes(), _strategy(apart)))
