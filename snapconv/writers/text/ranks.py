@@ -24,15 +24,18 @@ def job_lines(report: JobReport, *, n_rows: int | None = None) -> Iterator[str]:
     yield _head(report)
     for kind, title in _TITLES.items():
         yield from _section(title, [one.sentence for one in report.of_kind(kind)])
-    yield from _section(
-        "not read",
-        [f"{one.name}: {(one.error or '').removeprefix(f'{one.file}: ')}" for one in report.errors],
-    )
+    yield from _section("not read", [_unread(file) for file in report.errors])
     yield from _group_lines(report)
     yield from _rank_lines(report, n_rows or N_ROWS)
     for hint in report.of_kind(Kind.HINT):
         yield f"  {hint.sentence}"
     yield from _next_lines(report)
+
+
+def _unread(file: RankFile) -> str:
+    """Name a file once: most errors do, and not by its rank."""
+    error = file.error or ""
+    return error if file.name in error else f"{file.name}: {error}"
 
 
 def _head(report: JobReport) -> str:

@@ -240,6 +240,7 @@ def test_the_exit_code_says_that_a_file_was_not_read(tmp_path, capsys, monkeypat
     assert main(["ranks", str(tmp_path), "-o", str(output), "--no-cache"]) == code
     said = capsys.readouterr()
     assert "1 of 4 files not read" in said.err
+    assert f"{paths[2].name}: {paths[2]}" not in said.out  # the error names the file too
     assert "rank 1:" in said.out
     with closing(sqlite3.connect(output)) as connection:
         rows = connection.execute("SELECT rank, error IS NULL FROM job_files ORDER BY id").fetchall()
@@ -272,3 +273,11 @@ def test_two_files_of_one_rank_do_not_replace_each_others_report(tmp_path, monke
     names = sorted(path.name for path in reports.iterdir())
     assert len(names) == 2
     assert all(name.startswith("rank0-") for name in names)
+
+
+def test_a_file_without_a_rank_that_was_not_read_is_named_once(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(workers, "local_workers", in_threads)
+    (tmp_path / "notes.pickle").write_bytes(b"")
+    write_job(tmp_path, 2)
+    assert main(["ranks", str(tmp_path), "--no-cache"]) == 3
+    assert capsys.readouterr().out.count("notes.pickle") == 1
