@@ -16,7 +16,7 @@ from snapconv.ranks.job_files import find_inputs
 from tests.builders import MIB
 from tests.job_builder import rank_trace
 
-pytest.importorskip("s3fs")
+s3fs = pytest.importorskip("s3fs")
 boto3 = pytest.importorskip("boto3")
 moto_server = pytest.importorskip("moto.server")
 
@@ -46,6 +46,7 @@ def store():
         for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
             patched.setenv(name, "test")
         patched.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        s3fs.S3FileSystem.clear_instance_cache()  # it keeps the address of an earlier server
         client = boto3.client("s3")
         client.create_bucket(Bucket="runs")
         for rank in range(N_RANKS):
