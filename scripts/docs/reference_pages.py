@@ -23,7 +23,7 @@ from snapconv.answers.verdict import FileVerdict
 from snapconv.cli.terminal import JSON_VERSION
 from snapconv.errors import EXIT_CODES
 from snapconv.json_text import read_json
-from snapconv.snapshot.recorded import metadata, params_file, timing_file
+from snapconv.snapshot.recorded import metadata, timing_file
 from snapconv.writers.sqlite.extended_memory import SCHEMA_VERSION
 from snapconv.writers.sqlite.job_database import JOB_SCHEMA_VERSION
 from snapconv.writers.sqlite.time_database import TIME_SCHEMA_VERSION
@@ -322,7 +322,6 @@ def versions() -> str:
             f"metadata {metadata.VERSION}, `timing.json` {timing_file.VERSION}, key `version`",
             "[capture](capture.md)",
         ),
-        ("the list for `--params`", f"{params_file.VERSION}, key `version`", "[capture](capture.md)"),
         ("public names of `snapconv`", f"{snapconv.__version__}", "[library](library.md)"),
     )
     return table(("what", "version", "described in"), rows)

@@ -162,14 +162,11 @@ def _times(folder: Path, data: bytes) -> list[Command]:
 
 
 def _params_seeds() -> list[bytes]:
-    rows = [
-        {"name": f"layers.{i}.weight", "shape": [16, 4 * i], "dtype": "float32", "kind": "parameter"}
-        for i in range(9)
-    ]
+    rows = {f"layers.{i}.weight": {"shape": [16, 4 * i], "dtype": "float32"} for i in range(9)}
     header = to_json({"w": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}})
     return [
-        to_json([["w", [16, 4], "torch.float32"], ["b", [16], "torch.float16"]]),
-        to_json({"version": 1, "snapconv": "0.1.0", "torch": "2.13.0", "parameters": rows}),
+        to_json({"w": [16, 4], "b": [16]}),
+        to_json(rows),
         to_json({"metadata": {"total_size": 9}, "weight_map": {"w": "x.safetensors"}}),
         len(header).to_bytes(8, "little") + header + bytes(16),
     ]

@@ -75,19 +75,18 @@ def listed_weights(
     event: int,
     iteration_events: tuple[int, int],
 ) -> tuple[WeightTable, Naming]:
-    """Name the weights live at ``event``; what the list calls frozen or a buffer has a gradient last."""
+    """Name the weights live at ``event``; what the list has as integers has a gradient last."""
     rows = live_weights(allocations, category, event)
     n_older = np.count_nonzero(allocations.alloc_event[rows] < 0)
     sizes = allocations.requested_bytes[rows]
     naming = name_weights(params, sizes, is_by_address=bool(2 * n_older > len(rows)))
-    can_be_trained = params.requires_grad & params.is_floating & ~params.is_buffer
     weights = match_weights(
         allocations,
         category,
         event=event,
         iteration_events=iteration_events,
         names=naming.names,
-        is_trained=np.append(can_be_trained, np.True_)[naming.entry],
+        is_trained=np.append(params.is_floating, np.True_)[naming.entry],
     )
     return weights, naming
 
@@ -110,7 +109,7 @@ def name_weights(params: ParamList, weights: Int64Column, *, is_by_address: bool
 
     ``is_by_address``: they are pre-existing, and in the order of their addresses.
     """
-    listed = np.flatnonzero(~params.is_tied & (params.n_elements > 0))
+    listed = np.flatnonzero(params.n_elements > 0)
     sizes = max(_sizes(params, listed), key=lambda at_width: _common_bytes(at_width, weights))
     partner = np.full(len(weights), -1, np.int64)
     if params.is_ordered and len(weights):
@@ -159,8 +158,7 @@ def _orders(params: ParamList, listed: Int64Column) -> list[Int64Column]:
     """Return the orders in which a model may allocate the listed tensors, each as positions in ``listed``.
 
     A model that is built on the device has them as named_parameters: a module's own before those of the
-    modules within. Module.to comes to the modules within first (_apply of torch 2.1 to 2.13). Buffers come
-    after the parameters of their module.
+    modules within. Module.to comes to the modules within first (_apply of torch 2.1 to 2.13).
     """
     first: dict[str, int] = {}
     keys: list[list[tuple[int, ...]]] = []
@@ -171,10 +169,8 @@ def _orders(params: ParamList, listed: Int64Column) -> list[Int64Column]:
             path = f"{path}.{part}"
             key.append((1, first.setdefault(path, row)))
         keys.append(key)
-    is_buffer = params.is_buffer[listed].tolist()
-    rows = range(len(listed))
     return [
-        np.array(sorted(rows, key=lambda row: [*keys[row], (place, is_buffer[row], row)]), np.int64)
+        np.array(sorted(range(len(listed)), key=lambda row: [*keys[row], (place, row)]), np.int64)
         for place in (0, 2)  # of a module's own, where modules within have 1
     ]
 

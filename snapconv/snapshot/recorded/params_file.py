@@ -6,11 +6,10 @@ files are as untrusted as a snapshot.
 """
 
 import re
-from collections import Counter
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -27,7 +26,6 @@ from snapconv.snapshot.fields import (
 )
 from snapconv.units import shown
 
-VERSION = 1
 # What the safetensors library itself allows for a header; a list as JSON is no longer than one.
 _MAX_JSON_BYTES = 100_000_000
 _MAX_ROWS, _MAX_SHARDS, _MAX_NAME, _MAX_DIMENSIONS = 1_000_000, 10_000, 2000, 64
@@ -46,8 +44,7 @@ class ParamList:
     """The tensors of a model as listed: one row each; columns are read-only.
 
     ``n_bytes`` is -1 where the file has no dtype. ``is_ordered``: the rows stand in the model's order, not
-    sorted by name. ``is_tied``: the row is one more name of a tensor that another row has. ``requires_grad``
-    is true where the file does not contain it.
+    sorted by name.
     """
 
     path: Path
@@ -55,9 +52,6 @@ class ParamList:
     n_elements: Int64Column
     n_bytes: Int64Column
     is_floating: BoolColumn
-    is_buffer: BoolColumn
-    requires_grad: BoolColumn
-    is_tied: BoolColumn
     is_ordered: bool
 
     def __len__(self) -> int:
@@ -69,9 +63,6 @@ class _Row(NamedTuple):
     n_elements: int
     n_bytes: int
     is_floating: bool
-    is_buffer: bool = False
-    requires_grad: bool = True
-    is_tied: bool = False
 
 
 def load_params(path: str | Path) -> ParamList:
@@ -101,7 +92,7 @@ def _read(path: Path) -> tuple[list[_Row], bool]:
     raw, _ = read_json_file(path, _MAX_JSON_BYTES)
     if isinstance(raw, dict) and "weight_map" in raw:
         return _shards(path, raw["weight_map"]), False
-    rows = _listed(raw)
+    rows = [_row(name, value) for name, value in expect(raw, dict, "the file").items()]
     # State dictionaries keep the model's order; sorted names were sorted later.
     names = [row.name for row in rows]
     return rows, names != sorted(names) or len(names) < 2
@@ -185,38 +176,14 @@ def _shard(index: Path, name: str) -> list[_Row]:
         return _safetensors(file, start)
 
 
-# --- lists as JSON
-
-
-def _listed(raw: Any) -> list[_Row]:
-    """Return rows of a versioned list, or of a dictionary of shapes, with dtypes or not."""
-    if not (isinstance(raw, dict) and "parameters" in raw):
-        return [_row(name, value, shown(name)) for name, value in expect(raw, dict, "the file").items()]
-    if raw.get("version") != VERSION:
-        got = shown(str(raw.get("version")))
-        raise MalformedSnapshotError(f"version: expected {VERSION}, got {got}; look for a newer snapconv")
-    rows = [
-        (f"parameters[{i}]", expect(row, dict, f"parameters[{i}]"))
-        for i, row in enumerate(expect(raw["parameters"], list, "parameters"))
-    ]
-    return [_row(expect(row.get("name"), str, f"{where}.name"), row, where) for where, row in rows]
-
-
-def _row(name: str, raw: object, where: str) -> _Row:
+def _row(name: str, raw: object) -> _Row:
+    where = shown(name)
     values = {"shape": raw} if isinstance(raw, list) else expect(raw, dict, where)
     n_elements, dtype = _n_elements(values.get("shape"), f"{where}.shape"), values.get("dtype")
     known = (0, True) if dtype is None else _dtype(expect(dtype, str, f"{where}.dtype"))
     if known is None:
         raise MalformedSnapshotError(f"{where}.dtype: expected such as float32, got {shown(str(dtype))}")
-    return _Row(
-        name,
-        n_elements,
-        -1 if dtype is None else n_elements * known[0],
-        is_floating=known[1],
-        is_buffer=values.get("kind") == "buffer",
-        requires_grad=values.get("requires_grad") is not False,
-        is_tied=isinstance(values.get("tied_to"), str),
-    )
+    return _Row(name, n_elements, -1 if dtype is None else n_elements * known[0], is_floating=known[1])
 
 
 def _dtype(text: str) -> tuple[int, bool] | None:
@@ -247,13 +214,11 @@ def _is_size(value: object) -> bool:
 def _table(path: Path, rows: list[_Row], *, is_ordered: bool) -> ParamList:
     if not 0 < len(rows) <= _MAX_ROWS:
         raise MalformedSnapshotError(f"expected 1 to {_MAX_ROWS} tensors, got {len(rows)}")
-    for name, n in Counter(row.name for row in rows).items():
-        if n > 1 or not 0 < len(name) <= _MAX_NAME:
-            fault = "named twice" if n > 1 else f"expected a name of 1 to {_MAX_NAME} characters"
-            raise MalformedSnapshotError(f"{shown(name)}: {fault}")
-    names, n_elements, n_bytes, *marks = zip(*rows, strict=True)
+    wrong = next((row.name for row in rows if not 0 < len(row.name) <= _MAX_NAME), None)
+    if wrong is not None:
+        raise MalformedSnapshotError(f"{shown(wrong)}: expected a name of 1 to {_MAX_NAME} characters")
+    names, n_elements, n_bytes, is_floating = zip(*rows, strict=True)
     sizes = np.array(n_bytes, np.int64)
     check_total(sizes, "the file")
-    flags = dict(zip(_Row._fields[3:], (np.array(mark, np.bool_) for mark in marks), strict=True))
-    table = ParamList(path, names, np.array(n_elements, np.int64), sizes, **flags, is_ordered=is_ordered)
-    return read_only(table)
+    floating = np.array(is_floating, np.bool_)
+    return read_only(ParamList(path, names, np.array(n_elements, np.int64), sizes, floating, is_ordered))

@@ -13,23 +13,17 @@ from snapconv.snapshot.recorded.params_file import ParamList
 FIXTURES = Path(__file__).parents[3] / "fixtures"
 
 
-def listing(rows, *, is_ordered=True, width=4, tied=(), buffers=(), integers=()):
+def listing(rows, *, is_ordered=True, width=4, integers=()):
     """A list of (name, elements) of floats that have so many bytes; all integers have eight."""
     names, n_elements = [name for name, _ in rows], np.array([n for _, n in rows], np.int64)
 
-    def marks(chosen):
-        return np.array([name in chosen for name in names], np.bool_)
-
-    is_floating = ~marks(integers)
+    is_floating = np.array([name not in integers for name in names], np.bool_)
     return ParamList(
         path=Path("params.json"),
         names=tuple(names),
         n_elements=n_elements,
         n_bytes=np.where(is_floating, width, 8) * n_elements,
         is_floating=is_floating,
-        is_buffer=marks(buffers),
-        requires_grad=np.ones(len(names), np.bool_),
-        is_tied=marks(tied),
         is_ordered=is_ordered,
     )
 
@@ -82,7 +76,6 @@ def test_in_the_same_order_every_weight_has_its_name():
 
 # As in MultiheadAttention: out_proj, then its own in_proj. What the model itself has comes last.
 PLACED = ["attn.out_proj.weight", "attn.out_proj.bias", "attn.in_proj_weight", "attn.in_proj_bias"]
-BUFFERS = ["bn.mean", "bn.var", "bn.n"]
 
 
 @pytest.mark.parametrize(
@@ -93,15 +86,11 @@ BUFFERS = ["bn.mean", "bn.var", "bn.n"]
             [*PLACED, "cls", "scale"],
         ),
         ([("a", 8), ("inner.b", 8), ("inner.c", 16)], ["a", "inner.b", "inner.c"]),
-        (
-            [("bn.weight", 8), ("bn.bias", 8), ("fc.weight", 80), *zip(BUFFERS, (8, 8, 1), strict=True)],
-            ["bn.weight", "bn.bias", *BUFFERS, "fc.weight"],
-        ),
     ],
-    ids=["modules within are placed first", "built on the device", "buffers after parameters"],
+    ids=["modules within are placed first", "built on the device"],
 )
 def test_a_model_is_allocated_in_one_of_two_orders(rows, allocated):
-    listed = listing(rows, buffers=BUFFERS, integers=("bn.n",))
+    listed = listing(rows)
     size_of = dict(zip(listed.names, listed.n_bytes.tolist(), strict=True))
     assert named(listed, [size_of[name] for name in allocated]).names == tuple(allocated)
 
@@ -110,11 +99,9 @@ def test_where_two_orders_fit_a_name_that_depends_on_them_is_none():
     assert named(listing([("a", 8), ("inner.b", 8)]), [32, 32]).names == ("", "")
 
 
-@pytest.mark.parametrize("tied", [("lm_head.weight",), ()], ids=["marked", "not marked"])
-def test_a_tied_name_has_no_memory_of_its_own(tied):
-    found = named(listing([*MODEL, ("lm_head.weight", 1001 * WIDTH)], tied=tied), SIZES)
-    assert found.names == NAMES
-    assert found.n_without_memory == (not tied)
+def test_a_tied_name_has_no_memory_of_its_own():
+    found = named(listing([*MODEL, ("lm_head.weight", 1001 * WIDTH)]), SIZES)
+    assert (found.names, found.n_without_memory) == (NAMES, 1)
 
 
 def test_frozen_weights_that_lie_elsewhere_cost_the_ends_no_name():

@@ -57,15 +57,8 @@ def safetensors(tensors, *, data=b"", metadata=None):
             "b.weight": {"shape": [2, 3], "dtype": "torch.float32"},
             "a": {"shape": [], "dtype": "torch.bfloat16"},
         },
-        {
-            "version": 1,
-            "parameters": [
-                {"name": "b.weight", "shape": [2, 3], "dtype": "float32"},
-                {"name": "a", "shape": [], "dtype": "float16"},
-            ],
-        },
     ],
-    ids=["name to shape and dtype", "torch's names", "as snapconv writes"],
+    ids=["name to shape and dtype", "torch's names"],
 )
 def test_every_shape_of_json_gives_the_same_rows(tmp_path, content):
     found = read(tmp_path, content)
@@ -73,29 +66,12 @@ def test_every_shape_of_json_gives_the_same_rows(tmp_path, content):
     assert found.n_elements.tolist() == [6, 1]
     assert found.n_bytes.tolist() == [24, 2]
     assert found.is_floating.all()
-    assert found.requires_grad.all()
-    assert not found.is_buffer.any()
-    assert not found.is_tied.any()
 
 
 @pytest.mark.parametrize("content", [{"w": [2, 3]}, {"w": {"shape": [2, 3], "dtype": None}}])
 def test_without_a_dtype_the_bytes_are_not_known(tmp_path, content):
     found = read(tmp_path, content)
     assert (found.n_elements.tolist(), found.n_bytes.tolist()) == ([6], [-1])
-
-
-def test_what_snapconv_writes_shows_which_are_buffers_frozen_and_tied(tmp_path):
-    row = {"shape": [4], "dtype": "int64"}
-    rows = [
-        {"name": "count", "kind": "buffer", "requires_grad": False, "tied_to": None, **row},
-        {"name": "again", "kind": "parameter", "requires_grad": True, "tied_to": "count", **row},
-    ]
-    found = read(tmp_path, {"version": 1, "torch": "2.13.0", "parameters": rows})
-    assert found.is_buffer.tolist() == [True, False]
-    assert found.requires_grad.tolist() == [False, True]
-    assert found.is_tied.tolist() == [False, True]
-    assert found.is_floating.tolist() == [False, False]
-    assert found.n_bytes.tolist() == [32, 32]
 
 
 @pytest.mark.parametrize(
@@ -199,12 +175,8 @@ def test_something_else_is_refused_with_what_is_read(tmp_path):
         ({"a": {"shape": [1], "dtype": "float33"}}, "a.dtype: expected such as float32, got float33"),
         ({"": [1]}, ": expected a name of 1 to 2000 characters"),
         ({"a" * 2001: [1]}, "a" * 80 + "…: expected a name of 1 to 2000 characters"),
-        ({"parameters": [{"name": "a", "shape": [1]}] * 2, "version": 1}, "a: named twice"),
-        ({"parameters": [3], "version": 1}, "parameters[0]: expected dict, got int"),
-        ({"parameters": [{"shape": [1]}], "version": 1}, "parameters[0].name: expected str, got nothing"),
         ({"a": 1}, "a: expected dict, got int"),
         ({"a": {}}, "a.shape: expected list, got nothing"),
-        ({"parameters": [], "version": 2}, "version: expected 1, got 2"),
         ({"weight_map": []}, "weight_map: expected dict, got list"),
         ({"weight_map": {"a": 1}}, "weight_map.a: expected str, got int"),
     ],
