@@ -35,7 +35,13 @@ from snapconv.snapshot.fields import (
     check_total,
     expect,
 )
-from snapconv.snapshot.readers.compiled_pickle import EMPTY_LIST_ID, MISSING_TIME, NO_ID, CompiledTrace
+from snapconv.snapshot.readers.compiled_pickle import (
+    EMPTY_LIST_ID,
+    MISSING_TIME,
+    NO_ID,
+    CompiledEvents,
+    CompiledTrace,
+)
 from snapconv.snapshot.stack_table import Collected
 from snapconv.units import shown
 
@@ -62,10 +68,6 @@ class Action(IntEnum):
     FREE = 14
 
 
-_KNOWN_KEYS = frozenset(
-    "action addr device_free size stream frames time_us compile_context user_metadata internal_metadata "
-    "pool_id forward_frames category".split()
-)
 # The codes of the actions by their names in a file.
 ACTION_CODES = {action.name.lower(): int(action) for action in Action if action is not Action.UNKNOWN}
 
@@ -128,7 +130,6 @@ class TraceReader:
 
     def _read_chunk(self, rows: Rows) -> EventTable:
         texts, place = self.collected.texts, rows.place
-        rows.count_unknown(_KNOWN_KEYS, self.collected.unknown_keys)
         action = self._actions(rows)
         addr, size = rows.ints("addr", missing=0), rows.ints("size", missing=0)
         time_us = rows.optional_ints("time_us", missing=-1)
@@ -211,9 +212,11 @@ class CompiledTraceReader:
         self._collected = collected
         # Our ids by those of the core, given in the order in which they are met.
         self._known: dict[str, Int32Column] = {}
+        self._events: CompiledEvents | None = None
 
     def read(self, trace: CompiledTrace, where: str, progress: Callable[[int], None] | None) -> EventTable:
         """Turn a trace into the table that TraceReader makes of the same bytes."""
+        self._events = trace.events
         n, objects = len(trace), trace.events.objects
         # Our ids take the place of the core's, as its columns are not read again.
         columns = {name: trace.column(key) for name, key in _IDS.items()}
@@ -232,6 +235,13 @@ class CompiledTraceReader:
             ids["stack_id"] = np.full(n, -1, np.int32)
         stream = _or_zeros(trace.column("stream"), n)
         return read_only(EventTable(action, addr, size, stream, time_us=time_us, **ids))
+
+    def finish(self) -> None:
+        """Count the unknown actions of all traces, and free the raw values, which hold the traces in turn."""
+        if self._events is not None:
+            for text, n in self._events.unknown_actions.items():
+                self._collected.unknown_actions[shown(text)] += n
+            self._events.objects.clear()
 
     def _translated(self, column: Int32Column, key: str, objects: dict[int, Any]) -> Int32Column:
         kind = key if key in ("frames", "pool_id") else "text"

@@ -4,7 +4,6 @@ Rows takes one key out of many dictionaries at once, as a column. Whatever canno
 MalformedSnapshotError with its path, such as ``device_traces[0][1523].size: expected int, got str``.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import repeat
@@ -23,7 +22,6 @@ Place = Callable[[int], str]
 
 _UINT64 = 1 << 64
 _INT64_MAX = (1 << 63) - 1
-_MANY_KEYS = 100
 
 
 class Bounds(NamedTuple):
@@ -88,7 +86,6 @@ class Rows:
                 expect(row, dict, place(i))
         self.rows: Sequence[dict[str, object]] = rows  # type: ignore[assignment]  # checked just above
         self.place = place
-        self._present: set[object] | None = None
 
     @classmethod
     def of(cls, raw: object, where: str) -> "Rows":
@@ -99,20 +96,8 @@ class Rows:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def count_unknown(self, known: frozenset[str], unknown: Counter[str]) -> None:
-        """Count the keys that are not known."""
-        rows = self.rows
-        if max(map(len, rows), default=0) > _MANY_KEYS:
-            # One huge dictionary may stand in the list many times over; torch repeats none.
-            rows = list({id(row): row for row in rows}.values())
-        self._present = set().union(*rows)
-        if not self._present <= known:
-            unknown.update(shown(key) for row in rows for key in row if key not in known and type(key) is str)
-
     def values(self, key: str) -> list[Any]:
         """Return the values of one key, None where it is missing."""
-        if self._present is not None and key not in self._present:
-            return [None] * len(self)
         return list(map(dict.get, self.rows, repeat(key)))
 
     def ints(self, key: str, bounds: Bounds | None = None, *, missing: int | None = None) -> Int64Column:

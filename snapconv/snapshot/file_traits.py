@@ -151,12 +151,8 @@ def notes_of_file(
     n_embedded: int,
 ) -> Iterator[Note]:
     """Say what a user should know of the file."""
-    for slug, what, counts in (
-        ("unknown-action", "actions", collected.unknown_actions),
-        ("unknown-keys", "keys", collected.unknown_keys),
-    ):
-        if counts:
-            yield Note(slug, f"{what} that are not known were left out: {_counted(counts)}")
+    if counts := collected.unknown_actions:
+        yield Note("unknown-action", f"actions that are not known were left out: {_counted(counts)}")
     if "events" in places and "time_us" not in traits:
         yield Note(
             "no-timestamps",

@@ -1,8 +1,9 @@
 """The entry point of this package: a path in, a Snapshot of columns out, and no dictionary with it."""
 
 import gc
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from ctypes import CDLL
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,8 +26,8 @@ from snapconv.snapshot.file_traits import (
     traits_of_events,
     traits_of_raw,
 )
-from snapconv.snapshot.readers.compiled_pickle import CompiledTrace, NoPickle, OddFile
-from snapconv.snapshot.readers.containers import Container, as_snapshot_dict, read_raw, read_raw_compiled
+from snapconv.snapshot.readers.compiled_pickle import CompiledTrace, OddFile
+from snapconv.snapshot.readers.containers import Container, as_snapshot_dict, read_raw
 from snapconv.snapshot.recorded.metadata import KEY as METADATA_KEY
 from snapconv.snapshot.recorded.metadata import NOT_RECORDED, Metadata, RecordedProject, read_metadata
 from snapconv.snapshot.segment_table import BlockTable, SegmentTable, read_segments
@@ -39,12 +40,7 @@ from snapconv.snapshot.settings_table import (
 )
 from snapconv.snapshot.stack_table import Collected, StackTable, bound_stacks
 from snapconv.stop_signals import stage
-from snapconv.units import HOST, counted, device_name, shown
-
-_KNOWN_KEYS = {
-    "segments", "device_traces", "traces", "allocator_settings", "external_annotations",
-    "host_segments", "host_traces", "trace_alloc_overflowed", "trace_alloc_max_entries", METADATA_KEY,
-}  # fmt: skip
+from snapconv.units import HOST, counted, device_name
 
 Trace = list[object] | CompiledTrace
 _Memory = tuple[SegmentTable, BlockTable]
@@ -133,45 +129,19 @@ def load_snapshot(path: str | Path, *, progress: Progress | None = None) -> Snap
     """
     path = snapshot_file(Path(path))
     with errors_of(path), collector_off():
-        compiled, is_odd = _load_compiled(path, progress)
-        return compiled or _load_plain(path, progress, is_odd=is_odd)
+        if compiled := core():
+            with suppress(
+                OddFile, InputError
+            ):  # what is refused here is read again by the twin, for its errors
+                return _load(path, progress, compiled)
+        return _load(path, progress)
 
 
-def _load_plain(path: Path, progress: Progress | None, *, is_odd: bool) -> Snapshot:
+def _load(path: Path, progress: Progress | None, compiled: CDLL | None = None) -> Snapshot:
+    """Read a file with the compiled core, or with its twin in Python."""
     file, key = file_and_key(path)
-    raw, container = read_raw(file, progress)
-    snapshot = _Reading(path, container, progress).read(as_snapshot_dict(raw, key))
-    if is_odd and container.n_bytes >= _LARGE_BYTES:
-        return replace(snapshot, notes=(*snapshot.notes, _READ_IN_PYTHON))
-    return snapshot
-
-
-# Below that, nobody notices which of the two has read a file.
-_LARGE_BYTES = 16 << 20
-_READ_IN_PYTHON = Note(
-    "read-in-python",
-    "the file is written in a way that the compiled core does not expect, so it was read in Python: with the "
-    "same result, but in several times the time and memory",
-    is_minor=True,
-)
-
-
-def _load_compiled(path: Path, progress: Progress | None) -> tuple[Snapshot | None, bool]:
-    """Read a file with the compiled core; None where the twin has to, and whether the file is odd.
-
-    The twin has the errors, too: what is refused here is read again by it.
-    """
-    compiled = core()
-    if compiled is None:
-        return None, False
-    try:
-        file, key = file_and_key(path)
-        raw, container = read_raw_compiled(file, compiled, progress)
-        return _Reading(path, container, progress).read(as_snapshot_dict(raw, key)), False
-    except NoPickle:
-        return None, False
-    except (OddFile, InputError):
-        return None, True
+    raw, container = read_raw(file, progress, compiled)
+    return _Reading(path, container, progress).read(as_snapshot_dict(raw, key))
 
 
 class _Reading:
@@ -188,7 +158,6 @@ class _Reading:
     def read(self, raw: dict[str, object]) -> Snapshot:
         """Turn the dictionary into a Snapshot; the raw lists are emptied on the way."""
         collected, n_bytes = self.collected, self.container.n_unpacked_bytes
-        collected.unknown_keys.update(shown(str(key)) for key in raw if key not in _KNOWN_KEYS)
         raw_segments = _list(raw.get("segments"), "segments")
         raw_traces = _list(raw.get("device_traces", raw.get("traces")), "device_traces")
         traits = traits_of_raw(raw, raw_segments, raw_traces)
@@ -253,18 +222,8 @@ class _Reading:
                 table = TraceReader(self.collected).read(trace, where, progress)
             n_read += len(table)
             traces.append(self._in_order(table, device if device < len(raw) else HOST))
-        self._count_unknown(lists.values())
+        compiled.finish()
         return traces
-
-    def _count_unknown(self, traces: Iterable[Trace]) -> None:
-        """Take over what the compiled core has counted, of all traces at once, when they are read."""
-        events = next((trace.events for trace in traces if isinstance(trace, CompiledTrace)), None)
-        if events is None:
-            return
-        for is_action, text, n in events.unknown:
-            counts = self.collected.unknown_actions if is_action else self.collected.unknown_keys
-            counts[shown(text)] += n
-        events.drop_objects()
 
     def _in_order(self, events: EventTable, device: int) -> EventTable:
         """Undo the shuffling of a ring buffer whose size was changed while it was full."""

@@ -26,15 +26,6 @@ from snapconv.snapshot.fields import (
 from snapconv.snapshot.stack_table import Collected
 from snapconv.units import shown
 
-_SEGMENT_KEYS = frozenset(
-    "device address total_size allocated_size active_size requested_size stream segment_type "
-    "segment_pool_id is_expandable frames forward_frames blocks".split()
-)
-_BLOCK_KEYS = frozenset(
-    "size requested_size address state frames forward_frames history cpp_frames category version".split()
-)
-
-
 _MISSING = -(1 << 63)
 
 
@@ -103,7 +94,6 @@ def read_segments(
     own size replaces it.
     """
     rows = Rows.of(raw, where)
-    rows.count_unknown(_SEGMENT_KEYS, collected.unknown_keys)
     pool_ids = rows.pool_ids("segment_pool_id", collected.pools)
     n = len(rows)
     segments = SegmentTable(
@@ -135,7 +125,6 @@ def _read_blocks(rows: Rows, segments: SegmentTable, collected: Collected) -> tu
         return f"{rows.place(segment)}.blocks[{i - int(first[segment])}]"
 
     blocks = Rows(list(chain.from_iterable(lists)), place)
-    blocks.count_unknown(_BLOCK_KEYS, collected.unknown_keys)
     occupants = Rows(
         [_newest_occupant(block, place, i) for i, block in enumerate(blocks.rows)],
         lambda i: f"{place(i)}.history[0]",

@@ -141,13 +141,12 @@ class StackInterner:
 
 @dataclass(slots=True)
 class Collected:
-    """Values that the tables of a file share, and what is not known in it, while it is read."""
+    """Values that the tables of a file share, and actions that are not known, while it is read."""
 
     stacks: StackInterner = field(default_factory=StackInterner)
     texts: Interner = field(default_factory=Interner)
     pools: Interner = field(default_factory=Interner)
     unknown_actions: Counter[str] = field(default_factory=Counter)
-    unknown_keys: Counter[str] = field(default_factory=Counter)
 
 
 # --- bounds

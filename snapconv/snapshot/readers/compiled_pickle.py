@@ -9,10 +9,9 @@ Their errors are the only ones that there are, so nothing here has a message of 
 """
 
 import ctypes
-import io
 import struct
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -39,10 +38,6 @@ Fill = Callable[[memoryview], int]
 
 class OddFile(Exception):
     """The core cannot read this; the twin can, or has the right error for it."""
-
-
-class NoPickle(OddFile):
-    """This is no pickle, nor one in gzip: only those come to the core."""
 
 
 class _UnknownWord(ctypes.Structure):
@@ -81,17 +76,13 @@ class CompiledEvents:
     """The events of all traces of a file: columns by name, None for one that no event fills.
 
     ``frames`` and the columns after it are keys of ``objects``, NO_ID where there is nothing, EMPTY_LIST_ID
-    for an empty list. ``unknown`` counts what no torch is known to write, in order of first appearance:
-    whether it is an action (or else a key), the text, how often.
+    for an empty list. ``unknown_actions`` counts those that no torch is known to write, in order of first
+    appearance.
     """
 
     columns: Mapping[str, NDArray[Any] | None]
     objects: dict[int, Any]
-    unknown: tuple[tuple[bool, str, int], ...]
-
-    def drop_objects(self) -> None:
-        """Free the raw values when all traces are read: they hold the traces, and these would hold them."""
-        self.objects.clear()
+    unknown_actions: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +124,7 @@ def read_compiled(core: ctypes.CDLL, fill: Fill, actions: Mapping[str, int], *, 
         raise OddFile from error
     del rest
     words = [found.unknown[i] for i in range(found.n_unknown)]
-    unknown = tuple((bool(word.is_action), objects[word.text], word.count) for word in words)
+    unknown = {objects[word.text]: word.count for word in words if word.is_action}
     core.snapconv_reader_drop_rest(reader.address)
     columns = {
         name: reader.column(number, found.columns[number], np.dtype(dtype), found.n_events)
@@ -224,22 +215,6 @@ def _with_traces(raw: object, events: CompiledEvents, n_traces: int) -> object:
             raw["host_traces"] = trace_of(raw["host_traces"])
     in_order = all(one.start < other.start for one, other in pairwise(traces))
     # What is unknown is counted in the order of the file, and reported in that of the traces.
-    if len(traces) != n_traces or (events.unknown and not in_order):
+    if len(traces) != n_traces or (events.unknown_actions and not in_order):
         raise OddFile
     return raw
-
-
-def fill_from_pieces(pieces: Iterator[bytes]) -> Fill:
-    """Fill a window from pieces of any length."""
-    left = io.BytesIO()
-
-    def fill(window: memoryview) -> int:
-        nonlocal left
-        while not (n := left.readinto(window)):
-            piece = next(pieces, None)
-            if piece is None:
-                return 0
-            left = io.BytesIO(piece)
-        return n
-
-    return fill

@@ -14,16 +14,15 @@ import zlib
 from collections.abc import Iterator
 from ctypes import CDLL
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, TypeGuard
+from typing import Any, BinaryIO, TypeGuard
 
 from snapconv.errors import InputError, MalformedSnapshotError, NotASnapshotError, TruncatedFileError
 from snapconv.files import open_input
 from snapconv.json_text import JsonError, read_lenient_json
 from snapconv.notes import Progress
 from snapconv.snapshot.event_table import ACTION_CODES, Action
-from snapconv.snapshot.readers.compiled_pickle import NoPickle, OddFile, fill_from_pieces, read_compiled
+from snapconv.snapshot.readers.compiled_pickle import OddFile, read_compiled
 from snapconv.snapshot.readers.plain_pickle import load_plain_pickle
 from snapconv.units import counted, shown
 
@@ -72,27 +71,35 @@ class Container:
         return f"{self.format} in {self.packing}" if self.packing else self.format
 
 
-def read_raw(path: Path, progress: Progress | None = None) -> tuple[object, Container]:
-    """Read the value in a file.
+def read_raw(
+    path: Path, progress: Progress | None = None, core: CDLL | None = None
+) -> tuple[object, Container]:
+    """Read the value in a file; with the compiled core, traces in it are CompiledTrace.
 
     Raises NotASnapshotError for other formats, TruncatedFileError for files that break off,
-    MalformedSnapshotError for damaged ones, UnsafePickleError for pickles that import code.
+    MalformedSnapshotError for damaged ones, UnsafePickleError for pickles that import code. With the core
+    OddFile, or any of these, for all but sound pickles, packed or not: without it, the errors are right.
     """
     try:
         with open_input(path) as file:
             n_bytes = os.fstat(file.fileno()).st_size
-            unpacked = _Unpacked.of(file, n_bytes, progress)
-            if unpacked:
-                data = b"".join(unpacked)
+            packing = _packing_of(file.peek(4))
+            unpacked = _Unpacked(file, n_bytes, packing, progress) if packing else None
+            source: Any = io.BufferedReader(unpacked, _PIECE_BYTES) if unpacked else file
+            if core:
+                value, container = _read_compiled(core, source, n_bytes, progress)
+                if unpacked:
+                    while source.read(_PIECE_BYTES):
+                        pass  # the end of a packed file has its checksum
+                    container = replace(container, n_unpacked_bytes=unpacked.n_bytes)
+            elif unpacked:
+                data = source.read()
                 if inner := _packing_of(data):
-                    raise NotASnapshotError(
-                        f"the file is a {inner} file in a {unpacked.packing} file: unpack it once"
-                    )
+                    raise NotASnapshotError(f"the file is a {inner} file in a {packing} file: unpack it once")
                 value, container = _read(io.BytesIO(data), len(data), progress)
-                container = replace(container, packing=unpacked.packing)
             else:
                 value, container = _read(file, n_bytes, progress)
-            return value, replace(container, n_bytes=n_bytes)
+            return value, replace(container, n_bytes=n_bytes, packing=packing)
     except OSError as error:
         hint = (
             f"it is a folder without snapshot.pickle: name one of its files, or type `snapconv ranks {path}`"
@@ -102,35 +109,21 @@ def read_raw(path: Path, progress: Progress | None = None) -> tuple[object, Cont
         raise InputError(f"cannot be read: {error.strerror or error}; {hint}") from error
 
 
-def read_raw_compiled(path: Path, core: CDLL, progress: Progress | None = None) -> tuple[object, Container]:
-    """Read a pickle, packed or not, with the compiled core; the traces in the value are CompiledTrace.
+def _read_compiled(
+    core: CDLL, source: io.BufferedReader, n_bytes: int, progress: Progress | None
+) -> tuple[object, Container]:
+    head = source.peek(2)
+    if len(head) < 2 or head[0] != 0x80 or not 2 <= head[1] <= 5:
+        raise OddFile
 
-    Raises NoPickle for everything else, OddFile for whatever is wrong: read_raw has the errors.
-    """
-    try:
-        with open_input(path) as file:
-            n_bytes = os.fstat(file.fileno()).st_size
-            unpacked = _Unpacked.of(file, n_bytes, progress)
+    def fill(window: memoryview) -> int:
+        n_read = source.readinto(window)
+        if progress and source.seekable():
+            progress("loading", source.tell(), n_bytes)
+        return n_read
 
-            def fill(window: memoryview) -> int:
-                n_read = file.readinto(window)
-                if progress:
-                    progress("loading", file.tell(), n_bytes)
-                return n_read
-
-            head = next(unpacked, b"") if unpacked else file.peek(2)
-            if len(head) < 2 or head[0] != 0x80 or not 2 <= head[1] <= 5:
-                raise NoPickle
-            pieces = fill_from_pieces(chain([head], unpacked)) if unpacked else fill
-            raw = read_compiled(core, pieces, ACTION_CODES, oom=Action.OOM)
-            for _ in unpacked or ():
-                pass  # the end of a packed file has its checksum
-            container = Container("pickle", n_bytes, n_bytes, pickle_protocol=head[1])
-            if unpacked:
-                container = replace(container, n_unpacked_bytes=unpacked.n_bytes, packing=unpacked.packing)
-            return raw, container
-    except (OSError, InputError) as error:
-        raise OddFile from error
+    raw = read_compiled(core, fill, ACTION_CODES, oom=Action.OOM)
+    return raw, Container("pickle", n_bytes, n_bytes, pickle_protocol=head[1])
 
 
 # --- packings
@@ -143,36 +136,43 @@ def _packing_of(head: bytes) -> str:
     return "zip" if head.startswith((b"PK\x03\x04", b"PK\x05\x06")) else ""
 
 
-class _Unpacked(Iterator[bytes]):
-    """The content of a packed file in pieces, with how many bytes have gone by.
+class _Unpacked(io.RawIOBase):
+    """The content of a packed file, with how many bytes have gone by.
 
-    Whatever is wrong with the file shows at the latest after the last piece.
+    Whatever is wrong with the file shows at the latest at the end.
     """
 
     def __init__(self, file: BinaryIO, n_bytes: int, packing: str, progress: Progress | None) -> None:
-        self.packing, self.n_bytes = packing, 0
-        self._file, self._n_packed_bytes, self._progress = file, n_bytes, progress
+        self.n_bytes = 0
+        self._packing, self._file, self._n_packed_bytes, self._progress = packing, file, n_bytes, progress
         self._pieces = _gunzip(file, n_bytes) if packing == "gzip" else _unzip(file)
-        self._most = n_bytes * _MAX_RATIO + _MAX_FREE_BYTES
+        self._left = memoryview(b"")
 
-    @classmethod
-    def of(cls, file: io.BufferedReader, n_bytes: int, progress: Progress | None) -> "_Unpacked | None":
-        """Return the content, or None where the file is not packed."""
-        packing = _packing_of(file.peek(4)[:4])
-        return cls(file, n_bytes, packing, progress) if packing else None
+    def readable(self) -> bool:
+        """Return that it is."""
+        return True
 
-    def __next__(self) -> bytes:
-        piece = next(self._pieces)
-        self.n_bytes += len(piece)
+    def readinto(self, window: Any) -> int:
+        """Put the next bytes into a buffer and return how many; 0 at the end."""
+        while not self._left:
+            if (piece := next(self._pieces, None)) is None:
+                return 0
+            self._count(len(piece))
+            self._left = memoryview(piece)
+        n = min(len(window), len(self._left))
+        window[:n], self._left = self._left[:n], self._left[n:]
+        return n
+
+    def _count(self, n_bytes: int) -> None:
+        self.n_bytes += n_bytes
         if self._progress:
             self._progress("loading", min(self._file.tell(), self._n_packed_bytes), self._n_packed_bytes)
-        if self.n_bytes > self._most:
-            how = "gzip -d FILE" if self.packing == "gzip" else "unzip FILE"
+        if self.n_bytes > self._n_packed_bytes * _MAX_RATIO + _MAX_FREE_BYTES:
+            how = "gzip -d FILE" if self._packing == "gzip" else "unzip FILE"
             raise MalformedSnapshotError(
-                f"the {self.packing} file unpacks to more than {_MAX_RATIO} times its size, which no "
+                f"the {self._packing} file unpacks to more than {_MAX_RATIO} times its size, which no "
                 f"snapshot does; if it is one all the same, unpack it yourself ({how})"
             )
-        return piece
 
 
 def _gunzip(file: BinaryIO, n_bytes: int) -> Iterator[bytes]:

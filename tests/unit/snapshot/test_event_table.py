@@ -149,11 +149,6 @@ class TestWhatIsCounted:
         assert table.action.tolist() == [0, Action.ALLOC, 0, 0]
         assert into.collected.unknown_actions == {"teleport": 2, "x": 1}
 
-    def test_unknown_keys_are_counted(self):
-        into = reader()
-        read(event(colour="red"), event(colour="blue", shape=1), into=into)
-        assert into.collected.unknown_keys == {"colour": 2, "shape": 1}
-
     def test_an_action_of_any_length_is_cut(self):
         into = reader()
         read(event("\n" + "a" * 10_000), into=into)

@@ -2,14 +2,11 @@
 
 import subprocess
 import sys
-from collections import Counter
-from typing import Any
 
 import numpy as np
 import pytest
 
 from snapconv.errors import MalformedSnapshotError
-from snapconv.snapshot import fields
 from snapconv.snapshot.fields import BYTES, Interner, Rows, check_range, check_total, reject_shared
 from snapconv.units import shown
 
@@ -165,29 +162,7 @@ class TestPools:
             rows((0, 0), value).pool_ids("n", Interner())
 
 
-class TestKeys:
-    def test_unknown_keys_are_counted_once_per_row(self):
-        unknown = Counter()
-        Rows([{"a": 1, "x": 1}, {"x": 2}, {"b": 3}], place).count_unknown(frozenset("ab"), unknown)
-        assert unknown == {"x": 2}
-
-    def test_known_keys_and_those_that_are_no_text_are_not_counted(self):
-        unknown = Counter()
-        odd: Any = {"a": 1, 5: 1, None: 2, b"x": 3}
-        Rows([odd], place).count_unknown(frozenset("a"), unknown)
-        assert unknown == {}
-
-    def test_a_long_or_dangerous_key_is_cut_and_escaped(self):
-        unknown = Counter()
-        Rows([{"\x1b[2J" + "k" * 1000: 1}], place).count_unknown(frozenset(), unknown)
-        assert list(unknown) == [r"\x1b[2J" + "k" * 76 + "…"]
-
-    def test_a_huge_dictionary_in_many_places_is_walked_once(self, monkeypatch):
-        huge: dict[str, object] = {str(i): i for i in range(fields._MANY_KEYS + 1)}
-        unknown = Counter()
-        Rows([huge] * 1000, place).count_unknown(frozenset(), unknown)
-        assert unknown["0"] == 1
-
+class TestRows:
     def test_rows_must_be_dictionaries(self):
         with pytest.raises(MalformedSnapshotError, match=r"^rows\[1\]: expected dict, got list$"):
             Rows([{}, []], place)

@@ -15,7 +15,6 @@ class Reading:
     def __init__(self, raw):
         collected = Collected()
         self.stacks, self.pools = collected.stacks, collected.pools
-        self.unknown_keys = collected.unknown_keys
         self.segments, self.blocks, self.sizes_missing = read_segments(raw, collected, "segments")
 
 
@@ -124,10 +123,6 @@ class TestBlocks:
         """A synthetic file that circulates has random addresses."""
         found = Reading([segment(block(address=5), block(address=ADDR + 9))])
         assert found.blocks.addr.tolist() == [5, ADDR + 9]
-
-    def test_unknown_keys_are_counted_apart_from_known_ones(self):
-        found = Reading([segment(block(colour=1), block(category="x", version=1), shape=2)])
-        assert found.unknown_keys == {"colour": 1, "shape": 1}
 
 
 class TestTorch20:

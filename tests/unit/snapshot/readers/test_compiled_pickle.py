@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from snapconv.native.library import core
-from snapconv.snapshot import load
 from snapconv.snapshot.event_table import ACTION_CODES, Action
 from snapconv.snapshot.readers import compiled_pickle
-from snapconv.snapshot.readers.compiled_pickle import CompiledTrace, OddFile, fill_from_pieces, read_compiled
+from snapconv.snapshot.readers.compiled_pickle import CompiledTrace, OddFile, read_compiled
 from tests.builders import TraceBuilder, frame
-from tests.fuzz.corpus import OLD, PLAIN, RICH, cpp_pickle
+from tests.fuzz.corpus import PLAIN, RICH, cpp_pickle
 from tests.twins import assert_twins_agree, goes_through_core, needs_core, plain
 
 pytestmark = needs_core
@@ -32,9 +31,10 @@ def pickles_in(folder: Path) -> list[Path]:
 
 
 def read(content: bytes, *, n_at_once: int = 1 << 18):
-    pieces = (content[at : at + n_at_once] for at in range(0, len(content), n_at_once))
-    fill = fill_from_pieces(pieces)
-    return read_compiled(core(), fill, ACTION_CODES, oom=Action.OOM)
+    file = io.BytesIO(content)
+    return read_compiled(
+        core(), lambda window: file.readinto(window[:n_at_once]), ACTION_CODES, oom=Action.OOM
+    )
 
 
 def columns(raw):
@@ -125,16 +125,6 @@ def test_what_is_odd_is_left_to_the_twin(name, tmp_path):
     assert_twins_agree(path)
 
 
-def test_a_large_odd_file_has_a_note(tmp_path, monkeypatch):
-    path = tmp_path / "x.pickle"
-    path.write_bytes(pickle.dumps(OLD | {5: 5}, 4))
-    assert "read-in-python" not in {note.slug for note in load.load_snapshot(path).notes}
-    monkeypatch.setattr(load, "_LARGE_BYTES", path.stat().st_size)
-    assert "read-in-python" in {note.slug for note in load.load_snapshot(path).notes}
-    path.write_bytes(pickle.dumps(OLD, 4) + bytes(1000))
-    assert "read-in-python" not in {note.slug for note in load.load_snapshot(path).notes}
-
-
 def test_a_gzip_file_is_read_to_its_checksum(tmp_path):
     path = tmp_path / "x.pickle.gz"
     content = bytearray(gzip.compress(pickle.dumps(RICH, 4)))
@@ -162,11 +152,3 @@ def test_an_interruption_between_two_windows_frees_the_reader():
 
     with pytest.raises(KeyboardInterrupt):
         read_compiled(core(), interrupted, ACTION_CODES, oom=Action.OOM)
-
-
-def test_filling_from_pieces_gives_every_byte_once():
-    fill, found = fill_from_pieces(iter([b"abc", b"", b"defgh"])), io.BytesIO()
-    window = bytearray(2)
-    while n := fill(memoryview(window)):
-        found.write(window[:n])
-    assert found.getvalue() == b"abcdefgh"
