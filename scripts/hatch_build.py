@@ -33,9 +33,9 @@ class CompiledCore(BuildHookInterface):  # type: ignore[misc] # where hatchling 
         if self.target_name != "wheel":
             return
         library = Path(self.root, LIBRARY)
-        library.unlink(missing_ok=True)
         failure = "as SNAPCONV_NATIVE=no says" if mode == "no" else self._compile(library)
         if failure:
+            library.unlink(missing_ok=True)
             if mode == "require":
                 raise RuntimeError(f"snapconv's core cannot be built: {failure}")
             self.app.display_info(f"snapconv: pure Python ({failure})")
@@ -52,7 +52,7 @@ class CompiledCore(BuildHookInterface):  # type: ignore[misc] # where hatchling 
         if not compiler:
             return "there is no C compiler"
         sources = sorted(str(path) for path in Path(self.root, SOURCES).glob("*.c"))
-        made = library.with_suffix(".new")
+        made = library.with_suffix(f".{os.getpid()}.new")  # others may build it, or have it loaded
         extra = (os.environ.get("CFLAGS") or "").split()
         command = [*compiler, *FLAGS, *extra, "-o", str(made), *sources]
         try:
