@@ -13,7 +13,7 @@ session  # noqa: B018  # a notebook shows it
 print(check.sentence)
 (tried,) = session.what_if("expandable_segments:True")
 for one in tried.tried:
-    print(f"{one.name}: {one.outcome.peak_reserved:,} bytes reserved at most")
+    print(f"{one.name}: {one.outcome.ledger.max_reserved_bytes:,} bytes reserved at most")
 
 # %% The page of `snapconv view`; `.open()` shows it in the browser.
 page = session.view()

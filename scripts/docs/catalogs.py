@@ -57,11 +57,6 @@ def json_keys() -> dict[str, tuple[JsonKey, ...]]:
     return {command: _json_keys(keys) for command, keys in _catalogue("json_keys").items()}
 
 
-def explanation_keys() -> dict[str, dict[str, str]]:
-    """Every dataclass of the answer of ``explain``, and what its fields mean."""
-    return _catalogue("explanation_keys")
-
-
 def capture_keys() -> CaptureKeys:
     """Return the keys of the recorder's part of a snapshot, and of timing.json."""
     found = _catalogue("capture_keys")

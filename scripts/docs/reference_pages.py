@@ -11,7 +11,6 @@ from pathlib import Path
 
 import snapconv
 from scripts.docs import catalogs
-from snapconv.answers import explanation
 from snapconv.answers.advice.findings import Advice
 from snapconv.answers.fragmentation import Fragmentation
 from snapconv.answers.oom.failed_allocation import OutOfMemory
@@ -139,18 +138,6 @@ def json_keys() -> str:
 
 def _key_table(keys: Iterable[catalogs.JsonKey]) -> str:
     return table(("path", "type", "meaning"), ((f"`{key.path}`", key.type, key.meaning) for key in keys))
-
-
-def explanation_keys() -> str:
-    """Describe the JSON of ``explain``, shape by shape."""
-    parts = []
-    for name, meanings in catalogs.explanation_keys().items():
-        shape = getattr(explanation, name)
-        hints = typing.get_type_hints(shape)
-        rows = ((f"`{key}`", kind_of(hints[key]), meaning) for key, meaning in meanings.items())
-        title = "The answer" if shape is explanation.Explanation else _title(shape)
-        parts += [f"### {title}", table(("key", "type", "meaning"), rows)]
-    return "\n\n".join(parts)
 
 
 def answer_keys() -> str:

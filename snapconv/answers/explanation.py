@@ -2,13 +2,13 @@
 
 An address is ``0x7f3c40001000``, also inside a block, or ``b7f3c40001000_2`` as torch's viewer has it: the
 third allocation that began there. An event is ``#1234``. A bare number is an event if the trace has so
-many, else an address. All values of the answer are texts or numbers already; its fields are those of the
-JSON too: docs/reference/json.md describes them.
+many, else an address. The answer has the keys of the JSON: docs/reference/json.md describes them.
 """
 
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +25,10 @@ from snapconv.phases.trace_phases import Phase
 from snapconv.snapshot.event_table import Action
 from snapconv.stacks.project_lines import both_ends
 from snapconv.torch_knowledge.operation_catalog import UNNAMED
-from snapconv.units import counted, device_name, format_bytes, format_duration_us
+from snapconv.units import counted, device_name, format_bytes
+
+# One allocation, or a part of what is known of it: the keys and values of the JSON.
+Values = dict[str, Any]
 
 # A block of every iteration may have the address: the newest are enough, and each has its own event.
 _MOST_EXPLAINED = 100
@@ -76,136 +79,12 @@ def parse_question(text: str) -> Question:
 
 
 @dataclass(frozen=True, slots=True)
-class LifetimeEvent:
-    """An event of the allocation's lifetime; ``after_us`` counts from the first event of the trace."""
-
-    event: int
-    time_us: int | None
-    after_us: int | None
-    iteration: int
-    phase: str
-
-    def __str__(self) -> str:
-        when = "" if self.after_us is None else f", {format_duration_us(self.after_us)} into the trace"
-        phase = "phase unknown" if self.phase == "unknown" else self.phase
-        return f"event {self.event}{when}, iteration {self.iteration}, {phase}"
-
-
-@dataclass(frozen=True, slots=True)
-class Opinion:
-    """The category that one rule gives it; ``torch``: the releases in which its frames were seen."""
-
-    category: str
-    evidence: str
-    rule: str
-    reason: str
-    torch: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """One frame; ``file`` is below the project root if it is the project's, ``line`` None: not known."""
-
-    function: str
-    file: str
-    line: int | None
-    is_project: bool
-
-    def __str__(self) -> str:
-        if self.file in ("", "??"):  # of C++, where there is no debug information
-            return self.function
-        return f"{self.file}{'' if self.line is None else f':{self.line}'} in {self.function}"
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """The segment that the block is in; ``freed_event`` is where it was given back, None: never."""
-
-    address: str
-    total_bytes: int
-    freed_event: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where the block lies."""
-
-    segment: Segment | None
-    pool: tuple[int, int] | None
-    stream: int
-
-
-@dataclass(frozen=True, slots=True)
-class Lifetime:
-    """From the alloc to the block's end; ``end_event`` also where the trace has lost that event."""
-
-    allocated: LifetimeEvent | None
-    free_requested: LifetimeEvent | None
-    free_completed: LifetimeEvent | None
-    end_event: int | None
-    in_use_us: int | None
-    in_use_events: int
-    is_live_at_peak: bool
-    is_live_at_dump: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Annotation:
-    """A text that the program, or the allocator itself (``is_internal``), attached to it at an event."""
-
-    event: int
-    text: str
-    is_internal: bool
-
-
-@dataclass(frozen=True, slots=True)
-class CategoryVerdict:
-    """The category, and the evidence for and against it; ``others`` in the order of evaluation."""
-
-    decision: Opinion
-    certainty: str
-    probability: float | None
-    job: str | None
-    follows_from: str
-    is_wrong_when: str
-    others: tuple[Opinion, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """The code that allocated and freed it; stacks innermost first."""
-
-    operation: str | None
-    operation_from: str
-    stack: tuple[Frame, ...]
-    free_stack: tuple[Frame, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class AllocationExplanation:
-    """One allocation; ``id`` is its row in the table snapconv_allocations."""
-
-    device: int
-    id: int
-    address: str
-    name: str | None
-    requested_bytes: int
-    block_bytes: int
-    is_exact: bool
-    place: Place
-    lifetime: Lifetime
-    annotations: tuple[Annotation, ...]
-    origin: Origin
-    verdict: CategoryVerdict
-
-
-@dataclass(frozen=True, slots=True)
 class Explanation:
     """The answer: the requested allocation, or all that had the address, the likeliest one first."""
 
     question: str
     n_allocations: int
-    allocations: tuple[AllocationExplanation, ...]
+    allocations: tuple[Values, ...]
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""
@@ -292,68 +171,70 @@ def _nearest(analysis: DeviceAnalysis, question: Question) -> Iterator[str]:
         yield "it has none at all"
 
 
-def _explain_allocations(analysis: DeviceAnalysis, rows: Int64Column) -> Iterator[AllocationExplanation]:
+def _explain_allocations(analysis: DeviceAnalysis, rows: Int64Column) -> Iterator[Values]:
     """Explain some allocations of a device, in the order given."""
-    opinions: dict[int, list[Opinion]] = {row: [] for row in rows.tolist()}
+    opinions: dict[int, list[Values]] = {row: [] for row in rows.tolist()}
     for found in opinions_of(analysis.features, rows, order_of(is_host=analysis.device.is_host)):
         opinions[found.row].append(_opinion(analysis, found.category, found.evidence, found.reason))
     table, names = analysis.allocations, owner_names(analysis)
     is_live_at_peak, freed = table.live_at(analysis.peak_event), table.freed_event
     for row in rows.tolist():
-        yield AllocationExplanation(
-            device=analysis.device.device,
-            id=row,
-            address=_unsigned(int(table.addr[row])),
-            name=names.get(row),
-            requested_bytes=int(table.requested_bytes[row]),
-            block_bytes=int(table.block_bytes[row]),
-            is_exact=bool(table.is_exact[row]),
-            place=_place(analysis, row),
-            lifetime=_lifetime(analysis, row, int(freed[row]), is_live_at_peak=bool(is_live_at_peak[row])),
-            annotations=tuple(_annotations(analysis, row)),
-            origin=_origin(analysis, row),
-            verdict=_verdict(analysis, row, opinions[row]),
-        )
+        yield {
+            "device": analysis.device.device,
+            "id": row,
+            "address": _unsigned(int(table.addr[row])),
+            "name": names.get(row),
+            "requested_bytes": int(table.requested_bytes[row]),
+            "block_bytes": int(table.block_bytes[row]),
+            "is_exact": bool(table.is_exact[row]),
+            "place": _place(analysis, row),
+            "lifetime": _lifetime(analysis, row, int(freed[row]), is_live_at_peak=bool(is_live_at_peak[row])),
+            "annotations": list(_annotations(analysis, row)),
+            "origin": _origin(analysis, row),
+            "verdict": _verdict(analysis, row, opinions[row]),
+        }
 
 
-def _opinion(analysis: DeviceAnalysis, category: Category, evidence: Evidence, slug: str) -> Opinion:
-    """Return the decision of one rule, with the reason of that rule."""
+def _opinion(analysis: DeviceAnalysis, category: Category, evidence: Evidence, slug: str) -> Values:
+    """Return the category that one rule gives, with the reason of that rule."""
     is_of_user = slug in {rule.slug for rule in analysis.user_rules.rules}
     reason, torch = ("a rule of yours", "") if is_of_user else reason_of(slug)
-    return Opinion(category.label, evidence.label, slug, reason, torch or None)
+    named = {"category": category.label, "evidence": evidence.label, "rule": slug}
+    return named | {"reason": reason, "torch": torch or None}
 
 
-def _lifetime_event(analysis: DeviceAnalysis, event: int) -> LifetimeEvent | None:
-    if event < 0:
-        return None
-    times, phases = analysis.device.events.time_us, analysis.phases
-    return LifetimeEvent(
-        event=event,
-        time_us=None if times is None else int(times[event]),
-        after_us=None if times is None else int(times[event] - times[0]),
-        iteration=int(phases.iteration[event]),
-        phase=Phase(int(phases.phase[event])).name.lower(),
-    )
+def _lifetime(analysis: DeviceAnalysis, row: int, freed: int, *, is_live_at_peak: bool) -> Values:
+    table, events, phases = analysis.allocations, analysis.device.events, analysis.phases
+    times, end = events.time_us if len(events) else None, int(table.end_event[row])
+
+    def at(event: int) -> Values | None:
+        return (
+            None
+            if event < 0
+            else {
+                "event": event,
+                "time_us": None if times is None else int(times[event]),
+                "after_us": None if times is None else int(times[event] - times[0]),
+                "iteration": int(phases.iteration[event]),
+                "phase": Phase(int(phases.phase[event])).name.lower(),
+            }
+        )
+
+    first = max(int(table.alloc_event[row]), 0)
+    last = freed if freed >= 0 else max(len(events) - 1, 0)
+    return {
+        "allocated": at(int(table.alloc_event[row])),
+        "free_requested": at(int(table.free_requested_event[row])),
+        "free_completed": at(int(table.free_completed_event[row])),
+        "end_event": end if end >= 0 else None,
+        "in_use_us": None if times is None else int(times[last] - times[first]),
+        "in_use_events": last - first,
+        "is_live_at_peak": is_live_at_peak,
+        "is_live_at_dump": end < 0,
+    }
 
 
-def _lifetime(analysis: DeviceAnalysis, row: int, freed: int, *, is_live_at_peak: bool) -> Lifetime:
-    table, events = analysis.allocations, analysis.device.events
-    alloc, end = int(table.alloc_event[row]), int(table.end_event[row])
-    first, last = max(alloc, 0), freed if freed >= 0 else max(len(events) - 1, 0)
-    times = events.time_us if len(events) else None
-    return Lifetime(
-        allocated=_lifetime_event(analysis, alloc),
-        free_requested=_lifetime_event(analysis, int(table.free_requested_event[row])),
-        free_completed=_lifetime_event(analysis, int(table.free_completed_event[row])),
-        end_event=end if end >= 0 else None,
-        in_use_us=None if times is None else int(times[last] - times[first]),
-        in_use_events=last - first,
-        is_live_at_peak=is_live_at_peak,
-        is_live_at_dump=end < 0,
-    )
-
-
-def _annotations(analysis: DeviceAnalysis, row: int) -> Iterator[Annotation]:
+def _annotations(analysis: DeviceAnalysis, row: int) -> Iterator[Values]:
     """Yield the annotations of its alloc (_set_memory_metadata, or the allocator), and later ones."""
     events, table, texts = analysis.device.events, analysis.allocations, analysis.snapshot.texts
     alloc, end = int(table.alloc_event[row]), int(table.end_event[row])
@@ -363,65 +244,73 @@ def _annotations(analysis: DeviceAnalysis, row: int) -> Iterator[Annotation]:
     for event in [*([alloc] if alloc >= 0 else []), *found[:_MOST_ANNOTATIONS].tolist()]:
         for ids, is_internal in columns:
             if ids is not None and ids[event] >= 0 and texts[ids[event]]:
-                yield Annotation(event, texts[ids[event]], is_internal)
+                yield {"event": event, "text": texts[ids[event]], "is_internal": is_internal}
 
 
-def _place(analysis: DeviceAnalysis, row: int) -> Place:
+def _place(analysis: DeviceAnalysis, row: int) -> Values:
     """Find its segment: that returned to the driver after the alloc, or else that at the dump."""
     events, segments = analysis.device.events, analysis.device.segments
     table, pools = analysis.allocations, analysis.snapshot.pools
     addr, alloc, pool = (int(column[row]) for column in (table.addr, table.alloc_event, table.pool_id))
-    segment = None
     is_return = np.isin(events.action, (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP))
     given_back = np.flatnonzero(is_return & _contains_addr(events.addr, events.size, addr))
     there = np.flatnonzero(_contains_addr(segments.addr, segments.total_bytes, addr))
+    columns, at, freed_event = (segments.addr, segments.total_bytes), next(iter(there.tolist()), None), None
     if len(later := given_back[given_back > alloc]):
-        event = int(later[0])
-        segment = Segment(_unsigned(int(events.addr[event])), int(events.size[event]), event)
-    elif len(there):
-        at_dump = int(there[0])
-        segment = Segment(_unsigned(int(segments.addr[at_dump])), int(segments.total_bytes[at_dump]), None)
-        pool = int(segments.pool_id[at_dump]) if pool < 0 else pool
-    return Place(segment, pools[pool] if pool >= 0 else None, int(table.stream[row]))
+        columns, at = (events.addr, events.size), int(later[0])
+        freed_event = at
+    elif at is not None and pool < 0:
+        pool = int(segments.pool_id[at])
+    return {
+        "segment": at
+        if at is None
+        else {
+            "address": _unsigned(int(columns[0][at])),
+            "total_bytes": int(columns[1][at]),
+            "freed_event": freed_event,
+        },
+        "pool": pools[pool] if pool >= 0 else None,
+        "stream": int(table.stream[row]),
+    }
 
 
-def _origin(analysis: DeviceAnalysis, row: int) -> Origin:
+def _origin(analysis: DeviceAnalysis, row: int) -> Values:
     table, named = analysis.allocations, analysis.named
     operation = named.found[int(named.id[row])]
     free_stack = int(table.free_stack_id[row]) if analysis.phases.free_sites_known else -1
-    return Origin(
-        operation=None if operation.name == UNNAMED else operation.name,
-        operation_from=operation.source,
-        stack=_stack(analysis, int(table.stack_id[row])),
-        free_stack=_stack(analysis, free_stack),
-    )
+    return {
+        "operation": None if operation.name == UNNAMED else operation.name,
+        "operation_from": operation.source,
+        "stack": _stack(analysis, int(table.stack_id[row])),
+        "free_stack": _stack(analysis, free_stack),
+    }
 
 
-def _stack(analysis: DeviceAnalysis, stack: int) -> tuple[Frame, ...]:
+def _stack(analysis: DeviceAnalysis, stack: int) -> list[Values]:
     stacks, project = analysis.snapshot.stacks, analysis.project
-    return tuple(
-        Frame(
-            function=stacks.frames.names[frame],
-            file=project.relative_paths[frame],
-            line=int(stacks.frames.lines[frame]) or None,
-            is_project=bool(project.is_project[frame]),
-        )
+    return [
+        {
+            "function": stacks.frames.names[frame],
+            "file": project.relative_paths[frame],
+            "line": int(stacks.frames.lines[frame]) or None,
+            "is_project": bool(project.is_project[frame]),
+        }
         for frame in both_ends(stacks.frames_of(stack).tolist(), _FRAMES_OF_AN_END)
-    )
+    ]
 
 
-def _verdict(analysis: DeviceAnalysis, row: int, opinions: list[Opinion]) -> CategoryVerdict:
+def _verdict(analysis: DeviceAnalysis, row: int, opinions: list[Values]) -> Values:
     found = analysis.classification
     category, evidence = Category(int(found.category[row])), Evidence(int(found.evidence[row]))
-    decision = _opinion(analysis, category, evidence, found.reasons[int(found.reason_id[row])])
+    rule = found.reasons[int(found.reason_id[row])]
     # Without its records a rule gives the same category with weaker evidence: that is no other opinion.
-    decided = (decision.category, decision.rule)
-    return CategoryVerdict(
-        decision=decision,
-        certainty=Certainty(int(found.certainty[row])).label,
-        probability=round(float(found.probability[row]), 3) or None,
-        job=job_sentence(analysis) if decision.rule in (SLUG, GRADIENT_OR_STATE) else None,
-        follows_from=EVIDENCE_WORTH[evidence].follows_from,
-        is_wrong_when=EVIDENCE_WORTH[evidence].is_wrong_when,
-        others=tuple(other for other in opinions if (other.category, other.rule) != decided),
-    )
+    decided = (category.label, rule)
+    return {
+        "decision": _opinion(analysis, category, evidence, rule),
+        "certainty": Certainty(int(found.certainty[row])).label,
+        "probability": round(float(found.probability[row]), 3) or None,
+        "job": job_sentence(analysis) if rule in (SLUG, GRADIENT_OR_STATE) else None,
+        "follows_from": EVIDENCE_WORTH[evidence].follows_from,
+        "is_wrong_when": EVIDENCE_WORTH[evidence].is_wrong_when,
+        "others": [one for one in opinions if (one["category"], one["rule"]) != decided],
+    }

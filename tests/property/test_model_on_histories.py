@@ -59,8 +59,8 @@ def test_other_settings_give_what_the_program_would_have_needed(seed, tmp_path):
     allocator, is_out_of_memory = make_calls(replace(program, conf=conf, capacity=capacity))
     ledger = allocator.ledger
     assert (outcome.ran_out is not None) == is_out_of_memory
-    assert outcome.peak_reserved == ledger.max_reserved_bytes
-    assert outcome.peak_allocated == ledger.max_allocated_bytes
-    assert outcome.n_segment_allocs == ledger.n_segment_allocs
-    assert outcome.n_segment_maps == ledger.n_segment_maps
-    assert outcome.end.reserved_bytes == ledger.reserved_bytes
+    assert outcome.ledger.max_reserved_bytes == ledger.max_reserved_bytes
+    assert outcome.ledger.max_allocated_bytes == ledger.max_allocated_bytes
+    assert outcome.ledger.n_segment_allocs == ledger.n_segment_allocs
+    assert outcome.ledger.n_segment_maps == ledger.n_segment_maps
+    assert outcome.ledger.reserved_bytes == ledger.reserved_bytes

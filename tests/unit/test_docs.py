@@ -169,6 +169,14 @@ def flat(value, path="", *, open_at=()):
         ),
         ("check", (("growing.pickle", "--max-peak", "1GiB"),), ()),
         (
+            "explain",
+            (("training_step.pickle", "#100"), ("user_metadata.pickle", "#1")),
+            (
+                *("allocations[].lifetime.free_requested", "allocations[].lifetime.free_completed"),
+                *("allocations[].origin.free_stack[]", "allocations[].verdict.others[]"),
+            ),
+        ),
+        (
             "ranks",
             (("growing.pickle", "out_of_memory.pickle", "--no-cache"),),
             ("files[].coordinates", "files[].devices[].categories"),

@@ -75,8 +75,8 @@ def test_an_address_of_both_is_looked_up_on_each(both):
     """The host's addresses and those of a device are different spaces: here they are the same numbers."""
     session = snapconv.load(both)
     address = hex(session.devices[1].allocations.addr[0])
-    assert [explained.device for explained in session.explain(address).allocations] == [0, HOST]
-    assert [explained.device for explained in session.explain(address, device=HOST).allocations] == [HOST]
+    assert [explained["device"] for explained in session.explain(address).allocations] == [0, HOST]
+    assert [explained["device"] for explained in session.explain(address, device=HOST).allocations] == [HOST]
 
 
 @pytest.mark.parametrize("others", [{}, {"segments": [], "device_traces": [[]]}])

@@ -111,7 +111,7 @@ def _result(outcome: Outcome, event: int) -> tuple[bool, str]:
     """Return whether the request of an event was served, and how well, or why not."""
     ran_out = outcome.ran_out
     if event in outcome.served:
-        return True, f"reserved at most {format_bytes(outcome.peak_reserved)}"
+        return True, f"reserved at most {format_bytes(outcome.ledger.max_reserved_bytes)}"
     if ran_out is None or ran_out.event == event:
         return False, "fails at the same request"
     if ran_out.event < 0:

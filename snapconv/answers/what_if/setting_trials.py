@@ -100,30 +100,25 @@ class Tried:
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""
-        outcome = self.outcome
-        settings = asdict(outcome.trial.settings)
+        outcome, ledger = self.outcome, self.outcome.ledger
+        settings, failed = asdict(outcome.trial.settings), None
+        if outcome.ran_out is not None:
+            failed = asdict(outcome.ran_out) | {"line": self.line.place if self.line else None}
+            del failed["row"]
         return {
             "setting": self.name,
             "settings": {name: value for name, value in settings.items() if name != "conf"},
             "fits": outcome.ran_out is None,
-            "peak_reserved_bytes": outcome.peak_reserved,
+            "peak_reserved_bytes": ledger.max_reserved_bytes,
             "peak_reserved_event": outcome.peak_reserved_event,
-            "peak_allocated_bytes": outcome.peak_allocated,
-            "end_reserved_bytes": outcome.end.reserved_bytes,
-            "n_segment_allocs": outcome.n_segment_allocs,
-            "n_segment_maps": outcome.n_segment_maps,
-            "n_segment_frees": outcome.n_segment_frees,
+            "peak_allocated_bytes": ledger.max_allocated_bytes,
+            "end_reserved_bytes": ledger.reserved_bytes,
+            "n_segment_allocs": ledger.n_segment_allocs,
+            "n_segment_maps": ledger.n_segment_maps,
+            "n_segment_frees": ledger.n_segment_frees,
             "served_events": list(outcome.served),
-            "out_of_memory": self._failed_values(),
+            "out_of_memory": failed,
         }
-
-    def _failed_values(self) -> dict[str, object] | None:
-        if self.outcome.ran_out is None:
-            return None
-        values: dict[str, object] = asdict(self.outcome.ran_out)
-        state: dict[str, object] = asdict(self.outcome.ran_out.state)
-        del values["row"], values["state"]
-        return values | state | {"line": self.line.place if self.line else None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +225,7 @@ def _difference(calls: AllocatorCalls, replayed: Replay, *, to_end: bool, progre
     found, reserved = try_out(calls, Trial(calls.own, is_check=True), progress=progress), replayed.reserved
     if found.differs_at is not None:
         return f"from event {found.differs_at} on"
-    is_other_end = to_end and found.end.reserved_bytes != reserved.at(len(reserved.after) - 1)
+    is_other_end = to_end and found.ledger.reserved_bytes != reserved.at(len(reserved.after) - 1)
     return "at the end" if is_other_end else ""
 
 
@@ -280,7 +275,7 @@ def _try_all(
     tried = [(OWN, tried_out(calls.own))]
     tried_others = [(text, tried_out(settings)) for text, settings in _alternatives(calls.own, request)]
     if request.is_search:
-        tried_others.sort(key=lambda one: (one[1].ran_out is not None, one[1].peak_reserved))
+        tried_others.sort(key=lambda one: (one[1].ran_out is not None, one[1].ledger.max_reserved_bytes))
     if calls.start.rows and {one.is_placed_anew for _, one in (*tried, *tried_others)} == {False, True}:
         # Beside trials that had to begin otherwise, the same beginning under the file's own settings.
         tried.append((OWN_PLACED_ANEW, tried_out(calls.own, is_anew=True)))

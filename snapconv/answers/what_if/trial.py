@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from snapconv.allocator.allocator_settings import SMALL_REQUEST_BYTES, AllocatorSettings
-from snapconv.allocator.allocator_trace import PoolId
+from snapconv.allocator.allocator_trace import Ledger, PoolId
 from snapconv.allocator.blocks import AddressSpace, Block, BlockPool
 from snapconv.allocator.caching_allocator import CachingAllocator, ModelOutOfMemory
 from snapconv.answers.what_if.calls import AllocatorCalls, Operation
@@ -51,28 +51,14 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryState:
-    """The allocator's memory at one moment, in bytes.
-
-    ``releasable_bytes`` are in wholly free segments or pages, which ``empty_cache()`` gives back;
-    ``largest_free_bytes`` is the largest free block of any pool.
-    """
-
-    reserved_bytes: int
-    allocated_bytes: int
-    active_bytes: int
-    releasable_bytes: int
-    largest_free_bytes: int
-    n_free_blocks: int
-
-
-@dataclass(frozen=True, slots=True)
 class FailedRequest:
     """A request that found no memory: at which event, for how much, and the memory then.
 
     ``event`` is -1 where the memory before the first event does not fit, ``row`` the allocation, -1 for a
     request that failed in the trace too. ``pool_free_bytes`` in ``n_pool_free`` blocks, the largest of
     ``pool_largest_bytes``, are what could have served it if it were in one piece: of its pool and stream.
+    ``releasable_bytes`` are in wholly free segments or pages, which ``empty_cache()`` gives back;
+    ``largest_free_bytes`` is the largest free block of any pool.
     """
 
     event: int
@@ -86,12 +72,17 @@ class FailedRequest:
     pool_free_bytes: int
     pool_largest_bytes: int
     n_pool_free: int
-    state: MemoryState
+    reserved_bytes: int
+    allocated_bytes: int
+    active_bytes: int
+    releasable_bytes: int
+    largest_free_bytes: int
+    n_free_blocks: int
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of a trial.
+    """The outcome of a trial; ``ledger`` has the peaks and the counts of segments.
 
     ``ran_out`` is the first request that failed; one that failed in the trace too is in ``failed_again``
     (events) and the replay goes on as the trace does, after another it ends. ``served`` are events of
@@ -101,19 +92,14 @@ class Outcome:
     """
 
     trial: Trial
-    peak_reserved: int
+    ledger: Ledger
     peak_reserved_event: int
-    peak_allocated: int
-    n_segment_allocs: int
-    n_segment_maps: int
-    n_segment_frees: int
     ran_out: FailedRequest | None
     failed_again: tuple[int, ...]
     served: tuple[int, ...]
-    end: MemoryState
     is_placed_anew: bool
     assumptions: tuple[str, ...]
-    differs_at: int | None = None
+    differs_at: int | None
 
 
 def try_out(calls: AllocatorCalls, trial: Trial, *, progress: Progress | None = None) -> Outcome:
@@ -303,9 +289,11 @@ class _Run:
     def _fail(self, event: int, row: int, pool: BlockPool, stream: int, error: ModelOutOfMemory) -> None:
         if self.ran_out is not None:
             return
-        free = [size for size, _, _ in pool.free_of(stream)]
-        events = self.calls.events
-        rounded = self.rounded[row] if row >= 0 else int(events.size[event])
+        fitting = [size for size, _, _ in pool.free_of(stream)]
+        free = [block.size for block in self.allocator.free_blocks()]
+        ledger, rounded = self.allocator.ledger, int(self.calls.events.size[event])
+        if row >= 0:
+            rounded = self.rounded[row]
         self.ran_out = FailedRequest(
             event=event,
             row=row,
@@ -315,39 +303,26 @@ class _Run:
             stream=stream,
             pool=pool.id,
             device_free_bytes=error.free_bytes,
-            pool_free_bytes=sum(free),
-            pool_largest_bytes=max(free, default=0),
-            n_pool_free=len(free),
-            state=self._state(),
-        )
-
-    def _state(self) -> MemoryState:
-        ledger = self.allocator.ledger
-        free = self.allocator.free_blocks()
-        return MemoryState(
+            pool_free_bytes=sum(fitting),
+            pool_largest_bytes=max(fitting, default=0),
+            n_pool_free=len(fitting),
             reserved_bytes=ledger.reserved_bytes,
             allocated_bytes=ledger.allocated_bytes,
             active_bytes=ledger.active_bytes,
             releasable_bytes=sum(size for _, size in self.allocator.releasable_ranges()),
-            largest_free_bytes=max((block.size for block in free), default=0),
+            largest_free_bytes=max(free, default=0),
             n_free_blocks=len(free),
         )
 
     def outcome(self) -> Outcome:
         """Put together what was found."""
-        ledger = self.allocator.ledger
         return Outcome(
             trial=self.trial,
-            peak_reserved=ledger.max_reserved_bytes,
+            ledger=self.allocator.ledger,
             peak_reserved_event=self.peak_event,
-            peak_allocated=ledger.max_allocated_bytes,
-            n_segment_allocs=ledger.n_segment_allocs,
-            n_segment_maps=ledger.n_segment_maps,
-            n_segment_frees=ledger.n_segment_frees,
             ran_out=self.ran_out,
             failed_again=tuple(self.failed_again),
             served=tuple(self.served),
-            end=self._state(),
             is_placed_anew=self.is_placed_anew,
             assumptions=tuple(self._assumptions()),
             differs_at=self.differs_at,

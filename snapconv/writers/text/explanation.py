@@ -2,16 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from snapconv.answers.explanation import (
-    AllocationExplanation,
-    CategoryVerdict,
-    Explanation,
-    Frame,
-    Lifetime,
-    Opinion,
-    Origin,
-    Place,
-)
+from snapconv.answers.explanation import Explanation, Values
 from snapconv.classification.categories import NO_RULE
 from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK
 from snapconv.units import counted, device_name, format_bytes, format_duration_us
@@ -26,10 +17,10 @@ _Row = tuple[str, Iterable[str]]
 def explanation_lines(found: Explanation, *, whole_stack: bool = False) -> Iterator[str]:
     """Write the answer for a person."""
     first, *others = found.allocations
-    at_peak = "live at the peak" if first.lifetime.is_live_at_peak else "not live at the peak"
-    named = f" {first.name}" if first.name else ""
-    category, size = first.verdict.decision.category, format_bytes(first.block_bytes)
-    yield f"{first.address} on {device_name(first.device)}: {category}{named}, {size}, {at_peak}"
+    at_peak = "live at the peak" if first["lifetime"]["is_live_at_peak"] else "not live at the peak"
+    named = f" {first['name']}" if first["name"] else ""
+    category, size = first["verdict"]["decision"]["category"], format_bytes(first["block_bytes"])
+    yield f"{first['address']} on {device_name(first['device'])}: {category}{named}, {size}, {at_peak}"
     for label, lines in _rows(first, whole_stack=whole_stack):
         for number, line in enumerate(lines):
             yield f"  {'' if number else label:<{_LABEL_WIDTH}}{line}"
@@ -41,97 +32,116 @@ def explanation_lines(found: Explanation, *, whole_stack: bool = False) -> Itera
             yield f"  and {n_others - len(others[:_MANY])} earlier ones"
 
 
-def _rows(explained: AllocationExplanation, *, whole_stack: bool) -> Iterator[_Row]:
-    requested, block = explained.requested_bytes, explained.block_bytes
-    block_shown = f"{'' if explained.is_exact else 'at least '}{format_bytes(block)} ({block} bytes)"
+def _rows(explained: Values, *, whole_stack: bool) -> Iterator[_Row]:
+    requested, block, place = explained["requested_bytes"], explained["block_bytes"], explained["place"]
+    block_shown = f"{'' if explained['is_exact'] else 'at least '}{format_bytes(block)} ({block} bytes)"
     yield "size", [f"requested {format_bytes(requested)} ({requested} bytes), block {block_shown}"]
-    yield "place", [_place(explained.place)]
-    yield from _life(explained.lifetime)
+    yield "place", [f"{_segment(place['segment'])}; {pool_shown(place['pool'])}; stream {place['stream']}"]
+    yield from _life(explained["lifetime"])
     sources = ("", "by the allocator, ")
+    annotations = explained["annotations"]
     yield (
         "annotations",
-        [f"{a.text} ({sources[a.is_internal]}at event {a.event})" for a in explained.annotations],
+        [f"{a['text']} ({sources[a['is_internal']]}at event {a['event']})" for a in annotations],
     )
-    yield from _code(explained.origin)
+    yield from _code(explained["origin"])
     if whole_stack:
-        origin = explained.origin
-        for label, stack in (("stack", origin.stack), ("free stack", origin.free_stack)):
-            frames = [f"{'*' if frame.is_project else ' '} {frame}" for frame in stack]
-            yield label, frames or ["  no frames"]
-    yield from _category(explained.verdict)
+        for label, stack in (("stack", "stack"), ("free stack", "free_stack")):
+            frames = explained["origin"][stack]
+            yield (
+                label,
+                [f"{' *'[frame['is_project']]} {_frame(frame)}" for frame in frames] or ["  no frames"],
+            )
+    yield from _category(explained["verdict"])
 
 
-def _place(place: Place) -> str:
-    segment = place.segment
+def _segment(segment: Values | None) -> str:
     if segment is None:
-        where = "segment not known"
-    else:
-        freed = "" if segment.freed_event is None else f", given back at event {segment.freed_event}"
-        where = f"segment {segment.address} of {format_bytes(segment.total_bytes)}{freed}"
-    return f"{where}; {pool_shown(place.pool)}; stream {place.stream}"
+        return "segment not known"
+    freed = "" if segment["freed_event"] is None else f", given back at event {segment['freed_event']}"
+    return f"segment {segment['address']} of {format_bytes(segment['total_bytes'])}{freed}"
 
 
-def _life(lifetime: Lifetime) -> Iterator[_Row]:
-    allocated, requested, completed = lifetime.allocated, lifetime.free_requested, lifetime.free_completed
-    yield "allocated", [str(allocated) if allocated else "before the trace begins"]
+def _life(lifetime: Values) -> Iterator[_Row]:
+    allocated, requested = lifetime["allocated"], lifetime["free_requested"]
+    completed, end = lifetime["free_completed"], lifetime["end_event"]
+    yield "allocated", [_event(allocated) if allocated else "before the trace begins"]
     if requested:
-        yield "freed", [str(requested)]
+        yield "freed", [_event(requested)]
     if completed:
-        if requested is None or completed.event != requested.event:
-            yield "block free", [str(completed)]
-    elif lifetime.is_live_at_dump:
+        if requested is None or completed["event"] != requested["event"]:
+            yield "block free", [_event(completed)]
+    elif lifetime["is_live_at_dump"]:
         waits = "a stream still uses it" if requested else "still in use"
         yield "block free" if requested else "freed", [f"not before the dump: {waits}"]
-    elif requested is None or lifetime.end_event != requested.event:
-        yield "block free", [f"by event {lifetime.end_event}; the trace lacks the event itself"]
+    elif requested is None or end != requested["event"]:
+        yield "block free", [f"by event {end}; the trace lacks the event itself"]
     at_least = "" if allocated else "at least "
-    lasted = "" if lifetime.in_use_us is None else f"{format_duration_us(lifetime.in_use_us)}, "
-    yield "in use for", [f"{at_least}{lasted}{counted(lifetime.in_use_events, 'event')}"]
+    lasted = "" if lifetime["in_use_us"] is None else f"{format_duration_us(lifetime['in_use_us'])}, "
+    yield "in use for", [f"{at_least}{lasted}{counted(lifetime['in_use_events'], 'event')}"]
 
 
-def _code(origin: Origin) -> Iterator[_Row]:
-    def of_project(stack: tuple[Frame, ...]) -> list[str]:
-        return [str(frame) for frame in stack if frame.is_project]
+def _event(found: Values) -> str:
+    after, phase = found["after_us"], found["phase"]
+    when = "" if after is None else f", {format_duration_us(after)} into the trace"
+    phase = "phase unknown" if phase == "unknown" else phase
+    return f"event {found['event']}{when}, iteration {found['iteration']}, {phase}"
 
-    library = f"{LIBRARY_ONLY}: {counted(len(origin.stack), 'frame')}" if origin.stack else NO_STACK
-    mine, freed_in = of_project(origin.stack) or [library], of_project(origin.free_stack)
-    yield "operation", [f"{origin.operation or 'not known'} ({origin.operation_from})"]
+
+def _code(origin: Values) -> Iterator[_Row]:
+    stack = origin["stack"]
+    library = f"{LIBRARY_ONLY}: {counted(len(stack), 'frame')}" if stack else NO_STACK
+    mine, freed_in = (
+        [_frame(frame) for frame in origin[name] if frame["is_project"]] for name in ("stack", "free_stack")
+    )
+    mine = mine or [library]
+    yield "operation", [f"{origin['operation'] or 'not known'} ({origin['operation_from']})"]
     yield "code", mine
     yield "freed in", ["the same lines"] if freed_in == mine else freed_in
 
 
-def _category(verdict: CategoryVerdict) -> Iterator[_Row]:
-    decision, certainty = verdict.decision, ""
-    if verdict.probability is not None:
-        probability = "" if verdict.probability == 1 else f", {100 * verdict.probability:.0f} %"
-        certainty = f", {verdict.certainty}{probability}"
-    yield "category", [f"{decision.category}{certainty}"]
+def _frame(frame: Values) -> str:
+    if frame["file"] in ("", "??"):  # of C++, where there is no debug information
+        return str(frame["function"])
+    line = "" if frame["line"] is None else f":{frame['line']}"
+    return f"{frame['file']}{line} in {frame['function']}"
+
+
+def _category(verdict: Values) -> Iterator[_Row]:
+    decision, certainty = verdict["decision"], ""
+    if verdict["probability"] is not None:
+        probability = "" if verdict["probability"] == 1 else f", {100 * verdict['probability']:.0f} %"
+        certainty = f", {verdict['certainty']}{probability}"
+    yield "category", [f"{decision['category']}{certainty}"]
     no_rule = "no rule: there is no evidence for any category"
-    yield "decided by", [no_rule if decision.rule == NO_RULE else f"{decision.rule}: {_reason(decision)}"]
-    yield "the job", [verdict.job] if verdict.job else []
-    if verdict.is_wrong_when:
-        yield "evidence", [f"{decision.evidence}: {verdict.follows_from}"]
-        yield "wrong when", [verdict.is_wrong_when]
+    rule = decision["rule"]
+    yield "decided by", [no_rule if rule == NO_RULE else f"{rule}: {_reason(decision)}"]
+    yield "the job", [verdict["job"]] if verdict["job"] else []
+    if verdict["is_wrong_when"]:
+        yield "evidence", [f"{decision['evidence']}: {verdict['follows_from']}"]
+        yield "wrong when", [verdict["is_wrong_when"]]
     against = [
-        f"{other.category}, by {other.rule} ({other.evidence}): {_reason(other)}"
-        for other in verdict.others
-        if other.category != decision.category
+        f"{other['category']}, by {other['rule']} ({other['evidence']}): {_reason(other)}"
+        for other in verdict["others"]
+        if other["category"] != decision["category"]
     ]
     yield "against", against or ["no other rule gives another category"]
 
 
-def _reason(opinion: Opinion) -> str:
-    return opinion.reason + (f" (torch {opinion.torch})" if opinion.torch else "")
+def _reason(opinion: Values) -> str:
+    releases = f" (torch {opinion['torch']})" if opinion["torch"] else ""
+    return f"{opinion['reason']}{releases}"
 
 
-def _in_a_line(explained: AllocationExplanation) -> str:
-    lifetime, category = explained.lifetime, explained.verdict.decision.category
-    begun = f"#{lifetime.allocated.event}" if lifetime.allocated else "before the trace"
-    freed = lifetime.free_requested.event if lifetime.free_requested else lifetime.end_event
+def _in_a_line(explained: Values) -> str:
+    lifetime, category = explained["lifetime"], explained["verdict"]["decision"]["category"]
+    allocated, requested = lifetime["allocated"], lifetime["free_requested"]
+    begun = f"#{allocated['event']}" if allocated else "before the trace"
+    freed = requested["event"] if requested else lifetime["end_event"]
     ended = "the dump" if freed is None else f"#{freed}"
-    iteration = f", iteration {lifetime.allocated.iteration}" if lifetime.allocated else ""
-    peak = ", live at the peak" if lifetime.is_live_at_peak else ""
-    return (
-        f"{device_name(explained.device)} {explained.address} {begun} to {ended}{iteration}: {category}, "
-        f"{format_bytes(explained.block_bytes)}, {explained.origin.operation or 'operation not known'}{peak}"
-    )
+    iteration = f", iteration {allocated['iteration']}" if allocated else ""
+    peak = ", live at the peak" if lifetime["is_live_at_peak"] else ""
+    size, operation = format_bytes(explained["block_bytes"]), explained["origin"]["operation"]
+    life = f"{explained['address']} {begun} to {ended}{iteration}"
+    purpose = f"{category}, {size}, {operation or 'operation not known'}{peak}"
+    return f"{device_name(explained['device'])} {life}: {purpose}"

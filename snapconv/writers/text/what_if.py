@@ -65,14 +65,14 @@ def _trial_lines(tried: Tried, names: Sequence[str]) -> Iterator[str]:
     outcome = tried.outcome
     failed = outcome.ran_out
     if failed is None:
-        n_calls = outcome.n_segment_allocs + outcome.n_segment_maps
-        yield from _row(outcome.peak_reserved, outcome.peak_allocated, n_calls, tried.name)
+        ledger = outcome.ledger
+        n_calls = ledger.n_segment_allocs + ledger.n_segment_maps
+        yield from _row(ledger.max_reserved_bytes, ledger.max_allocated_bytes, n_calls, tried.name)
         return
     when = "before the first event" if failed.event < 0 else f"at event {failed.event}"
     for number, name in enumerate(names):
         yield from _named("" if number else f"  {f'out of memory {when}':>{sum(_COLUMNS)}}", name)
-    state = failed.state
-    allocated, reserved = format_bytes(state.allocated_bytes), format_bytes(state.reserved_bytes)
+    allocated, reserved = format_bytes(failed.allocated_bytes), format_bytes(failed.reserved_bytes)
     free, largest = format_bytes(failed.pool_free_bytes), format_bytes(failed.pool_largest_bytes)
     who = where(tried.line) if tried.line else f"the program ({where(None)})"
     asked = f"{who} asked for {format_bytes(failed.requested_bytes)}"

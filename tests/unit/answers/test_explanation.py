@@ -3,17 +3,13 @@
 import json
 import pickle
 import re
-import typing
-from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import snapconv
-from scripts.docs.catalogs import explanation_keys
 from scripts.fixtures.recorded_allocator import RecordedAllocator
-from snapconv.answers import explanation as shapes
 from snapconv.answers.explanation import Question, parse_question
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.classify import opinions
@@ -57,56 +53,57 @@ def text(explanation, **options):
 
 def moments_of(lifetime):
     """The events of a lifetime: allocated, free requested, free completed, the block's end."""
-    events = (lifetime.allocated, lifetime.free_requested, lifetime.free_completed)
-    return (*(event and event.event for event in events), lifetime.end_event)
+    events = [lifetime[name] for name in ("allocated", "free_requested", "free_completed")]
+    return (*(event and event["event"] for event in events), lifetime["end_event"])
 
 
 def test_a_lifetime_has_its_events_times_and_sizes(load):
     builder = TraceBuilder().segment().alloc(1000, stream=7).alloc(512).free(ADDR)
     (explained,) = load(builder).explain("#1").allocations
-    assert (explained.requested_bytes, explained.block_bytes, explained.is_exact) == (1000, 1024, True)
-    life, place = explained.lifetime, explained.place
+    life, times = explained["lifetime"], ("time_us", "after_us")
+    assert [explained[key] for key in ("requested_bytes", "block_bytes", "is_exact")] == [1000, 1024, True]
     assert moments_of(life) == (1, 3, 4, 4)
-    assert [(h.time_us, h.after_us) for h in (life.allocated, life.free_requested)] == [
-        (START_US + 1, 1),
-        (START_US + 3, 3),
-    ]
-    assert (life.in_use_events, life.in_use_us) == (2, 2)
-    assert (life.is_live_at_peak, life.is_live_at_dump) == (True, False)
-    assert (place.stream, place.pool) == (7, (0, 0))
-    assert place.segment == shapes.Segment(hex(ADDR), 2 * MIB, None)
-
-
-def test_what_was_there_before_the_trace_has_no_event_and_lives_from_its_beginning(load):
-    builder = TraceBuilder().segment(traced=False).alloc(512, traced=False).alloc(512).alloc(512).free(ADDR)
-    explanation = load(builder).explain(hex(ADDR))
-    (explained,) = explanation.allocations
-    assert moments_of(explained.lifetime)[:2] == (None, 2)
-    assert (explained.lifetime.in_use_events, explained.lifetime.in_use_us) == (2, 2)
-    assert "allocated   before the trace begins" in text(explanation)
-    assert "in use for  at least 2 us, 2 events" in text(explanation)
+    assert [life["allocated"][key] for key in times] == [START_US + 1, 1]
+    assert [life["free_requested"][key] for key in times] == [START_US + 3, 3]
+    assert (life["in_use_events"], life["in_use_us"]) == (2, 2)
+    assert (life["is_live_at_peak"], life["is_live_at_dump"]) == (True, False)
+    segment = {"address": hex(ADDR), "total_bytes": 2 * MIB, "freed_event": None}
+    assert explained["place"] == {"segment": segment, "pool": (0, 0), "stream": 7}
 
 
 @pytest.mark.parametrize(
-    ("builder", "moments", "shown"),
+    ("builder", "question", "moments", "shown"),
     [
         (
+            TraceBuilder().segment(traced=False).alloc(512, traced=False).alloc(512).alloc(512).free(ADDR),
+            hex(ADDR),
+            (None, 2, 3, 3),
+            "allocated   before the trace begins",
+        ),
+        (
+            TraceBuilder().segment(traced=False).alloc(512, traced=False).alloc(512).alloc(512).free(ADDR),
+            hex(ADDR),
+            (None, 2, 3, 3),
+            "in use for  at least 2 us, 2 events",
+        ),
+        (
             TraceBuilder().segment().alloc(512).alloc(512),
+            "#1",
             (1, None, None, None),
             "freed       not before the dump: still in use",
         ),
         (
             TraceBuilder().segment().alloc(512).free(completed=False),
+            "#1",
             (1, 2, None, None),
             "block free  not before the dump: a stream still uses it",
         ),
     ],
 )
-def test_what_is_not_free_at_the_dump_says_why(load, builder, moments, shown):
-    explanation = load(builder).explain("#1")
+def test_a_lifetime_says_what_the_trace_lacks(load, builder, question, moments, shown):
+    explanation = load(builder).explain(question)
     (explained,) = explanation.allocations
-    assert moments_of(explained.lifetime) == moments
-    assert explained.lifetime.is_live_at_dump
+    assert moments_of(explained["lifetime"]) == moments
     assert shown in text(explanation)
 
 
@@ -115,8 +112,8 @@ def test_without_times_only_events_are_counted(load):
     for event in builder.events:
         del event["time_us"]
     explanation = load(builder).explain("#1")
-    life = explanation.allocations[0].lifetime
-    assert (life.allocated.time_us, life.allocated.after_us, life.in_use_us) == (None, None, None)
+    life = explanation.allocations[0]["lifetime"]
+    assert (life["allocated"]["time_us"], life["allocated"]["after_us"], life["in_use_us"]) == (None,) * 3
     assert "in use for  0 events" in text(explanation)
 
 
@@ -125,11 +122,8 @@ def test_a_segment_that_was_given_back_has_its_event(load):
     addr = model.malloc(30 * MIB)
     model.free(addr)
     model.empty_cache()
-    explanation = load(model).explain(hex(addr))
-    (explained,) = explanation.allocations
     # segment_alloc, alloc, free_requested, free_completed, segment_free
-    assert (explained.place.segment.total_bytes, explained.place.segment.freed_event) == (30 * MIB, 4)
-    assert "given back at event 4" in text(explanation)
+    assert "of 30.00 MiB, given back at event 4" in text(load(model).explain(hex(addr)))
 
 
 def test_what_a_recorder_named_has_the_name_of_its_weight():
@@ -139,8 +133,8 @@ def test_what_a_recorder_named_has_the_name_of_its_weight():
     named = {}
     for row in np.flatnonzero(np.isin(category, (Category.WEIGHT, Category.GRADIENT))).tolist():
         found = session.explain(hex(int(analysis.allocations.addr[row]))).allocations
-        (explained,) = [explained for explained in found if explained.id == row]
-        named.setdefault(explained.verdict.decision.category, set()).add(explained.name)
+        (explained,) = [explained for explained in found if explained["id"] == row]
+        named.setdefault(explained["verdict"]["decision"]["category"], set()).add(explained["name"])
     names = {weight.name for weight in session.report().weights}
     assert names
     assert named["gradient"] == names
@@ -160,10 +154,10 @@ def test_a_gradient_is_named_after_the_only_weight_of_its_size(load):
 # --- the category
 
 
-def training_step():
-    """One allocation of each kind, by name with its event."""
-    model = RecordedAllocator()
-    events = {}
+@pytest.fixture
+def explanations(load):
+    """The explanations of a training step with one allocation of each kind, by name."""
+    model, events = RecordedAllocator(), {}
 
     def alloc(name, size, frames):
         addr = model.malloc(size, frames=frames)
@@ -173,64 +167,60 @@ def training_step():
     alloc("weight", 3000, APPLY)
     alloc("workspace", 2 * MIB, CUBLAS)
     saved = alloc("saved", 5000, FORWARD)
-    scratch = alloc("scratch", 600, FORWARD)
-    model.free(scratch, frames=FORWARD)
+    model.free(alloc("scratch", 600, FORWARD), frames=FORWARD)
     model.free(alloc("backward scratch", 700, ENGINE), frames=ENGINE)
     model.free(saved, frames=RELEASE)
     alloc("state", 9000, STEP)
     model.free(alloc("temporary", 9500, STEP), frames=[{**STEP[0], "line": 201}])
-    return model, events
-
-
-@pytest.fixture
-def explanations(load):
-    """The explanations of the training step, by name."""
-    model, events = training_step()
     session = load(model)
-    return {name: session.explain(f"#{event}").allocations[0] for name, event in events.items()}
+    return {name: session.explain(f"#{event}") for name, event in events.items()}
 
 
-def said(opinions):
-    return [(opinion.category, opinion.evidence, opinion.rule) for opinion in opinions]
-
-
-def test_the_deciding_rule_has_its_reason_and_its_releases(explanations):
-    decision = explanations["saved"].verdict.decision
-    assert said([decision]) == [("activation", "free_site", "release-variables")]
-    assert decision.reason == "a backward node frees what it saved: the memory was kept for backward"
-    assert decision.torch == "2.0-2.13; seen 2.5-2.11"
-    assert explanations["saved"].verdict.follows_from.startswith("the stack that freed it")
-
-
-def test_rules_that_came_too_late_are_listed_for_and_against(explanations):
-    assert said(explanations["saved"].verdict.others) == [
-        ("activation", "free_site", "freed-by-backward"),
-        ("activation", "lifetime", "kept-into-backward"),
-    ]
-    assert said([explanations["workspace"].verdict.decision]) == [("workspace", "frames", "cublas-workspace")]
-    assert said(explanations["workspace"].verdict.others) == [
-        ("activation", "lifetime", "kept-into-backward")
-    ]
+def said(*found):
+    return [(opinion["category"], opinion["evidence"], opinion["rule"]) for opinion in found]
 
 
 @pytest.mark.parametrize(
-    ("name", "decision"),
+    ("name", "decision", "others"),
     [
-        ("weight", ("weight", "frames", "module-apply")),
-        ("scratch", ("temporary", "lifetime", "freed-before-backward")),
-        ("state", ("optimizer_state", "frames", "made-in-step-and-kept")),
-        ("temporary", ("temporary", "frames", "made-in-step-and-freed")),
-        ("backward scratch", ("temporary", "lifetime", "freed-within-backward")),
+        (
+            "saved",
+            ("activation", "free_site", "release-variables"),
+            [
+                ("activation", "free_site", "freed-by-backward"),
+                ("activation", "lifetime", "kept-into-backward"),
+            ],
+        ),
+        (
+            "workspace",
+            ("workspace", "frames", "cublas-workspace"),
+            [("activation", "lifetime", "kept-into-backward")],
+        ),
+        ("weight", ("weight", "frames", "module-apply"), []),
+        ("scratch", ("temporary", "lifetime", "freed-before-backward"), []),
+        ("state", ("optimizer_state", "frames", "made-in-step-and-kept"), []),
+        ("temporary", ("temporary", "frames", "made-in-step-and-freed"), []),
+        ("backward scratch", ("temporary", "lifetime", "freed-within-backward"), []),
     ],
 )
-def test_a_rule_has_no_opinion_where_another_case_of_it_holds(explanations, name, decision):
-    assert said([explanations[name].verdict.decision]) == [decision]
-    assert said(explanations[name].verdict.others) == []
+def test_the_deciding_rule_and_the_rules_that_came_too_late_are_listed(explanations, name, decision, others):
+    verdict = explanations[name].allocations[0]["verdict"]
+    assert said(verdict["decision"]) == [decision]
+    assert said(*verdict["others"]) == others
 
 
-def test_code_is_that_of_the_project_unless_the_whole_stack_is_wanted(load):
-    model, events = training_step()
-    explanation = load(model).explain(f"#{events['saved']}")
+def test_the_deciding_rule_has_its_reason_and_its_releases(explanations):
+    verdict = explanations["saved"].allocations[0]["verdict"]
+    reason = "a backward node frees what it saved: the memory was kept for backward"
+    assert (verdict["decision"]["reason"], verdict["decision"]["torch"]) == (
+        reason,
+        "2.0-2.13; seen 2.5-2.11",
+    )
+    assert verdict["follows_from"].startswith("the stack that freed it")
+
+
+def test_code_is_that_of_the_project_unless_the_whole_stack_is_wanted(explanations):
+    explanation = explanations["saved"]
     assert "code        net.py:7 in forward\n              train.py:3 in <module>\n" in text(explanation)
     assert "free stack" not in text(explanation)
     whole = text(explanation, whole_stack=True)
@@ -240,12 +230,10 @@ def test_code_is_that_of_the_project_unless_the_whole_stack_is_wanted(load):
 
 
 def test_an_allocation_without_evidence_is_unknown(load):
-    explanation = load(TraceBuilder().segment().alloc(512, frames=[])).explain("#1")
-    (explained,) = explanation.allocations
-    assert said([explained.verdict.decision]) == [("unknown", "none", "none")]
-    assert "decided by  no rule: there is no evidence for any category" in text(explanation)
-    assert "code        no stack recorded" in text(explanation)
-    assert "operation   not known (no known frame)" in text(explanation)
+    shown = text(load(TraceBuilder().segment().alloc(512, frames=[])).explain("#1"))
+    assert "decided by  no rule: there is no evidence for any category" in shown
+    assert "code        no stack recorded" in shown
+    assert "operation   not known (no known frame)" in shown
 
 
 def test_what_was_there_all_the_time_is_unknown_by_a_rule_that_is_shown(load):
@@ -254,14 +242,6 @@ def test_what_was_there_all_the_time_is_unknown_by_a_rule_that_is_shown(load):
     assert "decided by  persistent-since-before-the-recording: there before the first event" in lines
     assert "no rule" not in lines
     assert "wrong when" not in lines
-
-
-def test_frees_that_repeat_the_stack_of_their_alloc_are_not_shown(load):
-    model = RecordedAllocator()
-    model.free(model.malloc(512, frames=FORWARD), frames=FORWARD)
-    (explained,) = load(model).explain("#1").allocations
-    assert explained.origin.free_stack == ()
-    assert len(explained.origin.stack) == len(FORWARD)
 
 
 @pytest.mark.parametrize(
@@ -281,8 +261,8 @@ def test_frees_that_repeat_the_stack_of_their_alloc_are_not_shown(load):
 def test_an_operation_has_what_it_was_inferred_from(load, frames, free_frames, operation, source):
     model = RecordedAllocator()
     model.free(model.malloc(512, frames=frames), frames=free_frames)
-    (explained,) = load(model).explain("#1").allocations
-    assert (explained.origin.operation, explained.origin.operation_from) == (operation, source)
+    origin = load(model).explain("#1").allocations[0]["origin"]
+    assert (origin["operation"], origin["operation_from"]) == (operation, source)
 
 
 @pytest.mark.parametrize("path", sorted(FIXTURES.glob("*.pickle")), ids=lambda path: path.stem)
@@ -293,10 +273,9 @@ def test_every_kind_of_file_has_explanations(path):
         for row in [*rows[:3], *rows[-3:]]:
             address = hex(int(analysis.allocations.addr[row]) & (1 << 64) - 1)
             explanation = session.explain(address, device=analysis.device.device)
-            assert row in [explained.id for explained in explanation.allocations]
-            assert f"{address} on {device_name(analysis.device.device)}: " in text(
-                explanation, whole_stack=True
-            )
+            assert row in [explained["id"] for explained in explanation.allocations]
+            shown = text(explanation, whole_stack=True)
+            assert f"{address} on {device_name(analysis.device.device)}: " in shown
 
 
 @pytest.mark.parametrize("name", ["training_step", "training_step_python", "late_start", "context_alloc"])
@@ -321,22 +300,10 @@ def test_the_first_opinion_on_every_allocation_is_its_category(name):
 # --- questions
 
 
-def alloc_events(explanation):
-    """The allocations of an answer, by the events that allocated them; None: before the trace."""
-    return [
-        explained.lifetime.allocated and explained.lifetime.allocated.event
-        for explained in explanation.allocations
-    ]
-
-
-# --- what may be text
-
-
 @pytest.mark.parametrize(
     ("text", "question"),
     [
         ("#12", Question("#12", 12)),
-        ("0x7f00", Question("0x7f00", None, 0x7F00)),
         ("0X7F00", Question("0X7F00", None, 0x7F00)),
         ("0xffffffffffffff00", Question("0xffffffffffffff00", None, -256)),
         ("12", Question("12", 12, 12)),
@@ -366,22 +333,30 @@ def test_a_number_of_more_than_64_bits_is_no_address():
 # --- who is meant
 
 
+def alloc_events(explanation):
+    """The allocations of an answer, by the events that allocated them; None: before the trace."""
+    return [moments_of(explained["lifetime"])[0] for explained in explanation.allocations]
+
+
 @pytest.fixture
 def reused(load):
     """Events: 0 segment; 1-3 first allocation at ADDR, 4 KiB; 4-6 second, 1 KiB; 7 third, 2 KiB, kept."""
-    builder = TraceBuilder().segment().alloc(4096).free().alloc(1024).free().alloc(2048)
-    return load(builder)
+    return load(TraceBuilder().segment().alloc(4096).free().alloc(1024).free().alloc(2048))
 
 
-@pytest.mark.parametrize("text", ["#4", "4", "#5", "#6"])
-def test_every_event_of_a_lifetime_leads_to_it(reused, text):
-    assert alloc_events(reused.explain(text)) == [4]
-
-
-def test_of_several_lives_the_one_at_the_peak_goes_first_then_the_newest(reused):
-    explanation = reused.explain(hex(ADDR))
-    assert alloc_events(explanation) == [1, 7, 4]
-    assert [one.lifetime.is_live_at_peak for one in explanation.allocations] == [True, False, False]
+@pytest.mark.parametrize(
+    ("question", "events"),
+    [
+        *((text, [4]) for text in ("#4", "4", "#5", "#6")),
+        # What is live at the peak goes first, then the newest.
+        *((text, [1, 7, 4]) for text in (hex(ADDR), str(ADDR), hex(ADDR + 1023))),
+        (hex(ADDR + 1024), [1, 7]),
+        (hex(ADDR + 4095), [1]),
+        *((f"b{ADDR:x}_{number}", [event]) for number, event in enumerate((1, 4, 7))),
+    ],
+)
+def test_events_addresses_and_labels_of_the_viewer_lead_to_allocations(reused, question, events):
+    assert alloc_events(reused.explain(question)) == events
 
 
 def test_what_begins_at_the_address_goes_before_what_has_it_inside(load):
@@ -389,26 +364,12 @@ def test_what_begins_at_the_address_goes_before_what_has_it_inside(load):
     assert alloc_events(load(builder).explain(hex(ADDR + 1024))) == [5, 1]
 
 
-@pytest.mark.parametrize(("offset", "events"), [(1023, [1, 7, 4]), (1024, [1, 7]), (2048, [1]), (4095, [1])])
-def test_an_address_inside_a_block_leads_to_it(reused, offset, events):
-    assert alloc_events(reused.explain(hex(ADDR + offset))) == events
-
-
-@pytest.mark.parametrize(("text", "event"), [("_0", 1), ("_1", 4), ("_2", 7)])
-def test_a_label_of_the_viewer_leads_to_one_allocation(reused, text, event):
-    assert alloc_events(reused.explain(f"b{ADDR:x}{text}")) == [event]
-
-
-def test_a_bare_number_beyond_the_trace_is_an_address(reused):
-    assert alloc_events(reused.explain(str(ADDR))) == [1, 7, 4]
-
-
 def test_an_address_beyond_2_to_the_63_is_found_however_it_is_written(load):
     high = (1 << 64) - 4 * MIB
     session = load(TraceBuilder().segment(address=high).alloc(512))
-    for text in (hex(high), str(high - (1 << 64)), f"b{high:x}_0"):
-        (explained,) = session.explain(text).allocations
-        assert explained.address == "0xffffffffffc00000"
+    for question in (hex(high), str(high - (1 << 64)), f"b{high:x}_0"):
+        (explained,) = session.explain(question).allocations
+        assert explained["address"] == "0xffffffffffc00000"
 
 
 @pytest.mark.parametrize(
@@ -438,8 +399,8 @@ def test_every_device_is_looked_at_by_default(tmp_path):
     path = tmp_path / "run.pickle"
     path.write_bytes(pickle.dumps(first.snapshot(second)))
     session = snapconv.load(path)
-    assert [explained.device for explained in session.explain("#1").allocations] == [0, 2]
-    assert [explained.device for explained in session.explain("#1", device=2).allocations] == [2]
+    assert [explained["device"] for explained in session.explain("#1").allocations] == [0, 2]
+    assert [explained["device"] for explained in session.explain("#1", device=2).allocations] == [2]
     with pytest.raises(InputError, match="nothing of device 1; it has: 0, 2"):
         session.explain("#1", device=1)
 
@@ -454,38 +415,12 @@ def test_of_very_many_allocations_the_newest_are_explained_and_all_are_counted(l
     assert list(explanation_lines(explanation))[-1] == "  and 129 earlier ones"
 
 
-# --- the command and its keys
+# --- the command
 
 
-WORKSPACE = [
-    frame("at::cuda::getCurrentCUDABlasHandle()", "??", 0),
-    frame("forward", "/home/me/project/net.py", 7),
-    frame("_call_impl", "/x/site-packages/torch/nn/modules/module.py", 1750),
-    frame("<module>", "/home/me/project/train.py", 3),
-]
-
-
-def shapes_within(shape):
-    """The names of a dataclass and of those that its fields are made of."""
-    hints = {
-        part for hint in typing.get_type_hints(shape).values() for part in (hint, *typing.get_args(hint))
-    }
-    return {shape.__name__}.union(*(shapes_within(hint) for hint in hints if is_dataclass(hint)))
-
-
-def test_every_field_of_every_shape_is_described_in_its_order():
-    described = explanation_keys()
-    assert set(described) == shapes_within(shapes.Explanation)
-    for name, meanings in described.items():
-        assert list(meanings) == [field.name for field in fields(getattr(shapes, name))]
-        assert all(meanings.values())
-
-
-@pytest.fixture
-def run(tmp_path, capsys):
-    """Run ``snapconv explain`` on a file with a workspace of cuBLAS, made in forward."""
+def test_the_command_prints_the_answer_and_its_json(tmp_path, capsys):
     model = RecordedAllocator()
-    model.malloc(2 * MIB, frames=WORKSPACE)
+    model.malloc(2 * MIB, frames=CUBLAS)
     (tmp_path / "run.pickle").write_bytes(pickle.dumps(model.snapshot()))
 
     def run(*argv):
@@ -493,99 +428,83 @@ def run(tmp_path, capsys):
         said = capsys.readouterr()
         return code, said.out, said.err
 
-    return run
-
-
-def test_the_command_prints_the_answer(run):
     code, out, err = run("#1")
     assert code == 0
     assert all(line.startswith("note: ") for line in err.splitlines())
     assert re.match(r"0x[0-9a-f]+ on cuda:0: workspace, 2\.00 MiB, live at the peak\n", out)
     assert "_call_impl" not in out
     assert "modules/module.py:1750 in _call_impl" in run("#1", "--stack")[1].split("category")[0]
-
-
-def test_the_command_prints_json(run):
-    code, out, err = run("#1", "--json")
-    assert code == 0
-    assert all(line.startswith("note: ") for line in err.splitlines())
-    values = json.loads(out)
+    values = json.loads(run("#1", "--json")[1])
     assert values["question"] == "#1"
     assert values["allocations"][0]["verdict"]["decision"]["rule"] == "cublas-workspace"
     assert values["allocations"][0]["origin"]["stack"][1]["line"] == 7
-
-
-@pytest.mark.parametrize(
-    ("argv", "code", "said"),
-    [
+    for argv, expected, said in (
         (["what"], 2, "expected an address"),
         (["#999"], 3, "has no event #999"),
         (["#1", "--device", "3"], 3, "nothing of device 3; it has: 0"),
         (["#1", "--rules", "nowhere.json"], 3, "nowhere.json: cannot be read"),
+    ):
+        code, out, err = run(*argv)
+        assert (code, out) == (expected, "")
+        assert said in err
+
+
+# --- annotations
+
+
+@pytest.mark.parametrize(
+    ("builder", "expected"),
+    [
+        (
+            TraceBuilder()
+            .segment()
+            .alloc(512, user_metadata="epoch 3")
+            .event("annotate", addr=ADDR, size=512, user_metadata="rows")
+            .free(user_metadata="epoch 4"),
+            {1: [(1, "epoch 3", False), (2, "rows", False)]},
+        ),
+        (
+            TraceBuilder()
+            .segment()
+            .alloc(512)
+            .free()
+            .alloc(512)
+            .event("annotate", addr=ADDR, size=512, user_metadata="the second")
+            .free()
+            .event("annotate", addr=ADDR, size=512, user_metadata="nobody's"),
+            {1: [], 4: [(5, "the second", False)]},
+        ),
+        (
+            TraceBuilder()
+            .segment(traced=False)
+            .alloc(512, traced=False)
+            .event("annotate", addr=ADDR, size=512, user_metadata="old")
+            .free(),
+            {1: [(0, "old", False)]},
+        ),
+        (
+            TraceBuilder().segment().alloc(512, user_metadata="", internal_metadata="mallocWithAddress"),
+            {1: [(1, "mallocWithAddress", True)]},
+        ),
     ],
+    ids=("of the alloc and later", "of who had the address then", "of before the trace", "by the allocator"),
 )
-def test_a_question_without_an_answer_has_its_exit_code(run, argv, code, said):
-    found, out, err = run(*argv)
-    assert (found, out) == (code, "")
-    assert said in err
-
-
-@pytest.fixture
-def annotations_of(tmp_path):
-    """The annotations on the allocation of an event: where, what, and whether by the allocator."""
-
-    def ask(builder, event):
-        path = tmp_path / "run.pickle"
-        path.write_bytes(pickle.dumps(builder.snapshot()))
-        explanation = snapconv.load(path).explain(f"#{event}")
+def test_annotations_are_of_the_allocation_that_had_the_address(load, builder, expected):
+    session = load(builder)
+    for event, annotations in expected.items():
+        explanation = session.explain(f"#{event}")
         (explained,) = explanation.allocations
-        for annotation in explained.annotations:
-            assert any(annotation.text in line for line in explanation_lines(explanation))
-        return [
-            (annotation.event, annotation.text, annotation.is_internal)
-            for annotation in explained.annotations
-        ]
-
-    return ask
+        found = [tuple(annotation.values()) for annotation in explained["annotations"]]
+        assert found == annotations
+        assert all(note in text(explanation) for _, note, _ in annotations)
 
 
-def test_what_was_set_at_the_alloc_and_what_was_annotated_later_are_shown(annotations_of):
-    builder = TraceBuilder().segment().alloc(512, user_metadata="epoch 3")
-    builder.event("annotate", addr=ADDR, size=512, user_metadata="rows").free(user_metadata="epoch 4")
-    assert annotations_of(builder, 1) == [(1, "epoch 3", False), (2, "rows", False)]
-
-
-def test_an_annotation_is_of_who_had_the_address_then(annotations_of):
-    builder = TraceBuilder().segment().alloc(512).free().alloc(512)
-    builder.event("annotate", addr=ADDR, size=512, user_metadata="the second").free()
-    builder.event("annotate", addr=ADDR, size=512, user_metadata="nobody's")
-    assert annotations_of(builder, 1) == []
-    assert annotations_of(builder, 4) == [(5, "the second", False)]
-
-
-def test_the_annotation_of_a_preexisting_block_is_shown(annotations_of):
-    builder = TraceBuilder().segment(traced=False).alloc(512, traced=False)
-    builder.event("annotate", addr=ADDR, size=512, user_metadata="old").free()
-    assert annotations_of(builder, 1) == [(0, "old", False)]
-
-
-def test_annotations_by_the_allocator_are_marked(annotations_of):
-    builder = TraceBuilder().segment().alloc(512, user_metadata="", internal_metadata="mallocWithAddress")
-    assert annotations_of(builder, 1) == [(1, "mallocWithAddress", True)]
-
-
-def test_of_many_annotations_the_first_twenty_are_shown(annotations_of):
+def test_of_many_annotations_the_first_twenty_are_shown_and_none_moves_memory(load):
+    plain = load(TraceBuilder().segment().alloc(512)).devices[0].replay.allocated.after.tolist()
     builder = TraceBuilder().segment().alloc(512)
     for number in range(30):
         builder.event("annotate", addr=ADDR, size=512, user_metadata=f"note {number}")
-    assert [text for _, text, _ in annotations_of(builder, 1)] == [f"note {number}" for number in range(20)]
-
-
-def test_an_annotation_moves_no_memory(tmp_path):
-    plain = TraceBuilder().segment().alloc(512)
-    annotated = TraceBuilder().segment().alloc(512).event("annotate", addr=ADDR, size=512, user_metadata="x")
-    peaks = [
-        snapconv.load(builder.write(tmp_path / "run.pickle")).devices[0].replay.allocated.after.tolist()
-        for builder in (plain, annotated)
-    ]
-    assert peaks == [[0, 512], [0, 512, 512]]
+    session = load(builder)
+    (explained,) = session.explain("#1").allocations
+    assert [one["text"] for one in explained["annotations"]] == [f"note {number}" for number in range(20)]
+    assert session.devices[0].replay.allocated.after.tolist() == [*plain, *[512] * 30]

@@ -154,8 +154,9 @@ def test_the_first_pattern_that_fits_decides_before_every_rule_of_ours(loaded):
     session = loaded(CACHE + 'weight = ["allocate_cache"]', COLLECTIVE, MAIN)
     assert decisions(session)[0] == (Category.ACTIVATION, Evidence.USER_RULE, SLUG)
     (explained,) = session.explain("#1").allocations
-    assert (explained.verdict.decision.reason, explained.verdict.decision.torch) == ("a rule of yours", None)
-    assert [opinion.rule for opinion in explained.verdict.others] == [
+    decision, others = explained["verdict"]["decision"], explained["verdict"]["others"]
+    assert (decision["reason"], decision["torch"]) == ("a rule of yours", None)
+    assert [opinion["rule"] for opinion in others] == [
         "user:allocate_cache",
         "collective",
         "named-cache",

@@ -97,7 +97,7 @@ def test_the_loop_of_a_public_report_is_as_large_as_reported_under_both_settings
         "expandable_segments:True",
     )
     (found,) = session.what_if(Request((both, split, expandable)))
-    reserved = {one.name: one.outcome.peak_reserved for one in found.tried}
+    reserved = {one.name: one.outcome.ledger.max_reserved_bytes for one in found.tried}
     assert format_bytes(reserved[both]) == "13.55 GiB"
     assert max(reserved[split], reserved[expandable]) < 450 << 20
 

@@ -16,8 +16,8 @@ def test_explain_shows_what_a_name_was_inferred_from(tmp_path):
     native = {"name": "at::_ops::gelu::call(at::Tensor const&)", "filename": "??", "line": 0}
     builder = TraceBuilder().segment().alloc(512, frames=OTHER).alloc(512, frames=[native, *OTHER])
     session = load(builder.alloc(512, frames=[]).free(frames=RELEASE).write(tmp_path / "snapshot.pickle"))
-    found = [session.explain(f"#{event}").allocations[0].origin for event in (1, 2, 3)]
-    assert [(one.operation, one.operation_from) for one in found] == [
+    found = [session.explain(f"#{event}").allocations[0]["origin"] for event in (1, 2, 3)]
+    assert [(one["operation"], one["operation_from"]) for one in found] == [
         ("other", "the innermost Python function of its stack"),
         ("gelu", "the C++ frames of its stack"),
         ("gelu", BY_NODE),

@@ -72,7 +72,7 @@ def test_the_line_that_is_shown_is_that_of_the_model(tmp_path):
     builder = TraceBuilder().segment(2 * MIB).alloc(512, frames=compiled(original("forward", 5)))
     path = builder.write(tmp_path / "snapshot.pickle")
     explained = load(path).explain("#1").allocations[0]
-    mine = [(shown.file, shown.line) for shown in explained.origin.stack if shown.is_project]
+    mine = [(shown["file"], shown["line"]) for shown in explained["origin"]["stack"] if shown["is_project"]]
     assert mine == [("model.py", 5), ("train.py", 40)]
 
 

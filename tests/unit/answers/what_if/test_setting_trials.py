@@ -39,7 +39,7 @@ def two_segments():
 def test_the_own_settings_come_first_and_alternatives_as_given(tried_on):
     found = tried_on(two_segments(), Request(("max_split_size_mb:64", "expandable_segments:True")))
     assert [one.name for one in found.tried] == [OWN, "max_split_size_mb:64", "expandable_segments:True"]
-    assert found.recorded.peak_reserved == found.tried[0].outcome.peak_reserved == 40 * MIB
+    assert found.recorded.peak_reserved == found.tried[0].outcome.ledger.max_reserved_bytes == 40 * MIB
     assert found.is_exact
     assert found.estimated == ()
 
@@ -48,7 +48,7 @@ def test_a_search_ranks_by_what_is_reserved_and_puts_what_runs_out_last(tried_on
     found = tried_on(two_segments(), Request(is_search=True, capacity=39 * MIB))
     outcomes = [one.outcome for one in found.tried[1:]]
     assert {one.name for one in found.tried} == {OWN, *OF_SEARCH}
-    keys = [(outcome.ran_out is not None, outcome.peak_reserved) for outcome in outcomes]
+    keys = [(outcome.ran_out is not None, outcome.ledger.max_reserved_bytes) for outcome in outcomes]
     assert keys == sorted(keys)
     assert found.tried[0].outcome.ran_out is not None
 
@@ -63,7 +63,7 @@ def test_settings_that_begin_otherwise_are_compared_from_the_same_beginning(trie
     builder.alloc(5 * MIB, traced=False).alloc(6 * MIB)
     found = tried_on(builder, Request(("roundup_power2_divisions:4",)))
     assert [one.name for one in found.tried[:2]] == [OWN, OWN_PLACED_ANEW]
-    assert [one.outcome.peak_reserved for one in found.tried[:2]] == [40 * MIB, 20 * MIB]
+    assert [one.outcome.ledger.max_reserved_bytes for one in found.tried[:2]] == [40 * MIB, 20 * MIB]
     assert any("placed anew" in reason for reason in found.estimated)
 
 
@@ -151,7 +151,7 @@ def test_a_search_of_a_long_trace_replays_the_events_around_its_peak(tried_on, m
     part = tried_on(builder, Request(is_search=True))
     assert part.n_events == 8
     assert part.is_exact
-    assert part.tried[0].outcome.peak_reserved == part.recorded.peak_reserved == 60 * MIB
+    assert part.tried[0].outcome.ledger.max_reserved_bytes == part.recorded.peak_reserved == 60 * MIB
     assert [reason for reason in part.estimated if reason.startswith("only events ")]
 
 
@@ -167,7 +167,7 @@ def test_another_batch_is_estimated_by_category():
     assert set((scaled // sizes)[temporary & (phase == Phase.OPTIMIZER)].tolist()) == {1}
     assert set((scaled // sizes)[temporary & (phase != Phase.OPTIMIZER)].tolist()) == {2}
     (trials,) = load(FIXTURES / "training_step.pickle").what_if(Request(), batch_scale=2)
-    assert trials.tried[0].outcome.peak_allocated > 1.4 * trials.recorded.peak_allocated
+    assert trials.tried[0].outcome.ledger.max_allocated_bytes > 1.4 * trials.recorded.peak_allocated
 
 
 def test_a_search_of_a_long_trace_that_ran_out_ends_with_the_failed_request(tried_on, monkeypatch):

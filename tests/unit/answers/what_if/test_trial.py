@@ -45,10 +45,10 @@ def test_another_setting_gives_what_the_program_needs_under_it(calls_of):
     calls = calls_of(fragment(model()))
     outcome = try_out(calls, Trial(calls.own.changed("expandable_segments:True")))
     truth = fragment(model("expandable_segments:True"))
-    assert outcome.peak_reserved == truth.ledger.max_reserved_bytes
-    assert outcome.peak_reserved < calls.reserved_after.max()
-    assert outcome.n_segment_maps == truth.ledger.n_segment_maps
-    assert outcome.n_segment_allocs == 0
+    assert outcome.ledger.max_reserved_bytes == truth.ledger.max_reserved_bytes
+    assert outcome.ledger.max_reserved_bytes < calls.reserved_after.max()
+    assert outcome.ledger.n_segment_maps == truth.ledger.n_segment_maps
+    assert outcome.ledger.n_segment_allocs == 0
     assert outcome.assumptions == ()
 
 
@@ -61,7 +61,7 @@ def test_a_smaller_capacity_runs_out_where_the_program_would(calls_of):
         fragment(model(capacity=100 * MIB))
     assert outcome.ran_out is not None
     assert calls.events.size[outcome.ran_out.event] == 15 * MIB
-    assert outcome.ran_out.state.allocated_bytes == 6 * 16 * MIB  # a rest of 1 MiB is kept
+    assert outcome.ran_out.allocated_bytes == 6 * 16 * MIB  # a rest of 1 MiB is kept
     assert outcome.ran_out.device_free_bytes == 4 * MIB
 
 
@@ -76,7 +76,7 @@ def test_a_failed_request_shows_what_its_pool_had(calls_of):
     assert failed is not None
     assert (failed.requested_bytes, failed.segment_bytes) == (8 * MIB, 20 * MIB)
     assert (failed.n_pool_free, failed.pool_free_bytes, failed.pool_largest_bytes) == (2, 10 * MIB, 5 * MIB)
-    assert failed.state.releasable_bytes == 0
+    assert failed.releasable_bytes == 0
 
 
 def test_a_request_that_failed_is_tried_again(calls_of):
@@ -92,7 +92,7 @@ def test_a_request_that_failed_is_tried_again(calls_of):
     again = try_out(calls, Trial(calls.own, capacity=150 * MIB))
     assert (again.failed_again, again.served) == ((oom,), ())
     assert [failed.event for failed in (again.ran_out,) if failed] == [oom]
-    assert again.end.allocated_bytes == 0  # the trace goes on: the program did
+    assert again.ledger.allocated_bytes == 0  # the trace goes on: the program did
     larger = try_out(calls, Trial(calls.own, capacity=200 * MIB))
     assert (larger.failed_again, larger.served, larger.ran_out) == ((), (oom,), None)
 
@@ -113,9 +113,9 @@ def test_garbage_collection_needs_a_fraction_of_something(calls_of):
     conf = "garbage_collection_threshold:0.5,per_process_memory_fraction:0.5"
     # Half of a half of 200 MiB: when 50 are requested, 70 are held, and the older 30 are given back.
     collected = try_out(calls, Trial(calls.own.changed(conf), capacity=200 * MIB))
-    assert collected.peak_reserved == 90 * MIB
+    assert collected.ledger.max_reserved_bytes == 90 * MIB
     without = try_out(calls, Trial(calls.own.changed(conf)))
-    assert without.end.reserved_bytes == 120 * MIB
+    assert without.ledger.reserved_bytes == 120 * MIB
     assert without.assumptions[0].startswith("garbage_collection_threshold did nothing")
 
 
@@ -126,11 +126,19 @@ def test_emptying_the_cache_and_freeing_earlier_are_tried_too(calls_of):
     found.free(first)
     found.malloc(50 * MIB)  # event 7
     plain = try_out(calls_of(found), Trial(AllocatorSettings()))
-    assert plain.peak_reserved == 120 * MIB
+    assert plain.ledger.max_reserved_bytes == 120 * MIB
     calls, earlier = calls_of(found), calls_of(found).freed_before([0], [2])
-    assert try_out(calls.emptied_before([6]), Trial(AllocatorSettings())).peak_reserved == 90 * MIB
-    assert try_out(earlier, Trial(AllocatorSettings())).peak_allocated == plain.peak_allocated == 90 * MIB
-    assert try_out(earlier.emptied_before([3]), Trial(AllocatorSettings())).peak_reserved == 90 * MIB
+    assert (
+        try_out(calls.emptied_before([6]), Trial(AllocatorSettings())).ledger.max_reserved_bytes == 90 * MIB
+    )
+    assert (
+        try_out(earlier, Trial(AllocatorSettings())).ledger.max_allocated_bytes
+        == plain.ledger.max_allocated_bytes
+        == 90 * MIB
+    )
+    assert (
+        try_out(earlier.emptied_before([3]), Trial(AllocatorSettings())).ledger.max_reserved_bytes == 90 * MIB
+    )
 
 
 def test_empty_cache_of_the_program_is_repeated(calls_of):
@@ -140,8 +148,8 @@ def test_empty_cache_of_the_program_is_repeated(calls_of):
     found.malloc(1000)
     calls = calls_of(found)
     outcome = try_out(calls, Trial(calls.own))
-    assert outcome.n_segment_frees == 1
-    assert outcome.end.reserved_bytes == 2 * MIB
+    assert outcome.ledger.n_segment_frees == 1
+    assert outcome.ledger.reserved_bytes == 2 * MIB
 
 
 def test_segments_given_back_because_the_device_was_full_stay_where_it_is_not(calls_of):
@@ -150,8 +158,8 @@ def test_segments_given_back_because_the_device_was_full_stay_where_it_is_not(ca
     found.malloc(40 * MIB)
     calls = calls_of(found)
     without = try_out(calls, Trial(calls.own))
-    assert without.peak_reserved == 70 * MIB
-    assert try_out(calls, Trial(calls.own, capacity=50 * MIB)).peak_reserved == 40 * MIB
+    assert without.ledger.max_reserved_bytes == 70 * MIB
+    assert try_out(calls, Trial(calls.own, capacity=50 * MIB)).ledger.max_reserved_bytes == 40 * MIB
     # No stack shows that it was the malloc: it may have been empty_cache().
     assert [reason for reason in without.assumptions if "not as empty_cache()" in reason]
 
@@ -173,7 +181,7 @@ def test_a_device_that_had_more_at_another_time_was_not_full(calls_of):
     found.malloc(30 * MIB)
     # 20 and 30 MiB would have fitted, as 60 had.
     outcome = try_out(calls_of(found), Trial(AllocatorSettings()))
-    assert (outcome.peak_reserved, outcome.end.reserved_bytes) == (60 * MIB, 30 * MIB)
+    assert (outcome.ledger.max_reserved_bytes, outcome.ledger.reserved_bytes) == (60 * MIB, 30 * MIB)
     assert outcome.assumptions == ()
 
 
@@ -185,9 +193,9 @@ def test_a_range_begins_with_the_memory_of_then(calls_of):
     found.malloc(50 * MIB)
     calls = calls_of(found, first_event=4)
     assert [segment.size for segment in calls.start.segments] == [30 * MIB, 2 * MIB]
-    assert try_out(calls, Trial(calls.own)).peak_reserved == 82 * MIB
+    assert try_out(calls, Trial(calls.own)).ledger.max_reserved_bytes == 82 * MIB
     other = try_out(calls, Trial(calls.own.changed("expandable_segments:True")))
-    assert other.peak_reserved == 62 * MIB  # pages of 20 MiB: 40 for 30, then 60 for 50, and 2
+    assert other.ledger.max_reserved_bytes == 62 * MIB  # pages of 20 MiB: 40 for 30, then 60 for 50, and 2
     assert other.assumptions == (
         "2 blocks from before the trace placed anew, in the order of their addresses",
     )
