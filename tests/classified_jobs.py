@@ -1,6 +1,7 @@
 """What a program did to memory, as small as a test needs it, and how its allocations are classified."""
 
 import pickle
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import count
@@ -47,6 +48,7 @@ CRITERION = frames(
 CALL = frames(("_call_impl", f"{TORCH}/nn/modules/module.py")) + MAIN
 FORWARD = frames(("forward", "/w/proj/model.py")) + CALL
 LAYER = frames(("forward", f"{TORCH}/nn/modules/linear.py")) + CALL
+LOAD_IN_FORWARD = LOAD[:1] + FORWARD
 SET_ATTRIBUTE = frames(("__setattr__", f"{TORCH}/nn/modules/module.py")) + FORWARD
 CACHE_UPDATE = frames(("update", f"{SITE}/transformers/cache_utils.py")) + FORWARD
 REORDER_CACHE = frames(("reorder_cache", f"{SITE}/transformers/cache_utils.py")) + MAIN
@@ -55,10 +57,12 @@ ENGINE = frames(*ENGINE_FRAMES)
 RELEASE = frames(cpp("torch::autograd::generated::MulBackward0::release_variables()")) + ENGINE
 ADD_TO_GRADIENT = frames(cpp("torch::autograd::AccumulateGrad::apply(std::vector<at::Tensor>&&)")) + ENGINE
 DESTROYED = frames(cpp("torch::autograd::generated::MulBackward0::~MulBackward0()")) + MAIN
+DESTROYED_IN_FORWARD = DESTROYED[:1] + FORWARD
 STEP = frames(("_multi_tensor_adamw", f"{TORCH}/optim/adamw.py")) + MAIN
 ZERO_GRAD = frames(("zero_grad", f"{TORCH}/optim/optimizer.py")) + MAIN
 COMPILED_FILE = f"/tmp/torchinductor_me/ab/c{'a' * 51}.py"
 # A compiled backward; torch puts the lines that it was made of behind its frame.
+COMPILED_LAYERS = frames(("call", COMPILED_FILE)) + CALL
 COMPILED = frames(("call", COMPILED_FILE), ("forward", "/w/proj/model.py"), *ENGINE_FRAMES)
 # A hook of a gradient, on the engine's own thread; and what steps in one.
 HOOK = frames(("hook", "/w/proj/train.py"), *ENGINE_FRAMES)
@@ -69,12 +73,17 @@ CUSTOM_BACKWARD = frames(
 RECOMPUTE = frames(("forward", "/w/proj/model.py"), ("recompute_fn", f"{TORCH}/utils/checkpoint.py"))
 # Modules that run again in backward, for a checkpoint.
 RECOMPUTED = FORWARD[:2] + RECOMPUTE + ENGINE
+RECOMPUTED_LAYER = LAYER[:1] + RECOMPUTE + ENGINE
 NESTED = frames(("backward", f"{TORCH}/autograd/__init__.py"), ("backward", f"{TORCH}/utils/checkpoint.py"))
 # The sizes of a model's parameters.
 SHAPES = (7000, 9000)
 CLONE = frames(cpp("at::_ops::clone::call(at::Tensor const&)")) + MAIN
 ZEROS = frames(cpp("at::_ops::zeros_like::call(at::Tensor const&)")) + MAIN
 APPLY = frames(("_apply", f"{TORCH}/nn/modules/module.py")) + MAIN
+APPLY_IN_BACKWARD = APPLY[:1] + ENGINE
+DROP = frames(("drop", "/w/proj/cache.py")) + MAIN
+DIVIDE = frames(cpp("at::_ops::div_Tensor::call(at::Tensor const&, at::Tensor const&)")) + MAIN
+MATMUL = frames(cpp("at::_ops::addmm::call(at::Tensor const&)"), ("mlp", "/w/proj/train.py")) + MAIN
 BUILD_OPTIMIZER = frames(("__init__", f"{TORCH}/optim/adagrad.py")) + MAIN
 NO_FRAMES: Stack = []
 ANNOTATIONS = {"step": "Optimizer.step#AdamW.step", "zero_grad": "Optimizer.zero_grad#AdamW.zero_grad"}
@@ -150,26 +159,48 @@ def at_line(stack: Stack, line: int) -> Stack:
 
 
 def job_of(life: str) -> Job:
-    """Live a life: alloc, older (before recording), free, does (others do), begin and end, each of what."""
-    job = Job()
-    subjects: list[int] = []
-    for step in life.split(", "):
-        verb, _, what = step.partition(" ")
-        if verb in ("begin", "end"):
-            job.note(ANNOTATIONS[what], "START" if verb == "begin" else "END")
-        elif verb == "free":
-            job.free(subjects.pop(0), STACKS[what])
-        elif verb == "does":
-            job.does(STACKS[what])
-        else:
-            subjects.append({"alloc": job.alloc, "older": job.older}[verb](STACKS[what]))
+    """Live a life, whose steps are separated by commas; "3 x (…)" repeats some.
+
+    alloc STACK, older STACK   SUBJECT bytes, with "+1" and so on more, as few as OTHER with "other"
+    does STACK…, passes STACK… others allocate and free; without a stack of the free
+    free STACK, drop STACK     the oldest block, on the next line of the stack or on the same
+    begin step, end zero_grad  annotations
+    A word in small letters names a block; "free" it without a stack, and the free has that of its alloc.
+    """
+    job, blocks = Job(), dict[str, int]()
+    life = re.sub(r"(\d+) x \((.*?)\)", lambda found: ", ".join([found[2]] * int(found[1])), life)
+    for number, step in enumerate(life.split(", ")):
+        verb, *words = step.split()
+        stacks = [STACKS[word] for word in words if word in STACKS]
+        stack = stacks[0] if stacks else None
+        name = next((word for word in words if word.islower() and word != "other"), None)
+        match verb:
+            case "begin" | "end":
+                job.note(ANNOTATIONS[words[0]], "START" if verb == "begin" else "END")
+            case "does":
+                job.does(*stacks)
+            case "passes":
+                for one in stacks:
+                    job.free(job.alloc(one, OTHER))
+            case "alloc" | "older":
+                more = sum(int(word) for word in words if word.startswith("+"))
+                size = OTHER if "other" in words else SUBJECT + more
+                blocks[name or str(number)] = {"alloc": job.alloc, "older": job.older}[verb](
+                    stack or [], size
+                )
+            case "free":
+                job.free(blocks.pop(name or next(iter(blocks))), stack)
+            case "drop":
+                job.model.free(blocks.pop(name or next(iter(blocks))), frames=stack)
     return job
 
 
-def classified(job: Job, path: Path, size: int = SUBJECT, *, has_marked_phases: bool = False) -> list[Found]:
+def classified(
+    job: Job, path: Path, size: int | None = SUBJECT, *, has_marked_phases: bool = False
+) -> list[Found]:
     """Category, evidence and reason of a job's allocations of a size, older ones first: if they are certain.
 
-    ``has_marked_phases``: as if a recorder had marked the phases that the stacks show.
+    Without a size of all but OTHER. ``has_marked_phases``: as if a recorder had marked what the stacks show.
     """
     features = features_of(job, path, has_marked_phases=has_marked_phases)
     made = classify(features)
@@ -177,7 +208,7 @@ def classified(job: Job, path: Path, size: int = SUBJECT, *, has_marked_phases: 
         (Category(made.category[i]), Evidence(made.evidence[i]), made.reasons[made.reason_id[i]])
         if made.is_certain[i] or not made.category[i]
         else (Category.UNKNOWN, Evidence.NONE, "likely")
-        for i in np.flatnonzero(features.sizes == size)
+        for i in np.flatnonzero(features.sizes != OTHER if size is None else features.sizes == size)
     ]
 
 

@@ -1,5 +1,7 @@
 """Every fact, on the smallest job that it decides; then which fact goes first."""
 
+import re
+
 import pytest
 
 from snapconv.classification.categories import Category, Evidence
@@ -30,13 +32,6 @@ from tests.classified_jobs import (
     frames,
     job_of,
 )
-
-
-@pytest.fixture
-def found(tmp_path):
-    """Classify a job: category, evidence and reason of the allocations of a size, older ones first."""
-    return lambda job, size=SUBJECT: classified(job, tmp_path / "snapshot.pickle", size)
-
 
 WEIGHT, GRADIENT, STATE = Category.WEIGHT, Category.GRADIENT, Category.OPTIMIZER_STATE
 ACTIVATION, INPUT, TEMPORARY = Category.ACTIVATION, Category.INPUT, Category.TEMPORARY
@@ -126,139 +121,76 @@ def test_a_function_may_be_named_after_weights_that_are_no_models(name, found):
     assert categories(found(job)) != [WEIGHT]
 
 
-# A life: what happens to allocations of SUBJECT bytes ("free" takes the oldest), and what decides on one.
-LIVES = (
-    ("alloc ENGINE, begin zero_grad, free MAIN, end zero_grad", "freed-in-zero-grad", GRADIENT, ANNOTATION),
-    ("alloc ENGINE, free ZERO_GRAD", "freed-in-zero-grad", GRADIENT, FREE_SITE),
-    ("does ENGINE, alloc MAIN, does STEP, free ZERO_GRAD", "freed-in-zero-grad", GRADIENT, FREE_SITE),
-    ("older NO_FRAMES, free ZERO_GRAD", "freed-in-zero-grad", GRADIENT, FREE_SITE),
-    (
-        "older NO_FRAMES, begin zero_grad, free MAIN, end zero_grad",
-        "freed-in-zero-grad",
-        GRADIENT,
-        ANNOTATION,
-    ),
-    ("begin step, alloc MAIN, end step", "made-in-step-and-kept", STATE, ANNOTATION),
-    ("alloc STEP, does STEP, does FORWARD", "made-in-step-and-kept", STATE, FRAMES),
-    ("alloc STEP, does STEP, does FORWARD, free MAIN", "made-in-step-and-kept", STATE, FRAMES),
-    ("begin step, alloc MAIN, free MAIN, end step", "made-in-step-and-freed", TEMPORARY, ANNOTATION),
-    ("alloc STEP, free STEP", "made-in-step-and-freed", TEMPORARY, FRAMES),
-    ("older NO_FRAMES, alloc STEP, free STEP", "replaced-in-step", STATE, LIFETIME),
-    ("alloc APPLY, free FORWARD", "module-apply", WEIGHT, FRAMES),
-    ("alloc ENGINE, free ENGINE", "freed-within-backward", TEMPORARY, LIFETIME),
-    ("does ENGINE, alloc RECOMPUTE, free RECOMPUTE", "freed-within-backward", TEMPORARY, LIFETIME),
-    ("does ENGINE, alloc RECOMPUTE, free NESTED", "recompute", ACTIVATION, FRAMES),
-    ("does ENGINE, alloc NESTED, free ENGINE", "freed-within-backward", TEMPORARY, LIFETIME),
-    ("alloc APPLY, does FORWARD, alloc ENGINE, does STEP", "kept-after-backward", GRADIENT, LIFETIME),
-    ("older NO_FRAMES, does FORWARD, alloc ENGINE", "kept-after-backward", GRADIENT, LIFETIME),
-    ("older APPLY, older ENGINE", "kept-after-backward", GRADIENT, LIFETIME),
-    ("alloc COPY, does FORWARD, free MAIN", "made-outside-modules-used-in-forward", INPUT, FRAMES),
-    (
-        "alloc LOAD, does FORWARD, does ENGINE, free RELEASE",
-        "made-outside-modules-used-in-forward",
-        INPUT,
-        LIFETIME,
-    ),
-    (
-        "alloc LOSS, alloc LOAD, does FORWARD, does ENGINE, free RELEASE, free RELEASE",
-        "made-outside-modules-used-in-forward",
-        INPUT,
-        LIFETIME,
-    ),
-    ("alloc LOAD, does FORWARD, free MAIN", "made-outside-modules-used-in-forward", INPUT, LIFETIME),
-    ("alloc COPY, does FORWARD", "made-outside-modules-used-in-forward", INPUT, LIFETIME),
-    ("alloc LOAD, does FORWARD", "made-outside-modules-used-in-forward", INPUT, LIFETIME),
-    ("older LOAD, does FORWARD", "made-outside-modules-used-in-forward", INPUT, LIFETIME),
-    (
-        "older NO_FRAMES, alloc COPY, does FORWARD, free MAIN, free MAIN",
-        "freed-by-line-of-one-category",
-        INPUT,
-        FREE_SITE,
-    ),
-    # A size alone does not show what a block was replaced by.
-    ("older NO_FRAMES, alloc COPY, free MAIN, does FORWARD", "none", Category.UNKNOWN, Evidence.NONE),
-    ("older NO_FRAMES, alloc COPY, free STEP, does FORWARD", "none", Category.UNKNOWN, Evidence.NONE),
-    (
-        "older NO_FRAMES, alloc COPY, begin step, free MAIN, end step, does FORWARD",
-        "none",
-        Category.UNKNOWN,
-        Evidence.NONE,
-    ),
-    ("alloc FORWARD, free ENGINE", "freed-by-backward", ACTIVATION, FREE_SITE),
-    ("older NO_FRAMES, does FORWARD, does ENGINE, free ENGINE", "freed-by-backward", ACTIVATION, FREE_SITE),
-    ("older NO_FRAMES, does FORWARD, does ENGINE, free COMPILED", "freed-by-backward", ACTIVATION, FREE_SITE),
-    ("alloc LOSS, free ENGINE", "freed-by-backward", ACTIVATION, FREE_SITE),
-    ("alloc MAIN, does ENGINE, free ENGINE", "freed-by-backward", ACTIVATION, FREE_SITE),
-    ("alloc FORWARD, does ENGINE, free MAIN", "kept-into-backward", ACTIVATION, LIFETIME),
-    ("older FORWARD, does FORWARD, does ENGINE", "kept-into-backward", ACTIVATION, LIFETIME),
-    (
-        "does FORWARD, alloc MAIN, does LOSS, does ENGINE, free MAIN",
-        "kept-into-backward",
-        ACTIVATION,
-        LIFETIME,
-    ),
-    (
-        "does FORWARD, alloc MAIN, does ZERO_GRAD, does ENGINE, free MAIN",
-        "kept-into-backward",
-        ACTIVATION,
-        LIFETIME,
-    ),
-    (
-        "alloc LOAD, does FORWARD, alloc LOAD, does ENGINE, free MAIN, free MAIN, does FORWARD",
-        "kept-into-backward",
-        ACTIVATION,
-        LIFETIME,
-    ),
-    (
-        "does FORWARD, alloc LOAD, does ENGINE, does FORWARD, free MAIN",
-        "kept-into-backward",
-        ACTIVATION,
-        LIFETIME,
-    ),
-    (
-        "does FORWARD, alloc MAIN, does LOSS, free MAIN, does ENGINE",
-        "freed-before-backward",
-        TEMPORARY,
-        LIFETIME,
-    ),
-    (
-        "alloc FORWARD, free FORWARD, alloc FORWARD, free FORWARD, alloc CACHE_UPDATE",
-        "cache-that-grew",
-        Category.KV_CACHE,
-        Evidence.FRAMES,
-    ),
-    ("older CACHE_UPDATE, does FORWARD", "cache-that-grew", Category.KV_CACHE, Evidence.FRAMES),
-    (
-        "does FORWARD, alloc REORDER_CACHE, does FORWARD, free REORDER_CACHE",
-        "cache-that-grew",
-        Category.KV_CACHE,
-        Evidence.FRAMES,
-    ),
-    ("alloc CACHE_UPDATE, free FORWARD, does MAIN", "freed-before-backward", TEMPORARY, LIFETIME),
-    ("alloc CACHE_UPDATE, does ENGINE, free ENGINE", "freed-by-backward", ACTIVATION, Evidence.FREE_SITE),
-    (
-        "does FORWARD, does ENGINE, does STEP, alloc CACHE_UPDATE",
-        "made-in-forward-and-live-at-dump",
-        ACTIVATION,
-        LIFETIME,
-    ),
-    (
-        "alloc FORWARD, alloc FORWARD, alloc FORWARD, does MAIN, free MAIN",
-        "freed-before-backward",
-        TEMPORARY,
-        LIFETIME,
-    ),
-    ("alloc FORWARD", "made-in-forward-and-live-at-dump", ACTIVATION, LIFETIME),
-    ("alloc FORWARD, free FORWARD, does ENGINE", "freed-before-backward", TEMPORARY, LIFETIME),
-    (
-        "alloc FORWARD, alloc FORWARD, alloc FORWARD, free FORWARD, does MAIN",
-        "freed-before-backward",
-        TEMPORARY,
-        LIFETIME,
-    ),
-    ("alloc LOAD, free LOAD, does FORWARD", "freed-soon-outside-modules", TEMPORARY, LIFETIME),
-    ("alloc LOAD", "none", Category.UNKNOWN, Evidence.NONE),
-)
+# A life (see ``job_of``), and what decides on one of its blocks: the reason, category and evidence.
+LIFE_TEXT = """
+alloc ENGINE, begin zero_grad, free MAIN, end zero_grad -> freed-in-zero-grad gradient annotation
+alloc ENGINE, free ZERO_GRAD -> freed-in-zero-grad gradient free_site
+does ENGINE, alloc MAIN, does STEP, free ZERO_GRAD -> freed-in-zero-grad gradient free_site
+older NO_FRAMES, free ZERO_GRAD -> freed-in-zero-grad gradient free_site
+older NO_FRAMES, begin zero_grad, free MAIN, end zero_grad -> freed-in-zero-grad gradient annotation
+begin step, alloc MAIN, end step -> made-in-step-and-kept optimizer_state annotation
+alloc STEP, does STEP, does FORWARD -> made-in-step-and-kept optimizer_state frames
+alloc STEP, does STEP, does FORWARD, free MAIN -> made-in-step-and-kept optimizer_state frames
+begin step, alloc MAIN, free MAIN, end step -> made-in-step-and-freed temporary annotation
+alloc STEP, free STEP -> made-in-step-and-freed temporary frames
+older NO_FRAMES, alloc STEP, free STEP -> replaced-in-step optimizer_state lifetime
+alloc APPLY, free FORWARD -> module-apply weight frames
+alloc ENGINE, free ENGINE -> freed-within-backward temporary lifetime
+does ENGINE, alloc RECOMPUTE, free RECOMPUTE -> freed-within-backward temporary lifetime
+does ENGINE, alloc RECOMPUTE, free NESTED -> recompute activation frames
+does ENGINE, alloc NESTED, free ENGINE -> freed-within-backward temporary lifetime
+alloc APPLY, does FORWARD, alloc ENGINE, does STEP -> kept-after-backward gradient lifetime
+older NO_FRAMES, does FORWARD, alloc ENGINE -> kept-after-backward gradient lifetime
+older APPLY, older ENGINE -> kept-after-backward gradient lifetime
+alloc COPY, does FORWARD, free MAIN -> made-outside-modules-used-in-forward input frames
+alloc LOAD, does FORWARD, does ENGINE, free RELEASE -> made-outside-modules-used-in-forward input lifetime
+alloc LOSS, alloc LOAD, does FORWARD, does ENGINE, free RELEASE,
+    free RELEASE -> made-outside-modules-used-in-forward input lifetime
+alloc LOAD, does FORWARD, free MAIN -> made-outside-modules-used-in-forward input lifetime
+alloc COPY, does FORWARD -> made-outside-modules-used-in-forward input lifetime
+alloc LOAD, does FORWARD -> made-outside-modules-used-in-forward input lifetime
+older LOAD, does FORWARD -> made-outside-modules-used-in-forward input lifetime
+older NO_FRAMES, alloc COPY, does FORWARD, free MAIN,
+    free MAIN -> freed-by-line-of-one-category input free_site
+# A size alone does not show what a block was replaced by.
+older NO_FRAMES, alloc COPY, free MAIN, does FORWARD -> none unknown none
+older NO_FRAMES, alloc COPY, free STEP, does FORWARD -> none unknown none
+older NO_FRAMES, alloc COPY, begin step, free MAIN, end step, does FORWARD -> none unknown none
+alloc FORWARD, free ENGINE -> freed-by-backward activation free_site
+older NO_FRAMES, does FORWARD, does ENGINE, free ENGINE -> freed-by-backward activation free_site
+older NO_FRAMES, does FORWARD, does ENGINE, free COMPILED -> freed-by-backward activation free_site
+alloc LOSS, free ENGINE -> freed-by-backward activation free_site
+alloc MAIN, does ENGINE, free ENGINE -> freed-by-backward activation free_site
+alloc FORWARD, does ENGINE, free MAIN -> kept-into-backward activation lifetime
+older FORWARD, does FORWARD, does ENGINE -> kept-into-backward activation lifetime
+does FORWARD, alloc MAIN, does LOSS, does ENGINE, free MAIN -> kept-into-backward activation lifetime
+does FORWARD, alloc MAIN, does ZERO_GRAD, does ENGINE, free MAIN -> kept-into-backward activation lifetime
+alloc LOAD, does FORWARD, alloc LOAD, does ENGINE, free MAIN, free MAIN,
+    does FORWARD -> kept-into-backward activation lifetime
+does FORWARD, alloc LOAD, does ENGINE, does FORWARD, free MAIN -> kept-into-backward activation lifetime
+does FORWARD, alloc MAIN, does LOSS, free MAIN, does ENGINE -> freed-before-backward temporary lifetime
+alloc FORWARD, free FORWARD, alloc FORWARD, free FORWARD,
+    alloc CACHE_UPDATE -> cache-that-grew kv_cache frames
+older CACHE_UPDATE, does FORWARD -> cache-that-grew kv_cache frames
+does FORWARD, alloc REORDER_CACHE, does FORWARD, free REORDER_CACHE -> cache-that-grew kv_cache frames
+alloc CACHE_UPDATE, free FORWARD, does MAIN -> freed-before-backward temporary lifetime
+alloc CACHE_UPDATE, does ENGINE, free ENGINE -> freed-by-backward activation free_site
+does FORWARD, does ENGINE, does STEP,
+    alloc CACHE_UPDATE -> made-in-forward-and-live-at-dump activation lifetime
+alloc FORWARD, alloc FORWARD, alloc FORWARD, does MAIN, free MAIN -> freed-before-backward temporary lifetime
+alloc FORWARD -> made-in-forward-and-live-at-dump activation lifetime
+alloc FORWARD, free FORWARD, does ENGINE -> freed-before-backward temporary lifetime
+alloc FORWARD, alloc FORWARD, alloc FORWARD, free FORWARD,
+    does MAIN -> freed-before-backward temporary lifetime
+alloc LOAD, free LOAD, does FORWARD -> freed-soon-outside-modules temporary lifetime
+alloc LOAD -> none unknown none
+"""
+LIVES = [
+    (life, slug, Category[category.upper()], Evidence[evidence.upper()])
+    for life, slug, category, evidence in re.findall(
+        r"^(\w.*) -> (\S+) (\w+) (\w+)$", LIFE_TEXT.replace("\n   ", ""), re.MULTILINE
+    )
+]
 
 
 # The roles that decide by themselves.

@@ -3,77 +3,22 @@
 import numpy as np
 import pytest
 
-from snapconv.classification.features import at, first_before, last_before, next_of, of_fullest
 from snapconv.phases.trace_phases import Phase
 from tests.classified_jobs import (
     APPLY,
-    BUILD_OPTIMIZER,
     COPY,
     CRITERION,
     ENGINE,
     FORWARD,
-    HOOK,
     LOAD,
     LOSS,
     MAIN,
     NO_FRAMES,
-    RECOMPUTED,
     RELEASE,
     STEP,
-    ZERO_GRAD,
-    ZEROS,
     Job,
     features_of,
 )
-
-
-def int64(*values: int) -> np.ndarray:
-    return np.array(values, np.int64)
-
-
-ITERATION = np.array([0, 0, 1, 1, 2, 2, -1], np.int32)
-
-
-def test_the_rows_of_the_fullest_iteration_are_those_with_most_bytes_not_most_rows():
-    sizes = int64(10, 10, 50, 10, 20, 20, 0)
-    assert of_fullest(np.arange(7), ITERATION, sizes).tolist() == [2, 3]
-
-
-def test_of_equals_the_last_iteration_counts():
-    sizes = int64(30, 30, 50, 10, 20, 40, 0)
-    assert of_fullest(np.arange(7), ITERATION, sizes).tolist() == [4, 5]
-
-
-def test_only_the_given_rows_count():
-    sizes = int64(10, 10, 50, 10, 20, 20, 0)
-    assert of_fullest(int64(0, 1, 3), ITERATION, sizes).tolist() == [0, 1]
-
-
-def test_before_the_trace_is_an_iteration_too():
-    assert of_fullest(int64(0, 6), ITERATION, int64(1, 0, 0, 0, 0, 0, 9)).tolist() == [6]
-
-
-def test_no_rows_have_no_iteration():
-    assert of_fullest(int64(), ITERATION, int64(*[1] * 7)).tolist() == []
-
-
-def test_an_event_before_or_beyond_a_column_has_the_missing_value():
-    assert at(int64(5, 6), int64(-2, -1, 0, 1, 2), 9).tolist() == [9, 9, 5, 6, 9]
-    assert at(int64(), int64(-1, 0), 9).tolist() == [9, 9]
-
-
-def test_the_next_of_some_events_is_later_than_the_given_one():
-    assert next_of(int64(4, 2), int64(1, 2, 3, 4), 8).tolist() == [2, 4, 4, 8]
-
-
-def test_the_last_of_some_events_before_another_is_earlier_than_that():
-    assert last_before(int64(2, 4), int64(2, 3, 4, 5)).tolist() == [-1, 2, 2, 4]
-
-
-def test_the_first_of_some_rows_counts_for_all_that_are_followed_by_the_same_event():
-    """Rows 1 and 2 are given, and event 6 follows them; event 9 follows the last row, which is not given."""
-    following, alloc = int64(6, 6, 6, 9), int64(1, 2, 3, 7)
-    assert first_before(following, alloc, int64(2, 1), 9).tolist() == [2, 2, 2, 9]
 
 
 class Step:
@@ -153,88 +98,6 @@ def test_every_feature_is_that_of_some_parts_of_a_step(column, names, step):
     assert step.where(column) == names
     assert step.where("is_traced") == set(step.names) - OLD
     assert step.where("has_stack") == set(step.names)
-
-
-class RareStep(Step):
-    """A step with what is rarer: closures of backward in forward and the reverse, hooks, other iterations."""
-
-    def __init__(self, path):
-        self.names, job = [], Job()
-
-        def make(name, stack, alloc=job.alloc):
-            self.names.append(name)
-            return alloc(stack, 1000 + len(self.names))
-
-        for name, stack in {
-            "old gradient": ENGINE, "old again": RECOMPUTED, "old weight": APPLY, "old state": STEP,
-            "old sum": BUILD_OPTIMIZER, "old stackless": None,
-        }.items():  # fmt: skip
-            make(name, stack, job.older)
-        job.free(make("first", MAIN, job.older), MAIN)
-        zeros, given, kept = make("zeros", ZEROS), make("given", LOAD), make("kept", LOAD)
-        passed, criterion = make("passed", FORWARD), make("criterion", CRITERION)
-        job.free(given, FORWARD)
-        again, of_hook, to_hook = make("again", RECOMPUTED), make("of hook", HOOK), make("to hook", ENGINE)
-        job.free(again, ENGINE)
-        job.free(of_hook, ENGINE)
-        job.model.free(to_hook, frames=HOOK)
-        job.free(criterion, ENGINE)
-        cleared = make("cleared", ENGINE)
-        job.does(STEP)
-        job.free(kept, STEP)
-        job.free(cleared, ZERO_GRAD)
-        make("in zero_grad", ZERO_GRAD)
-        job.does(FORWARD)
-        job.free(passed, FORWARD)
-        job.does(ENGINE)
-        job.free(zeros, MAIN)
-        self.features = features_of(job, path)
-
-
-@pytest.fixture(scope="module")
-def rare(tmp_path_factory):
-    return RareStep(tmp_path_factory.mktemp("rare") / "snapshot.pickle")
-
-
-RARE_KEPT = {"old gradient", "old again", "old weight", "old state", "old sum", "old stackless"}
-IN_BACKWARD = {"again", "of hook", "to hook", "cleared"}
-OUTSIDE = {"zeros", "given", "kept", "in zero_grad"}
-
-
-@pytest.mark.parametrize(
-    ("column", "names"),
-    [
-        ("is_traced", IN_BACKWARD | OUTSIDE | {"passed", "criterion"}),
-        ("is_live_at_dump", RARE_KEPT | {"in zero_grad"}),
-        ("lasts_throughout", RARE_KEPT),
-        ("is_freed", IN_BACKWARD | {"first", "zeros", "given", "kept", "passed", "criterion"}),
-        ("by_engine", IN_BACKWARD),
-        ("is_freed_by_engine", {"again", "of hook", "to hook", "criterion"}),  # not by a step or zero_grad
-        ("in_forward", {"passed", "criterion"}),
-        ("by_module", {"passed"}),
-        ("is_freed_in_own_forward", set()),  # one in a later one, and one that forward had not made
-        ("outside", OUTSIDE),
-        ("mid_forward", set()),
-        ("from_nothing", {"zeros"}),
-        ("may_be_input", OUTSIDE),
-        ("has_no_frames", {"first", "old stackless"}),
-        ("unrecorded", {"old stackless"}),
-        ("preexisting_in_forward", set()),  # modules ran again for the engine
-        ("preexisting_outside", set()),
-    ],
-)
-def test_every_feature_is_that_of_some_rarer_parts_of_a_step(column, names, rare):
-    assert rare.where(column) == names
-
-
-def test_what_never_ends_ends_with_the_number_of_events_and_the_first_event_is_an_end(rare):
-    assert rare.values("end", "old weight", "in zero_grad") == [rare.features.n_events] * 2
-    assert rare.values("end", "first") == [0]
-
-
-def test_what_is_preexisting_is_of_no_run_and_no_iteration(rare):
-    for column in ("alloc", "alloc_run_end", "alloc_run_last", "iteration"):
-        assert rare.values(column, "old weight", "old gradient", "first") == [-1] * 3
 
 
 def test_without_stacks_of_frees_a_run_may_last_until_the_next_begins(tmp_path):
@@ -323,13 +186,3 @@ def test_a_phase_may_begin_with_the_first_event(tmp_path):
     job.alloc(ENGINE)
     features = features_of(job, tmp_path / "a.pickle")
     assert (features.next_backward[0], features.next_forward[0]) == (0, features.n_events)
-
-
-def test_a_line_is_the_innermost_frame_of_python_if_there_is_one(rare):
-    lines, names = (
-        rare.features.lines_of(rare.features.allocations.stack_id),
-        rare.features.roles.stacks.frames.names,
-    )
-    assert [lines[rare.row(name)] for name in ("old stackless", "old gradient", "cleared")] == [-1] * 3
-    assert names[lines[rare.row("zeros")]] == "main"  # below a frame of C++
-    assert names[lines[rare.row("given")]] == "load_batch"

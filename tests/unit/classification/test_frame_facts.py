@@ -11,12 +11,10 @@ from tests.classified_jobs import (
     NO_FRAMES,
     RELEASE,
     STEP,
-    SUBJECT,
     TORCH,
     WORKSPACE_BYTES,
     Job,
     categories,
-    classified,
     cpp,
     frames,
 )
@@ -27,12 +25,6 @@ WEIGHT = Category.WEIGHT
 INPUT = Category.INPUT
 ACTIVATION = Category.ACTIVATION
 TEMPORARY = Category.TEMPORARY
-
-
-@pytest.fixture
-def found(tmp_path):
-    """Classify a job: category, evidence and reason of the allocations of a size, older ones first."""
-    return lambda job, size=SUBJECT: classified(job, tmp_path / "snapshot.pickle", size)
 
 
 @pytest.mark.parametrize(("n_blocks", "are_workspaces"), [(2, True), (3, False)])

@@ -5,7 +5,6 @@ import pytest
 from snapconv.classification.categories import Category, Evidence
 from tests.classified_jobs import (
     CACHE_UPDATE,
-    CALL,
     COPY,
     ENGINE,
     FORWARD,
@@ -13,11 +12,9 @@ from tests.classified_jobs import (
     MAIN,
     NO_FRAMES,
     OTHER,
-    TORCH,
     ZEROS,
     Job,
     categories,
-    classified,
     frames,
 )
 
@@ -26,63 +23,12 @@ EMBEDDING, LAYER, CACHE = 40 * KIB, (4 * KIB, 12 * KIB, 8 * KIB), 22 * KIB
 N_LAYERS = 4
 
 
-@pytest.fixture
-def found(tmp_path):
-    """Classify a job: category, evidence and reason of the allocations of a size, older ones first."""
-    return lambda job, size: classified(job, tmp_path / "snapshot.pickle", size)
-
-
-def model(n_layers=N_LAYERS, layer=LAYER):
+def model():
     """A model that was there before the trace: embedding, layers, a last norm, an output layer."""
-    return trained_model(1, n_layers, layer)
-
-
-def trained_model(n_copies, n_layers=N_LAYERS, layer=LAYER):
-    """The same with its gradients and states, or whatever there is one of for every weight."""
     job = Job()
-    for size in (EMBEDDING, *layer * n_layers, layer[0], EMBEDDING) * n_copies:
+    for size in (EMBEDDING, *LAYER * N_LAYERS, LAYER[0], EMBEDDING):
         job.older(NO_FRAMES, size)
     return job
-
-
-# Four square matrices and two that are four times as large, which may as well have states of one byte.
-ATTENTION = (4 * KIB,) * 4 + (16 * KIB,) * 2 + (2 * KIB,)
-
-
-NORM, SQUARE, WIDE, PAIR = KIB, 4 * KIB, 12 * KIB, 9 * KIB
-# As small layers lie in memory: norms apart, squares and wide ones side by side.
-SIDE_BY_SIDE = (EMBEDDING, *(NORM,) * 9, *(SQUARE,) * 16, *(WIDE,) * 12, EMBEDDING)
-
-
-def beside_layers(*sizes, n_copies=1, n_ran=N_LAYERS):
-    job = Job()
-    for _ in range(3):
-        job.older(MAIN, OTHER)  # no weights, and before all of them
-    for size in (*SIDE_BY_SIDE * n_copies, *sizes):
-        job.older(NO_FRAMES, size)
-    for _ in range(2):
-        job.does(*[FORWARD] * n_ran, CALL, MAIN)
-    return job
-
-
-# A row of it is as wide as a norm. No size of the layers is a multiple of so many numbers.
-N_WORDS = 1500
-TABLE = N_WORDS * NORM
-
-
-LOOKUP = frames(("embedding", f"{TORCH}/nn/functional.py")) + FORWARD
-
-
-def beside_a_table(*sizes, made, stack=FORWARD, lookup=LOOKUP):
-    """Layers in segments for small blocks, large blocks elsewhere, and what a forward makes besides."""
-    job = beside_layers(*sizes)
-    job.does(lookup)
-    job.free(job.alloc(stack, made), stack)
-    return job
-
-
-# What the last layer makes of three words: for each as many numbers, in full precision or in half.
-HALF, FULL, BYTES = 1, 2, 0.5
 
 
 @pytest.mark.parametrize("factor", [0.5, 1, 2], ids=["half", "as large", "double"])
@@ -227,7 +173,6 @@ def test_other_numbers_and_sizes_than_those_of_the_cache_are_none_before_it(othe
     assert rows[0][2] != "as-many-as-caches-that-grew"
 
 
-# Of 256 numbers in full precision.
 def test_what_the_line_of_a_cache_frees_within_its_forward_is_none(found):
     job, before = Job(), []
     for size in LENGTHENED:

@@ -293,28 +293,18 @@ def test_a_copy_is_for_what_its_original_is_for(tmp_path):
     assert found[6][2] != "recorded-as-copy"
 
 
-def test_a_copy_of_what_is_not_in_the_file_is_for_nothing_known(tmp_path):
-    """Its original was freed before the trace; the last allocation is a weight."""
+@pytest.mark.parametrize(("weight", "copy", "original"), [(1, 0, None), (0, None, 0)])
+def test_a_copy_or_an_original_that_is_not_in_the_file_shows_nothing(weight, copy, original, tmp_path):
+    """Freed before the trace, or on another device; events: 0 segment, 1 and 2 allocations."""
     builder = TraceBuilder().segment().alloc(512).alloc(512)
+    addrs = {0: ADDR, 1: ADDR + 512, None: ADDR + (1 << 30)}
     raw = metadata(
-        parameters=[parameter("w", ADDR + 512, 512, at(3))],
-        copies=[memory_row(ADDR, 512, at(3), original=ADDR + (1 << 30))],
+        parameters=[parameter("w", addrs[weight], 512, at(3))],
+        copies=[memory_row(addrs[copy], 512, at(3), original=addrs[original])],
     )
     found = decided(analyse(tmp_path, builder, raw))
-    assert found[2] == ("weight", "metadata", "recorded-as-parameter")
-    assert found[1][2] != "recorded-as-copy"
-
-
-def test_a_copy_that_is_not_in_the_file_is_none_of_its_allocations(tmp_path):
-    """Nor the last of them."""
-    builder = TraceBuilder().segment().alloc(512).alloc(512)
-    raw = metadata(
-        parameters=[parameter("w", ADDR, 512, at(3))],
-        copies=[memory_row(ADDR + (1 << 30), 512, at(3), original=ADDR)],
-    )
-    found = decided(analyse(tmp_path, builder, raw))
-    assert found[1] == ("weight", "metadata", "recorded-as-parameter")
-    assert found[2][2] != "recorded-as-copy"
+    assert found[1 + weight] == ("weight", "metadata", "recorded-as-parameter")
+    assert found[2 - weight][2] != "recorded-as-copy"
 
 
 @pytest.mark.parametrize(("written", "category"), [(True, "activation"), (False, "weight")])
@@ -342,60 +332,39 @@ ZEROS = frame("at::_ops::zeros_like::call(at::Tensor const&)", "??")
 SIZES = [4096, 512, 8192, 1024]
 
 
-@pytest.mark.parametrize(
-    ("sizes", "is_state"),
-    [
-        (SIZES, True),
-        (SIZES[::-1], True),
-        ([2 * size for size in SIZES], True),  # in full precision beside half
-        (SIZES[:3], False),  # of some of them only
-        ([*SIZES, 4096], False),  # there is one of that size, and not two
-    ],
-)
-def test_zeros_for_every_parameter_of_a_list_are_states(sizes, is_state, tmp_path):
-    builder, addr, parameters = TraceBuilder().segment(20 << 20), ADDR, []
-    for number, size in enumerate(SIZES):
-        builder.alloc(size)
-        parameters.append(parameter(f"w{number}", addr, size, at(4)))
-        addr += size
-    for size in sizes:
-        builder.alloc(size, frames=[ZEROS, frame("moments", line=3)])
-    raw = metadata(parameters=parameters, phases=[phase("forward", at(20), at(21))])
-    reasons = [decided(analyse(tmp_path, builder, raw))[5 + i][2] for i in range(len(sizes))]
-    assert [reason == "zeros-for-every-parameter" for reason in reasons] == [is_state] * len(sizes)
-
-
-def test_each_of_two_lines_may_make_zeros_for_every_parameter(tmp_path):
-    """The first moments and the second."""
+def reasons_of_lines(tmp_path, sizes, *, made_by=ZEROS, lines=(3,), n_freed=0):
+    """Why each of what lines make of these sizes is what it is, beside a parameter of each of SIZES."""
     builder, parameters = TraceBuilder().segment(20 << 20), []
     for number, size in enumerate(SIZES):
         builder.alloc(size)
         parameters.append(parameter(f"w{number}", ADDR + sum(SIZES[:number]), size, at(4)))
-    for line in (3, 4):
-        for size in SIZES:
-            builder.alloc(size, frames=[ZEROS, frame("moments", line=line)])
-    raw = metadata(parameters=parameters, phases=[phase("forward", at(30), at(31))])
-    found = decided(analyse(tmp_path, builder, raw))
-    reasons = [found[5 + number][2] for number in range(2 * len(SIZES))]
-    assert set(reasons) == {"zeros-for-every-parameter"}
-
-
-@pytest.mark.parametrize(
-    ("made_by", "n_freed"), [(ZEROS, len(SIZES)), (COPY, 0)], ids=["zeros that are freed", "copies"]
-)
-def test_what_is_not_filled_with_zeros_and_kept_is_no_state(made_by, n_freed, tmp_path):
-    builder, parameters = TraceBuilder().segment(20 << 20), []
-    for number, size in enumerate(SIZES):
-        builder.alloc(size)
-        parameters.append(parameter(f"w{number}", ADDR + sum(SIZES[:number]), size, at(4)))
-    for size in SIZES:
-        builder.alloc(size, frames=[made_by, frame("moments", line=3)])
+    for line in lines:
+        for size in sizes:
+            builder.alloc(size, frames=[made_by, frame("moments", line=line)])
     for _ in range(n_freed):
         builder.free()
     raw = metadata(parameters=parameters, phases=[phase("forward", at(30), at(31))])
-    reasons = {reason for *_, reason in decided(analyse(tmp_path, builder, raw)).values()}
-    assert "recorded-as-parameter" in reasons
-    assert "zeros-for-every-parameter" not in reasons
+    found = decided(analyse(tmp_path, builder, raw))
+    assert {found[event][2] for event in (1, 2, 3, 4)} == {"recorded-as-parameter"}
+    return [found[5 + i][2] for i in range(len(sizes) * len(lines))]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "made", "are_states"),
+    [
+        (SIZES, {}, True),
+        (SIZES[::-1], {}, True),
+        ([2 * size for size in SIZES], {}, True),  # in full precision beside half
+        (SIZES, {"lines": (3, 4)}, True),  # the first moments and the second
+        (SIZES[:3], {}, False),  # of some of them only
+        ([*SIZES, 4096], {}, False),  # there is one of that size, and not two
+        (SIZES, {"n_freed": len(SIZES)}, False),
+        (SIZES, {"made_by": COPY}, False),
+    ],
+)
+def test_zeros_that_are_kept_for_every_parameter_of_a_list_are_states(sizes, made, are_states, tmp_path):
+    reasons = reasons_of_lines(tmp_path, sizes, **made)
+    assert {reason == "zeros-for-every-parameter" for reason in reasons} == {are_states}
 
 
 BATCH, OTHER = frame("get_batch", line=7), frame("elsewhere", line=8)
@@ -500,22 +469,22 @@ def test_the_gradient_is_that_of_the_iteration_of_the_peak_or_else_the_last(tmp_
     assert gradients(2, 1) == 502
 
 
-def test_weights_that_are_freed_by_the_peak_are_no_row(tmp_path):
-    builder = TraceBuilder().segment().alloc(512).free().alloc(4096)
-    raw = metadata(parameters=[parameter("old", ADDR, 512, at(1)), parameter("new", ADDR, 4096, at(4))])
-    assert weights_of(analyse(tmp_path, builder, raw)) == [("new", 4096, 0)]
-
-
-def test_a_weight_that_lives_at_the_peak_is_a_row_though_it_is_freed_later(tmp_path):
-    builder = TraceBuilder().segment().alloc(512).alloc(4096).free().free()
-    raw = metadata(parameters=[parameter("gone", ADDR, 512, at(2))])
-    assert weights_of(analyse(tmp_path, builder, raw)) == [("gone", 512, 0)]
-
-
-def test_a_weight_that_comes_after_the_peak_is_no_row(tmp_path):
-    builder = TraceBuilder().segment().alloc(4096).free().alloc(512)
-    raw = metadata(parameters=[parameter("late", ADDR, 512, at(4))])
-    assert weights_of(analyse(tmp_path, builder, raw)) == []
+@pytest.mark.parametrize(
+    ("trace", "named", "rows"),
+    [
+        (
+            lambda it: it.alloc(512).free().alloc(4096),
+            [("old", 512, 1), ("new", 4096, 4)],
+            [("new", 4096, 0)],
+        ),
+        (lambda it: it.alloc(512).alloc(4096).free().free(), [("gone", 512, 2)], [("gone", 512, 0)]),
+        (lambda it: it.alloc(4096).free().alloc(512), [("late", 512, 4)], []),
+    ],
+    ids=["freed by the peak", "freed later", "made later"],
+)
+def test_a_weight_is_a_row_if_it_lives_at_the_peak(trace, named, rows, tmp_path):
+    raw = metadata(parameters=[parameter(name, ADDR, size, at(when)) for name, size, when in named])
+    assert weights_of(analyse(tmp_path, trace(TraceBuilder().segment()), raw)) == rows
 
 
 def test_a_model_that_is_built_again_has_each_weight_once(tmp_path):
