@@ -10,13 +10,14 @@ of them that were allocated in the trace are a sample in which every file checks
 """
 
 import operator
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from snapconv.allocator.allocator_settings import NPU_PADDING_BYTES, AllocatorSettings
 from snapconv.columns import Int8Column, Int64Column, chunks, has_code, read_only
@@ -53,25 +54,9 @@ def derive_block_sizes(
 ) -> BlockSizes:
     """Undo the events from the last to the first and read each block's size off its neighbours."""
     kind = _kinds(events, blocks)
-    found = _walk_compiled(kind, events, segments, blocks, rules)
-    if found:
-        return read_only(found)
-    memory = _Memory(segments, blocks)
-    rounded = rules.rounded(events.size)
-    least_remainder = rules.least_remainder(rounded, events.addr)
-    sizes = np.zeros(len(events), np.int64)
-    numbers = range(len(events))
-    for chunk in reversed(list(chunks(len(events)))):
-        rows = zip(
-            numbers[chunk][::-1],
-            *(
-                column[chunk][::-1].tolist()
-                for column in (kind, events.addr, events.size, rounded, least_remainder)
-            ),
-            strict=True,
-        )
-        memory.undo(rows, sizes)
-    return read_only(BlockSizes(sizes, memory.least_space, memory.n_conflicts))
+    return read_only(
+        _walk_compiled(kind, events, segments, blocks, rules) or _walk(kind, events, segments, blocks, rules)
+    )
 
 
 def _kinds(events: EventTable, blocks: BlockTable) -> Int8Column:
@@ -84,10 +69,7 @@ def _kinds(events: EventTable, blocks: BlockTable) -> Int8Column:
 def _walk_compiled(
     kind: Int8Column, events: EventTable, segments: SegmentTable, blocks: BlockTable, rules: RoundingRules
 ) -> BlockSizes | None:
-    """Walk back in the compiled core; None where it finds something odd.
-
-    A call is short, for some events, so that Ctrl-C never waits long.
-    """
+    """Walk back in the compiled core; None where it finds something odd."""
     compiled = core()
     if compiled is None:
         return None
@@ -99,23 +81,39 @@ def _walk_compiled(
     new = compiled.snapconv_walk_new(len(segments), *places[:3], len(live), *places[3:])
     if new is None:
         return None
-    block_bytes = np.zeros(len(kind), np.int64)
     with closing(new, compiled.snapconv_walk_free) as walk:
-        for part in reversed(list(chunks(len(kind)))):
-            addr, size = events.addr[part], events.size[part]
-            rounded = rules.rounded(size)
-            least_remainder = rules.least_remainder(rounded, addr)
-            inputs = list(map(np.ascontiguousarray, (kind[part], addr, size, rounded, least_remainder)))
-            status = compiled.snapconv_walk_undo(
-                walk, len(rounded), *map(address, inputs), address(block_bytes[part])
-            )
+        sizes = np.zeros(len(kind), np.int64)
+        for part, inputs in _newest_first(kind, events, rules):
+            now = list(map(np.ascontiguousarray, inputs))
+            status = compiled.snapconv_walk_undo(walk, len(now[0]), *map(address, now), address(sizes[part]))
             if not goes_on(status):
                 return None
         n = compiled.snapconv_walk_least_space(walk, None, None)
         addrs, spaces = np.empty(n, np.int64), np.empty(n, np.int64)
         compiled.snapconv_walk_least_space(walk, address(addrs), address(spaces))
         least_space = dict(np.column_stack((addrs, spaces)).tolist())
-        return BlockSizes(block_bytes, least_space, compiled.snapconv_walk_conflicts(walk))
+        return BlockSizes(sizes, least_space, compiled.snapconv_walk_conflicts(walk))
+
+
+def _walk(
+    kind: Int8Column, events: EventTable, segments: SegmentTable, blocks: BlockTable, rules: RoundingRules
+) -> BlockSizes:
+    """Walk back in Python."""
+    memory, sizes = _Memory(segments, blocks), np.zeros(len(kind), np.int64)
+    for part, inputs in _newest_first(kind, events, rules):
+        rows = zip(*(column[::-1].tolist() for column in inputs), strict=True)
+        sizes[part] = [memory.undo(*row) for row in rows][::-1]
+    return BlockSizes(sizes, memory.least_space, memory.n_conflicts)
+
+
+def _newest_first(
+    kind: Int8Column, events: EventTable, rules: RoundingRules
+) -> Iterator[tuple[slice, tuple[NDArray[Any], ...]]]:
+    """Yield what a walk needs of the events, some at a time, so that Ctrl-C never waits long."""
+    for part in reversed(list(chunks(len(kind)))):
+        addr, size = events.addr[part], events.size[part]
+        rounded = rules.rounded(size)
+        yield part, (kind[part], addr, size, rounded, rules.least_remainder(rounded, addr))
 
 
 class SegmentRanges(Generic[_Facts]):
@@ -177,7 +175,7 @@ class _Memory:
         self.segments: SegmentRanges[bool] = SegmentRanges(
             segments.addr.tolist(), ends.tolist(), segments.is_expandable.tolist(), is_one=operator.and_
         )
-        self.live = SortedAddresses(blocks.addr[blocks.state != BlockState.INACTIVE].tolist())
+        self.live = _SortedAddresses(blocks.addr[blocks.state != BlockState.INACTIVE].tolist())
         self._n_conflicts = 0
         # Blocks whose free was undone and whose alloc was not met yet.
         self.least_space: dict[int, int] = {}
@@ -187,118 +185,89 @@ class _Memory:
         """Events that contradict the segments or the live blocks."""
         return self._n_conflicts + self.segments.n_conflicts
 
-    def undo(self, rows: Iterable[tuple[int, ...]], sizes: Int64Column) -> None:
-        """Undo a run of events, newest first, writing block sizes of allocs.
+    def undo(self, kind: int, addr: int, size: int, rounded: int, least_remainder: int) -> int:
+        """Undo the newest event that is left; the bytes of its block if it is an alloc, else 0.
 
-        One flat loop: at ten million events a function call per event would cost as much as the rest. Live
-        blocks of other segments are beyond the ends of a block's own.
+        Live blocks of other segments are beyond the ends of a block's own.
         """
-        starts, ends, least_space = self.segments.starts, self.segments.ends, self.least_space
-        live = self.live
-        leaves, firsts = live.leaves, live.firsts
-        for event, kind, addr, size, rounded, least_remainder in rows:
-            if kind != _ALLOC and kind != _RELEASE:
-                if kind:
-                    self._undo_segment(kind, addr, size)
-                continue
-            segment = bisect_right(starts, addr) - 1
-            if segment < 0 or addr >= ends[segment]:
-                if kind == _ALLOC:
-                    sizes[event] = rounded
-                self._n_conflicts += 1
-                continue
-            number = bisect_right(firsts, addr) - 1
-            leaf = leaves[number]
-            place = bisect_left(leaf, addr)
-            following = leaf[place] if place < len(leaf) else firsts[number + 1]
-            if kind == _ALLOC:
-                if following == addr:
-                    if place:
-                        del leaf[place]
-                    else:
-                        live.remove_first(number)
-                    least_space.pop(addr, None)
-                    following = leaf[place] if place < len(leaf) else live.after(addr)
-                else:
-                    self._n_conflicts += 1
-                space = min(following, ends[segment]) - addr
-                if space < rounded:
-                    self._n_conflicts += 1
-                sizes[event] = space if rounded <= space < rounded + least_remainder else rounded
-            elif following == addr:
-                self._n_conflicts += 1
+        if kind != _ALLOC and kind != _RELEASE:
+            if kind:
+                self._undo_segment(kind, addr, size)
+            return 0
+        starts, ends, live = self.segments.starts, self.segments.ends, self.live
+        segment = bisect_right(starts, addr) - 1
+        if segment < 0 or addr >= ends[segment]:
+            self._n_conflicts += 1
+            return rounded if kind == _ALLOC else 0
+        before, following = live.around(addr)
+        if kind == _ALLOC:
+            if following == addr:
+                live.remove(addr)
+                self.least_space.pop(addr, None)
+                _, following = live.around(addr)
             else:
-                least_space[addr] = min(following, ends[segment]) - addr
-                before = leaf[place - 1]
-                if before >= starts[segment] and addr - before < least_space.get(before, 0):
-                    least_space[before] = addr - before
-                leaf.insert(place, addr)
-                if len(leaf) > MAX_LEAF:
-                    live.split(number)
+                self._n_conflicts += 1
+            space = min(following, ends[segment]) - addr
+            self._n_conflicts += space < rounded
+            return space if rounded <= space < rounded + least_remainder else rounded
+        if following == addr:
+            self._n_conflicts += 1
+            return 0
+        self.least_space[addr] = min(following, ends[segment]) - addr
+        if before >= starts[segment] and addr - before < self.least_space.get(before, 0):
+            self.least_space[before] = addr - before
+        live.add(addr)
+        return 0
 
     def _undo_segment(self, action: int, addr: int, size: int) -> None:
         if action == Action.SEGMENT_ALLOC or action == Action.SEGMENT_MAP:
-            if self.segments.take_away(addr, addr + size) and self.live.remove_between(addr, addr + size):
-                self._n_conflicts += 1
+            if self.segments.take_away(addr, addr + size):
+                has_live = False
+                while (inside := self.live.around(addr)[1]) < addr + size:
+                    self.live.remove(inside)
+                    has_live = True
+                self._n_conflicts += has_live
         else:
             self.segments.give_back(addr, addr + size, action == Action.SEGMENT_UNMAP)
 
 
-_LEAF, MAX_LEAF = 512, 1024
+_LEAF, _MAX_LEAF = 512, 1024
 # No address of a file is as far out (see ADDRESS in snapshot/fields.py): with one at each end there is always
 # an address before, and one behind.
 _LOWEST, _HIGHEST = -(1 << 63), 1 << 63
 
 
-class SortedAddresses:
-    """Addresses in leaves: ``leaves[i]`` is sorted, never empty, and begins with ``firsts[i]``.
-
-    An address that is there is at ``bisect_left`` in the leaf ``bisect_right(firsts, addr) - 1``. What walks
-    millions of them looks them up by itself, and changes a leaf in place unless its first address goes, or
-    more than MAX_LEAF would be in it.
-    """
+class _SortedAddresses:
+    """Addresses in sorted leaves, none empty: in one list of millions, a change would move half of it."""
 
     def __init__(self, addresses: Iterable[int]) -> None:
         every = [_LOWEST, *sorted(addresses), _HIGHEST]
-        self.leaves = [every[i : i + _LEAF] for i in range(0, len(every), _LEAF)]
-        self.firsts = [leaf[0] for leaf in self.leaves]
+        self._leaves = [every[i : i + _LEAF] for i in range(0, len(every), _LEAF)]
+        self._firsts = [leaf[0] for leaf in self._leaves]
 
-    def after(self, addr: int) -> int:
-        """Return the first address beyond this one."""
-        number = bisect_right(self.firsts, addr) - 1
-        leaf = self.leaves[number]
-        place = bisect_right(leaf, addr)
-        return leaf[place] if place < len(leaf) else self.firsts[number + 1]
+    def around(self, addr: int) -> tuple[int, int]:
+        """Return the last address before this one, and the first that is not."""
+        number = bisect_left(self._firsts, addr) - 1
+        leaf = self._leaves[number]
+        place = bisect_left(leaf, addr)
+        return leaf[place - 1], leaf[place] if place < len(leaf) else self._firsts[number + 1]
 
-    def split(self, number: int) -> None:
-        """Make two leaves of one."""
-        leaf = self.leaves[number]
-        half = len(leaf) // 2
-        self.leaves.insert(number + 1, leaf[half:])
-        self.firsts.insert(number + 1, leaf[half])
-        del leaf[half:]
+    def add(self, addr: int) -> None:
+        """Put in an address that is not there."""
+        number = bisect_right(self._firsts, addr) - 1
+        leaf = self._leaves[number]
+        insort(leaf, addr)
+        if len(leaf) > _MAX_LEAF:
+            self._leaves[number : number + 1] = leaf[:_LEAF], leaf[_LEAF:]
+            self._firsts.insert(number + 1, leaf[_LEAF])
 
-    def remove_first(self, number: int) -> None:
-        """Take the first address out of a leaf, and the leaf with it where it was the only one."""
-        leaf = self.leaves[number]
-        del leaf[0]
-        if leaf:
-            self.firsts[number] = leaf[0]
-        else:
-            del self.leaves[number], self.firsts[number]
-
-    def remove_between(self, start: int, end: int) -> bool:
-        """Take out all addresses from ``start`` up to, not including, ``end``; whether there were any."""
-        found = False
-        while (addr := self.after(start - 1)) < end:
-            number = bisect_right(self.firsts, addr) - 1
-            place = bisect_left(self.leaves[number], addr)
-            if place:
-                del self.leaves[number][place]
-            else:
-                self.remove_first(number)
-            found = True
-        return found
+    def remove(self, addr: int) -> None:
+        """Take out an address that is there."""
+        number = bisect_right(self._firsts, addr) - 1
+        leaf = self._leaves[number]
+        del leaf[bisect_left(leaf, addr)]
+        self._firsts[number : number + 1] = leaf[:1]
+        self._leaves[number : number + 1] = [leaf] if leaf else []
 
 
 # --- the check
