@@ -21,7 +21,7 @@ from snapconv.classification.features import Features, find_features
 from snapconv.classification.user_rules import NO_RULES, UserRule, UserRules, match_rules, read_rules
 from snapconv.columns import Int8Column, Int32Column, Int64Column, has_code, read_only, sums_by
 from snapconv.errors import InputError
-from snapconv.naming.origins import Modules, Operations, find_modules, name_allocations
+from snapconv.naming.origins import Modules, find_modules, name_allocations
 from snapconv.naming.weight_table import WeightTable, match_weights
 from snapconv.notes import Progress
 from snapconv.phases.recorded_matches import RecordedMatches, match_recorded
@@ -32,6 +32,7 @@ from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot, load_snapshot
 from snapconv.snapshot.recorded.metadata import RecordedProject
 from snapconv.snapshot.stack_table import StackTable
+from snapconv.stacks.operations import Operations
 from snapconv.stacks.paths import PathMap
 from snapconv.stacks.project_frames import Project, find_project
 from snapconv.stacks.project_lines import ProjectLines

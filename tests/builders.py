@@ -173,4 +173,4 @@ def _inactive(addr: int, size: int) -> Raw:
 def name_operations(stacks: StackTable) -> tuple[str, ...]:
     """The operation of every stack."""
     found = infer_operations(stacks)
-    return tuple(found.of(stack).name for stack in range(len(stacks)))
+    return tuple(found.names[number] for number in found.name_id.tolist())

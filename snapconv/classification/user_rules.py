@@ -77,7 +77,8 @@ def match_rules(rules: Sequence[UserRule], stacks: StackTable) -> UserRules:
     has = np.zeros((len(rules), len(stacks)), np.bool_)
     matcher = FrameMatcher(stacks.frames)
     for number, rule in enumerate(rules):
-        has[number, stack_of_frame[matcher.matches(rule)[stacks.frame_ids]]] = True
+        frames = matcher.matches(rule.function, rule.file)
+        has[number, stack_of_frame[frames[stacks.frame_ids]]] = True
     return read_only(UserRules(tuple(rules), has))
 
 

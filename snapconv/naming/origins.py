@@ -4,17 +4,17 @@ The operation is named by its stack, or by the backward node that freed it; the 
 recorder wrote it, else by the lines of its call.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from snapconv.classification.categories import Category, Evidence
-from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, read_only
+from snapconv.columns import Int8Column, Int32Column, Int64Column, read_only
 from snapconv.phases.recorded_matches import RecordedMatches
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.snapshot.stack_table import StackTable
-from snapconv.stacks.operations import StackOperation, StackOperations, name_of_node
+from snapconv.stacks.operations import Operations, StackOperation, name_of_node, operations_of
 from snapconv.stop_signals import stage
 from snapconv.torch_knowledge.operation_catalog import UNNAMED
 
@@ -25,57 +25,26 @@ _ROOT = "(model)"
 _Known = dict[tuple[str, Evidence], int]
 
 
-@dataclass(frozen=True, slots=True)
-class Operations:
-    """The operations of one device: each a name and its source; ``id`` has one entry per allocation.
-
-    ``names`` are distinct, that of position 0 is UNNAMED; ``name_id`` is a position in them.
-    """
-
-    names: tuple[str, ...]
-    name_id: Int32Column
-    found: tuple[StackOperation, ...]
-    id: Int32Column
-
-
 @stage
-def name_allocations(
-    stacks: StackTable,
-    by_stack: StackOperations,
-    allocations: AllocationTable,
-) -> Operations:
-    """Name every allocation, with the source of each name; ``by_stack`` has the operation of every stack."""
-    more: dict[StackOperation, int] = {}  # of this device alone: a file may have many devices, and many names
+def name_allocations(stacks: StackTable, by_stack: Operations, allocations: AllocationTable) -> Operations:
+    """Name every allocation, with the source of each name; ``by_stack`` has the operation of every stack.
 
-    def id_of(operation: StackOperation) -> int:
-        known = by_stack.number_of.get(operation)
-        return more.setdefault(operation, len(by_stack.found) + len(more)) if known is None else known
-
-    id_of_stack = by_stack.ids if len(by_stack.ids) else np.zeros(1, np.int32)
-    has_stack = allocations.stack_id >= 0
-    ids = np.where(has_stack, id_of_stack[np.where(has_stack, allocations.stack_id, 0)], 0).astype(np.int32)
-    is_unnamed = (by_stack.name_ids[ids] == 0) & (allocations.free_stack_id >= 0)
-    _name_by_node(ids, is_unnamed, id_of, stacks, allocations)
-    if not more:
-        return read_only(Operations(by_stack.names, by_stack.name_ids[ids], by_stack.found, ids))
-    names = dict(by_stack.number_of_name)
-    more_ids = np.array([names.setdefault(operation.name, len(names)) for operation in more], np.int32)
-    name_of = np.concatenate((by_stack.name_ids, more_ids))
-    return read_only(Operations(tuple(names), name_of[ids], (*by_stack.found, *more), ids))
-
-
-def _name_by_node(
-    ids: Int32Column,
-    rows: BoolColumn,
-    id_of: Callable[[StackOperation], int],
-    stacks: StackTable,
-    allocations: AllocationTable,
-) -> None:
-    """Name these rows by the backward nodes that freed them."""
+    What its own stack does not name, the backward node does that freed it.
+    """
+    numbers = {operation: number for number, operation in enumerate(by_stack.found)}
+    ids = np.append(by_stack.id, np.int32(0))[allocations.stack_id]  # what -1 finds stands at the end
+    name_id = np.append(by_stack.name_id, np.int32(0))[allocations.stack_id]
+    rows = (name_id == 0) & (allocations.free_stack_id >= 0)
     freed_by, inverse = np.unique(allocations.free_stack_id[rows], return_inverse=True)
     nodes = [name_of_node(stacks, stack) for stack in freed_by.tolist()]
-    found = [0 if name == UNNAMED else id_of(StackOperation(name, BY_NODE)) for name in nodes]
+    found = [
+        0 if node == UNNAMED else numbers.setdefault(StackOperation(node, BY_NODE), len(numbers))
+        for node in nodes
+    ]
+    if len(numbers) == len(by_stack.found):  # a file may have many devices, and many names
+        return read_only(replace(by_stack, id=ids, name_id=name_id))
     ids[rows] = np.array(found, np.int32)[inverse]
+    return operations_of(numbers, ids)
 
 
 # --- modules

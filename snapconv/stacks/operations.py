@@ -6,7 +6,7 @@ last, the innermost function.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,23 +51,24 @@ NO_OPERATION = StackOperation(UNNAMED, "no known frame")
 
 
 @dataclass(frozen=True, slots=True)
-class StackOperations:
-    """The operations of all stacks: each once in ``found``, NO_OPERATION first; ``ids`` by stack id.
+class Operations:
+    """The operations of stacks, or of a device's allocations: each once in ``found``, NO_OPERATION first.
 
-    ``names`` are distinct, UNNAMED first; ``name_ids`` has a position in them for each that was found.
-    ``number_of`` and ``number_of_name`` have the positions.
+    ``names`` are distinct, UNNAMED first. ``id`` and ``name_id`` are positions in both, one entry per stack,
+    or per allocation.
     """
 
     found: tuple[StackOperation, ...]
-    ids: Int32Column
+    id: Int32Column
     names: tuple[str, ...]
-    name_ids: Int32Column
-    number_of: Mapping[StackOperation, int]
-    number_of_name: Mapping[str, int]
+    name_id: Int32Column
 
-    def of(self, stack_id: int) -> StackOperation:
-        """Return the operation of one stack."""
-        return self.found[int(self.ids[stack_id])]
+
+def operations_of(numbers: dict[StackOperation, int], ids: Int32Column) -> Operations:
+    """Return the table of operations that have these numbers, from 0 on."""
+    names: dict[str, int] = {}
+    name_of = np.array([names.setdefault(operation.name, len(names)) for operation in numbers], np.int32)
+    return read_only(Operations(tuple(numbers), ids, tuple(names), name_of[ids]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ class _LeafFrames:
     library: list[int]
 
 
-def infer_operations(stacks: StackTable) -> StackOperations:
+def infer_operations(stacks: StackTable) -> Operations:
     """Infer the operation of every stack, by stack id."""
     frames = stacks.frames
     python_frames = [is_python(name) for name in frames.filenames]
@@ -95,9 +96,7 @@ def infer_operations(stacks: StackTable) -> StackOperations:
         leaf = _leaf_frames(frames, stacks.frames_of(stack_id).tolist(), python_frames)
         found = next(candidate for candidate in _candidates(frames, leaf) if candidate.name)
         ids[stack_id] = known.setdefault(found, len(known))
-    names: dict[str, int] = {}
-    name_ids = np.array([names.setdefault(operation.name, len(names)) for operation in known], np.int32)
-    return read_only(StackOperations(tuple(known), ids, tuple(names), name_ids, known, names))
+    return operations_of(known, ids)
 
 
 def name_of_node(stacks: StackTable, stack_id: int) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from snapconv.snapshot.stack_table import StackTable
-from snapconv.stacks.operations import StackOperations, infer_operations
+from snapconv.stacks.operations import Operations, infer_operations
 from snapconv.stacks.paths import is_library, is_python, is_standard_library, normal
 from snapconv.stacks.project_frames import Project
 from snapconv.stacks.stack_roles import StackRoles, assign_roles, frames_of_function
@@ -35,7 +35,7 @@ class StackFacts:
     project: Project
     roles: StackRoles
     module_calls: tuple[str, ...]
-    operations: StackOperations
+    operations: Operations
 
 
 def find_stack_facts(stacks: StackTable, project: Project) -> StackFacts:

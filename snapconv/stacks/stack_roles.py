@@ -2,29 +2,15 @@
 
 import re
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
-from snapconv.columns import BoolColumn, Int32Column, Int64Column, distinct, is_among, read_only
+from snapconv.columns import BoolColumn, Int32Column, Int64Column, distinct, is_among, read_only, run_starts
 from snapconv.snapshot.stack_table import FrameTable, StackTable
 from snapconv.stacks.paths import is_native, is_python, normal
 from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, FrameRule
 from snapconv.torch_knowledge.frame_roles import Role
-
-
-class _Pattern(Protocol):
-    """The frame pattern of any rule: two regular expressions, empty for anything."""
-
-    @property
-    def function(self) -> str:
-        """Searched in the frame's name."""
-
-    @property
-    def file(self) -> str:
-        """Searched in its file name, with forward slashes."""
 
 
 class FrameMatcher:
@@ -38,14 +24,14 @@ class FrameMatcher:
         self._file_of = np.array([files[file] for file in frames.filenames], np.int64)
         self._found_files: dict[str, BoolColumn] = {}
 
-    def matches(self, rule: _Pattern) -> BoolColumn:
-        """Mark the frames in which both of a rule's patterns are found."""
-        in_name = _found(rule.function, self._names)
+    def matches(self, function: str, file: str) -> BoolColumn:
+        """Mark the frames with the one pattern in their name and the other in their file; empty for any."""
+        in_name = _found(function, self._names)
         if not in_name.any():
             return np.zeros(len(self._name_of), np.bool_)
-        if rule.file not in self._found_files:
-            self._found_files[rule.file] = _found(rule.file, self._files)
-        return np.asarray(in_name[self._name_of] & self._found_files[rule.file][self._file_of])
+        if file not in self._found_files:
+            self._found_files[file] = _found(file, self._files)
+        return np.asarray(in_name[self._name_of] & self._found_files[file][self._file_of])
 
 
 def _found(pattern: str, texts: list[str]) -> BoolColumn:
@@ -98,6 +84,7 @@ _IN_CLOSURE = (Role.MODULE_CALL, Role.LOSS, Role.ENGINE, Role.ZERO_GRAD)
 # But a decorator of torch's, such as no_grad, may be around a hook.
 _NO_HOOK = re.compile(r"(^|/)(torch/(?!utils/_contextlib)|threading\.py$)")
 _OF_TORCH = re.compile(r"(^|/)torch/")
+_OPTIMIZERS_OF_TORCH = "optimizer-file"
 
 
 def assign_roles(stacks: StackTable, rules: tuple[FrameRule, ...] = FRAME_RULES) -> StackRoles:
@@ -105,55 +92,46 @@ def assign_roles(stacks: StackTable, rules: tuple[FrameRule, ...] = FRAME_RULES)
 
     A stack of a closure that was given to an optimizer's step has not the role of an optimizer.
     """
-    n_stacks = len(stacks)
-    lengths = np.diff(stacks.offsets)
-    stack_of_frame = np.repeat(np.arange(n_stacks), lengths)
-    place = np.arange(len(stacks.frame_ids)) - np.repeat(stacks.offsets[:-1], lengths)
-    innermost = np.full((len(Role), n_stacks), np.iinfo(np.int64).max)
-    has = np.zeros((len(Role), n_stacks), np.bool_)
-    rule_id = np.full((len(Role), n_stacks), -1, np.int32)
-    outermost = _outermost_python(stacks, stack_of_frame)
+    innermost = np.full((len(Role), len(stacks)), _NOWHERE)
+    rule_id = np.full((len(Role), len(stacks)), -1, np.int32)
+    outermost = _outermost_python(stacks)
     matcher = FrameMatcher(stacks.frames)
+    by_slug: dict[str, Int64Column] = {}
     for number, rule in enumerate(rules):
-        frames = matcher.matches(rule)
+        frames = matcher.matches(rule.function, rule.file)
         if not frames.any():
             continue
         is_match = frames[stacks.frame_ids]
-        if rule.is_outermost:
-            is_match = is_match & outermost
-        hit = np.bincount(stack_of_frame[is_match], minlength=n_stacks) > 0
-        has[rule.role] |= hit
-        np.minimum.at(innermost[rule.role], stack_of_frame[is_match], place[is_match])
-        rule_id[rule.role][hit & (rule_id[rule.role] < 0)] = number
+        place = by_slug[rule.slug] = _innermost(
+            stacks, is_match & outermost if rule.is_outermost else is_match
+        )
+        innermost[rule.role] = np.minimum(innermost[rule.role], place)
+        rule_id[rule.role][(place < _NOWHERE) & (rule_id[rule.role] < 0)] = number
+    has = innermost < _NOWHERE
+    files = [normal(name) for name in stacks.frames.filenames]
+    is_foreign = np.array([is_python(name) and not _OF_TORCH.search(name) for name in files], np.bool_)
     in_closure = innermost[list(_IN_CLOSURE)].min(axis=0) < innermost[Role.OPTIMIZER]
-    in_closure |= _called_by_optimizer(stacks, matcher, stack_of_frame, place)
+    if _OPTIMIZERS_OF_TORCH in by_slug:
+        # One of torch's calls no Python code that is not torch's, but for a closure.
+        place = by_slug[_OPTIMIZERS_OF_TORCH]
+        in_closure |= (_innermost(stacks, is_foreign[stacks.frame_ids]) < place) & (place < _NOWHERE)
     through_modules = innermost[[Role.MODULE_CALL, Role.LOSS]].min(axis=0) < innermost[Role.OPTIMIZER]
-    in_closure |= _through_closures(stacks, through_modules, innermost[Role.OPTIMIZER])
+    in_closure |= _through_closures(stacks, files, is_foreign, through_modules, innermost[Role.OPTIMIZER])
     has[Role.OPTIMIZER] &= ~in_closure
     rule_id[Role.OPTIMIZER][in_closure] = -1
     has_cpp = any(is_native(name) for name in stacks.frames.filenames)
-    in_hook = _in_hooks(stacks, has, outermost, has_cpp=has_cpp)
-    roles = StackRoles(stacks, rules, has, rule_id, lengths == 0, in_closure, in_hook, has_cpp=has_cpp)
-    return read_only(roles)
+    in_hook = _in_hooks(stacks, files, has, outermost, has_cpp=has_cpp)
+    is_empty = np.diff(stacks.offsets) == 0
+    return read_only(StackRoles(stacks, rules, has, rule_id, is_empty, in_closure, in_hook, has_cpp=has_cpp))
 
 
-def _called_by_optimizer(
-    stacks: StackTable, matcher: FrameMatcher, stack_of_frame: Int64Column, place: Int64Column
+def _through_closures(
+    stacks: StackTable,
+    files: list[str],
+    is_foreign: BoolColumn,
+    through_modules: BoolColumn,
+    step: Int64Column,
 ) -> BoolColumn:
-    """Mark the stacks in which an optimizer of torch's called Python code that is not torch's: a closure."""
-    rule = next(rule for rule in FRAME_RULES if rule.slug == "optimizer-file")
-    files = [normal(name) for name in stacks.frames.filenames]
-    is_foreign = np.array([is_python(name) and not _OF_TORCH.search(name) for name in files], np.bool_)
-    missing = np.iinfo(np.int64).max
-    innermost = np.full((2, len(stacks)), missing)
-    for number, frames in enumerate((is_foreign, matcher.matches(rule))):
-        here = frames[stacks.frame_ids]
-        np.minimum.at(innermost[number], stack_of_frame[here], place[here])
-    foreign, optimizer = innermost
-    return np.asarray((foreign < optimizer) & (optimizer < missing))
-
-
-def _through_closures(stacks: StackTable, through_modules: BoolColumn, step: Int64Column) -> BoolColumn:
     """Mark the stacks through a function that a step calls, if a module runs through it in another one.
 
     For optimizers that are none of torch's: their own code shows nothing. A closure also puts the batch on
@@ -161,15 +139,15 @@ def _through_closures(stacks: StackTable, through_modules: BoolColumn, step: Int
     known by its name. ``step``: the place of the innermost frame of an optimizer.
     """
     found = np.zeros(len(step), np.bool_)
-    through_step = np.flatnonzero(step < np.iinfo(np.int64).max)
+    through_step = np.flatnonzero(step < _NOWHERE)
     if not through_modules[through_step].any():
         return found
-    files, names = [normal(name) for name in stacks.frames.filenames], stacks.frames.names
+    names = stacks.frames.names
 
     def called(stack: int) -> tuple[str, str, str] | None:
         """Return the step's file, and the first closure or function of another file that it calls, if any."""
-        within = stacks.frames_of(stack)[: int(step[stack])].tolist()[::-1]
-        own = [frame for frame in within if is_python(files[frame]) and not _OF_TORCH.search(files[frame])]
+        within = stacks.frame_ids[stacks.offsets[stack] : step[stack]][::-1]
+        own = within[is_foreign[within]].tolist()
         may_be = (frame for frame in own if files[frame] != files[own[0]] or names[frame] == "closure")
         other = next(may_be, None)
         return None if other is None else (files[own[0]], names[other], files[other])
@@ -180,13 +158,14 @@ def _through_closures(stacks: StackTable, through_modules: BoolColumn, step: Int
     return found
 
 
-def _in_hooks(stacks: StackTable, has: BoolColumn, outermost: BoolColumn, *, has_cpp: bool) -> BoolColumn:
+def _in_hooks(
+    stacks: StackTable, files: list[str], has: BoolColumn, outermost: BoolColumn, *, has_cpp: bool
+) -> BoolColumn:
     """Mark the stacks of hooks: of Python code, not torch's, that the engine's own thread called.
 
     A thread of the program is known by its outermost function, through which modules are called. Where the
     outermost function is torch's, or threading's, it does not distinguish threads.
     """
-    files = [normal(name) for name in stacks.frames.filenames]
     pairs = list(zip(files, stacks.frames.names, strict=True))
     number = {pair: position for position, pair in enumerate(dict.fromkeys(pairs))}
     function_of = np.array([number[pair] for pair in pairs], np.int64)
@@ -207,13 +186,8 @@ def _in_hooks(stacks: StackTable, has: BoolColumn, outermost: BoolColumn, *, has
 
 def frames_of_function(frames: FrameTable, function: str, file: str) -> BoolColumn:
     """Mark the frames of a function, by its name and by how the normal path of its file ends."""
-    marked = np.zeros(len(frames), np.bool_)
-    place = -1
-    with suppress(ValueError):  # there is no further one; a file may have a device for each kilobyte
-        while True:
-            place = frames.names.index(function, place + 1)
-            marked[place] = normal(frames.filenames[place]).endswith(file)
-    return marked
+    pairs = zip(frames.names, frames.filenames, strict=True)
+    return np.array([name == function and normal(path).endswith(file) for name, path in pairs], np.bool_)
 
 
 def innermost_python(stacks: StackTable) -> Int32Column:
@@ -223,12 +197,23 @@ def innermost_python(stacks: StackTable) -> Int32Column:
 
 def innermost_frames(stacks: StackTable, marked: BoolColumn) -> Int32Column:
     """For every stack the innermost of the marked frames, -1 without one."""
-    places = np.flatnonzero(marked[stacks.frame_ids])
-    owner = np.searchsorted(stacks.offsets, places, side="right") - 1
-    found, first = np.unique(owner, return_index=True)
+    place = _innermost(stacks, marked[stacks.frame_ids])
     frames = np.full(len(stacks), -1, np.int32)
-    frames[found] = stacks.frame_ids[places[first]]
+    frames[place < _NOWHERE] = stacks.frame_ids[place[place < _NOWHERE]]
     return frames
+
+
+_NOWHERE = np.iinfo(np.int64).max
+
+
+def _innermost(stacks: StackTable, is_marked: BoolColumn) -> Int64Column:
+    """For every stack the place of the first that is marked, among all frames of all stacks, or _NOWHERE."""
+    places = np.flatnonzero(is_marked)
+    owner = np.searchsorted(stacks.offsets, places, side="right") - 1
+    first = run_starts(owner)
+    found = np.full(len(stacks), _NOWHERE)
+    found[owner[first]] = places[first]
+    return found
 
 
 def stacks_by_frame(stacks: StackTable) -> Callable[[int], Int64Column]:
@@ -244,12 +229,11 @@ def stacks_by_frame(stacks: StackTable) -> Callable[[int], Int64Column]:
     return stacks_with
 
 
-def _outermost_python(stacks: StackTable, stack_of_frame: Int64Column) -> BoolColumn:
+def _outermost_python(stacks: StackTable) -> BoolColumn:
     """Mark, among all frames of all stacks, the last Python frame of each."""
     python = np.array([is_python(name) for name in stacks.frames.filenames], np.bool_)
     places = np.flatnonzero(python[stacks.frame_ids])
+    owner = np.searchsorted(stacks.offsets, places, side="right") - 1
     mark = np.zeros(len(stacks.frame_ids), np.bool_)
-    if len(places):
-        owner = stack_of_frame[places]
-        mark[places[np.concatenate((owner[1:] != owner[:-1], [True]))]] = True
+    mark[places[np.append(owner[1:] != owner[:-1], True)[: len(owner)]]] = True
     return mark

@@ -95,7 +95,8 @@ class OutOfMemory:
 def failed_allocations(analysis: DeviceAnalysis) -> tuple[FailedAllocation, ...]:
     """Find the allocations of a device that failed, in their order."""
     events, snapshot, replay = analysis.device.events, analysis.snapshot, analysis.replay
-    lines, found = ProjectLines(snapshot.stacks, analysis.project), []
+    lines, operations = ProjectLines(snapshot.stacks, analysis.project), analysis.facts.operations
+    found = []
     for event in np.flatnonzero(events.action == Action.OOM).tolist():
         pool = int(events.pool_id[event]) if events.pool_id is not None else -1
         stack = int(events.stack_id[event])
@@ -106,7 +107,7 @@ def failed_allocations(analysis: DeviceAnalysis) -> tuple[FailedAllocation, ...]
                 segment_bytes=0,
                 stream=int(events.stream[event]),
                 pool=snapshot.pools[pool] if pool >= 0 else None,
-                operation=analysis.facts.operations.of(stack).name if stack >= 0 else "",
+                operation=operations.names[operations.name_id[stack]] if stack >= 0 else "",
                 module="",
                 lines=lines.of(stack),
                 time_us=int(events.time_us[event]) if events.time_us is not None else None,
