@@ -6,16 +6,13 @@ import sys
 
 def run() -> None:
     """Run the command line and leave with its exit code."""
-    gc.disable()  # a command that runs a program switches it on: cli.app.collector_on
     try:
         from snapconv.cli.app import main
 
         exit_code = main()
     except KeyboardInterrupt:  # before the command line hears of it
         exit_code = 130
-    if "snapconv.recorder" in sys.modules:
-        gc.enable()  # a program that ran here ends as it does without us
-    else:
+    if "snapconv.recorder" not in sys.modules:  # a program that ran here ends as it does without us
         gc.freeze()  # else the interpreter looks for garbage in all that is there before it frees it
     sys.exit(exit_code)
 

@@ -87,32 +87,3 @@ class BudgetExceeded(SnapconvError):
     """A limit given on the command line is exceeded."""
 
     exit_code = 7
-
-
-# Every end of a command: what it means, and what to do. 129 and above: 128 and the number of a signal.
-EXIT_CODES: dict[int, tuple[str, str]] = {
-    0: ("done", ""),
-    1: ("a bug in snapconv, with a traceback", "report the traceback"),
-    2: ("the command line is wrong", "the message names the option"),
-    3: (
-        "the input cannot be used: not there, no snapshot, damaged, cut off, or without the requested device",
-        "the message names what and where",
-    ),
-    4: (
-        "the pickle contains code, or requests more memory than allowed",
-        "do not load it with anything else either",
-    ),
-    5: (
-        "the report or stdout cannot be written, or the report is there already",
-        "another `-o`, or `--force`",
-    ),
-    6: (
-        "the recording could not begin, or recorded nothing",
-        "the message gives the reason; without a GPU: `--simulate`",
-    ),
-    7: ("a limit of `check`, or of `--fail-over`, does not hold", "[limits](../guide/ci.md)"),
-    129: ("the terminal was closed (SIGHUP); without effect under `nohup`", ""),
-    130: ("stopped with Ctrl-C", ""),
-    141: ("the reader of a pipe went away, as `head -1` does; a report is whole all the same", ""),
-    143: ("stopped with SIGTERM", ""),
-}

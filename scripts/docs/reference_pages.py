@@ -20,7 +20,6 @@ from snapconv.answers.peak import MomentState
 from snapconv.answers.tree import MemoryTree
 from snapconv.answers.verdict import FileVerdict
 from snapconv.cli.terminal import JSON_VERSION
-from snapconv.errors import EXIT_CODES
 from snapconv.json_text import read_json
 from snapconv.snapshot.recorded import metadata, timing_file
 from snapconv.writers.sqlite.extended_memory import SCHEMA_VERSION
@@ -120,6 +119,35 @@ def _note(meaning: catalogs.NoteMeaning) -> str:
     title = f"### `{meaning.slug}`" + (" (peak)" if meaning.touches_peak else "")
     texts = (("Means", meaning.means), ("Affects", meaning.affects), ("Do", meaning.do))
     return f"{title}\n\n" + "\n".join(f"* **{word}**: {text}" for word, text in texts)
+
+
+# Every end of a command: what it means, and what to do. 129 and above: 128 and the number of a signal.
+EXIT_CODES: dict[int, tuple[str, str]] = {
+    0: ("done", ""),
+    1: ("a bug in snapconv, with a traceback", "report the traceback"),
+    2: ("the command line is wrong", "the message names the option"),
+    3: (
+        "the input cannot be used: not there, no snapshot, damaged, cut off, or without the requested device",
+        "the message names what and where",
+    ),
+    4: (
+        "the pickle contains code, or requests more memory than allowed",
+        "do not load it with anything else either",
+    ),
+    5: (
+        "the report or stdout cannot be written, or the report is there already",
+        "another `-o`, or `--force`",
+    ),
+    6: (
+        "the recording could not begin, or recorded nothing",
+        "the message gives the reason; without a GPU: `--simulate`",
+    ),
+    7: ("a limit of `check`, or of `--fail-over`, does not hold", "[limits](../guide/ci.md)"),
+    129: ("the terminal was closed (SIGHUP); without effect under `nohup`", ""),
+    130: ("stopped with Ctrl-C", ""),
+    141: ("the reader of a pipe went away, as `head -1` does; a report is whole all the same", ""),
+    143: ("stopped with SIGTERM", ""),
+}
 
 
 def exit_codes() -> str:

@@ -5,6 +5,7 @@
 docs/reference/rules-file.md describes it. What is wrong in it is an InputError that names the place.
 """
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import translate
@@ -20,10 +21,11 @@ from snapconv.files import open_input
 from snapconv.notes import Note
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.stack_roles import FrameMatcher
-from snapconv.toml_text import read_toml
 
 # Every pattern is tried on every name of a file, at a cost in proportion to both: far more than people write.
 _MOST_RULES, _MOST_CHARACTERS = 200, 10_000
+# tomllib takes memory and time by the square of the parts of a dotted key, which stands on one line.
+_MOST_BYTES, _MOST_DOTS = 256 << 10, 500
 _CATEGORIES = {category.label: category for category in Category if category is not Category.UNKNOWN}
 
 
@@ -110,13 +112,31 @@ def _values(path: Path) -> dict[str, Any]:
     """Read the contents of the file as plain values."""
     try:
         with open_input(path) as file:
-            return read_toml(file.read().removeprefix(b"\xef\xbb\xbf"))
+            return read_toml(file.read(_MOST_BYTES + 4).removeprefix(b"\xef\xbb\xbf"))
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}; check the path") from error
     except UnicodeDecodeError as error:
         raise InputError(f"this is no text in UTF-8: byte {error.start} cannot be right") from error
     except ValueError as error:
         raise InputError(f"this is no TOML: {error}") from error
+
+
+def read_toml(text: bytes) -> dict[str, Any]:
+    """Read a text as TOML; raises ValueError where it is damaged, or far beyond what people write."""
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    if len(text) > _MOST_BYTES:
+        raise ValueError(f"it may have {_MOST_BYTES >> 10} KiB, and has more")
+    for number, line in enumerate(text.split(b"\n"), 1):
+        if line.count(b".") > _MOST_DOTS:
+            raise ValueError(f"line {number} has more than {_MOST_DOTS} dots: write one pattern a line")
+    try:
+        values: dict[str, Any] = tomllib.loads(text.decode())
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+    return values
 
 
 def _rules(label: str, patterns: object) -> Iterator[UserRule]:

@@ -1,13 +1,12 @@
 """The command line: parse, call the library, print. Of the commands only the one that is called is loaded."""
 
 import atexit
-import gc
 import importlib
 import os
 import pkgutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
@@ -76,25 +75,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _failed(line, InputError("this machine's memory does not suffice for the file"))
 
 
-@contextmanager
-def collector_on() -> Iterator[None]:
-    """Switch Python's cyclic collector on while a program of the user runs in this process."""
-    was_on = gc.isenabled()
-    gc.enable()
-    try:
-        yield
-    finally:
-        if not was_on:
-            gc.disable()
-
-
 def _run(line: list[str]) -> int:
     name = line[0] if line else ""
     is_program = name in _PROGRAM_COMMANDS
     if not is_program:  # a program that is recorded finds stdout as it is
         open_stdout()
     try:
-        with signals_raise(is_program=is_program), collector_on() if is_program else nullcontext():
+        with signals_raise(is_program=is_program):
             app_with([name] if name in COMMANDS else COMMANDS)(line, prog_name="snapconv")
     except SystemExit as stop:  # how typer ends, whatever happened
         if isinstance(stop.__context__, BrokenPipeError):  # for which typer has the code of any failure

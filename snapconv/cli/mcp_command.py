@@ -5,7 +5,6 @@ writes none; it reads inside the folders given at the start, and its answers are
 and is imported when the command runs.
 """
 
-import gc
 import inspect
 import os
 import sys
@@ -50,7 +49,6 @@ def mcp(folders: list[Path]) -> None:
     except ImportError as error:
         raise InputError(f"the server needs the SDK: pip install 'snapconv[mcp]' ({error})") from error
     del mcp
-    gc.enable()  # which a command that ends at once does without
     anyio.run(_serve, ToolBox(tuple(_folder(path) for path in folders)))
 
 

@@ -18,7 +18,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 LAYERS = (
     {"errors", "mesh", "notes", "stop_signals", "units", "version"},
-    {"files", "json_text", "toml_text"},
+    {"files", "json_text"},
     {"torch_knowledge"},
     {"allocator"},
     {"columns"},
@@ -55,7 +55,7 @@ MAY_IMPORT_FROM_OUTSIDE = (
     | {package: {"numpy"} for package in OFFLINE}
     | {
         "json_text": {"orjson"},
-        "toml_text": {"tomllib", "tomli"},  # tomli: where Python 3.10 has no tomllib
+        "classification": {"numpy", "tomllib", "tomli"},  # tomli: where Python 3.10 has no tomllib
         "recorder": {"torch", "fsspec"},  # fsspec: inside a function, an extra
         "simulation": {"torch"},
         "ranks": {"numpy", "distributed", "dask", "fsspec"},  # inside functions: extras

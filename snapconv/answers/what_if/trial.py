@@ -4,7 +4,6 @@
 ``Outcome.assumptions``; without any, the outcome is what torch would have done.
 """
 
-import gc
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -109,8 +108,6 @@ def try_out(calls: AllocatorCalls, trial: Trial, *, progress: Progress | None = 
     blocks as the file's own do, otherwise with the blocks allocated anew in the order of their addresses.
     Frees complete where the trace completed them, or where the device is full.
     """
-    if not gc.isenabled():  # as in commands: the last trial's blocks refer to each other
-        gc.collect()
     run = _Run(calls, trial)
     if run.start():
         run.run(progress)

@@ -14,7 +14,7 @@ import pytest
 import snapconv
 from scripts.fixtures.recorded_allocator import RecordedAllocator
 from snapconv.classification.categories import Category, Evidence
-from snapconv.classification.user_rules import UserRule, match_rules, read_rules
+from snapconv.classification.user_rules import UserRule, match_rules, read_rules, read_toml
 from snapconv.cli.app import main
 from snapconv.errors import InputError
 from snapconv.snapshot.stack_table import StackInterner
@@ -183,3 +183,21 @@ def test_a_wrong_file_of_rules_is_refused_before_the_snapshot_is_read(tmp_path, 
     (tmp_path / "mine.toml").write_text("weight = 1")
     assert main(["to-sqlite", str(tmp_path / "absent.pickle"), "--rules", str(tmp_path / "mine.toml")]) == 3
     assert "weight: expected a list" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (b"[a]\nb = 1\n" + b".".join([b"k"] * 50_000) + b" = 1", "line 3 has more than 500 dots"),
+        ((b"k." * 500 + b"k = 1\n") * 250, "Cannot overwrite a value"),
+        (b"a = " + b"[" * 5000 + b"]" * 5000, "nested too deep"),
+        (b"#" * (256 << 10) + b"#", "256 KiB"),
+        (b"a", "line 1|end of document"),
+    ],
+    ids=["a key of many parts", "many such keys", "deep", "large", "damaged"],
+)
+def test_a_costly_or_damaged_text_is_refused_at_once(text, reason):
+    begin = time.process_time()
+    with pytest.raises(ValueError, match=reason):
+        read_toml(text)
+    assert time.process_time() - begin < 3
