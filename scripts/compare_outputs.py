@@ -61,7 +61,7 @@ _ANSWERS = (
 )
 _LIMITS = "check FILE --max-peak 1GiB --max-reserved 1TiB --max-category activation=1MiB --max-growth 0"
 _OTHERS = (
-    *(f"{_LIMITS} --format {name}" for name in ("text", "json", "github")),
+    *(f"{_LIMITS} {option}" for option in ("--format text", "--json", "--format github")),
     "check FILE --baseline OTHER --fail-over 5%",
 )
 _WRITERS = (

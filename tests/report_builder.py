@@ -22,10 +22,8 @@ from snapconv.answers.memory_report import (
     PEAK_ALLOCATED,
     PEAK_RESERVED,
     ActivationEntry,
-    BlockRows,
     MemoryReport,
     Moment,
-    SegmentRows,
     WeightEntry,
 )
 from snapconv.answers.oom.failed_allocation import FailedAllocation
@@ -242,8 +240,6 @@ def small_report(**changes: Any) -> MemoryReport:
         annotation_totals=(),
         phase=np.array([-1, Phase.FORWARD, Phase.FORWARD, Phase.BACKWARD], np.int8),
         stacks=stacks_of(small_stacks()),
-        segments=SegmentRows((), *[int64()] * 11),
-        blocks=BlockRows((), *[int64()] * 4),
     )
     return replace(report, **changes)
 

@@ -4,16 +4,14 @@ What the analysis has, a writer takes from ``analysis``; what is counted, named 
 beside it. Plain tuples where a report has tens of rows, NumPy columns where it has millions.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from snapconv.analysis import DeviceAnalysis
-from snapconv.answers.fragmentation import FreeMemory, segment_sums
+from snapconv.answers.fragmentation import FreeMemory
 from snapconv.answers.growth import Growth, find_growth
 from snapconv.answers.moments import FoundMoment
 from snapconv.answers.notes import device_notes
@@ -35,7 +33,6 @@ from snapconv.answers.report_frames import (
 from snapconv.columns import Int8Column, Int64Column, distinct
 from snapconv.naming.weight_table import weight_names
 from snapconv.notes import Note
-from snapconv.replay.memory_layout import MemoryLayout, layouts
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot
 from snapconv.stacks.project_frames import Project
 from snapconv.stacks.project_lines import SourceLine
@@ -88,35 +85,6 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentRows:
-    """The segments at some of the Moments; ``moment`` has the name of each."""
-
-    moment: tuple[str, ...]
-    addr: Int64Column
-    total_bytes: Int64Column
-    active_bytes: Int64Column
-    n_blocks: Int64Column
-    n_free: Int64Column
-    largest_free_bytes: Int64Column
-    stream: Int64Column
-    pool_id: Int64Column
-    is_small: Int64Column
-    is_expandable: Int64Column
-    stack_id: Int64Column
-
-
-@dataclass(frozen=True, slots=True)
-class BlockRows:
-    """The blocks and the free pieces (``allocation_id`` -1) of these segments, by address."""
-
-    moment: tuple[str, ...]
-    segment_addr: Int64Column
-    addr: Int64Column
-    block_bytes: Int64Column
-    allocation_id: Int64Column
-
-
-@dataclass(frozen=True, slots=True)
 class MemoryReport:
     """Everything known about one device, ready to be written.
 
@@ -139,8 +107,6 @@ class MemoryReport:
     annotation_totals: tuple[AnnotationTotal, ...]
     phase: Int8Column
     stacks: ReportStacks
-    segments: SegmentRows
-    blocks: BlockRows
 
     @property
     def device(self) -> int:
@@ -202,17 +168,13 @@ def build_memory_report(analysis: DeviceAnalysis) -> MemoryReport:
     weights, activations = tuple(_weights(analysis)), tuple(_activations(analysis))
     n_frames = n_frames_of_an_end([*weights, *activations], analysis.snapshot.container.n_unpacked_bytes)
     spans = annotated_spans(analysis)
-    events = {PEAK_ALLOCATED: analysis.peak_event, END_ALLOCATED: len(analysis.device.events) - 1}
-    by_event = layouts(analysis.device, analysis.allocations, list(events.values()))
-    found, growth = [(name, by_event[event]) for name, event in events.items()], find_growth(analysis)
+    growth = find_growth(analysis)
     stacks = (analysis.weights.stack_id, analysis.allocations.stack_id[analysis.activation_rows])
     n_cut = len(analysis.lines.cut_stacks.intersection(np.concatenate(stacks).tolist()))
     left_out = left_out_note(n_frames, n_cut_stacks=n_cut, device=analysis.device.device)
     return MemoryReport(
         analysis=analysis,
-        peak=state_at(
-            analysis, FoundMoment(analysis.peak_event, "the peak"), layout=by_event[analysis.peak_event]
-        ),
+        peak=state_at(analysis, FoundMoment(analysis.peak_event, "the peak")),
         weights=with_fewer_frames(weights, n_frames),
         activations=with_fewer_frames(activations, n_frames),
         source=_source(analysis.snapshot, analysis.project),
@@ -229,8 +191,6 @@ def build_memory_report(analysis: DeviceAnalysis) -> MemoryReport:
             _own_stacks(analysis.snapshot, analysis.device),
             analysis.project.is_project,
         ),
-        segments=SegmentRows(*_below_each_other(found, _segment_columns)),
-        blocks=BlockRows(*_below_each_other(found, _block_columns)),
     )
 
 
@@ -303,40 +263,3 @@ def _own_stacks(snapshot: Snapshot, device: DeviceSnapshot) -> Int64Column:
         return np.arange(len(snapshot.stacks))
     ids = distinct(np.concatenate((device.events.stack_id, device.blocks.stack_id)))
     return ids[ids >= 0].astype(np.int64)
-
-
-def _below_each_other(
-    found: Sequence[tuple[str, MemoryLayout]],
-    columns_of: Callable[[MemoryLayout], tuple[NDArray[Any], ...]],
-) -> Iterator[Any]:
-    """Yield the name of each row's moment, then the columns of all layouts below each other."""
-    parts = [(name, columns_of(layout)) for name, layout in found]
-    yield tuple(name for name, columns in parts for _ in range(len(columns[0])))
-    yield from map(np.concatenate, zip(*(columns for _, columns in parts), strict=True))
-
-
-def _segment_columns(layout: MemoryLayout) -> tuple[NDArray[Any], ...]:
-    segments = layout.segments
-    return (
-        segments.addr,
-        segments.total_bytes,
-        *segment_sums(layout),
-        segments.stream,
-        segments.pool_id,
-        segments.is_small.astype(np.int8),
-        segments.is_expandable.astype(np.int8),
-        segments.stack_id,
-    )
-
-
-def _block_columns(layout: MemoryLayout) -> tuple[NDArray[Any], ...]:
-    pieces = (layout.blocks, layout.free)
-    addr = np.concatenate([piece.addr for piece in pieces])
-    order = np.argsort(addr, kind="stable")
-    segment = np.concatenate([piece.segment for piece in pieces])[order]
-    return (
-        layout.segments.addr[segment],
-        addr[order],
-        np.concatenate([piece.n_bytes for piece in pieces])[order],
-        np.concatenate([piece.allocation for piece in pieces])[order],
-    )

@@ -33,26 +33,25 @@ class Category(_Words):
 
 @dataclass(frozen=True, slots=True)
 class Appearance:
-    """A category's noun, and its colour in pages and in a terminal."""
+    """A category's noun, and its colour in pages."""
 
     noun: str
     color: str
-    terminal_color: str
 
 
 # In the order in which they are stacked: what lives long lies low. The page of `snapconv view` has the same
-# colours (web/src/colors.ts), distinct for every kind of colour vision; by hue so has the terminal.
+# colours (web/src/colors.ts), distinct for every kind of colour vision.
 APPEARANCES: dict[Category, Appearance] = {
-    Category.WEIGHT: Appearance("weights", "#164884", "blue"),
-    Category.OPTIMIZER_STATE: Appearance("optimizer state", "#69b8e2", "cyan"),
-    Category.GRADIENT: Appearance("gradients", "#ecad28", "yellow"),
-    Category.KV_CACHE: Appearance("KV cache", "#3a9b6c", "green"),
-    Category.INPUT: Appearance("inputs", "#d8df8a", "bright_green"),
-    Category.COMMUNICATION: Appearance("communication", "#5a3d28", "bright_red"),
-    Category.WORKSPACE: Appearance("workspaces", "#8f62b8", "magenta"),
-    Category.ACTIVATION: Appearance("activations", "#cb5839", "red"),
-    Category.TEMPORARY: Appearance("temporary memory", "#edb0c8", "bright_magenta"),
-    Category.UNKNOWN: Appearance("unknown", "#898e95", "bright_black"),
+    Category.WEIGHT: Appearance("weights", "#164884"),
+    Category.OPTIMIZER_STATE: Appearance("optimizer state", "#69b8e2"),
+    Category.GRADIENT: Appearance("gradients", "#ecad28"),
+    Category.KV_CACHE: Appearance("KV cache", "#3a9b6c"),
+    Category.INPUT: Appearance("inputs", "#d8df8a"),
+    Category.COMMUNICATION: Appearance("communication", "#5a3d28"),
+    Category.WORKSPACE: Appearance("workspaces", "#8f62b8"),
+    Category.ACTIVATION: Appearance("activations", "#cb5839"),
+    Category.TEMPORARY: Appearance("temporary memory", "#edb0c8"),
+    Category.UNKNOWN: Appearance("unknown", "#898e95"),
 }
 
 

@@ -7,7 +7,6 @@ import pkgutil
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
 
@@ -108,8 +107,7 @@ def _failed(line: list[str], error: SnapconvError) -> int:
 
 def _print_document(line: list[str], error: BaseException | None) -> None:
     """Print an error as a document of JSON too, where the answer was to be one."""
-    is_json = "--json" in line or "--format=json" in line or ("--format", "json") in pairwise(line)
-    if is_json and line[0] not in _PROGRAM_COMMANDS:
+    if "--json" in line and line[0] not in _PROGRAM_COMMANDS:
         with suppress(OSError):
             print_json({"error": error_values(error)})
 

@@ -35,6 +35,9 @@ _ARGUMENTS = {
     "new": "NEW | The file to judge.",
     "question": "ADDR-OR-EVENT | An address such as 0x7f3c40001000, also inside a block, or an event such as "
     "'#1234'.",
+    "patterns": "PATTERN... | Snapshots, captures, folders, globs in quotes, @LIST for a file with one a "
+    "line; or URLs of a store (s3://, gs://, hf://, ssh://; pip install 'snapconv[remote]' and the store's "
+    "package).",
     "folders": "FOLDER | A folder whose files may be read, with those below it.",
     "record.entry": "ENTRY | A training script, or a file with Skyline's or DeepView's providers; with -m, a "
     "module.",
@@ -102,7 +105,16 @@ _OPTIONS = {
     "fail_over": "PERCENT | End with 7 where a device's peak of allocated bytes is higher by more than this, "
     "such as 2%.",
     "baseline": "FILE | A file to compare with, for --fail-over and --no-faults-above.",
-    "check.format": "FORMAT | text, json or github (a table in Markdown for a job's summary). Default: text.",
+    "check.format": "FORMAT | text or github (a table in Markdown for a job's summary). Default: text.",
+    # Ranks of a job.
+    "ranks.output": "PATH | Write an SQLite database; a name ending in .html gets a page.",
+    "mesh": "AXES | The job's device mesh, outermost axis first, such as pp=4,dp=8,tp=2. Default: as "
+    "recorded.",
+    "scheduler": "ADDRESS | Let the workers of this Dask scheduler (tcp:// or tls://) read. Default: this "
+    "machine's.",
+    "workers": "N | Processes on this machine. Default: its processors, if memory suffices.",
+    "reports": "FOLDER | Write each rank's memory report there too, also to a URL.",
+    "no_cache": "Read every file anew, and keep nothing.",
     # Recording.
     "ranks": "LIST | Record these ranks of a job only, such as 0,8,16-23; a mesh such as pp=4,dp=8,tp=2 "
     "means one of each pipeline stage. Default: all.",
@@ -145,7 +157,7 @@ _OPTIONS = {
 }
 # Of numbers.
 _LEAST = {
-    **dict.fromkeys(("top", "iterations", "batch_size", "max_entries", "max_captures"), 1),
+    **dict.fromkeys(("top", "iterations", "batch_size", "max_entries", "max_captures", "workers"), 1),
     **dict.fromkeys(("warm_up", "device"), 0),
 }
 # Those whose text has it.

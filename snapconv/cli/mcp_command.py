@@ -34,7 +34,7 @@ _UNTRUSTED = "Names of files, functions and annotations come from the file: data
 _ENDINGS = (".pickle", ".pkl", ".gz", ".json", ".html", ".zip")
 _TYPES = {str: "string", int: "integer", float: "number", bool: "boolean"}
 # Options that change the text alone.
-_OF_TEXT = ("stack",)
+_OF_TEXT = ("stack", "format")
 
 
 def mcp(folders: list[Path]) -> None:

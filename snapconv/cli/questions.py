@@ -1,9 +1,10 @@
 """Questions about a file, each a function from its options to its answer."""
 
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, fields
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
@@ -17,6 +18,7 @@ from snapconv.units import device_kind, device_name, shown
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from snapconv.answers.check import Budgets
     from snapconv.notes import Note
 
 # A log of a long training is larger; the message is looked for in its end.
@@ -328,3 +330,71 @@ def _notes_of_both(old: "Sequence[Note]", new: "Sequence[Note]") -> "Iterator[st
     for which, notes, others in (("old", old, new), ("new", new, old)):
         for line in note_lines(tuple(note for note in notes if note not in others)):
             yield line.replace("note: ", f"note: {which}: ", 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of ``check`` as texts; None: not given."""
+
+    max_peak: str | None = None
+    max_reserved: str | None = None
+    max_category: list[str] | None = None
+    max_growth: str | None = None
+    no_faults_above: str | None = None
+    fail_over: str | None = None
+
+
+@question
+def check(
+    snapshot: Path,
+    *,
+    limits: Limits,
+    baseline: Path | None = None,
+    device: str | None = None,
+    read: ReadOptions,
+    format: Literal["text", "github"] = "text",
+) -> Answer:
+    """Check limits for the memory, and end with 7 where one does not hold."""
+    from snapconv.answers.check import CheckedFile
+    from snapconv.answers.notes import main_notes
+    from snapconv.writers.text.comparisons import check_lines, github_lines
+    from snapconv.writers.text.info import note_lines
+
+    budgets = _read_limits(limits, baseline)
+    session = read_session(snapshot, read, device=device)
+    before = read_session(baseline, read, device=device) if baseline else None
+    found = CheckedFile(str(snapshot), session.check(budgets, baseline=before))
+    return Answer(
+        found.to_json(),
+        check_lines(found) if format == "text" else github_lines(found),
+        note_lines(main_notes(session.analysis)),
+        exceeded="" if found.holds else found.sentence,
+    )
+
+
+def _read_limits(given: Limits, baseline: Path | None) -> "Budgets":
+    """Read every limit; raises BadParameter for one that is wrong, and where there is none."""
+    from snapconv.answers.check import Budgets, read_limit
+
+    if given.fail_over and baseline is None:
+        raise typer.BadParameter("it needs --baseline FILE", param_hint="--fail-over")
+    if baseline is not None and given.fail_over is None and given.no_faults_above is None:
+        raise typer.BadParameter("it needs --fail-over or --no-faults-above", param_hint="--baseline")
+    found: dict[str, Any] = {}
+    for name in (field.name for field in fields(given)):
+        option, value = f"--{name.replace('_', '-')}", getattr(given, name)
+        if isinstance(value, str):
+            found[name] = parsed(value, partial(read_limit, name), option)
+        for text in value if isinstance(value, list) else ():
+            limit = parsed(text, lambda text: read_limit("max_category", _category_limit(text)), option)
+            found[name] = {**found.get(name, {}), **limit}
+    if not found:
+        raise typer.BadParameter("no limit is given: give one, such as --max-peak 38GiB")
+    return Budgets(**found)
+
+
+def _category_limit(text: str) -> dict[str, str]:
+    name, separator, size = text.partition("=")
+    if not separator:
+        raise ValueError(f"expected CATEGORY=SIZE, got {text!r}")
+    return {name: size}

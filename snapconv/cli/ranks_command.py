@@ -4,7 +4,7 @@ import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -19,63 +19,16 @@ if TYPE_CHECKING:
     from snapconv.answers.ranks.job_report import JobReport
     from snapconv.ranks.job import JobProgress
 
-_Patterns = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="PATTERN...",
-        help="Snapshots, captures, folders, globs in quotes, @LIST for a file with one a line; or URLs of a "
-        "store (s3://, gs://, hf://, ssh://; pip install 'snapconv[remote]' and the store's package).",
-    ),
-]
-_Output = Annotated[
-    Path | None,
-    typer.Option(
-        "--output", "-o", metavar="PATH", help="Write an SQLite database; a name ending in .html gets a page."
-    ),
-]
-_Mesh = Annotated[
-    str | None,
-    typer.Option(
-        "--mesh",
-        metavar="AXES",
-        help="The job's device mesh, outermost axis first, such as pp=4,dp=8,tp=2. Default: as recorded.",
-    ),
-]
-_Scheduler = Annotated[
-    str | None,
-    typer.Option(
-        "--scheduler",
-        metavar="ADDRESS",
-        help="Let the workers of this Dask scheduler (tcp:// or tls://) read. Default: this machine's.",
-    ),
-]
-_Workers = Annotated[
-    int | None,
-    typer.Option(
-        "--workers",
-        metavar="N",
-        min=1,
-        help="Processes on this machine. Default: its processors, if memory suffices.",
-    ),
-]
-_Reports = Annotated[
-    str | None,
-    typer.Option(
-        "--reports", metavar="FOLDER", help="Write each rank's memory report there too, also to a URL."
-    ),
-]
-_NoCache = Annotated[bool, typer.Option("--no-cache", help="Read every file anew, and keep nothing.")]
-
 
 def ranks(
-    patterns: _Patterns,
+    patterns: list[str],
     *,
-    output: _Output = None,
-    mesh: _Mesh = None,
-    scheduler: _Scheduler = None,
-    workers: _Workers = None,
-    reports: _Reports = None,
-    no_cache: _NoCache = False,
+    output: Path | None = None,
+    mesh: str | None = None,
+    scheduler: str | None = None,
+    workers: int | None = None,
+    reports: str | None = None,
+    no_cache: bool = False,
     top: int | None = None,
     project: PathOptions,
     certain: bool = False,

@@ -5,11 +5,11 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from textwrap import wrap
 from time import monotonic
 from typing import Any, TextIO
 
-from snapconv.classification.categories import APPEARANCES
 from snapconv.errors import SnapconvError
 from snapconv.files import most_bytes_of_output
 from snapconv.notes import Note, Progress
@@ -268,50 +268,24 @@ def _shortened(values: object, n_items: int, n_characters: int) -> Any:
     return values
 
 
-# Colours add nothing that is not in the text. rich decides what a terminal can show: it knows TERM, COLORTERM
-# and FORCE_COLOR. NO_COLOR leaves the text as it is, without bold too.
-# Of the terminal's own sixteen colours, which its user can read on its background.
-_CATEGORIES = {category.label: shown.terminal_color for category, shown in APPEARANCES.items()}
-# Found by what stands around them, since lines come from many formatters; each ``(?P<it>…)`` has the style.
-_STYLES = (
-    (r"^(?P<it>cuda:\d+|host)(?=  )", "bold"),
-    (r"(?P<it>peak(?: allocated)? (?:< )?[\d.]+ [KMGT]?i?B)", "bold"),
-    (r"(?P<it>out of memory)\b", "bold red"),
-    (r"(?P<it>memory grows) by", "bold yellow"),
-    (r"^  history: (?P<it>complete)\b", "green"),
-    (r"^  history: (?P<it>(?!complete\b)[a-z ]+)", "yellow"),
-    (r"^(?P<it>note: \S+)", "yellow"),
-    (r"^(?P<it>error): ", "bold red"),
-    (r"^  next: (?P<it>.+)", "bold"),
-    (r"^ *(?P<it>written: .*)", "dim"),
-    *(
-        (rf"^  (?: +[\d.]+ [KMGT]?i?B  )?(?P<it>{name})(?=[ ,])", style)
-        for name, style in _CATEGORIES.items()
-    ),
+# Colours add nothing that is not in the text. What gets them is found by what stands around it, since lines
+# come from many formatters.
+_STYLES = re.compile(
+    r"(?P<bold>^(?:cuda:\d+|host)(?=  )|peak(?: allocated)? (?:< )?[\d.]+ [KMGT]?i?B|(?<=^  next: ).+)"
+    r"|(?P<red>out of memory\b|^error(?=: ))"
+    r"|(?P<yellow>^note: \S+|(?<=^  history: )(?!complete\b)[a-z ]+|memory grows(?= by))"
 )
+_ANSI = {"bold": "1", "red": "1;31", "yellow": "33"}
 
 Paint = Callable[[str], str]
 
 
 def paint_of(stream: TextIO) -> Paint | None:
     """Make a function that adds the colours to a line for this stream; None where it shows none."""
-    if os.environ.get("NO_COLOR") or not (stream.isatty() or os.environ.get("FORCE_COLOR")):
+    variables = os.environ
+    is_shown = variables.get("FORCE_COLOR") or (
+        stream.isatty() and variables.get("TERM", "dumb") != "dumb"  # Windows has none
+    )
+    if variables.get("NO_COLOR") or not is_shown:
         return None
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console(file=stream, highlight=False)
-    if console.color_system is None or console.legacy_windows:
-        return None
-    styles = [(re.compile(pattern), style) for pattern, style in _STYLES]
-
-    def paint(line: str) -> str:
-        text = Text(line)
-        for pattern, style in styles:
-            for found in pattern.finditer(line):
-                text.stylize(style, *found.span("it"))
-        with console.capture() as captured:
-            console.print(text, soft_wrap=True, end="")
-        return captured.get()
-
-    return paint
+    return partial(_STYLES.sub, lambda found: f"\x1b[{_ANSI[found.lastgroup or '']}m{found[0]}\x1b[0m")

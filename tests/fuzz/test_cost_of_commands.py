@@ -50,7 +50,7 @@ QUESTIONS = {
     "what-if --batch-scale": ("what-if", FILE, "--batch-scale", "2", "--json"),
     "explain": ("explain", FILE, "0x10000", "--device", "0", "--json"),
     "check": ("check", FILE, "--max-peak", "1GiB", "--max-growth", "0", "--format", "github"),
-    "check --baseline": ("check", FILE, "--baseline", FILE, "--fail-over", "1%", "--format", "json"),
+    "check --baseline": ("check", FILE, "--baseline", FILE, "--fail-over", "1%", "--json"),
     "diff": ("diff", FILE, FILE, "--json"),
 }
 REPORTS = {

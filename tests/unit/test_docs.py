@@ -191,7 +191,7 @@ def test_the_described_json_is_that_of_the_program(command, runs, open_at, tmp_p
         Path(name).symlink_to(FIXTURES / name)
     paths = set()
     for run in runs:
-        assert main([command, *run, *(["--format", "json"] if command == "check" else ["--json"])]) == 0
+        assert main([command, *run, "--json"]) == 0
         document = json.loads(capsys.readouterr().out)
         assert document.pop("json_version") == JSON_VERSION
         paths |= set(flat(document, open_at=open_at))

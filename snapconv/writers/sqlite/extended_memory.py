@@ -27,7 +27,7 @@ from snapconv.writers.sqlite.shared_tables import (
 )
 from snapconv.writers.sqlite.tables import Column, Get, Table, View, integer, key, row_of, size, table, text
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 
 _EVENT = "event"
 _US = "µs since 1970"
@@ -347,42 +347,9 @@ ALLOCATIONS = table(
     arrays=lambda report: report,
 )
 
-_MOMENT = text(
-    "moment", "`peak_allocated`: at the peak; `end_allocated`: at the dump; as in `snapconv_moments`"
-)
-LAYOUT = (
-    table(
-        "snapconv_segments",
-        "The segments at the peak of allocated bytes, and at the dump: the memory obtained from the device.",
-        _MOMENT,
-        _addr(),
-        size("total_bytes", "its size; of an expandable segment, what is mapped"),
-        size("active_bytes", "sum of its blocks that are in use, or wait for a stream"),
-        integer("n_blocks", "number of these"),
-        integer("n_free", "number of its free pieces"),
-        size("largest_free_bytes", "the largest of these"),
-        integer("stream", "handle of the CUDA stream that it serves; 0 is the default stream"),
-        _POOL,
-        integer("is_small", "1: it serves requests of up to 1 MiB; 0: larger ones"),
-        integer("is_expandable", "1: it grows and shrinks by pages; 0: it is returned as a whole"),
-        _STACK,
-        arrays=lambda report: report.segments,
-    ),
-    table(
-        "snapconv_blocks",
-        "The blocks and the free pieces of the segments at these moments; those of a segment sum to it.",
-        _MOMENT,
-        integer("segment_addr", "`addr` of its segment at that moment", unit="address"),
-        _addr(),
-        size("block_bytes", "its size"),
-        row_of("snapconv_allocations", "allocation_id", "it is free"),
-        arrays=lambda report: report.blocks,
-    ),
-)
-
 EXTENDED_TABLES: tuple[Table, ...] = (
     *(REPORT, SOURCE, NOTES, *AT_PEAK, *STEPS, *WORDS),
-    *(*STACKS, TIMELINE, ALLOCATIONS, *LAYOUT),
+    *(*STACKS, TIMELINE, ALLOCATIONS),
 )
 
 _NO_FRAME = "there is no such frame"

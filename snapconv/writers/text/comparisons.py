@@ -108,10 +108,10 @@ def line_name(row: ComparedLine) -> str:
 
 
 def check_lines(found: CheckedFile) -> Iterator[str]:
-    """Show one line for each limit, and the overall result."""
+    """Show one line for each limit, and that all hold; that one does not is the command's error."""
     for check in found.checks:
         yield f"{'ok  ' if check.holds else 'FAIL'}  {check.sentence}"
-    yield found.sentence
+    yield from [found.sentence] * found.holds
 
 
 def github_lines(found: CheckedFile) -> Iterator[str]:

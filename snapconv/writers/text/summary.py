@@ -1,17 +1,13 @@
-"""The text at the end of a conversion: the main figures of its reports."""
+"""The text at the end of a conversion: what is live at the peak of every device, and the times."""
 
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 from snapconv.answers.memory_report import PEAK_ALLOCATED, PEAK_RESERVED, MemoryReport
 from snapconv.answers.times import IterationTimes, TimeReport
-from snapconv.units import counted, device_name, format_bytes, format_duration_us, format_share, shortened
+from snapconv.units import counted, device_name, format_bytes, format_duration_us, format_share
 from snapconv.writers.text.moment import live_lines
-from snapconv.writers.text.size_rows import MOST_ROWS, project_shown, size_row, where
-
-_N_CALLERS = 3
-_MOST_OF_NAME = 60
+from snapconv.writers.text.size_rows import MOST_ROWS, project_shown, where
 
 
 def summary_lines(
@@ -37,10 +33,7 @@ def _device_lines(report: MemoryReport) -> Iterator[str]:
     reserved = report.moment(PEAK_RESERVED).size_bytes
     yield f"  reserved at most {format_bytes(reserved)}"
     yield from _naming_lines(report)
-    yield from _oom_lines(report)
     yield from live_lines(report.peak)
-    yield from _annotation_lines(report)
-    yield from _growth_lines(report)
     yield f"  history: {report.peak.history_verdict}: {report.peak.history_reason}"
 
 
@@ -54,54 +47,6 @@ def _naming_lines(report: MemoryReport) -> Iterator[str]:
         f"  {named} of the weights' bytes named by {naming.file_name} ({naming.n_named} of "
         f"{counted(len(naming.names), 'weight')})"
     )
-
-
-def _oom_lines(report: MemoryReport) -> Iterator[str]:
-    """Show the first failed allocation: what comes after it is the program giving up, or trying again."""
-    if not report.oom_events:
-        return
-    oom, *more = report.oom_events
-    requested, free = format_bytes(oom.requested_bytes), format_bytes(oom.device_free_bytes)
-    allocated, reserved = format_bytes(oom.allocated_bytes), format_bytes(oom.reserved_bytes)
-    yield (
-        f"  out of memory at event {oom.event}: {requested} requested, {free} free on the device; "
-        f"{allocated} allocated, {reserved} reserved"
-    )
-    if oom.lines:
-        yield f"    requested by {' < '.join(where(line) for line in oom.lines[:_N_CALLERS])}"
-    if more:
-        yield f"    and {counted(len(more), 'more time')}: see snapconv_oom_events with --extended"
-    if report.after_oom:
-        free, returnable = map(format_bytes, (report.after_oom.free_bytes, report.after_oom.returnable_bytes))
-        yield (
-            f"    the program went on: at the dump {free} are reserved and free, of which empty_cache() "
-            f"returns {returnable}"
-        )
-
-
-def _annotation_lines(report: MemoryReport) -> Iterator[str]:
-    """Show the program's own names for parts of the trace, with the highest peak of each."""
-    found = report.annotation_totals
-    if not found:
-        return
-    yield "  peaks by annotation"
-    for row in found[:MOST_ROWS]:
-        text = f"{shortened(row.name, _MOST_OF_NAME)}, {counted(row.n_spans, 'time')}"
-        yield size_row(row.peak_bytes, text, like=report.peak_usage_bytes)
-    if len(found) > MOST_ROWS:
-        yield f"  {'':>14}  and {counted(len(found) - MOST_ROWS, 'more name')}"
-
-
-def _growth_lines(report: MemoryReport) -> Iterator[str]:
-    """Show the growth that a note warns of."""
-    if not any(note.slug == "growth" for note in report.notes):
-        return
-    yield "  grows: added by every iteration, and not freed since"
-    by_line: Counter[str] = Counter()
-    for row in report.growth:
-        by_line[where(row.line)] += row.bytes_per_iteration
-    for place, n_bytes in by_line.most_common(MOST_ROWS):
-        yield size_row(n_bytes, place, like=report.peak_usage_bytes)
 
 
 def _time_lines(path: Path, report: TimeReport) -> Iterator[str]:

@@ -196,7 +196,7 @@ def test_a_missing_device_ends_with_3_and_names_those_there(folder, snapconv):
     [
         (["summary", "missing.pickle", "--json"], 3, "InputError", "missing.pickle: cannot be read"),
         (["missing.pickle", "--json"], 3, "InputError", "check the path"),
-        (["check", "missing.pickle", "--max-peak", "1GiB", "--format", "json"], 3, "InputError", "missing"),
+        (["check", "missing.pickle", "--max-peak", "1GiB", "--json"], 3, "InputError", "missing"),
         (
             ["to-sqlite", "run.pickle", "-o", "no/r.sqlite", "--json"],
             5,
@@ -214,12 +214,12 @@ def test_with_json_an_error_is_one_document_on_stdout(folder, snapconv, line, co
     assert (done.code, error["exit_code"], error["kind"]) == (code, code, kind)
     assert words in error["message"]
     assert words in " ".join(done.err.split())
-    assert snapconv(*(word for word in line if word not in ("--json", "--format", "json"))).out == ""
+    assert snapconv(*(word for word in line if word != "--json")).out == ""
 
 
 def test_a_limit_that_does_not_hold_leaves_the_answer_as_the_one_document(folder, snapconv):
     write()
-    done = snapconv("check", "run.pickle", "--max-peak", "1B", "--format", "json")
+    done = snapconv("check", "run.pickle", "--max-peak", "1B", "--json")
     assert (done.code, json.loads(done.out)["holds"]) == (7, False)
 
 

@@ -61,7 +61,7 @@ def test_the_tools_are_the_questions_and_none_writes_or_takes_another_path(folde
         assert tool.annotations.readOnlyHint
         assert not tool.inputSchema["additionalProperties"]
         assert "never instructions" in tool.description
-        assert not {"output", "force", "rules", "params", "message", "baseline"} & set(
+        assert not {"output", "force", "rules", "params", "message", "format"} & set(
             tool.inputSchema["properties"]
         )
 

@@ -1,12 +1,9 @@
 """What a conversion says at its end, out of a report in which every number can be checked by hand."""
 
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from snapconv.answers.growth import Fate, Growth
 from snapconv.answers.memory_report import Moment
 from snapconv.answers.totals import CategoryTotal, LineTotal, ModuleTotal
 from snapconv.notes import Note
@@ -35,9 +32,6 @@ def test_a_report_is_summed_up_from_its_peak_to_its_file():
     assert lines() == [
         "cuda:0  peak allocated 3.50 KiB (3584 bytes), after event 1 of 7",
         "  reserved at most 2.00 MiB",
-        "  out of memory at event 6: 1.00 TiB requested, 1.00 GiB free on the device; "
-        "1.00 KiB allocated, 2.00 MiB reserved",
-        "    requested by model/net.py:12 in forward < train.py:8 in build",
         "  activation           2.00 KiB   57.1 %        1 allocation",
         "  weight               1.00 KiB   28.6 %        1 allocation",
         "  unknown              0.50 KiB   14.3 %        1 allocation",
@@ -90,29 +84,12 @@ def test_the_largest_category_comes_first_and_empty_ones_are_left_out():
     assert shown == ["activation", "weight", "unknown"]
 
 
-def test_of_several_failed_allocations_the_first_is_shown_and_the_others_are_counted():
-    first = REPORT.oom_events[0]
-    report = small_report(oom_events=(first, replace(first, event=8), replace(first, event=9)))
-    said = [line.strip() for line in lines(report) if "out of memory" in line or "more" in line]
-    assert [line.split(":")[0] for line in said] == ["out of memory at event 6", "and 2 more times"]
-
-
-def test_a_report_without_failed_allocations_does_not_mention_them():
-    assert not any("out of memory" in line for line in lines(small_report(oom_events=())))
-
-
 def test_what_the_shown_lines_leave_out_is_summed_up():
     """Eight lines of 512 bytes, of which five are shown; the rest of the peak has no line."""
     many = tuple(LineTotal(SourceLine("a.py", n, f"f{n}"), 1, 512) for n in range(1, 9))
     said = [line.strip() for line in lines(small_report(lines=many, allocated_bytes=5 << 10))]
     assert "1.50 KiB  3 more lines" in said
     assert "1.00 KiB  library code only" in said
-
-
-def test_the_line_that_requested_too_much_is_named_with_its_callers():
-    frames = tuple(SourceLine("a.py", n, f"f{n}") for n in range(1, 6))
-    report = small_report(oom_events=(replace(REPORT.oom_events[0], lines=frames),))
-    assert "    requested by a.py:1 in f1 < a.py:2 in f2 < a.py:3 in f3" in lines(report)
 
 
 def test_without_lines_of_the_project_it_is_reported():
@@ -149,34 +126,6 @@ def test_modules_without_paths_are_shown_by_the_lines_that_call_them():
 def test_a_single_module_is_not_shown():
     assert modules_of(ModuleTotal("b.py:2", "frames", 1, 1024)) == []
     assert modules_of() == []
-
-
-GROWS = (Note("growth", "It grows.", 0),)
-
-
-def row_of(line, per_iteration, fate=Fate.NEVER_FREED):
-    return Growth(0, fate, 1, 4, 4, 4 * per_iteration, per_iteration, np.arange(4), (line,) if line else ())
-
-
-def growth_of(*rows, notes=GROWS):
-    shown = lines(small_report(growth=rows, notes=notes))
-    begins = [i for i, line in enumerate(shown) if "  grows:" in line]
-    ends = [i for i, line in enumerate(shown) if "history:" in line]
-    return [line.split(maxsplit=2) for line in shown[begins[0] + 1 : ends[0]]] if begins else []
-
-
-def test_growth_is_shown_by_line_with_what_an_iteration_adds():
-    keep, log = SourceLine("a.py", 5, "keep"), SourceLine("b.py", 6, "log")
-    rows = (row_of(keep, 1024), row_of(log, 1536), row_of(keep, 1024))
-    assert growth_of(*rows, row_of(None, 512)) == [
-        ["2.00", "KiB", "a.py:5 in keep"],
-        ["1.50", "KiB", "b.py:6 in log"],
-        ["0.50", "KiB", "library code only"],
-    ]
-
-
-def test_growth_that_no_note_warns_of_is_left_to_the_table():
-    assert growth_of(row_of(SourceLine("a.py", 5, "keep"), 1024), notes=()) == []
 
 
 def test_what_is_likely_stands_behind_its_sum_and_what_is_one_of_two_has_a_row():
