@@ -20,8 +20,6 @@ from snapconv.units import printable, shortened
 _PLAIN, _DIFFERENCES, _SIGNED = 0, 1, 2
 # zlib's own middle way; 9 takes several times as long and saves a hundredth.
 _LEVEL = 6
-# Of larger columns so many bytes are tried: where nothing repeats, to look for it takes most of the time.
-_PROBE_BYTES = 1 << 15
 # Symbols of C++ templates run to thousands of characters, a note may have a million.
 MOST_TEXT = 600
 
@@ -54,7 +52,7 @@ def encode_column(values: NDArray[Any], *, differences: bool = False, signed: bo
     # The high bytes of neighbours are mostly equal: together they take next to no space.
     apart = np.ascontiguousarray(narrow.view(np.uint8).reshape(-1, width).T)
     kind = _DIFFERENCES if differences else _SIGNED if signed else _PLAIN
-    return EncodedColumn(len(numbers), width, kind, _packed(apart.tobytes(), _strategy(apart)))
+    return EncodedColumn(len(numbers), width, kind, _packed(apart.tobytes()))
 
 
 def encode_values(values: object) -> bytes:
@@ -67,26 +65,5 @@ def page_text(text: str) -> str:
     return printable(shortened(text, MOST_TEXT))
 
 
-def _strategy(planes: NDArray[np.uint8]) -> int:
-    """How to deflate a column: by what repeats, or where that is no gain, by how often each byte occurs.
-
-    The middle of the lowest bytes that are not all the same decides: the higher ones repeat more.
-    """
-    n = planes.shape[1]
-    if n <= 2 * _PROBE_BYTES:
-        return zlib.Z_DEFAULT_STRATEGY
-    for plane in planes[:, (n - _PROBE_BYTES) // 2 :][:, :_PROBE_BYTES]:
-        if (plane != plane[0]).any():
-            probe = plane.tobytes()
-            usual, fast = (len(_deflated(probe, way)) for way in (zlib.Z_DEFAULT_STRATEGY, zlib.Z_RLE))
-            return zlib.Z_RLE if fast <= 1.02 * usual else zlib.Z_DEFAULT_STRATEGY
-    return zlib.Z_DEFAULT_STRATEGY
-
-
-def _deflated(data: bytes, strategy: int) -> bytes:
-    packer = zlib.compressobj(_LEVEL, strategy=strategy)
-    return packer.compress(data) + packer.flush()
-
-
-def _packed(data: bytes, strategy: int = zlib.Z_DEFAULT_STRATEGY) -> bytes:
-    return base64.b64encode(_deflated(data, strategy))
+def _packed(data: bytes) -> bytes:
+    return base64.b64encode(zlib.compress(data, _LEVEL))
