@@ -73,6 +73,13 @@ class Invocation:
     result: Any = None
     raised: BaseException | None = None
 
+    @property
+    def is_on_meta(self) -> bool:
+        """Say whether the program itself wants shapes alone, which cost nothing: they stay on that device."""
+        device = self.kwargs.get("device")
+        is_asked = device is not None and torch.device(device).type == "meta"
+        return self.device is None and (is_asked or any(tensor.is_meta for tensor in self.tensors))
+
     def run(self, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run it for its results."""
         try:
@@ -114,7 +121,7 @@ class Evaluation:
     def run(self, call: Invocation) -> tuple[Any, bool]:
         """Return an operation's results, and whether they have values."""
         operation = call.operation
-        if self.fake_storages is None or operation.kind is Kind.VIEW:
+        if self.fake_storages is None or operation.kind is Kind.VIEW or call.is_on_meta:
             return self._compute(call), True
         is_known = has_values(call.inputs)
         if operation.kind is Kind.VALUE:

@@ -183,7 +183,7 @@ class TensorPatches:
         named = {key: value for key, value in kwargs.items() if key != "copy"}
         parse = torch._C._nn._parse_to
         device, dtype, _, memory_format = parse(*(args[:-1] if has_copy else args), **named)
-        if device is None or (device.type != "cuda" and self._of(tensor) is None):
+        if device is None or device.type == "meta" or (device.type != "cuda" and self._of(tensor) is None):
             return real(tensor, *args, **kwargs)
         copy = kwargs.get("copy", has_copy and args[-1])
         index = self._tracker.machine.ordinal(device)

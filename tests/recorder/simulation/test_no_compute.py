@@ -55,6 +55,18 @@ def test_what_depends_on_values_in_no_known_way_names_the_line_that_asked():
         torch.bincount(counts)
 
 
+def test_what_the_program_itself_has_on_the_meta_device_stays_there():
+    """Large ones too: uninitialised memory of that size is not made on the CPU."""
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Embedding(64, 1 << 16), nn.LayerNorm(1 << 16), nn.Linear(1 << 16, 8))
+        model(torch.zeros(2, dtype=torch.long)).sum().backward()
+    made = [*model.parameters(), *(parameter.grad for parameter in model.parameters())]
+    made += [torch.empty_like(model[0].weight), torch.empty(1 << 20, device="cuda").to("meta")]
+    assert {tensor.device.type for tensor in made} == {"meta"}
+    assert torch.cuda.max_memory_allocated() == 4 << 20
+    assert model.to_empty(device="cuda")[0].weight.is_cuda
+
+
 def test_a_shape_that_does_not_fit_is_torchs_own_error():
     with pytest.raises(RuntimeError, match=r"3, 4|3x4"):
         torch.randn(3, 4, device="cuda") @ torch.randn(5, 6, device="cuda")
