@@ -39,7 +39,7 @@ sys.path.insert(0, str(_ROOT))
 _MOMENTS = ("peak", "start", "end", "worst", "oom", "iteration:1", "10")
 _ANSWERS = (
     "FILE",
-    "summary FILE --include torch --path-map /home=/elsewhere",
+    "summary FILE --include torch",
     "summary FILE --project-root /home",
     "info FILE",
     "growth FILE",

@@ -33,7 +33,6 @@ from snapconv.snapshot.load import DeviceSnapshot, Snapshot, load_snapshot
 from snapconv.snapshot.recorded.metadata import RecordedProject
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.operations import Operations
-from snapconv.stacks.paths import PathMap
 from snapconv.stacks.project_frames import Project, find_project
 from snapconv.stacks.project_lines import ProjectLines
 from snapconv.stacks.stack_facts import StackFacts, find_stack_facts
@@ -56,7 +55,6 @@ class AnalysisOptions:
 
     project_root: str | None = None
     includes: tuple[str, ...] = ()
-    path_maps: tuple[PathMap, ...] = ()
     rules: Path | Sequence[UserRule] = ()
     params: "Path | ParamList | None" = None
     certain: bool = False
@@ -281,7 +279,6 @@ def project_of(
         root=options.project_root,
         recorded=recorded,
         includes=options.includes,
-        path_maps=options.path_maps,
     )
 
 

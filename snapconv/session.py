@@ -33,7 +33,6 @@ from snapconv.errors import InputError
 from snapconv.notes import Note, Progress
 from snapconv.snapshot.load import Snapshot
 from snapconv.snapshot.recorded.params_file import ParamList
-from snapconv.stacks.paths import PathMap, parse_path_map
 from snapconv.stacks.project_frames import Project
 from snapconv.stacks.project_lines import ProjectLines
 from snapconv.units import HOST
@@ -267,7 +266,6 @@ def load(
     *,
     project_root: str | None = None,
     includes: Sequence[str] = (),
-    path_maps: Sequence[PathMap | str] = (),
     rules: str | Path | Sequence[UserRule] = (),
     params: str | Path | ParamList | None = None,
     certain: bool = False,
@@ -275,8 +273,7 @@ def load(
 ) -> Session:
     """Read and analyse a snapshot of any era and container; nothing in it is run.
 
-    ``includes`` are packages (``timm.models``) and folders that count as part of the project too,
-    ``path_maps`` texts such as ``"/old=/new"``.
+    ``includes`` are packages (``timm.models``) and folders that count as part of the project too.
     ``rules`` are the user's own, or the file that they stand in. ``params`` is a list of parameters, or its
     file: names for the weights (docs/guide/better-names.md). ``certain``: what is likely counts as unknown.
     Raises SnapconvError: InputError where the file is damaged or something else, UnsafePickleError
@@ -285,7 +282,6 @@ def load(
     options = AnalysisOptions(
         project_root=project_root,
         includes=tuple(includes),
-        path_maps=tuple(parse_path_map(one) if isinstance(one, str) else one for one in path_maps),
         rules=Path(rules) if isinstance(rules, str) else rules,
         certain=certain,
         params=Path(params) if isinstance(params, str) else params,

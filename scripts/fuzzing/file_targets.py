@@ -238,7 +238,7 @@ def _with_words(_folder: Path, data: bytes) -> list[Command]:
         ["check", snapshot, f"--max-peak={first}", f"--max-category={second}"],
         ["export", snapshot, "--format=snapshot", f"--events={first}", "-o", "out.pickle"],
         ["tree", snapshot, f"--at={first}"],
-        ["verdict", snapshot, f"--path-map={first}", f"--include={second}", f"--project-root={first}"],
+        ["verdict", snapshot, f"--include={second}", f"--project-root={first}"],
         ["oom", snapshot, f"--device={first}"],
     ]
 

@@ -50,7 +50,6 @@ _OPTIONS = {
     "here. Default: all Python files that are not installed.",
     "include": "PACKAGE_OR_PATH | Count a library as part of the project too: a package such as timm.models, "
     "or a folder as the file has it. May be repeated. Always counted: transformers.models, diffusers.models.",
-    "path_map": "OLD=NEW | Show files below OLD as below NEW. May be repeated.",
     "rules": "Your own patterns of frames for categories (TOML), evaluated before snapconv's rules.",
     "certain": "Count only what is certain: what is likely becomes unknown.",
     "params": "Names for weights that no recording named: safetensors, its index, or JSON.",
@@ -225,24 +224,16 @@ def declared(command: str, one: inspect.Parameter) -> inspect.Parameter:
 
 @dataclass(frozen=True, slots=True)
 class PathOptions:
-    """Options of reading a file: what belongs to the project, and where its files are now."""
+    """Options of reading a file: what belongs to the project."""
 
     project_root: str | None = None
     include: list[str] | None = None
-    path_map: list[str] | None = None
 
     def analysis(self, params: Path | None = None) -> "AnalysisOptions":
-        """Return the options as the library takes them; raises BadParameter for a text that is wrong."""
+        """Return the options as the library takes them."""
         from snapconv.analysis import AnalysisOptions
-        from snapconv.stacks.paths import parse_path_map
 
-        path_maps = (parsed(text, parse_path_map, "--path-map") for text in self.path_map or ())
-        return AnalysisOptions(
-            project_root=self.project_root,
-            includes=tuple(self.include or ()),
-            path_maps=tuple(path_maps),
-            params=params,
-        )
+        return AnalysisOptions(self.project_root, tuple(self.include or ()), params=params)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,6 @@ from snapconv.errors import InputError, OutputWriteError, SnapconvError
 from snapconv.files import SNAPSHOT_NAME
 from snapconv.json_text import dataclass_from, read_json, write_json
 from snapconv.ranks.job_files import is_remote, open_store
-from snapconv.stacks.paths import PathMap
 from snapconv.version import VERSION
 from snapconv.writers.sqlite.memory_database import memory_database
 from snapconv.writers.sqlite.tables import write_databases
@@ -45,7 +44,6 @@ class RankRequest:
     place: RankFile
     project_root: str | None
     includes: tuple[str, ...]
-    path_maps: tuple[PathMap, ...]
     certain: bool
     reports: str | None
     mark: str
@@ -55,8 +53,7 @@ class RankRequest:
         cls, place: RankFile, options: AnalysisOptions, reports: str | None = None, mark: str = ""
     ) -> "RankRequest":
         """Take the options that a job has."""
-        project = (options.project_root, options.includes, options.path_maps)
-        return cls(place, *project, options.certain, reports, mark)
+        return cls(place, options.project_root, options.includes, options.certain, reports, mark)
 
     def to_text(self) -> str:
         """Return it as JSON."""
@@ -70,7 +67,7 @@ class RankRequest:
     @property
     def options(self) -> AnalysisOptions:
         """The options of the analysis."""
-        return AnalysisOptions(self.project_root, self.includes, self.path_maps, certain=self.certain)
+        return AnalysisOptions(self.project_root, self.includes, certain=self.certain)
 
 
 def read_rank(text: str) -> str:

@@ -1,7 +1,6 @@
 """File names as recorded, on any system: compared by whole components, never by prefix text."""
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 
 _LIBRARY_PARTS = {"site-packages", "dist-packages"}
@@ -117,25 +116,3 @@ def is_library(path: str) -> bool:
         return True
     # torch in a source checkout has no site-packages above it.
     return "/torch/nn/modules/" in path or "/torch/optim/" in path
-
-
-@dataclass(frozen=True, slots=True)
-class PathMap:
-    """One ``--path-map OLD=NEW``: files recorded below ``old`` are shown as below ``new``."""
-
-    old: str
-    new: str
-
-    def apply(self, path: str) -> str:
-        """Return the path after the rewriting, unchanged if it is not below ``old``."""
-        if path == self.old:
-            return self.new
-        return self.new + path[len(self.old) :] if is_under(path, self.old) else path
-
-
-def parse_path_map(text: str) -> PathMap:
-    """Read ``OLD=NEW``; raises ValueError for anything else."""
-    old, separator, new = text.partition("=")
-    if not (old and separator and new):
-        raise ValueError(f"expected OLD=NEW, got {text!r}")
-    return PathMap(normal(old), normal(new))

@@ -11,7 +11,6 @@ from snapconv.columns import BoolColumn, Int64Column, read_only
 from snapconv.snapshot.recorded.metadata import NOT_RECORDED, RecordedProject
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.paths import (
-    PathMap,
     installed_part,
     is_absolute,
     is_generated,
@@ -40,7 +39,7 @@ _OF_TORCH = "/torch/nn/modules/module.py"
 class Project:
     """The user's code in one file's frames.
 
-    ``root`` is as recorded (after path maps), None if no frame looks like a project. ``seen_root`` is
+    ``root`` is as recorded, None if no frame looks like a project. ``seen_root`` is
     the one that the frames themselves suggest, whether or not one was given. ``is_project`` (bool) and
     ``relative_paths`` have one entry per frame of the FrameTable. ``includes`` are the libraries with frames
     that count too, ``unused_includes`` those that were requested and have none.
@@ -77,7 +76,7 @@ class Include:
         return f"/{self.path}/" in f"/{path}/" or f"/{path}".endswith(f"/{self.path}.py")
 
 
-def parse_include(text: str, *, root: str | None, path_maps: tuple[PathMap, ...] = ()) -> Include:
+def parse_include(text: str, *, root: str | None) -> Include:
     """Read a package (``timm.models``, ``timm/models``), a path, or one relative to the root (``../lib``)."""
     if text.startswith(".") and root is not None:
         path = posixpath.normpath(posixpath.join(root, text.replace("\\", "/")))
@@ -85,8 +84,6 @@ def parse_include(text: str, *, root: str | None, path_maps: tuple[PathMap, ...]
         path = normal(text)
     else:
         path = text.replace(".", "/")
-    for path_map in path_maps:
-        path = path_map.apply(path)
     return Include(text, path)
 
 
@@ -97,7 +94,6 @@ def find_project(
     root: str | None = None,
     recorded: RecordedProject = NOT_RECORDED,
     includes: Sequence[str] = (),
-    path_maps: tuple[PathMap, ...] = (),
 ) -> Project:
     """Decide for every frame whether it is the user's; infer the root where none is given or recorded.
 
@@ -108,27 +104,27 @@ def find_project(
     the package counts that the program was started in.
     """
     filenames = stacks.frames.filenames
-    path_of = {name: _mapped(name, path_maps) for name in dict.fromkeys(filenames)}
-    paths = tuple(path_of[name] for name in filenames)
+    paths = tuple(map(normal, filenames))
+    every = dict.fromkeys(paths)
     mine = _not_installed(set(paths))
     if bytes_of_stack is None:
         bytes_of_stack = np.ones(len(stacks), np.int64)
     seen = _infer_root(stacks, paths, {path for path in mine if not is_hidden(path)} or mine, bytes_of_stack)
-    root_there = _mapped(recorded.root, path_maps) if recorded.root else None
+    root_there = normal(recorded.root) if recorded.root else None
     chosen = normal(root) if root else root_there or seen
     is_named = bool(root) or (root_there is not None and recorded.is_given)
     own = {
         path
-        for path in path_of.values()
+        for path in every
         if path in mine and (_belongs(path, chosen) or not (is_named or is_hidden(path)))
     }
     entry = None if own or is_named or includes else _entry_package(stacks, paths, bytes_of_stack)
     wanted = dict.fromkeys((*MODEL_LIBRARIES, *([entry] if entry else ()), *recorded.includes, *includes))
-    included = [parse_include(text, root=chosen, path_maps=path_maps) for text in wanted]
-    included_by = {path: [one.text for one in included if one.contains(path)] for path in path_of.values()}
+    included = [parse_include(text, root=chosen) for text in wanted]
+    included_by = {path: [one.text for one in included if one.contains(path)] for path in every}
     own |= {path for path, by in included_by.items() if by and is_python(path)}
     used = {text for by in included_by.values() for text in by}
-    shown = {path: _shown(path, chosen, is_own=path in own) for path in path_of.values()}
+    shown = {path: _shown(path, chosen, is_own=path in own) for path in every}
     project = Project(
         root=chosen,
         seen_root=seen,
@@ -166,13 +162,6 @@ def _package(path: str) -> str:
     installed = None if not is_python(path) or is_standard_library(path) else installed_part(path)
     package = (installed or "").partition("/")[0]
     return "" if package in _STARTERS or package.endswith(".py") else package
-
-
-def _mapped(filename: str, path_maps: tuple[PathMap, ...]) -> str:
-    path = normal(filename)
-    for path_map in path_maps:
-        path = path_map.apply(path)
-    return path
 
 
 def _not_installed(paths: set[str]) -> set[str]:

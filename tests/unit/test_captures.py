@@ -10,7 +10,6 @@ from snapconv.errors import InputError
 from snapconv.files import files_of, is_capture, snapshot_file, stem_of_outputs, timing_file
 from snapconv.session import load
 from snapconv.snapshot.load import load_snapshot
-from snapconv.stacks.paths import PathMap
 from snapconv.writers.text.info import info_lines
 from tests.builders import ADDR, START_US, TraceBuilder, frame
 from tests.metadata_builder import metadata, parameter
@@ -105,13 +104,6 @@ def test_the_recorded_project_stands_unless_another_is_named(tmp_path):
     assert load(folder).project.root == "/data/project/net"
     assert not load(folder).project.is_inferred
     assert load(folder, project_root="/data/project").project.root == "/data/project"
-
-
-def test_the_recorded_project_moves_with_the_files_in_it(tmp_path):
-    moved = load(recorded(tmp_path), path_maps=(PathMap("/data", "/home/me"),))
-    assert moved.project.root == "/home/me/project/net"
-    [weight] = moved.report().weights
-    assert [line.file_path for line in weight.frames] == ["model.py"]
 
 
 def test_info_shows_what_the_recorder_wrote(tmp_path):

@@ -8,7 +8,6 @@ from snapconv import convert
 from snapconv.convert import ConvertOptions, to_sqlite
 from snapconv.errors import InputError, OutputExistsError, OutputWriteError
 from snapconv.files import report_output
-from snapconv.stacks.paths import PathMap, parse_path_map
 from tests.builders import TraceBuilder, frame
 from tests.tables import ask
 
@@ -183,22 +182,3 @@ def test_stages_are_reported_in_their_order(two):
     order = list(dict.fromkeys(stages))
     assert order[-2:] == ["analysing", "writing"]
     assert stages.count("analysing") == 2
-
-
-@pytest.mark.parametrize(
-    ("text", "old", "new"),
-    [
-        ("/a=/b", "/a", "/b"),
-        ("/a/=/b/", "/a", "/b"),
-        ("C:\\me=/home/me", "c:/me", "/home/me"),
-        ("/a=/b=c", "/a", "/b=c"),
-    ],
-)
-def test_a_path_map_is_read_from_old_is_new(text, old, new):
-    assert parse_path_map(text) == PathMap(old, new)
-
-
-@pytest.mark.parametrize("text", ["", "/a", "=/b", "/a="])
-def test_another_text_is_no_path_map(text):
-    with pytest.raises(ValueError, match="OLD=NEW"):
-        parse_path_map(text)

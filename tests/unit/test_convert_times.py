@@ -11,7 +11,6 @@ from snapconv.analysis import AnalysisOptions
 from snapconv.cli.app import main
 from snapconv.convert import ConvertOptions, to_sqlite
 from snapconv.errors import MalformedSnapshotError, OutputExistsError, OutputWriteError, TruncatedFileError
-from snapconv.stacks.paths import PathMap
 from tests.tables import ask
 from tests.timing_builder import ROOT, write_trace
 
@@ -166,13 +165,6 @@ def test_a_root_that_was_named_when_it_was_recorded_keeps_out_the_rest(capture):
 
     assert lines() == ["../train.py"]
     assert lines(project_root_given=True) == []
-
-
-def test_the_recorded_root_is_mapped_with_the_files(capture):
-    options = ConvertOptions(analysis=AnalysisOptions(path_maps=(PathMap("/home/me", "/src"),)))
-    report = to_sqlite(capture, options).time[1]
-    assert report.project_root == "/src/project"
-    assert report.entries[0].frames[0].file_path == "model/net.py"
 
 
 def test_the_command_prints_and_writes_both(capture, tmp_path, capsys):

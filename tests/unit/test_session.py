@@ -8,7 +8,6 @@ import pytest
 
 import snapconv
 from snapconv.errors import InputError
-from snapconv.stacks.paths import PathMap
 from tests.builders import TraceBuilder, frame
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
@@ -45,18 +44,6 @@ def test_notes_of_the_whole_file_stand_once(two_devices):
     assert len(set(notes)) == len(notes)
 
 
-def test_the_root_and_path_maps_are_those_given(tmp_path):
-    path = (
-        TraceBuilder()
-        .segment()
-        .alloc(512, frames=[frame("f", "/cluster/job/a/b.py")])
-        .write(tmp_path / "s.pickle")
-    )
-    session = snapconv.load(path, project_root="/w/a", path_maps=(PathMap("/cluster/job", "/w"),))
-    assert session.project.root == "/w/a"
-    assert session.project.relative_paths == ("b.py",)
-
-
 def test_stages_are_reported_while_reading(two_devices):
     seen = []
     snapconv.load(two_devices, progress=lambda stage, done, total: seen.append((stage, done <= total)))
@@ -86,15 +73,6 @@ def test_a_session_and_all_in_it_have_a_representation_of_a_line(two_devices):
     for value in (session.analysis, session.snapshot, *session.devices, *session.snapshot.devices):
         assert "\n" not in repr(value)
         assert len(repr(value)) < 300
-
-
-def test_path_maps_are_also_taken_as_the_command_line_takes_them(tmp_path):
-    path = (
-        TraceBuilder().segment().alloc(512, frames=[frame("f", "/old/a/b.py")]).write(tmp_path / "s.pickle")
-    )
-    assert snapconv.load(path, path_maps=["/old=/new"]).project.root == "/new/a"
-    with pytest.raises(ValueError, match="OLD=NEW"):
-        snapconv.load(path, path_maps=["/old"])
 
 
 @pytest.mark.parametrize(

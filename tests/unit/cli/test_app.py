@@ -135,9 +135,6 @@ def test_the_version_is_shown(snapconv):
         (["info", "run.pickle", "other.pickle"], "other.pickle"),
         (["to-sqlite", "run.pickle", "--nonsense"], "--nonsense"),
         (["to-sqlite", "run.pickle", "--device", "one"], "--device"),
-        (["to-sqlite", "run.pickle", "--path-map", "/old"], "'/old'"),
-        (["to-sqlite", "run.pickle", "--path-map", "=/new"], "OLD=NEW"),
-        (["to-sqlite", "run.pickle", "--path-map", "/old="], "--path-map"),
     ],
 )
 def test_a_wrong_command_line_ends_with_2_and_is_named(folder, snapconv, argv, named):
@@ -382,11 +379,9 @@ def test_where_one_of_two_reports_exists_none_is_written(folder, snapconv):
     [
         ([], "/home/me/project", "net.py"),
         (["--project-root", "/home/me"], "/home/me", "project/net.py"),
-        (["--path-map", "/home/me/project=/w"], "/w", "net.py"),
-        (["--path-map", "/home=/h", "--path-map", "/h/me=/m"], "/m/project", "net.py"),
     ],
 )
-def test_the_projects_root_is_inferred_given_or_mapped(folder, snapconv, options, root, file):
+def test_the_projects_root_is_inferred_or_given(folder, snapconv, options, root, file):
     write()
     (report,) = json.loads(snapconv("to-sqlite", "run.pickle", "--json", *options).out)["reports"]
     assert report["project_root"] == root

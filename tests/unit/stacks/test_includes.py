@@ -3,7 +3,6 @@
 import pytest
 
 from snapconv.cli.app import main
-from snapconv.stacks.paths import PathMap
 from snapconv.stacks.project_frames import parse_include
 from tests.builders import TraceBuilder, frame
 
@@ -51,11 +50,6 @@ def test_a_file_lies_in_what_is_included(text, path):
 )
 def test_a_file_is_outside_of_what_only_resembles_it(text, path):
     assert not holds(text, path)
-
-
-def test_a_folder_is_mapped_with_the_files():
-    maps = (PathMap("/cluster/lib", "/home/me/lib"),)
-    assert parse_include("/cluster/lib", root=None, path_maps=maps).contains("/home/me/lib/a.py")
 
 
 def test_a_package_is_shown_as_it_was_named():

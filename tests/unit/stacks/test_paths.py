@@ -2,7 +2,7 @@
 
 import pytest
 
-from snapconv.stacks.paths import PathMap, is_library, is_notebook, is_python, is_under, normal
+from snapconv.stacks.paths import is_library, is_notebook, is_python, is_under, normal
 
 
 @pytest.mark.parametrize(
@@ -155,17 +155,3 @@ def test_other_files_are_the_users(path):
 @pytest.mark.parametrize("path", ["/w/proj/triton_kernels/softmax.py", "/w/triton-attention/train.py"])
 def test_a_project_may_be_about_triton(path):
     assert not is_library(path)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "path", "shown"),
-    [
-        ("/cluster/me", "/home/me", "/cluster/me/proj/train.py", "/home/me/proj/train.py"),
-        ("/cluster/me", "/home/me", "/cluster/me", "/home/me"),
-        ("/cluster/me", "/home/me", "/cluster/me2/train.py", "/cluster/me2/train.py"),
-        ("c:/Users/me", "/home/me", "c:/users/ME/train.py", "/home/me/train.py"),
-        ("/cluster/me", "/home/me", "train.py", "train.py"),
-    ],
-)
-def test_a_path_map_rewrites_what_lies_below_its_folder(old, new, path, shown):
-    assert PathMap(old, new).apply(path) == shown

@@ -5,7 +5,6 @@ import pytest
 
 from snapconv.snapshot.recorded.metadata import RecordedProject
 from snapconv.snapshot.stack_table import StackInterner
-from snapconv.stacks.paths import PathMap
 from snapconv.stacks.project_frames import find_project
 
 SITE = "/opt/venv/lib/python3.11/site-packages"
@@ -277,30 +276,6 @@ def test_a_module_that_a_notebook_uses_is_the_users(cell):
     project = project_of([TORCH, "/home/me/proj/model.py", script(cell)])
     assert project.root == "/home/me/proj"
     assert project.is_project.tolist() == [False, True, True]
-
-
-def test_path_maps_come_before_the_root():
-    project = project_of(
-        ["/cluster/job7/proj/model.py", "/cluster/job7/lib.py"],
-        root="/home/me/proj",
-        path_maps=(PathMap("/cluster/job7", "/home/me"),),
-    )
-    assert own(project) == ["model.py"]
-    assert project.relative_paths == ("model.py", "/home/me/lib.py")
-
-
-def test_path_maps_are_applied_one_after_the_other():
-    maps = (PathMap("/a", "/b"), PathMap("/b/c", "/d"))
-    assert project_of(["/a/c/model.py"], path_maps=maps).root == "/d"
-
-
-def test_a_mapped_windows_path_lies_below_a_root_of_unix():
-    project = project_of(
-        ["C:\\Users\\me\\proj\\src\\model.py"],
-        root="/home/me/proj",
-        path_maps=(PathMap("c:/Users/me", "/home/me"),),
-    )
-    assert own(project) == ["src/model.py"]
 
 
 def test_generated_code_is_not_the_users_even_below_the_root():
