@@ -5,14 +5,14 @@ allocation is the one that was live then and whose block contains the address. R
 AllocationTable out.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
 from snapconv.columns import Int8Column, Int32Column, Int64Column, read_only
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.snapshot.event_table import EventTable
-from snapconv.snapshot.recorded.metadata import Metadata, PhaseTable, RecordedPhase, RecordedTensors
+from snapconv.snapshot.recorded.metadata import Metadata, PhaseTable, RecordedTensors
 
 # Addresses inside a block are looked for one by one: torch's storages begin where their blocks begin.
 _MAX_INSIDE = 1000
@@ -40,20 +40,10 @@ def match_recorded(
 ) -> RecordedMatches:
     """Find the allocations of what was recorded on one device."""
     index = _Index(events, allocations)
+    names = [field.name for field in fields(RecordedMatches) if field.name not in ("metadata", "originals")]
+    found = {name: index.find(getattr(metadata, name), device) for name in names}
     originals = replace(metadata.copies, addr=metadata.copies.original_addr)
-    found = RecordedMatches(
-        metadata=metadata,
-        parameters=index.find(metadata.parameters, device),
-        earlier=index.find(metadata.earlier, device),
-        gradients=index.find(metadata.gradients, device),
-        states=index.find(metadata.states, device),
-        inputs=index.find(metadata.inputs, device),
-        saved=index.find(metadata.saved, device),
-        copies=index.find(metadata.copies, device),
-        originals=index.find(originals, device),
-        attributes=index.find(metadata.attributes, device),
-    )
-    return read_only(found)
+    return read_only(RecordedMatches(metadata, originals=index.find(originals, device), **found))
 
 
 class _Index:
@@ -148,4 +138,4 @@ def _phase_at(table: PhaseTable, time_us: Int64Column) -> Int8Column:
     row = np.maximum(place, 0)
     ended = table.ended_us[row]
     is_inside = (place >= 0) & ((ended < 0) | (time_us <= ended))
-    return np.where(is_inside, table.phase[row], np.int8(RecordedPhase.OTHER)).astype(np.int8)
+    return table.phase[row] * is_inside

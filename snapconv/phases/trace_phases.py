@@ -33,7 +33,6 @@ from snapconv.replay.device_replay import AllocationTable
 from snapconv.replay.lifetimes import real_events
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot
-from snapconv.snapshot.recorded.metadata import RecordedPhase
 from snapconv.stacks.stack_roles import StackRoles
 from snapconv.stop_signals import stage
 from snapconv.torch_knowledge.frame_roles import Role
@@ -42,18 +41,13 @@ _STEP, _ZERO_GRAD = "Optimizer.step#", "Optimizer.zero_grad#"
 
 
 class Phase(IntEnum):
-    """The phase of a training step; OTHER is code between the phases, such as zero_grad."""
+    """The phase of a training step, with the codes of RecordedPhase; OTHER is between, such as zero_grad."""
 
     UNKNOWN = 0
     FORWARD = 1
     BACKWARD = 2
     OPTIMIZER = 3
     OTHER = 4
-
-
-_OF_RECORDED = np.full(len(RecordedPhase), Phase.OTHER, np.int8)
-for _phase in (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER):
-    _OF_RECORDED[RecordedPhase[_phase.name]] = _phase
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +123,7 @@ def find_phases(
     free_sites_known = _frees_have_stacks(events, allocations, roles)
     marked = recorded_phases(snapshot.metadata, events) if snapshot.metadata else None
     if marked is not None:
-        certain = _OF_RECORDED[marked]
+        certain = np.where(marked > 0, marked, np.int8(Phase.OTHER))
     elif device.is_host:
         # Its frames show who pins memory, on whatever thread, and not what the program does.
         certain = np.zeros(n, np.int8)

@@ -29,6 +29,13 @@ _SLUG = r"[a-z][a-z-]{2,40}"
 _LIMITS = "docs/guide/simulate.md#what-is-not-modelled"
 # The first captures list all that no simulation models, whether the program met it or not.
 _EVERY_SIMULATION = {"scratch memory inside kernels", "CUDA graphs", "NCCL"}
+# The lists of tensors of a parameter or none, and their keys.
+_LISTS = {
+    "earlier": "earlier_parameters",
+    "gradients": "gradients",
+    "states": "optimizer_states",
+    **{key: key for key in ("inputs", "saved", "copies", "attributes")},
+}
 _HOW = {
     "finished": "came to its end",
     "exception": "was ended by an exception",
@@ -57,10 +64,10 @@ class RecordedTensors:
     ``addr`` is the base of the storage, ``original_addr`` that of what a copy was made of, on the same
     device; ``n_bytes`` is what the tensor itself has, ``recorded_us`` a time of the trace's clock.
     ``parameter`` is a row of the parameters, -1 for none. ``names`` are those of parameters, of attributes,
-    or of states of optimizers; tied parameters stand once, with ``all_names``. ``modules`` are empty where
-    none ran, or for the model itself. ``without_history``: no operation that has a gradient made it;
-    ``is_written``: since it was made. ``stack_ids`` are where parameters were registered, -1 where that is
-    not known. What a kind does not have is 0, False or empty.
+    or of states of optimizers. ``modules`` are empty where none ran, or for the model itself.
+    ``without_history``: no operation that has a gradient made it; ``is_written``: since it was made.
+    ``stack_ids`` are where parameters were registered, -1 where that is not known. What a kind does not have
+    is 0, False or empty.
     """
 
     device: Int64Column
@@ -71,12 +78,10 @@ class RecordedTensors:
     parameter: Int64Column
     iteration: Int64Column
     names: tuple[str, ...]
-    all_names: tuple[tuple[str, ...], ...]
     modules: tuple[str, ...]
     dtypes: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     is_buffer: BoolColumn
-    requires_grad: BoolColumn
     without_history: BoolColumn
     is_written: BoolColumn
     stack_ids: Int32Column
@@ -189,10 +194,6 @@ def _read(raw: dict[object, object], stacks: StackInterner, n_bytes: int) -> Met
     parameters = _tensors(_rows(raw, "parameters"), 0, stacks if stacks.has_frames else None)
     if "" in parameters.names:
         raise MalformedSnapshotError(f"{KEY}.parameters: expected a name for each")
-
-    def tensors(key: str, *, name: str = "name") -> RecordedTensors:
-        return _tensors(_rows(raw, key), len(parameters), None, name=name)
-
     ended, simulated, overflowed = raw.get("ended"), raw.get("simulated"), raw.get("overflowed")
     ended = ended if isinstance(ended, dict) else {}
     return Metadata(
@@ -210,13 +211,7 @@ def _read(raw: dict[object, object], stacks: StackInterner, n_bytes: int) -> Met
         device_bytes=_device_bytes(_rows(raw, "devices")),
         facts=tuple(_facts(raw)),
         parameters=parameters,
-        earlier=tensors("earlier_parameters"),
-        gradients=tensors("gradients"),
-        states=tensors("optimizer_states", name="state"),
-        inputs=tensors("inputs"),
-        saved=tensors("saved"),
-        copies=tensors("copies"),
-        attributes=tensors("attributes"),
+        **{name: _tensors(_rows(raw, key), len(parameters), None) for name, key in _LISTS.items()},
         phases=_phases(_rows(raw, "phases"), "phase"),
         iterations=_phases(_rows(raw, "iterations"), "kind"),
     )
@@ -226,12 +221,8 @@ def _rows(raw: dict[object, object], key: str) -> Rows:
     return Rows.of(raw.get(key), f"{KEY}.{key}")
 
 
-def _tensors(
-    rows: Rows, n_parameters: int, stacks: StackInterner | None, *, name: str = "name"
-) -> RecordedTensors:
-    """Read one list, where ``name`` is the key of names."""
-    names = _names(rows, name)
-    lists = _lists(rows, "names")
+def _tensors(rows: Rows, n_parameters: int, stacks: StackInterner | None) -> RecordedTensors:
+    states = _names(rows, "state")
     table = RecordedTensors(
         device=rows.ints("device", DEVICE),
         addr=rows.ints("addr", ADDRESS),
@@ -242,13 +233,11 @@ def _tensors(
             "parameter", Bounds(0, n_parameters - 1, f"an index below {n_parameters}"), missing=-1
         ),
         iteration=rows.ints("iteration", _ITERATION, missing=0),
-        names=names,
-        all_names=tuple(_texts_of(found) or (one,) for found, one in zip(lists, names, strict=True)),
+        names=states if any(states) else _names(rows, "name"),
         modules=_names(rows, "module"),
         dtypes=_names(rows, "dtype"),
-        shapes=_shapes(rows, "shape"),
+        shapes=_shapes(rows),
         is_buffer=np.array([kind == "buffer" for kind in rows.values("kind")], np.bool_),
-        requires_grad=rows.flags("requires_grad"),
         without_history=rows.flags("without_history"),
         is_written=rows.flags("written"),
         stack_ids=np.full(len(rows), -1, np.int32),
@@ -266,21 +255,14 @@ def _names(rows: Rows, key: str) -> tuple[str, ...]:
     return tuple(map(cut.__getitem__, values))
 
 
-def _lists(rows: Rows, key: str) -> list[list[object]]:
-    """Return lists, empty where one is missing; of very long ones the beginning."""
-    values = [[] if value is None else value for value in rows.values(key)]
-    for i, value in enumerate(values):
-        if not isinstance(value, tuple):
-            expect(value, list, f"{rows.place(i)}.{key}")
-    return [list(islice(value, _MAX_LIST)) for value in values]
-
-
-def _shapes(rows: Rows, key: str) -> tuple[tuple[int, ...], ...]:
-    lists = _lists(rows, key)
-    for i, dimensions in enumerate(lists):
-        for n in dimensions:
-            expect(n, _DIMENSION, f"{rows.place(i)}.{key}")
-    return tuple(map(tuple, lists))  # type: ignore[arg-type]  # integers, checked
+def _shapes(rows: Rows) -> tuple[tuple[int, ...], ...]:
+    """Return shapes, empty where one is missing; of very long ones the beginning."""
+    shapes = []
+    for i, value in enumerate(rows.values("shape")):
+        where = f"{rows.place(i)}.shape"
+        sizes = value if isinstance(value, tuple) else expect([] if value is None else value, list, where)
+        shapes.append(tuple(expect(n, _DIMENSION, where) for n in islice(sizes, _MAX_LIST)))
+    return tuple(shapes)
 
 
 def _phases(rows: Rows, key: str) -> PhaseTable:
