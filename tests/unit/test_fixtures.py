@@ -8,6 +8,7 @@ import json
 import pickle
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,22 +22,15 @@ FOLDER = ROOT / "fixtures"
 EXPECTED = json.loads((FOLDER / "expected.json").read_text(encoding="utf-8"))
 GOOD, BAD = EXPECTED["good"], EXPECTED["bad"]
 CURVES = ("requested", "allocated", "active", "reserved")
-CASES = [
-    (name, ordinal, curve)
-    for name, expected in GOOD.items()
-    for ordinal, figures in expected["devices"].items()
-    for curve in CURVES
-    if curve in figures
-]
 # These notes judge how well a file could be classified; what they say is compared with the truth files.
 ABOUT_CATEGORIES = {"much-unknown", "unmatched-gradients"}
 INEXACT = "inexact-block-sizes"
 
 
-@pytest.fixture(scope="module")
-def sessions():
-    """Each fixture, read once."""
-    return {name: snapconv.load(FOLDER / name) for name in GOOD}
+@cache
+def session_of(name):
+    """A fixture, read once."""
+    return snapconv.load(FOLDER / name)
 
 
 def test_a_fixture_is_what_its_script_makes():
@@ -111,11 +105,17 @@ def test_a_fixture_has_what_makes_it_special(name):
     assert SPECIAL[name](pickle.loads((FOLDER / f"{name}.pickle").read_bytes()))
 
 
-@pytest.mark.parametrize(("name", "ordinal", "curve"), CASES)
-def test_a_curve_is_that_of_the_model(sessions, name, ordinal, curve):
-    figures = GOOD[name]["devices"][ordinal]
+@pytest.mark.parametrize("name", GOOD)
+def test_the_curves_are_those_of_the_model(name):
+    for ordinal, figures in GOOD[name]["devices"].items():
+        replay = device_of(session_of(name), ordinal).replay
+        for curve in CURVES:
+            if curve in figures:
+                check_curve(getattr(replay, curve), figures, curve)
+
+
+def check_curve(found, figures, curve):
     expected = figures[curve]
-    found = getattr(device_of(sessions[name], ordinal).replay, curve)
     unknown = figures["inexact_bytes"] if curve in ("allocated", "active") else 0
     # A free whose first half is lost shows when it completes, not before.
     late = figures["half_freed_bytes"] if curve == "allocated" else 0
@@ -128,44 +128,27 @@ def test_a_curve_is_that_of_the_model(sessions, name, ordinal, curve):
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_the_devices_are_those_of_the_model_with_all_their_events(sessions, name):
-    found = {str(analysis.device.device): len(analysis.device.events) for analysis in sessions[name].devices}
-    assert found == {ordinal: figures["n_events"] for ordinal, figures in GOOD[name]["devices"].items()}
+def test_devices_history_torch_and_project_are_those_of_the_model(name):
+    session, expected = session_of(name), GOOD[name]
+    found = {str(analysis.device.device): len(analysis.device.events) for analysis in session.devices}
+    assert found == {ordinal: figures["n_events"] for ordinal, figures in expected["devices"].items()}
+    assert {analysis.history.verdict.value for analysis in session.devices} == {expected["history"]}
+    assert [session.snapshot.era.first, session.snapshot.era.last] == expected["torch"]
+    assert session.project.root == expected["project_root"]
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_the_verdict_on_the_history_is_that_of_how_it_was_recorded(sessions, name):
-    assert {analysis.history.verdict.value for analysis in sessions[name].devices} == {GOOD[name]["history"]}
-
-
-@pytest.mark.parametrize("name", GOOD)
-def test_a_file_has_the_notes_that_it_deserves_and_no_other(sessions, name):
-    found = {note.slug for note in sessions[name].notes}
-    # Whether a size can be worked out is the reader's business; the next test holds it to the truth.
-    assert found - ABOUT_CATEGORIES - {INEXACT} == set(GOOD[name]["notes"]) - {INEXACT}
-
-
-@pytest.mark.parametrize("name", GOOD)
-def test_figures_that_are_off_give_a_note(sessions, name):
-    notes = {note.slug for note in sessions[name].notes}
+def test_a_file_has_the_notes_that_it_deserves_and_no_other(name):
+    expected, notes = GOOD[name], {note.slug for note in session_of(name).notes}
+    assert notes - ABOUT_CATEGORIES - {INEXACT} == set(expected["notes"]) - {INEXACT}
+    # Whether a size can be worked out is the reader's business: it says so where a figure is off.
     is_off = any(
-        "active" in figures and found.replay.active.start != figures["active"]["start"]
-        for ordinal, figures in GOOD[name]["devices"].items()
-        for found in [device_of(sessions[name], ordinal)]
+        "active" in figures
+        and device_of(session_of(name), ordinal).replay.active.start != figures["active"]["start"]
+        for ordinal, figures in expected["devices"].items()
     )
     assert is_off <= (INEXACT in notes)
-    assert (INEXACT in GOOD[name]["notes"]) <= (INEXACT in notes)
-
-
-@pytest.mark.parametrize("name", GOOD)
-def test_the_releases_of_torch_are_those_that_write_such_keys(sessions, name):
-    era = sessions[name].snapshot.era
-    assert [era.first, era.last] == GOOD[name]["torch"]
-
-
-@pytest.mark.parametrize("name", GOOD)
-def test_the_project_is_where_the_users_code_lies(sessions, name):
-    assert sessions[name].project.root == GOOD[name]["project_root"]
+    assert (INEXACT in expected["notes"]) <= (INEXACT in notes)
 
 
 @pytest.mark.parametrize("name", GOOD)

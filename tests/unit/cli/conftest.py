@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import pytest
 
+from snapconv import analysis
 from snapconv.cli.app import main
 from snapconv.cli.terminal import fitted
 
@@ -27,6 +28,21 @@ def folder(tmp_path, monkeypatch):
     """An empty folder that is the current one."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def analysed_once(monkeypatch):
+    """Let commands without options share the analysis of a file."""
+    analyses, analyze_file = {}, analysis.analyze_file
+
+    def shared(path, options, *, device=None, progress=None):
+        if device is not None or options != analysis.AnalysisOptions():
+            return analyze_file(path, options, device=device, progress=progress)
+        if path not in analyses:
+            analyses[path] = analyze_file(path, options, progress=progress)
+        return analyses[path]
+
+    monkeypatch.setattr(analysis, "analyze_file", shared)
 
 
 @pytest.fixture

@@ -16,16 +16,16 @@ AT_A_MOMENT = ("summary", "tree", "fragmentation")
 COMMANDS = (*AT_A_MOMENT, "oom", "verdict")
 
 
-@pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_every_device_of_every_file_is_answered_on_one_screen(command, path, snapconv, monkeypatch):
+def test_every_device_of_every_file_is_answered_on_one_screen(path, snapconv, analysed_once, monkeypatch):
     # The verdict shows the path, which may be long where the checkout lies deep.
     monkeypatch.chdir(path.parent)
-    code, out, _ = snapconv(command, path.name)
-    assert code == 0
-    for lines in screens(out, SCREEN[1]):
-        assert 1 <= len(lines) <= SCREEN[0]
-        assert max(map(len, lines)) <= SCREEN[1]
+    for command in COMMANDS:
+        code, out, _ = snapconv(command, path.name)
+        assert code == 0
+        for lines in screens(out, SCREEN[1]):
+            assert 1 <= len(lines) <= SCREEN[0], command
+            assert max(map(len, lines)) <= SCREEN[1], command
 
 
 @pytest.mark.parametrize("command", COMMANDS)
