@@ -14,7 +14,7 @@ from snapconv.answers.fragmentation import FreeMemory, free_memory, pool_memory
 from snapconv.answers.moments import FoundMoment
 from snapconv.answers.oom.verdict import FreePieces, OomCause, OomVerdict, Shortage, decide_oom
 from snapconv.answers.peak import DeviceMemory, MomentState, state_at
-from snapconv.columns import BoolColumn, Int64Column, sums_by
+from snapconv.columns import BoolColumn, Int64Column
 from snapconv.replay.memory_layout import MemoryLayout, layout_at
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import Snapshot
@@ -58,15 +58,6 @@ class FailedAllocation:
 
 
 @dataclass(frozen=True, slots=True)
-class IterationTotal:
-    """The live bytes that one iteration allocated; None: before the trace."""
-
-    iteration: int | None
-    n_allocations: int
-    block_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class OutOfMemory:
     """One failed allocation of a device, or its dump (``request`` and ``verdict`` are None).
 
@@ -80,7 +71,6 @@ class OutOfMemory:
     verdict: OomVerdict | None
     inside: FreePieces
     here: FreePieces
-    iterations: tuple[IterationTotal, ...]
     after: FreeMemory | None
 
     def to_json(self) -> dict[str, object]:
@@ -140,7 +130,6 @@ def find_out_of_memory(analysis: DeviceAnalysis, *, device_total: int | None = N
         verdict=verdict,
         inside=inside,
         here=here,
-        iterations=_iterations(analysis, analysis.allocations.live_at(event)),
         after=free_after_oom(analysis),
     )
 
@@ -256,16 +245,3 @@ def _growth(
 
 def _pieces(n_bytes: Int64Column) -> FreePieces:
     return FreePieces(int(n_bytes.sum()), len(n_bytes), int(n_bytes.max(initial=0)))
-
-
-def _iterations(analysis: DeviceAnalysis, live: BoolColumn) -> tuple[IterationTotal, ...]:
-    """Sum up the live allocations by iteration, those with most bytes first."""
-    of_row = analysis.iteration[live] + 1
-    n_bytes = sums_by(of_row, analysis.allocations.block_bytes[live], len(analysis.iterations) + 1)
-    counts = np.bincount(of_row, minlength=len(n_bytes))
-    rows = [
-        IterationTotal(i - 1 if i else None, count, size)
-        for i, (count, size) in enumerate(zip(counts.tolist(), n_bytes.tolist(), strict=True))
-        if count
-    ]
-    return tuple(sorted(rows, key=lambda row: -row.block_bytes))

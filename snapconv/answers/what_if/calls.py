@@ -4,7 +4,6 @@ Segments are not called for: they come and go by what the allocator does with th
 program called ``empty_cache()``, or the device had no memory left, the trace's own segment events show it.
 """
 
-from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -16,7 +15,6 @@ from numpy.typing import ArrayLike, NDArray
 from snapconv.allocator.allocator_settings import (
     MIN_BLOCK_BYTES,
     SMALL_REQUEST_BYTES,
-    SMALL_SEGMENT_BYTES,
     AllocatorSettings,
 )
 from snapconv.allocator.allocator_trace import DEFAULT_POOL, PoolId
@@ -230,9 +228,8 @@ def _find_returns(
 
     Both as the events at which a run of segments begins that were given back. A malloc that finds the device
     full gives segments back, and then gets new memory or fails. So it was the program where something else
-    follows; where a stack says so (stacks of all events have the name); where one of the segments would have
-    fitted the malloc; and where the device had more at another time than would have been needed, unless
-    garbage was collected.
+    follows; where a stack says so (stacks of all events have the name); and where the device had more at
+    another time than would have been needed, unless garbage was collected.
     """
     action, settings = events.action, replayed.rules.settings
     is_return = (action == Action.SEGMENT_FREE) | (action == Action.SEGMENT_UNMAP)
@@ -252,27 +249,8 @@ def _find_returns(
         before = np.append(reserved.after, reserved.start)[begins - 1]
         wanted = np.append(events.size, 0)[follower]
         is_by_program |= is_growth & (before + wanted <= reserved.peak)
-    if settings.max_split_size_bytes is None:
-        run = np.repeat(np.arange(len(first)), last - first + 1)
-        returned = at[is_return]
-        serves = _would_serve(events, returned, follower[run])
-        is_by_program |= np.bincount(run[serves], minlength=len(first)) > 0
     is_sure = is_by_program | ((stack >= 0) & (stack == next_stack))
     return begins[is_by_program], begins[~is_by_program], int(np.count_nonzero(~is_sure))
-
-
-def _would_serve(events: EventTable, returned: Int64Column, follower: Int64Column) -> BoolColumn:
-    """Whether a segment that was given back had served the malloc that got another one right after."""
-    follower = np.minimum(follower, len(events) - 1)
-    action, size = events.action, events.size
-    is_oom = action[follower] == Action.OOM
-    wants_small = size[follower] <= np.where(is_oom, SMALL_REQUEST_BYTES, SMALL_SEGMENT_BYTES)
-    fits = (size[returned] >= size[follower]) & (wants_small == (size[returned] <= SMALL_SEGMENT_BYTES))
-    fits &= (action[returned] == Action.SEGMENT_FREE) & (is_oom | (action[follower] == Action.SEGMENT_ALLOC))
-    fits &= events.stream[returned] == events.stream[follower]
-    if events.pool_id is not None:
-        fits &= events.pool_id[returned] == events.pool_id[follower]
-    return np.asarray(fits)
 
 
 _CALLS_AND_GROWTH = (
@@ -331,8 +309,7 @@ def start_before(
 ) -> ReplayStart:
     """Find where memory was just before an event of one device."""
     rows = replayed.allocations
-    sizes, is_exact = block_sizes(device, replayed)
-    layout = layout_at(device, replace(rows, block_bytes=sizes), event - 1)
+    layout = layout_at(device, rows, event - 1)
     live, is_pending = layout.blocks.allocation, _is_pending(device.events, rows, event)
     blocks = [
         LiveBlock(*fields)
@@ -351,45 +328,9 @@ def start_before(
     return ReplayStart(
         segments=segments,
         rows={addr: row for addr, row in row_of if addr in inside},
-        n_inexact=int(np.count_nonzero(~is_exact[live])),
+        n_inexact=int(np.count_nonzero(~rows.is_exact[live])),
         n_outside=int(np.count_nonzero(is_live)) - len(inside),
     )
-
-
-def block_sizes(device: DeviceSnapshot, replayed: Replay) -> tuple[Int64Column, BoolColumn]:
-    """Derive the block bytes of every allocation, and which are certain.
-
-    Beyond the replay's own inference: a block is placed where free memory begins, which is where its left
-    neighbour ends. So a pre-existing block ends where the nearest block to its right begins, if that one
-    was allocated in the trace while the first was there.
-    """
-    rows = replayed.allocations
-    sizes, is_exact = rows.block_bytes.copy(), rows.is_exact.copy()
-    unknown = np.flatnonzero(~is_exact)
-    if not len(unknown):
-        return sizes, is_exact
-    order = np.lexsort((rows.alloc_event, rows.addr))
-    addr = rows.addr[order]
-    first = np.flatnonzero(np.concatenate(([True], addr[1:] != addr[:-1])))
-    addrs, first_alloc = addr[first].tolist(), rows.alloc_event[order][first].tolist()
-    starts = _segment_starts(device)
-    least_remainder = replayed.rules.least_remainder(sizes[unknown], rows.addr[unknown]).tolist()
-    for row, least in zip(unknown.tolist(), least_remainder, strict=True):
-        start, end, size = int(rows.addr[row]), int(rows.end_event[row]), int(sizes[row])
-        place = bisect_right(addrs, start)
-        while place < len(addrs) and first_alloc[place] >= end:
-            place += 1
-        if place == len(addrs) or first_alloc[place] < 0 or addrs[place] in starts:
-            continue
-        if size <= addrs[place] - start < size + least:
-            sizes[row], is_exact[row] = addrs[place] - start, True
-    return sizes, is_exact
-
-
-def _segment_starts(device: DeviceSnapshot) -> set[int]:
-    events = device.events
-    moves = (events.action >= Action.SEGMENT_ALLOC) & (events.action <= Action.SEGMENT_UNMAP)
-    return {*device.segments.addr.tolist(), *events.addr[moves].tolist()}
 
 
 def _is_pending(events: EventTable, rows: AllocationTable, event: int) -> BoolColumn:

@@ -1,7 +1,7 @@
 """Trials of other allocator settings, another card or another batch size, beside the record."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 
@@ -16,7 +16,7 @@ from snapconv.answers.what_if.trial import FailedRequest, Outcome, Trial, capaci
 from snapconv.errors import SettingError
 from snapconv.notes import Progress
 from snapconv.replay.device_replay import Replay
-from snapconv.replay.history_verdict import History, Verdict
+from snapconv.replay.history_verdict import Verdict
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import DeviceSnapshot
 from snapconv.stacks.project_lines import ProjectLines, SourceLine
@@ -80,17 +80,6 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordedFigures:
-    """The figures of the file itself."""
-
-    peak_reserved: int
-    peak_allocated: int
-    n_segment_allocs: int
-    n_segment_maps: int
-    n_ooms: int
-
-
-@dataclass(frozen=True, slots=True)
 class Tried:
     """One trial: its settings as given, its outcome, and the line that requested too much."""
 
@@ -123,7 +112,7 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class SettingTrials:
-    """All trials of one device, at ``scale`` times the batch.
+    """All trials of one device, at ``scale`` times the batch; ``recorded`` are the figures of the file.
 
     ``capacity_from`` says where the capacity is from; empty: it was given, or there is none.
     ``tried`` begins with the file's own settings; after a search the others are ranked: those that do not run
@@ -133,7 +122,7 @@ class SettingTrials:
 
     device: int
     n_events: int
-    recorded: RecordedFigures
+    recorded: dict[str, int]
     capacity: int | None
     capacity_from: str
     scale: float
@@ -151,7 +140,7 @@ class SettingTrials:
             "capacity_bytes": self.capacity,
             "capacity_from": self.capacity_from,
             "batch_scale": self.scale,
-            "recorded": asdict(self.recorded),
+            "recorded": self.recorded,
             "model_is_exact": self.is_exact,
             "estimated": list(self.estimated),
             "tried": [tried.to_json() for tried in self.tried],
@@ -185,34 +174,34 @@ def try_settings(
 
     Raises InputError where a setting contradicts the file's own.
     """
-    device, replayed = analysis.device, analysis.replay
-    n_events = len(device.events)
+    replayed, n_events = analysis.replay, len(analysis.device.events)
     first, after = _window(analysis, request)
-    calls = find_calls(analysis.snapshot, device, replayed, first_event=first).until(after)
+    calls = find_calls(analysis.snapshot, analysis.device, replayed, first_event=first).until(after)
     difference = _difference(calls, replayed, to_end=after == n_events, progress=progress)
     capacity, capacity_from = _capacity(analysis, calls, request)
+    reasons = []
     if scale != 1:
         calls = calls.resized(scaled_requests(analysis, scale), scale)
+        reasons.append(f"batch × {scale:g}: {GROWS_WITH_BATCH}")
+    if after - first != n_events:
+        reasons.append(f"only events {first} to {after - 1} of {n_events} are replayed")
+    if difference:
+        reasons.append(f"under the file's own settings the model differs from the file {difference}")
+    if analysis.history.verdict is Verdict.TRUNCATED:
+        reasons.append("the oldest events are lost, and with them what they did to fragmentation")
     request = replace(request, capacity=capacity)
     outcomes = _try_all(calls, request, is_placed_anew=scale != 1, progress=progress)
-    lines = ProjectLines(analysis.snapshot.stacks, analysis.project)
     return SettingTrials(
-        device=device.device,
+        device=analysis.device.device,
         n_events=after - first,
-        recorded=_recorded(device, replayed),
+        recorded=_recorded(analysis.device, replayed),
         capacity=capacity,
         capacity_from=capacity_from,
-        tried=tuple(Tried(name, found, _line_of(found.ran_out, analysis, lines)) for name, found in outcomes),
+        tried=tuple(Tried(name, found, _line_of(found.ran_out, analysis)) for name, found in outcomes),
         is_exact=not difference,
         scale=scale,
-        estimated=(
-            *([] if scale == 1 else [f"batch × {scale:g}: {GROWS_WITH_BATCH}"]),
-            *(
-                []
-                if after - first == n_events
-                else [f"only events {first} to {after - 1} of {n_events} are replayed"]
-            ),
-            *_reasons(difference, analysis.history, [outcome for _, outcome in outcomes]),
+        estimated=tuple(
+            dict.fromkeys([*reasons, *(text for _, one in outcomes for text in one.assumptions)])
         ),
     )
 
@@ -237,30 +226,19 @@ def _window(analysis: DeviceAnalysis, request: Request) -> tuple[int, int]:
     n_events = len(analysis.device.events)
     if not request.is_search or n_events <= MOST_EVENTS_OF_SEARCH:
         return 0, n_events
-    failed = np.flatnonzero(analysis.device.events.action == Action.OOM)
+    failed = analysis.phases.oom_events
     last = int(failed[0]) if len(failed) else analysis.replay.reserved.peak_event + MOST_EVENTS_OF_SEARCH // 4
-    after = min(last + 1, n_events)
-    first = max(after - MOST_EVENTS_OF_SEARCH, 0)
+    first = max(min(last + 1, n_events) - MOST_EVENTS_OF_SEARCH, 0)
     return first, first + MOST_EVENTS_OF_SEARCH
 
 
-def _line_of(
-    failed: FailedRequest | None, analysis: DeviceAnalysis, lines: ProjectLines
-) -> SourceLine | None:
+def _line_of(failed: FailedRequest | None, analysis: DeviceAnalysis) -> SourceLine | None:
     """Find the line of the project that made a request; of one that failed in the trace too, by its event."""
-    if failed is None:
+    if failed is None or max(failed.row, failed.event) < 0:
         return None
-    if failed.row >= 0:
-        return lines.innermost(int(analysis.allocations.stack_id[failed.row]))
-    return lines.innermost(int(analysis.device.events.stack_id[failed.event])) if failed.event >= 0 else None
-
-
-def _trial(calls: AllocatorCalls, settings: AllocatorSettings, request: Request) -> Trial:
-    """One trial; without a card, what torch can have is what the file's own memory fraction left."""
-    device_bytes, fraction = request.card_bytes, settings.memory_fraction
-    if device_bytes is None and request.capacity is not None and 0 < fraction == calls.own.memory_fraction:
-        device_bytes = math.ceil(min(request.capacity / fraction, MOST_BYTES))
-    return Trial(settings, request.capacity, device_bytes)
+    rows, events = analysis.allocations, analysis.device.events
+    stack = rows.stack_id[failed.row] if failed.row >= 0 else events.stack_id[failed.event]
+    return ProjectLines(analysis.snapshot.stacks, analysis.project).innermost(int(stack))
 
 
 def _try_all(
@@ -269,7 +247,15 @@ def _try_all(
     """Try the file's own settings, then the alternatives; each with its name."""
 
     def tried_out(settings: AllocatorSettings, *, is_anew: bool = is_placed_anew) -> Outcome:
-        trial = replace(_trial(calls, settings, request), is_placed_anew=is_anew)
+        device_bytes, fraction = request.card_bytes, settings.memory_fraction
+        if (
+            device_bytes is None
+            and request.capacity is not None
+            and 0 < fraction == calls.own.memory_fraction
+        ):
+            # Without a card, what torch can have is what the file's own memory fraction left.
+            device_bytes = math.ceil(min(request.capacity / fraction, MOST_BYTES))
+        trial = Trial(settings, request.capacity, device_bytes, is_placed_anew=is_anew)
         return try_out(calls, trial, progress=progress)
 
     tried = [(OWN, tried_out(calls.own))]
@@ -330,16 +316,8 @@ def _outside(analysis: DeviceAnalysis) -> tuple[int, str]:
     return _USUAL_OUTSIDE_BYTES, " (estimated; --capacity is exact)"
 
 
-def _recorded(device: DeviceSnapshot, replayed: Replay) -> RecordedFigures:
-    counted = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP, Action.OOM)
-    counts = (int(np.count_nonzero(device.events.action == action)) for action in counted)
-    return RecordedFigures(replayed.reserved.peak, replayed.allocated.peak, *counts)
-
-
-def _reasons(difference: str, history: History, outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """Why figures are estimates, each reason once."""
-    if difference:
-        yield f"under the file's own settings the model differs from the file {difference}"
-    if history.verdict is Verdict.TRUNCATED:
-        yield "the oldest events are lost, and with them what they did to fragmentation"
-    yield from dict.fromkeys(reason for outcome in outcomes for reason in outcome.assumptions)
+def _recorded(device: DeviceSnapshot, replayed: Replay) -> dict[str, int]:
+    actions = {"segment_allocs": Action.SEGMENT_ALLOC, "segment_maps": Action.SEGMENT_MAP, "ooms": Action.OOM}
+    peaks = {"peak_reserved": replayed.reserved.peak, "peak_allocated": replayed.allocated.peak}
+    counts = {f"n_{name}": np.count_nonzero(device.events.action == one) for name, one in actions.items()}
+    return peaks | {name: int(count) for name, count in counts.items()}

@@ -12,7 +12,7 @@ from snapconv.units import counted, device_name, format_bytes
 from snapconv.writers.text.moment import place_of, pool_shown
 from snapconv.writers.text.size_rows import category_lines, history_lines, most_rows, size_row, where
 
-_N_CALLERS, _N_CATEGORIES, _N_HOLDERS, _N_OTHERS, _N_SERVED = 2, 4, 3, 1, 4
+_N_CALLERS, _N_CATEGORIES, _N_HOLDERS, _N_MODULES, _N_SERVED = 2, 4, 3, 1, 4
 _NOT_TORCHS = "not torch's: context, libraries, NCCL, other processes"
 _NOT_IN_FILE = "outside PyTorch (CUDA context, libraries, other processes)"
 
@@ -109,12 +109,8 @@ def _holder_lines(found: OutOfMemory) -> Iterator[str]:
     yield from islice(rows, _N_CATEGORIES)
     for line in state.lines[: most_rows(_N_HOLDERS)]:
         yield size_row(line.block_bytes, where(line.line))
-    for module in state.modules[: most_rows(_N_OTHERS)]:
+    for module in state.modules[: most_rows(_N_MODULES)]:
         yield size_row(module.block_bytes, f"module {module.module}")
-    if len(found.iterations) > 1:
-        for row in found.iterations[:_N_OTHERS]:
-            when = "before the trace" if row.iteration is None else f"in iteration {row.iteration}"
-            yield size_row(row.block_bytes, f"allocated {when}")
 
 
 def _remedy_lines(remedies: Remedies) -> Iterator[str]:

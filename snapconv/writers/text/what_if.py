@@ -19,11 +19,11 @@ def what_if_lines(trials: SettingTrials) -> Iterator[str]:
     yield f"{device_name(trials.device)}  {events} replayed{batch}, {_capacity(trials)}"
     yield _columns("reserved", "allocated", "unused", "cudaMalloc")
     recorded = trials.recorded
-    failed = f", {counted(recorded.n_ooms, 'failed request')}" if recorded.n_ooms else ""
+    failed = f", {counted(recorded['n_ooms'], 'failed request')}" if recorded["n_ooms"] else ""
     yield from _row(
-        recorded.peak_reserved,
-        recorded.peak_allocated,
-        recorded.n_segment_allocs + recorded.n_segment_maps,
+        recorded["peak_reserved"],
+        recorded["peak_allocated"],
+        recorded["n_segment_allocs"] + recorded["n_segment_maps"],
         f"as recorded{failed}",
     )
     for same in _with_equal_ends(trials.tried):

@@ -194,13 +194,12 @@ def test_without_the_devices_total_what_is_not_torchs_is_not_known(tmp_path):
     assert (found.state.memory.total_bytes, found.state.memory.outside_bytes) == (None, None)
 
 
-def test_holders_are_those_of_the_moment_and_of_their_iterations(tmp_path):
+def test_holders_are_those_of_the_moment(tmp_path):
     found, _ = full().explained(tmp_path, replay=False)
     assert [(row.line.place, row.block_bytes) for row in found.state.lines] == [
         ("data.py:3", 60 * MIB),
         ("model.py:5", 36 * MIB),
     ]
-    assert [(row.iteration, row.block_bytes) for row in found.iterations] == [(0, 96 * MIB)]
 
 
 def test_a_program_that_goes_on_has_its_free_memory_at_the_dump(tmp_path):

@@ -39,7 +39,7 @@ def two_segments():
 def test_the_own_settings_come_first_and_alternatives_as_given(tried_on):
     found = tried_on(two_segments(), Request(("max_split_size_mb:64", "expandable_segments:True")))
     assert [one.name for one in found.tried] == [OWN, "max_split_size_mb:64", "expandable_segments:True"]
-    assert found.recorded.peak_reserved == found.tried[0].outcome.ledger.max_reserved_bytes == 40 * MIB
+    assert found.recorded["peak_reserved"] == found.tried[0].outcome.ledger.max_reserved_bytes == 40 * MIB
     assert found.is_exact
     assert found.estimated == ()
 
@@ -151,7 +151,7 @@ def test_a_search_of_a_long_trace_replays_the_events_around_its_peak(tried_on, m
     part = tried_on(builder, Request(is_search=True))
     assert part.n_events == 8
     assert part.is_exact
-    assert part.tried[0].outcome.ledger.max_reserved_bytes == part.recorded.peak_reserved == 60 * MIB
+    assert part.tried[0].outcome.ledger.max_reserved_bytes == part.recorded["peak_reserved"] == 60 * MIB
     assert [reason for reason in part.estimated if reason.startswith("only events ")]
 
 
@@ -167,7 +167,7 @@ def test_another_batch_is_estimated_by_category():
     assert set((scaled // sizes)[temporary & (phase == Phase.OPTIMIZER)].tolist()) == {1}
     assert set((scaled // sizes)[temporary & (phase != Phase.OPTIMIZER)].tolist()) == {2}
     (trials,) = load(FIXTURES / "training_step.pickle").what_if(Request(), batch_scale=2)
-    assert trials.tried[0].outcome.ledger.max_allocated_bytes > 1.4 * trials.recorded.peak_allocated
+    assert trials.tried[0].outcome.ledger.max_allocated_bytes > 1.4 * trials.recorded["peak_allocated"]
 
 
 def test_a_search_of_a_long_trace_that_ran_out_ends_with_the_failed_request(tried_on, monkeypatch):
