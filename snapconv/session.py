@@ -18,7 +18,7 @@ from snapconv.answers.explanation import Explanation, explain, parse_question
 from snapconv.answers.fragmentation import Fragmentation, find_fragmentation
 from snapconv.answers.growth import Growth, find_growth
 from snapconv.answers.memory_report import MemoryReport, build_memory_report
-from snapconv.answers.moments import END, PEAK, WORST, FoundMoment, MomentQuestion, find_moment, parse_moment
+from snapconv.answers.moments import FoundMoment, MomentQuestion, find_moment, parse_moment
 from snapconv.answers.notes import file_notes
 from snapconv.answers.oom.failed_allocation import OutOfMemory, find_out_of_memory
 from snapconv.answers.oom.remedies import Remedies, find_remedies
@@ -155,7 +155,7 @@ class Session:
 
         These are the dump, the peak and the worst moment. Raises what ``at`` raises.
         """
-        shown = [END, PEAK, WORST] if moment is None else [moment]
+        shown = ["end", "peak", "worst"] if moment is None else [moment]
         moments = [tuple(_moment(found, one) for one in shown) for found in self.devices]
         return tuple(
             find_fragmentation(found, each, details_at=each[0])

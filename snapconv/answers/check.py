@@ -1,8 +1,8 @@
 """Checks of limits for the memory of a device: peaks, categories, growth, more than a baseline."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from snapconv.analysis import DeviceAnalysis
@@ -17,14 +17,6 @@ from snapconv.units import counted, device_name, format_bytes, parse_bytes, shor
 _PEAK = "peak allocated"
 # More digits of a number in per cent are refused.
 _PER_CENT = re.compile(r"(\d{1,20}(?:\.\d{1,20})?)\s*%")
-
-
-def parse_allowance(text: str) -> float:
-    """Read the allowed increase over a baseline, such as ``2%``; raises ValueError for anything else."""
-    found = _PER_CENT.fullmatch(text.strip())
-    if not found:
-        raise ValueError(f"expected a part in per cent, such as 2%, got {shortened(text, 40)!r}")
-    return float(found[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +46,24 @@ class Budgets:
         return cls(**{name: read_limit(name, value) for name, value in limits.items()})
 
     def __bool__(self) -> bool:
-        limits = (self.max_peak, self.max_reserved, self.max_growth, self.no_faults_above, self.fail_over)
-        return bool(self.max_category) or any(limit is not None for limit in limits)
+        return self != Budgets()
 
 
 def read_limit(name: str, value: object) -> Any:
     """Read one of the limits of ``Budgets``; raises ValueError, also for a name that is none."""
-    if name not in _READERS:
-        raise ValueError(f"there is no limit {name!r}; there are: {', '.join(_READERS)}")
-    return _READERS[name](value)
+    names = [field.name for field in fields(Budgets)]
+    if name not in names:
+        raise ValueError(f"there is no limit {name!r}; there are: {', '.join(names)}")
+    if name == "max_category":
+        return _read_categories(value)
+    return parse_allowance(value) if name == "fail_over" else _read_size(value)
+
+
+def parse_allowance(value: object) -> float:
+    """Read the allowed increase over a baseline, such as ``2%``; raises ValueError for anything else."""
+    if not isinstance(value, str) or not (found := _PER_CENT.fullmatch(value.strip())):
+        raise ValueError(f"expected a part in per cent, such as 2%, got {shortened(str(value), 40)!r}")
+    return float(found[1])
 
 
 def _read_size(value: object) -> int:
@@ -87,22 +88,6 @@ def _read_categories(value: object) -> dict[Category, int]:
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
     return found
-
-
-def _read_allowance(value: object) -> float:
-    if not isinstance(value, str):
-        raise ValueError(f'expected text, such as "2%", got {value!r}')
-    return parse_allowance(value)
-
-
-_READERS: dict[str, Callable[[object], object]] = {
-    "max_peak": _read_size,
-    "max_reserved": _read_size,
-    "max_category": _read_categories,
-    "max_growth": _read_size,
-    "no_faults_above": _read_size,
-    "fail_over": _read_allowance,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,48 +170,25 @@ def check_budgets(
     baseline: tuple[DeviceAnalysis, ...] | None = None,
 ) -> tuple[Check, ...]:
     """Check every limit on every device; pinned host memory has none."""
-    checks = [check for found in devices if not found.device.is_host for check in _of_device(found, budgets)]
+    found = [device for device in devices if not device.device.is_host]
+    checks = [check for device in found for check in _of_device(device, budgets)]
     if budgets.fail_over is not None and baseline is not None:
         checks += _against(budgets.fail_over, baseline, devices)
     if budgets.no_faults_above is not None:
-        checks += _faults(budgets.no_faults_above, baseline or (), devices)
+        checks += _faults(budgets.no_faults_above, baseline or (), found)
     return tuple(checks)
-
-
-def _faults(
-    limit: int, baseline: tuple[DeviceAnalysis, ...], devices: tuple[DeviceAnalysis, ...]
-) -> Iterator[Check]:
-    """Check the largest fault of every device that the baseline does not have."""
-    known = {_fault_key(fault) for found in baseline for fault in advise(found).faults}
-    for found in devices:
-        if not found.device.is_host:
-            faults = [fault for fault in advise(found).faults if _fault_key(fault) not in known]
-            largest = max(faults, key=lambda fault: fault.held_bytes, default=None)
-            what = "largest new fault" if baseline else "largest fault"
-            unknown, remark = _coverage(found)
-            held, sentence = (largest.held_bytes, largest.what) if largest else (0, remark)
-            yield Check(what, found.device.device, limit, held, unknown, remark=sentence.removesuffix("."))
-
-
-def _fault_key(fault: Finding) -> tuple[str, str, str]:
-    """Return what stays the same of a fault when lines are added above it."""
-    line = fault.where or fault.line
-    return fault.kind, line.file_path if line else "", line.function if line else ""
 
 
 def _of_device(found: DeviceAnalysis, budgets: Budgets) -> Iterator[Check]:
     device, replay = found.device.device, found.replay
     unknown, remark = _coverage(found)
-    for what, limit, curve in (
-        (_PEAK, budgets.max_peak, replay.allocated),
-        ("peak reserved", budgets.max_reserved, replay.reserved),
-    ):
+    limits = ((_PEAK, budgets.max_peak), ("peak reserved", budgets.max_reserved))
+    for (what, limit), curve in zip(limits, (replay.allocated, replay.reserved), strict=True):
         if limit is not None:
             yield Check(what, device, limit, curve.peak, unknown, remark=remark)
-    live = found.allocations.live_at(found.peak_event)
-    totals = {row.category: row for row in totals_by_category(found, live)}
+    totals = totals_by_category(found, found.allocations.live_at(found.peak_event))
     for category, limit in budgets.max_category.items():
-        total = totals[category.label]
+        total = next(row for row in totals if row.category == category.label)
         remarks = "; ".join(filter(None, (total.certainty, remark)))
         what = f"{category.label} at the peak"
         yield Check(what, device, limit, total.block_bytes, unknown, remark=remarks)
@@ -260,3 +222,23 @@ def _against(
         if found.device.device in only_new and not found.device.is_host:
             unknown = "the baseline has no such device"
             yield Check(_PEAK, found.device.device, 0, found.replay.allocated.peak, unknown)
+
+
+def _faults(
+    limit: int, baseline: tuple[DeviceAnalysis, ...], devices: Sequence[DeviceAnalysis]
+) -> Iterator[Check]:
+    """Check the largest fault of every device that the baseline does not have."""
+    known = {_fault_key(fault) for found in baseline for fault in advise(found).faults}
+    what = "largest new fault" if baseline else "largest fault"
+    for found in devices:
+        unknown, remark = _coverage(found)
+        faults = [fault for fault in advise(found).faults if _fault_key(fault) not in known]
+        largest = max(faults, key=lambda fault: fault.held_bytes, default=None)
+        held, sentence = (largest.held_bytes, largest.what) if largest else (0, remark)
+        yield Check(what, found.device.device, limit, held, unknown, remark=sentence.removesuffix("."))
+
+
+def _fault_key(fault: Finding) -> tuple[str, str, str]:
+    """Return what stays the same of a fault when lines are added above it."""
+    line = fault.where or fault.line
+    return fault.kind, line.file_path if line else "", line.function if line else ""

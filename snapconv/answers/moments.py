@@ -8,14 +8,12 @@ activations it is their own peak.
 
 import re
 from dataclasses import dataclass
-from enum import Enum
 
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.errors import InputError
 from snapconv.phases.annotation_spans import find_spans, peaks_in
-from snapconv.snapshot.event_table import Action
 from snapconv.units import counted, device_name, shortened
 
 EXPECTED = (
@@ -25,27 +23,12 @@ EXPECTED = (
 _MOST_NAMES, _MOST_OF_NAME = 5, 60
 
 
-class MomentKind(Enum):
-    """What kind of moment a question names."""
-
-    PEAK = "peak"
-    START = "start"
-    END = "end"
-    WORST = "worst"
-    ACTIVATIONS = "largest activations"
-    OOM = "oom"
-    ITERATION = "iteration"
-    ANNOTATION = "annotation"
-    EVENT = "event"
-
-
 @dataclass(frozen=True, slots=True)
 class MomentQuestion:
-    """A moment as it was written; ``number`` is of an event, an iteration or (from 1) an oom."""
+    """A moment as it was written: its word, and the number of an event, an iteration or (from 1) an oom."""
 
-    text: str
-    kind: MomentKind
-    number: int = 0
+    kind: str
+    number: int = 1
     name: str = ""
 
 
@@ -57,52 +40,55 @@ class FoundMoment:
     name: str
 
 
-PEAK = MomentQuestion("peak", MomentKind.PEAK)
-END = MomentQuestion("end", MomentKind.END)
-WORST = MomentQuestion("worst", MomentKind.WORST)
-_ALONE = {kind.value: kind for kind in list(MomentKind)[:6]}
-_NUMBERED = re.compile(r"(?P<kind>oom|iteration|event):(?P<number>[0-9]{1,18})")
-_EVENT = re.compile(r"#?(?P<number>[0-9]{1,18})")
+_WORDS = ("peak", "start", "end", "worst", "largest activations", "oom")
+_NUMBERED = re.compile(r"(?P<kind>oom|iteration|event):(?P<number>[0-9]{1,18})|#?(?P<event>[0-9]{1,18})")
 
 
 def parse_moment(text: str) -> MomentQuestion:
     """Read a moment as people write it; raises ValueError for anything else."""
     words = " ".join(text.split())
-    if words in _ALONE:
-        return MomentQuestion(words, _ALONE[words], number=1)
+    if words in _WORDS:
+        return MomentQuestion(words)
     if words.startswith("annotation:") and words != "annotation:":
-        return MomentQuestion(words, MomentKind.ANNOTATION, name=text.strip().removeprefix("annotation:"))
+        return MomentQuestion("annotation", name=text.strip().removeprefix("annotation:"))
     if found := _NUMBERED.fullmatch(words):
-        kind, number = MomentKind(found["kind"]), int(found["number"])
-        if kind is not MomentKind.OOM or number >= 1:
-            return MomentQuestion(words, kind, number)
-    elif found := _EVENT.fullmatch(words):
-        return MomentQuestion(words, MomentKind.EVENT, int(found["number"]))
+        kind, number = found["kind"] or "event", int(found["number"] or found["event"])
+        if kind != "oom" or number >= 1:
+            return MomentQuestion(kind, number)
     raise ValueError(f"expected {EXPECTED}; got {text!r}")
 
 
 def find_moment(analysis: DeviceAnalysis, question: MomentQuestion) -> FoundMoment:
     """Find the event that is meant on a device; raises InputError where it has none, with what it has."""
-    n_events = len(analysis.device.events)
-    if question.kind is MomentKind.OOM:
-        return _oom(analysis, question.number)
-    if question.kind is MomentKind.ITERATION:
-        return _iteration(analysis, question.number)
-    if question.kind is MomentKind.ANNOTATION:
-        return _annotation(analysis, question.name)
-    if question.kind is MomentKind.EVENT:
-        if question.number >= n_events:
-            raise _nothing(analysis, f"event {question.number}", counted(n_events, "event"))
-        return FoundMoment(question.number, f"event {question.number}")
-    if question.kind is MomentKind.WORST:
-        return FoundMoment(worst_event(analysis), "the most reserved and not in use")
-    event, name = {
-        MomentKind.PEAK: (analysis.peak_event, "the peak" if n_events else "the dump"),
-        MomentKind.START: (-1, "the start of the trace"),
-        MomentKind.END: (n_events - 1, "the dump"),
-        MomentKind.ACTIVATIONS: (analysis.activation_event, "the largest activations"),
-    }[question.kind]
-    return FoundMoment(event, name)
+    n_events, number = len(analysis.device.events), question.number
+    failed, iterations = analysis.phases.oom_events.tolist(), analysis.iterations
+    match question.kind:
+        case "oom":
+            if number > len(failed):
+                has = counted(len(failed), "failed allocation") if failed else "no failed allocation"
+                raise _nothing(analysis, f"oom:{number}", has)
+            return FoundMoment(failed[number - 1], f"failed allocation {number} of {len(failed)}")
+        case "iteration":
+            if number >= len(iterations):
+                last = len(iterations) - 1
+                has = f"iterations 0 to {last}" if last else "iteration 0"
+                raise _nothing(analysis, f"iteration {number}", has)
+            return FoundMoment(iterations[number].peak_event, f"the peak of iteration {number}")
+        case "event":
+            if number >= n_events:
+                raise _nothing(analysis, f"event {number}", counted(n_events, "event"))
+            return FoundMoment(number, f"event {number}")
+        case "annotation":
+            return _annotation(analysis, question.name)
+        case "worst":
+            return FoundMoment(worst_event(analysis), "the most reserved and not in use")
+        case "start":
+            return FoundMoment(-1, "the start of the trace")
+        case "end":
+            return FoundMoment(n_events - 1, "the dump")
+        case "largest activations":
+            return FoundMoment(analysis.activation_event, "the largest activations")
+    return FoundMoment(analysis.peak_event, "the peak" if n_events else "the dump")
 
 
 def worst_event(analysis: DeviceAnalysis) -> int:
@@ -113,23 +99,6 @@ def worst_event(analysis: DeviceAnalysis) -> int:
     unused = reserved.after - active.after
     highest = int(unused.argmax())
     return highest if unused[highest] > reserved.start - active.start else -1
-
-
-def _oom(analysis: DeviceAnalysis, number: int) -> FoundMoment:
-    found = np.flatnonzero(analysis.device.events.action == Action.OOM)
-    if number > len(found):
-        has = counted(len(found), "failed allocation") if len(found) else "no failed allocation"
-        raise _nothing(analysis, f"oom:{number}", has)
-    event = int(found[number - 1])
-    return FoundMoment(event, f"failed allocation {number} of {len(found)}")
-
-
-def _iteration(analysis: DeviceAnalysis, number: int) -> FoundMoment:
-    n_iterations = len(analysis.iterations)
-    if number >= n_iterations:
-        has = "iteration 0" if n_iterations == 1 else f"iterations 0 to {n_iterations - 1}"
-        raise _nothing(analysis, f"iteration {number}", has)
-    return FoundMoment(analysis.iterations[number].peak_event, f"the peak of iteration {number}")
 
 
 def _annotation(analysis: DeviceAnalysis, name: str) -> FoundMoment:

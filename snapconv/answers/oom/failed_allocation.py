@@ -4,7 +4,7 @@ Of a file without any it is the memory at the dump, where the request is not kno
 have helped.
 """
 
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
@@ -22,8 +22,6 @@ from snapconv.stacks.project_lines import ProjectLines, SourceLine
 from snapconv.units import device_kind
 
 _DEFAULT_POOL = (0, 0)
-# What reports have of every failed allocation, and ``oom`` prints elsewhere.
-_NOT_IN_JSON = {"json": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +42,12 @@ class FailedAllocation:
     operation: str
     module: str
     lines: tuple[SourceLine, ...]
-    time_us: int | None = field(metadata=_NOT_IN_JSON)
-    device_free_bytes: int = field(metadata=_NOT_IN_JSON)
-    allocated_bytes: int = field(metadata=_NOT_IN_JSON)
-    reserved_bytes: int = field(metadata=_NOT_IN_JSON)
-    stack_id: int = field(metadata=_NOT_IN_JSON)
-    has_stack: bool = field(metadata=_NOT_IN_JSON)
+    time_us: int | None
+    device_free_bytes: int
+    allocated_bytes: int
+    reserved_bytes: int
+    stack_id: int
+    has_stack: bool
 
     @property
     def requested_bytes(self) -> int:
@@ -75,11 +73,8 @@ class OutOfMemory:
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""
-        device, values = self.state.device, asdict(self)
-        for each in fields(self.request) if self.request else ():
-            if not each.metadata.get("json", True):
-                del values["request"][each.name]
-        return {"device": device, "kind": device_kind(device), **values}
+        device = self.state.device
+        return {"device": device, "kind": device_kind(device), **asdict(self)}
 
 
 def failed_allocations(analysis: DeviceAnalysis) -> tuple[FailedAllocation, ...]:

@@ -7,14 +7,12 @@ from snapconv.answers.oom.failed_allocation import FailedAllocation, OutOfMemory
 from snapconv.answers.oom.message import MemorySummary, MessageAnswer
 from snapconv.answers.oom.remedies import Remedies
 from snapconv.answers.oom.verdict import FreePieces, OomVerdict
-from snapconv.answers.peak import DeviceMemory
 from snapconv.units import counted, device_name, format_bytes
-from snapconv.writers.text.moment import place_of, pool_shown
+from snapconv.writers.text.moment import outside_line, place_of, pool_shown
 from snapconv.writers.text.size_rows import category_lines, history_lines, most_rows, size_row, where
 
 _N_CALLERS, _N_CATEGORIES, _N_HOLDERS, _N_MODULES, _N_SERVED = 2, 4, 3, 1, 4
 _NOT_TORCHS = "not torch's: context, libraries, NCCL, other processes"
-_NOT_IN_FILE = "outside PyTorch (CUDA context, libraries, other processes)"
 
 
 def oom_lines(found: OutOfMemory, remedies: Remedies | None) -> Iterator[str]:
@@ -78,28 +76,13 @@ def _memory_lines(found: OutOfMemory) -> Iterator[str]:
         yield size_row(found.here.n_bytes, usable)
     if memory.free_bytes is not None:
         yield size_row(memory.free_bytes, "free on the device")
-    yield from _outside_rows(memory)
+    yield from outside_line(memory)
 
 
 def _blocks(free: FreePieces) -> str:
     if not free.n_pieces:
         return ""
     return f": {counted(free.n_pieces, 'block')}, the largest {format_bytes(free.largest_bytes)}"
-
-
-def _outside_rows(memory: DeviceMemory) -> Iterator[str]:
-    """Show the device's memory that is not torch's, or that it is not known."""
-    if memory.is_simulated:
-        return
-    if memory.outside_bytes is not None:
-        yield size_row(memory.outside_bytes, _NOT_IN_FILE)
-    elif memory.at_most_bytes is not None:
-        yield size_row(memory.at_most_bytes, f"at most {_NOT_IN_FILE}")
-    else:
-        yield f"  {'not recorded':>14}  outside PyTorch (CUDA context, libraries): pass --device-total"
-    if memory.total_bytes is not None:
-        known = {"given": "as given", "recorded": "as recorded"}.get(memory.total_from or "", "by torch")
-        yield size_row(memory.total_bytes, f"the whole device, {known}")
 
 
 def _holder_lines(found: OutOfMemory) -> Iterator[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import snapconv
-from snapconv.answers.moments import MomentKind, find_moment, parse_moment
+from snapconv.answers.moments import find_moment, parse_moment
 from snapconv.errors import InputError
 from tests.builders import MIB, START_US, TraceBuilder, frame
 
@@ -34,14 +34,14 @@ def four_blocks():
 @pytest.mark.parametrize(
     ("text", "kind", "number", "name"),
     [
-        ("peak", MomentKind.PEAK, 1, ""),
-        (" largest   activations ", MomentKind.ACTIVATIONS, 1, ""),
-        ("oom", MomentKind.OOM, 1, ""),
-        ("oom:3", MomentKind.OOM, 3, ""),
-        ("iteration:0", MomentKind.ITERATION, 0, ""),
-        ("annotation:step 2:forward", MomentKind.ANNOTATION, 0, "step 2:forward"),
-        ("1234", MomentKind.EVENT, 1234, ""),
-        ("#1234", MomentKind.EVENT, 1234, ""),
+        ("peak", "peak", 1, ""),
+        (" largest   activations ", "largest activations", 1, ""),
+        ("oom", "oom", 1, ""),
+        ("oom:3", "oom", 3, ""),
+        ("iteration:0", "iteration", 0, ""),
+        ("annotation:step 2:forward", "annotation", 1, "step 2:forward"),
+        ("1234", "event", 1234, ""),
+        ("#1234", "event", 1234, ""),
     ],
 )
 def test_a_moment_is_read_as_it_is_written(text, kind, number, name):
