@@ -62,7 +62,7 @@ def read_limit(name: str, value: object) -> Any:
 def parse_allowance(value: object) -> float:
     """Read the allowed increase over a baseline, such as ``2%``; raises ValueError for anything else."""
     if not isinstance(value, str) or not (found := _PER_CENT.fullmatch(value.strip())):
-        raise ValueError(f"expected a part in per cent, such as 2%, got {shortened(str(value), 40)!r}")
+        raise ValueError(f'expected a part in per cent, such as "2%", got {shortened(str(value), 40)!r}')
     return float(found[1])
 
 
