@@ -177,29 +177,13 @@ class _Finder:
         call, is_graph = self.calls.began(path, freed), self._is_graph(rows)
         if call <= newest:  # nothing but this line in the loop, or a temporary of the call itself
             call = self.calls.alloc_after(newest)
-            if not is_graph and not self._is_after_another(rows, newest, call):
+            if not is_graph:
                 return None
         is_made_anew = self._is_made_anew(rows, newest, call, freed)
         n_bytes = self.table.block_bytes[rows]
         if call >= freed or n_bytes[is_made_anew].sum() < _NEARLY * n_bytes.sum():
             return None
         return _Burst(rows, call, path, is_graph)
-
-    def _is_after_another(self, rows: Int64Column, newest: int, call: int) -> bool:
-        """Whether the line freed an earlier one of the same stacks right after it had made these.
-
-        They were made by functions that the line calls: its own operations all have the same stack.
-        """
-        free_stack = int(self.table.free_stack_id[rows[0]])
-        depth = len(self.calls.path(free_stack))
-        stacks = np.unique(self.table.stack_id[rows])
-        if any(len(self.calls.path(stack)) <= depth for stack in stacks.tolist()):
-            return False
-        ranges = zip(*(np.searchsorted(self._stack, stacks, side) for side in ("left", "right")), strict=True)
-        same = np.concatenate([self._row[first:after] for first, after in ranges])
-        freed = self.freed[same]
-        is_earlier = (self.path_id[same] == self.path_id[rows[0]]) & (freed > newest) & (freed < call)
-        return bool(is_earlier.any())
 
     def _next_alloc(self, rows: Int64Column, after: Int64Column) -> Int64Column:
         """Return the next alloc of each allocation's stack after an event; the number of events for none."""
