@@ -58,11 +58,11 @@ class AllocatorSettings:
     def changed(self, conf: str) -> "AllocatorSettings":
         """Return these settings with those replaced that a text as in PYTORCH_ALLOC_CONF names."""
         values = split_conf(conf)
-        found = self
-        for name, read in _READERS.items():
+        found = replace(self, conf=conf)
+        for name, (fields, read) in _READERS.items():
             if name in values:
-                found = replace(found, **read(values[name], found))
-        return replace(found, conf=conf)
+                found = replace(found, **dict.fromkeys(fields, read(name, values[name], found)))
+        return found
 
     def with_snapshot_values(self, values: Mapping[str, object]) -> "AllocatorSettings":
         """Return these settings with the values that a snapshot has under its keys for them.
@@ -166,38 +166,24 @@ def split_conf(conf: str) -> dict[str, str]:
     return values
 
 
-def _megabytes(name: str, text: str, *, at_least: int) -> int:
+def _megabytes(name: str, text: str, settings: AllocatorSettings) -> int:
+    at_least = 11 if name == "large_segment_size_mb" else settings.large_segment_bytes // MIB
     megabytes = _integer(text, name)
     if megabytes < at_least:
         raise SettingError(f"allocator settings: {name} must be {at_least} or more, got {megabytes}")
     return megabytes * MIB
 
 
-def _large_segment(text: str, _settings: AllocatorSettings) -> dict[str, Any]:
-    """Read the size of large segments; that of blocks that are not split follows it."""
-    n_bytes = _megabytes("large_segment_size_mb", text, at_least=11)
-    return {"large_segment_bytes": n_bytes, "max_non_split_rounding_bytes": n_bytes}
-
-
-def _no_less_than_a_segment(name: str, field: str) -> Callable[[str, AllocatorSettings], dict[str, Any]]:
-    def read(text: str, settings: AllocatorSettings) -> dict[str, Any]:
-        return {field: _megabytes(name, text, at_least=settings.large_segment_bytes // MIB)}
-
-    return read
-
-
-def _fraction(name: str, field: str, *, may_be_1: bool) -> Callable[[str, AllocatorSettings], dict[str, Any]]:
-    def read(text: str, _settings: AllocatorSettings) -> dict[str, Any]:
-        try:
-            number = float(text)
-        except ValueError:
-            number = math.nan
-        if not (0 <= number < 1 or (number == 1 and may_be_1)):
-            bounds = "from 0 to 1" if may_be_1 else "at least 0 and below 1"
-            raise SettingError(f"allocator settings: {name} must be {bounds}, got {text!r}")
-        return {field: number}
-
-    return read
+def _fraction(name: str, text: str, _settings: AllocatorSettings) -> float:
+    may_be_1 = name == "per_process_memory_fraction"
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not (0 <= number < 1 or (number == 1 and may_be_1)):
+        bounds = "from 0 to 1" if may_be_1 else "at least 0 and below 1"
+        raise SettingError(f"allocator settings: {name} must be {bounds}, got {text!r}")
+    return number
 
 
 def _integer(text: str, key: str) -> int:
@@ -207,7 +193,7 @@ def _integer(text: str, key: str) -> int:
         raise SettingError(f"allocator settings: {key} needs an integer, got {text!r}") from None
 
 
-def _read_divisions(text: str) -> tuple[int, ...]:
+def _divisions(_name: str, text: str, _settings: AllocatorSettings) -> tuple[int, ...]:
     """Read one number for all intervals, or ``[256:1,512:2,>:8]`` (parseRoundUpPower2Divisions).
 
     As in torch, the first entry also applies to all smaller sizes, ``>`` applies to all sizes above
@@ -266,19 +252,16 @@ def _divisions_of_snapshot(value: object) -> tuple[int, ...]:
 
 # --- the readers of a text, in the order in which they are applied; all other settings move no blocks
 
-_READERS: dict[str, Callable[[str, AllocatorSettings], dict[str, Any]]] = {
-    "large_segment_size_mb": _large_segment,
-    "max_non_split_rounding_mb": _no_less_than_a_segment(
-        "max_non_split_rounding_mb", "max_non_split_rounding_bytes"
-    ),
-    "max_split_size_mb": _no_less_than_a_segment("max_split_size_mb", "max_split_size_bytes"),
-    "per_process_memory_fraction": _fraction("per_process_memory_fraction", "memory_fraction", may_be_1=True),
+_READERS: dict[str, tuple[tuple[str, ...], Callable[[str, str, AllocatorSettings], Any]]] = {
+    # The size of blocks that are not split follows that of large segments.
+    "large_segment_size_mb": (("large_segment_bytes", "max_non_split_rounding_bytes"), _megabytes),
+    "max_non_split_rounding_mb": (("max_non_split_rounding_bytes",), _megabytes),
+    "max_split_size_mb": (("max_split_size_bytes",), _megabytes),
+    "per_process_memory_fraction": (("memory_fraction",), _fraction),
     # 0 switches collection off, as leaving it out does.
-    "garbage_collection_threshold": _fraction(
-        "garbage_collection_threshold", "garbage_collection_threshold", may_be_1=False
-    ),
-    "expandable_segments": lambda text, _settings: {"expandable_segments": text == "True"},
-    "roundup_power2_divisions": lambda text, _settings: {"roundup_power2_divisions": _read_divisions(text)},
+    "garbage_collection_threshold": (("garbage_collection_threshold",), _fraction),
+    "expandable_segments": (("expandable_segments",), lambda _name, text, _settings: text == "True"),
+    "roundup_power2_divisions": (("roundup_power2_divisions",), _divisions),
 }
 MODELLED_SETTINGS = tuple(sorted(_READERS))
 # The names that torch has for settings, which are nobody's secret.

@@ -129,7 +129,10 @@ def find_phases(
         certain = np.zeros(n, np.int8)
     else:
         certain = _labels(events, roles, in_step, in_zero_grad, free_sites_known=free_sites_known)
-    has_step_in_hook, merged = _with_hooks_in_backward(events, certain, roles)
+    # A step for one parameter, as soon as it has its gradient, ends neither backward nor the iteration.
+    in_hook = roles.is_in_hook(events.stack_id) & (certain > 0)
+    has_step_in_hook = bool(np.any(in_hook & (certain == Phase.OPTIMIZER)))
+    merged = np.where(in_hook, np.int8(Phase.BACKWARD), certain).astype(np.int8)
     phase, begins, ends, lasts = _runs(merged)
     counted = recorded_iterations(snapshot.metadata, events) if snapshot.metadata else None
     silent_steps = _silent_steps(snapshot, device, merged)
@@ -159,18 +162,6 @@ def find_phases(
         ends_in_oom=bool(len(device.events) and device.events.action[-1] == Action.OOM),
     )
     return read_only(found)
-
-
-def _with_hooks_in_backward(
-    events: EventTable, certain: Int8Column, roles: StackRoles
-) -> tuple[bool, Int8Column]:
-    """Return whether hooks of gradients step, and the phases with hooks as a part of their backward.
-
-    A step for one parameter, as soon as it has its gradient, ends neither backward nor the iteration.
-    """
-    in_hook = roles.is_in_hook(events.stack_id) & (certain > 0)
-    merged = np.where(in_hook, np.int8(Phase.BACKWARD), certain).astype(np.int8)
-    return bool(np.any(in_hook & (certain == Phase.OPTIMIZER))), merged
 
 
 def _runs(certain: Int8Column) -> tuple[Int8Column, Int64Column, Int64Column, Int64Column]:

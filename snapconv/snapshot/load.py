@@ -130,9 +130,7 @@ def load_snapshot(path: str | Path, *, progress: Progress | None = None) -> Snap
     path = snapshot_file(Path(path))
     with errors_of(path), collector_off():
         if compiled := core():
-            with suppress(
-                OddFile, InputError
-            ):  # what is refused here is read again by the twin, for its errors
+            with suppress(OddFile, InputError):  # the twin reads it anew, and has the errors
                 return _load(path, progress, compiled)
         return _load(path, progress)
 

@@ -1,6 +1,7 @@
 """The allocator's settings and the annotations of a snapshot, from torch's dictionaries to columns."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 
@@ -35,18 +36,13 @@ def read_settings(raw: object, where: str) -> tuple[AllocatorSettings, Entries]:
     )
     # Each backend has a key of its own for it.
     conf = next((text for key, text in entries if key.endswith("ALLOC_CONF")), "")
+    settings = AllocatorSettings(conf=conf)
+    with suppress(SettingError):  # nothing of a text that torch would refuse
+        settings = AllocatorSettings.from_conf(conf)
     try:
-        return _settings_of_text(conf).with_snapshot_values(known), entries
+        return settings.with_snapshot_values(known), entries
     except ValueError as error:
         raise MalformedSnapshotError(f"{where}.{error}") from error
-
-
-def _settings_of_text(conf: str) -> AllocatorSettings:
-    """Read what stands in no key but in the text; nothing of a text that torch would refuse."""
-    try:
-        return AllocatorSettings.from_conf(conf)
-    except SettingError:
-        return AllocatorSettings(conf=conf)
 
 
 def are_expandable(segments: SegmentTable, traces: Iterable[EventTable]) -> bool:
@@ -62,9 +58,8 @@ def are_expandable(segments: SegmentTable, traces: Iterable[EventTable]) -> bool
 def _as_text(value: object) -> str:
     if isinstance(value, dict):
         items = islice(value.items(), _MAX_ENTRIES)
-        return ",".join(f"{key}:{_scalar_as_text(item)}" for key, item in items if type(key) is str)[
-            :_MAX_TEXT
-        ]
+        parts = (f"{key}:{_scalar_as_text(item)}" for key, item in items if type(key) is str)
+        return ",".join(parts)[:_MAX_TEXT]
     return _scalar_as_text(value)
 
 
