@@ -49,7 +49,6 @@ CALL = frames(("_call_impl", f"{TORCH}/nn/modules/module.py")) + MAIN
 FORWARD = frames(("forward", "/w/proj/model.py")) + CALL
 LAYER = frames(("forward", f"{TORCH}/nn/modules/linear.py")) + CALL
 LOAD_IN_FORWARD = LOAD[:1] + FORWARD
-SET_ATTRIBUTE = frames(("__setattr__", f"{TORCH}/nn/modules/module.py")) + FORWARD
 CACHE_UPDATE = frames(("update", f"{SITE}/transformers/cache_utils.py")) + FORWARD
 REORDER_CACHE = frames(("reorder_cache", f"{SITE}/transformers/cache_utils.py")) + MAIN
 ENGINE_FRAMES = (cpp("torch::autograd::Engine::evaluate_function(int)"),)

@@ -67,19 +67,10 @@ def test_whatever_else_there_is_has_a_name_of_snapconvs(kind, report_file):
     assert others == KINDS[kind][2]
 
 
-@pytest.mark.parametrize(
-    ("pragma", "value"),
-    [
-        ("user_version", 1),
-        ("page_size", 4096),
-        ("encoding", "UTF-8"),
-        ("journal_mode", "delete"),
-        ("auto_vacuum", 0),
-        ("application_id", 0),
-    ],
-)
-def test_the_settings_of_the_file_are_skylines(report_file, pragma, value):
-    assert one(report_file, f"PRAGMA {pragma}") == value
+def test_the_settings_of_the_file_are_skylines(report_file):
+    numbers = {"user_version": 1, "page_size": 4096, "auto_vacuum": 0, "application_id": 0}
+    settings = {**numbers, "encoding": "UTF-8", "journal_mode": "delete"}
+    assert {name: one(report_file, f"PRAGMA {name}") for name in settings} == settings
 
 
 def test_the_orderings_of_an_entry_are_0_1_2_without_a_gap(kind, report_file):

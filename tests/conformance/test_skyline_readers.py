@@ -37,18 +37,15 @@ def test_every_frame_belongs_to_a_correlation(report_file):
 
 
 @EVERY_CASE
-@pytest.mark.parametrize(
-    ("table", "column"),
-    [
+def test_all_numbers_are_stored_as_integers(report_file):
+    for table, column in (
         ("weight_entries", "size_bytes"),
         ("weight_entries", "grad_size_bytes"),
         ("activation_entries", "size_bytes"),
         ("misc_sizes", "size_bytes"),
         ("stack_frames", "line_number"),
-    ],
-)
-def test_all_numbers_are_stored_as_integers(report_file, table, column):
-    assert one(report_file, f"SELECT count(*) FROM {table} WHERE typeof({column}) != 'integer'") == 0
+    ):
+        assert one(report_file, f"SELECT count(*) FROM {table} WHERE typeof({column}) != 'integer'") == 0
 
 
 # What the readers return: every entry larger than 0, with the file and the line of its innermost

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -12,26 +11,6 @@ HEAVY = (
     *("numpy", "torch", "orjson", "typer"),
     *("snapconv.recorder", "snapconv.simulation", "snapconv.session", "snapconv.cli"),
 )
-NEEDS_TORCH = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
-
-USES = """
-import pytest, torch
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(1024, 1024, bias=False)
-    def forward(self, x):
-        return self.layer(x)
-
-@pytest.fixture(scope="module")
-def shared():
-    return torch.ones(3)
-
-@pytest.fixture
-def net():
-    return Net().cuda()
-"""
 
 
 def run(folder, source, *options):
@@ -79,44 +58,45 @@ def test_the_mark_and_the_fixture_are_listed_with_what_they_do(tmp_path, option,
     assert text in run(tmp_path, "", option)
 
 
-@NEEDS_TORCH
-def test_a_test_over_its_limit_fails_and_says_what_held_the_memory(tmp_path):
-    """The weight and its gradient, of 4 MiB each, and the batch."""
-    shown = run(
-        tmp_path,
-        f"""{USES}
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory):
+    """What a run of tests with a simulated GPU shows."""
+    pytest.importorskip("torch")
+    return run(
+        tmp_path_factory.mktemp("run"),
+        """
+import pytest, torch
+has_gpu = torch.cuda.is_available()
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(1024, 1024, bias=False)
+    def forward(self, x):
+        return self.layer(x)
+
+@pytest.fixture(scope="module")
+def shared():
+    return torch.ones(3)
+
+@pytest.fixture
+def net():
+    return Net().cuda()
+
+def train(net):
+    net(torch.randn(64, 1024, device="cuda")).sum().backward()
+
 @pytest.mark.gpu_memory(max_peak="8MiB", simulate=True)
-def test_step(net):
-    net(torch.randn(64, 1024, device="cuda")).sum().backward()
-""",
-    )
-    assert "1 failed" in shown
-    assert "over the limit of 8.00 MiB, simulated" in shown
-    assert "4.00 MiB  gradient" in shown
-    assert "in net" in shown
+def test_over_its_limit(net):
+    train(net)
 
-
-@NEEDS_TORCH
-def test_a_test_within_its_limit_passes_and_nothing_of_the_simulation_stays(tmp_path):
-    shown = run(
-        tmp_path,
-        f"""{USES}
 @pytest.mark.gpu_memory(max_peak="9MiB", simulate=True)
-def test_step(net, shared):
-    net(torch.randn(64, 1024, device="cuda")).sum().backward()
+def test_within_its_limit(net, shared):
+    train(net)
 
 def test_next(shared):
-    assert torch.cuda.is_available() is {_has_gpu()}
-""",
-    )
-    assert "2 passed" in shown
+    assert torch.cuda.is_available() is has_gpu
 
-
-@NEEDS_TORCH
-def test_the_fixture_has_what_the_test_allocated_beside_what_was_there(tmp_path):
-    shown = run(
-        tmp_path,
-        f"""{USES}
 @pytest.mark.gpu_memory(simulate=True)
 def test_peak(gpu_memory):
     assert gpu_memory.is_simulated
@@ -124,52 +104,42 @@ def test_peak(gpu_memory):
     held = torch.empty(1 << 20, device="cuda")
     del held
     assert gpu_memory.peak_bytes == 4 << 20
-    assert gpu_memory.peaks == {{0: 4 << 20}}
-""",
-    )
-    assert "1 passed" in shown
+    assert gpu_memory.peaks == {0: 4 << 20}
 
-
-@NEEDS_TORCH
-def test_a_test_that_fails_by_itself_shows_its_own_failure(tmp_path):
-    shown = run(
-        tmp_path,
-        f"""{USES}
 @pytest.mark.gpu_memory(max_peak="1MiB", simulate=True)
-def test_step(net):
+def test_that_fails_by_itself(net):
     raise ValueError("its own")
 """,
     )
+
+
+def test_a_test_over_its_limit_fails_and_says_what_held_the_memory(shown):
+    """The weight and its gradient, of 4 MiB each, and the batch."""
+    assert "over the limit of 8.00 MiB, simulated" in shown
+    assert "4.00 MiB  gradient" in shown
+    assert "in net" in shown
+
+
+def test_a_test_that_fails_by_itself_shows_its_own_failure(shown):
     assert "ValueError: its own" in shown
-    assert "over the limit" not in shown
+    assert shown.count("over the limit") == shown.count("over the limit of 8.00 MiB")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("max_peek='1GiB'", "not max_peek"),
-        ("'1GiB'", "not '1GiB'"),
-        ("max_peak='9'", "max_peak: expected a size with its unit"),
-        ("max_peak=9", "max_peak: expected a size with its unit"),
-    ],
-)
-def test_a_mistake_in_the_mark_is_an_error_before_the_test(tmp_path, arguments, message):
-    shown = run(
-        tmp_path,
-        f"""
-import pytest
-@pytest.mark.gpu_memory({arguments})
-def test_it(): pass
-""",
-    )
-    assert "1 error" in shown
-    assert message in shown
+def test_tests_within_their_limit_pass_and_nothing_of_the_simulation_stays(shown):
+    assert "2 failed, 3 passed" in shown
 
 
-def _has_gpu():
-    done = subprocess.run(
-        [sys.executable, "-c", "import torch; print(torch.cuda.is_available())"],
-        capture_output=True,
-        text=True,
-    )
-    return done.stdout.strip() == "True"
+def test_a_mistake_in_the_mark_is_an_error_before_the_test(tmp_path):
+    mistakes = {
+        "max_peek='1GiB'": "not max_peek",
+        "'1GiB'": "not '1GiB'",
+        "max_peak='9'": "max_peak: expected a size with its unit",
+        "max_peak=9": "max_peak: expected a size with its unit",
+    }
+    tests = [
+        f"@pytest.mark.gpu_memory({mark})\ndef test_{number}(): pass" for number, mark in enumerate(mistakes)
+    ]
+    shown = run(tmp_path, "\n".join(["import pytest", *tests]))
+    assert "4 errors" in shown
+    parts = shown.split("ERROR at setup of test_")[1:]
+    assert all(message in part for message, part in zip(mistakes.values(), parts, strict=True))
