@@ -14,8 +14,7 @@ from snapconv.classification.features import Features, at, first_before, last_be
 from snapconv.classification.parameters import find_parameters, halves_of_every_parameter, is_training
 from snapconv.columns import BoolColumn, distinct, grouped, has_code, is_among, run_starts
 from snapconv.phases.trace_phases import Phase
-from snapconv.torch_knowledge.frame_patterns import CUBLAS_WORKSPACE_BYTES
-from snapconv.torch_knowledge.frame_roles import Role
+from snapconv.torch_knowledge.frame_patterns import CUBLAS_WORKSPACE_BYTES, Role
 
 # cuBLAS has one workspace for every handle and stream: of so few there may be several, traced or pre-
 # existing.

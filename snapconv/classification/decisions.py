@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from snapconv.classification.categories import NO_RULE, Category, Certainty, Evidence
 from snapconv.classification.features import Features
 from snapconv.columns import BoolColumn, Int8Column, Int32Column, distinct, has_code, read_only
-from snapconv.torch_knowledge.frame_roles import Role
+from snapconv.torch_knowledge.frame_patterns import Role
 
 _Found = TypeVar("_Found")
 FloatColumn = NDArray[np.float32]

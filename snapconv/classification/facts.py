@@ -8,7 +8,7 @@ from snapconv.classification import atoms as a
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.decisions import Fact, FrameFact, freed, made
 from snapconv.classification.decisions import feature as f
-from snapconv.torch_knowledge.frame_roles import Role
+from snapconv.torch_knowledge.frame_patterns import Role
 
 WEIGHT, GRADIENT, STATE = Category.WEIGHT, Category.GRADIENT, Category.OPTIMIZER_STATE
 ACTIVATION, INPUT, TEMPORARY = Category.ACTIVATION, Category.INPUT, Category.TEMPORARY

@@ -28,7 +28,7 @@ from snapconv.phases.trace_phases import Phase, Phases, is_engine
 from snapconv.replay.device_replay import AllocationTable, Replay
 from snapconv.stacks.stack_roles import StackRoles, innermost_python
 from snapconv.stop_signals import stage
-from snapconv.torch_knowledge.frame_roles import Role
+from snapconv.torch_knowledge.frame_patterns import Role
 
 # A later step finds most of its memory reserved; a piece more may be for fragments.
 _LEAST_RESERVED = 0.1

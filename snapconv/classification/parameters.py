@@ -14,7 +14,7 @@ from snapconv.classification.decisions import Decided
 from snapconv.classification.features import Features, of_fullest
 from snapconv.columns import Int8Column, Int64Column, grouped, run_starts
 from snapconv.phases.trace_phases import Phase
-from snapconv.torch_knowledge.frame_roles import Role
+from snapconv.torch_knowledge.frame_patterns import Role
 
 Sizes = Counter[int]
 

@@ -11,7 +11,7 @@ from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.decisions import Decided, Proposal
 from snapconv.columns import Int32Column, Int64Column, distinct, grouped, is_among
 from snapconv.stacks.stack_roles import stacks_by_frame
-from snapconv.torch_knowledge.frame_roles import Role
+from snapconv.torch_knowledge.frame_patterns import Role
 
 REPLACED = "replaced-on-the-same-line"
 FREED_BY_LINE = "freed-by-line-of-one-category"

@@ -11,7 +11,7 @@ from snapconv.classification.features import last_before
 from snapconv.columns import BoolColumn, Int64Column, distinct, is_among
 from snapconv.phases.recorded_matches import RecordedMatches
 from snapconv.phases.trace_phases import Phase
-from snapconv.torch_knowledge.frame_roles import Role
+from snapconv.torch_knowledge.frame_patterns import Role
 
 # How torch names its integral types.
 _INTEGRAL = ("int", "uint", "bool")

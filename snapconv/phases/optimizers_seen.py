@@ -10,7 +10,7 @@ from snapconv.snapshot.load import Snapshot
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.paths import normal
 from snapconv.stacks.stack_roles import StackRoles
-from snapconv.torch_knowledge.frame_roles import Role
+from snapconv.torch_knowledge.frame_patterns import Role
 from snapconv.torch_knowledge.optimizers import AMSGRAD, OPTIMIZER_RULES, OptimizerRule
 
 # torch calls a step `Optimizer.step#AdamW.step` (torch/optim/optimizer.py, profile_hook_step).

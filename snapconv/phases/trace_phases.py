@@ -35,7 +35,7 @@ from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot
 from snapconv.stacks.stack_roles import StackRoles
 from snapconv.stop_signals import stage
-from snapconv.torch_knowledge.frame_roles import Role
+from snapconv.torch_knowledge.frame_patterns import Role
 
 _STEP, _ZERO_GRAD = "Optimizer.step#", "Optimizer.zero_grad#"
 

@@ -9,8 +9,7 @@ import numpy as np
 from snapconv.columns import BoolColumn, Int32Column, Int64Column, distinct, is_among, read_only, run_starts
 from snapconv.snapshot.stack_table import FrameTable, StackTable
 from snapconv.stacks.paths import is_native, is_python, normal
-from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, FrameRule
-from snapconv.torch_knowledge.frame_roles import Role
+from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, FrameRule, Role
 
 
 class FrameMatcher:

@@ -15,21 +15,16 @@ _OVERLOAD = re.compile(
     r"_(?:[A-Z]\w*|dim(?:_\w+)?|int|out|names\w*|memory_format|default|padding|start(?:_step)?|low|vec|other|self"
     r"|correction|dtype(?:_layout)?|device|values|stable|generator(?:_\w+)?|using_ints|input|default_\w+)$"
 )
-# Names of kernels and backward nodes that differ from what the user calls.
+# Names of kernels and backward nodes that differ from what the user calls, without underscores at their ends.
 _SAME_AS = {
     "addmm": "linear", "native_layer_norm": "layer_norm", "native_group_norm": "group_norm",
     "native_batch_norm": "batch_norm", "cudnn_batch_norm": "batch_norm", "miopen_batch_norm": "batch_norm",
-    "_batch_norm_impl_index": "batch_norm", "native_dropout": "dropout", "fused_dropout": "dropout",
-    "_fused_dropout": "dropout", "_softmax": "softmax", "_log_softmax": "log_softmax",
-    "_scaled_dot_product_efficient_attention": "scaled_dot_product_attention",
-    "_scaled_dot_product_flash_attention": "scaled_dot_product_attention",
-    "_scaled_dot_product_cudnn_attention": "scaled_dot_product_attention",
-    "scaled_dot_product_efficient_attention": "scaled_dot_product_attention",
-    "scaled_dot_product_flash_attention": "scaled_dot_product_attention",
-    "scaled_dot_product_cudnn_attention": "scaled_dot_product_attention",
-    "_to_copy": "to", "to_copy": "to", "nll_loss_forward": "nll_loss", "nll_loss2d_forward": "nll_loss",
-    "max_pool2d_with_indices": "max_pool2d", "_cudnn_rnn": "lstm", "cudnn_rnn": "lstm",
-    "cross_entropy_loss": "cross_entropy", "embedding_dense": "embedding",
+    "batch_norm_impl_index": "batch_norm", "native_dropout": "dropout", "fused_dropout": "dropout",
+    "to_copy": "to", "nll_loss_forward": "nll_loss", "nll_loss2d_forward": "nll_loss",
+    "max_pool2d_with_indices": "max_pool2d", "cudnn_rnn": "lstm", "cross_entropy_loss": "cross_entropy",
+    "embedding_dense": "embedding",
+    **{f"scaled_dot_product_{way}_attention": "scaled_dot_product_attention"
+       for way in ("efficient", "flash", "cudnn")},
 }  # fmt: skip
 _TENSOR_DUNDER = re.compile(r"^__i?r?(\w+)__$")
 
@@ -75,9 +70,10 @@ def tidy(name: str) -> str:
     dunder = _TENSOR_DUNDER.match(name)
     if dunder:
         name = dunder.group(1)
-    name = _SAME_AS.get(name, name)
-    name = _SAME_AS.get(name.rstrip("_"), name)
-    return name if name.strip("_") else UNNAMED
+    bare = name.strip("_")
+    if bare in ("softmax", "log_softmax"):  # the kernel has an underscore first, in place it is last
+        return name.lstrip("_")
+    return _SAME_AS.get(bare, name) if bare else UNNAMED
 
 
 def _snake_case(name: str) -> str:

@@ -18,7 +18,7 @@ from snapconv.classification.categories import Category
 from snapconv.columns import BoolColumn, Int64Column, distinct, grouped, has_code, run_starts, sums_by
 from snapconv.phases.trace_phases import Phase, Phases
 from snapconv.stacks.project_lines import SourceLine
-from snapconv.torch_knowledge.frame_roles import Role
+from snapconv.torch_knowledge.frame_patterns import Role
 
 # Of the bytes of a burst, or of what a forward leaves: the rest may be temporaries of the call.
 _NEARLY = 0.9

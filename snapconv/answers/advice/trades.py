@@ -11,7 +11,7 @@ from snapconv.answers.advice.evidence import LEAST_SHARE_OF_TRADE, Detected, Evi
 from snapconv.classification.categories import Category
 from snapconv.columns import BoolColumn, Int64Column, grouped, has_code
 from snapconv.phases.trace_phases import Phase
-from snapconv.torch_knowledge.frame_roles import Role
+from snapconv.torch_knowledge.frame_patterns import Role
 
 _CHUNKS = 8
 # Tensors of one operation, in use together: of a foreach step, one for each parameter.

@@ -8,8 +8,7 @@ from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.classify import REASONS
 from snapconv.classification.decisions import Fact
 from snapconv.classification.facts import FACTS, LATER
-from snapconv.torch_knowledge.frame_patterns import FRAME_RULES
-from snapconv.torch_knowledge.frame_roles import Role
+from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, Role
 from tests.classified_jobs import (
     APPLY,
     DESTROYED,

@@ -4,8 +4,7 @@ import pytest
 
 from snapconv.snapshot.stack_table import StackInterner
 from snapconv.stacks.stack_roles import assign_roles
-from snapconv.torch_knowledge.frame_patterns import FRAME_RULES
-from snapconv.torch_knowledge.frame_roles import Role
+from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, Role
 
 SITE = "/opt/venv/lib/python3.11/site-packages"
 USER = ("main", "/w/proj/train.py")
