@@ -51,21 +51,6 @@ def test_every_cut_is_the_end_of_the_whole_trace(bench):
         assert trace(cutting.cut(recorded, history, "all")) == whole[lost:]
 
 
-def test_swept_rings_are_cut_at_nine_places_of_a_step(bench):
-    cutting, recorded = bench
-    (whole,) = recorded.raw["device_traces"]
-    for step, steps_left in (("last but one", 2), ("last", 1)):
-        cuts = [cutting.cut_at(recorded, step, tenth, "all") for tenth in cutting.TENTHS]
-        began, ended = (
-            sum(event["time_us"] <= time for event in whole)
-            for time in (recorded.step_ends[-steps_left - 1], recorded.step_ends[-steps_left])
-        )
-        n_lost = [cut.n_lost for cut in cuts]
-        assert len(set(n_lost)) == 9
-        assert began < n_lost[0] < n_lost[-1] < ended
-        assert [trace(cut) for cut in cuts] == [whole[lost:] for lost in n_lost]
-
-
 def test_a_late_recording_knows_no_stack_of_what_was_there_before(bench):
     cutting, recorded = bench
     raw = cutting.cut(recorded, "late", "all").raw
