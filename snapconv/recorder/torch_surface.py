@@ -160,7 +160,8 @@ SURFACE: dict[Feature, str] = {
     torch: tensor as_tensor asarray Generator Stream? Event?
     torch.serialization.default_restore_location(storage location)
     torch.cuda: _initialized _queued_calls default_generators _cudart _is_in_bad_fork device_count
-    torch.cuda: _exchange_device? _maybe_exchange_device? _get_device_properties? nvtx?
+    torch.cuda: _exchange_device? _maybe_exchange_device? _get_device_properties?
+    torch.cuda.nvtx: _nvtx?
     torch.cuda.graphs: _cuda_isCurrentStreamCapturing?
     torch.accelerator: is_available? device_count?
     torch.backends.cuda: is_built

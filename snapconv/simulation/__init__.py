@@ -77,24 +77,24 @@ class Simulation:
     @contextmanager
     def patched(self) -> Iterator[None]:
         """Replace torch's functions about devices, until the last attribute is restored."""
-        from snapconv.simulation import cuda, files, process_groups, tensors
+        from snapconv.simulation import cuda, files, kernels, process_groups, tensors
         from snapconv.simulation.patches import Patches, dispatch_mode, patch_threads
 
         machine, tracker = self.machine, self.tracker
-        with ExitStack() as stack:
-            patches = stack.enter_context(Patches(tracker.guard))
+        with Patches(tracker.guard) as patches:
             cuda.patch_cuda(machine, patches)
             tensors.TensorPatches(tracker).apply(patches)
             tensors.patch_storages(tracker, patches)
             tensors.patch_factories(tracker, patches)
-            self._patch_features(patches, stack)
+            self._patch_features(patches)
             if self._files is not None:
-                stack.enter_context(files.unwritten_files(self._files, patches))
+                files.patch_files(self._files, patches)
+                kernels.patch_triton(tracker.evaluation.forget, patches)
             handle: Handler = tracker.handle
             if Feature.SIMULATED_GROUPS in self._features:
                 handle = process_groups.with_collectives(handle)
-            stack.callback(tracker.placements.close)
-            stack.enter_context(use_locations(tracker.locate))
+            patches.callback(tracker.placements.close)
+            patches.enter_context(use_locations(tracker.locate))
 
             def enter_modes() -> ExitStack:
                 modes = ExitStack()
@@ -103,17 +103,16 @@ class Simulation:
                 return modes
 
             patch_threads(enter_modes, patches)
-            stack.enter_context(enter_modes())
+            patches.enter_context(enter_modes())
             yield
 
-    def _patch_features(self, patches: "Patches", stack: ExitStack) -> None:
+    def _patch_features(self, patches: "Patches") -> None:
         """Replace what a simulation can do without, as far as this torch has it."""
         from snapconv.simulation import cuda, files, kernels, process_groups, tensors
         from snapconv.simulation.history import patch_annotations
 
         machine, tracker = self.machine, self.tracker
-        added = kernels.Kernels()
-        stack.callback(added.close)
+        added = kernels.Kernels(patches)
         parts: dict[Feature, Callable[[], object]] = {
             Feature.SIMULATED_GRAPHS: lambda: cuda.patch_graphs(machine, patches),
             Feature.SIMULATED_WRAPPERS: lambda: tensors.patch_wrappers(tracker, patches),
@@ -123,7 +122,7 @@ class Simulation:
             Feature.SIMULATED_ATTENTION: lambda: kernels.add_gpu_choices(added, tracker.placements),
             Feature.SIMULATED_ANNOTATIONS: lambda: patch_annotations(machine.annotate, patches),
             Feature.SIMULATED_GROUPS: lambda: process_groups.patch_process_groups(tracker, patches),
-            Feature.SIMULATED_COMPILATION: lambda: stack.enter_context(cuda.as_eager(machine, patches)),
+            Feature.SIMULATED_COMPILATION: lambda: cuda.patch_compilation(machine, patches),
         }
         if self._files is not None:
             parts[Feature.SIMULATED_FILES] = lambda: files.patch_checkpoints(tracker, patches)

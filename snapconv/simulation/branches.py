@@ -12,7 +12,6 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -34,14 +33,6 @@ _JUMPS = (ast.Return, ast.Continue, ast.Break, ast.Raise)
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
-    """A truth value that was assumed; ``skipped`` names the lines that did not run for it, or is empty."""
-
-    value: bool
-    skipped: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class _Test:
     """A test in the source: what runs where it holds, and where not, with what is behind it if one jumps."""
 
@@ -50,43 +41,19 @@ class _Test:
     other: list[Any]
 
 
-class Branches:
-    """Decides the truth values of one run."""
-
-    def __init__(self) -> None:
-        self._entered: Counter[tuple[str, int]] = Counter()
-
-    def decide(self, likelihood: float) -> Decision:
-        """Decide a truth value that the program's present line reads; ``likelihood`` is that it is True."""
-        found = _deciding(_reading_frame())
-        if found is None:
-            return Decision(likelihood > 0.5)
-        filename, test, is_plain = found
-        if likelihood in (0, 1):
-            return Decision(likelihood == 1)
-        key = (filename, test.node.lineno)
-        self._entered[key] += 1
-        is_true = self._is_true(test, likelihood if is_plain else 1 - likelihood, self._entered[key])
-        left_out = test.other if is_true else test.taken
-        skipped = ""
-        if _calls(left_out) and not _ends_by(left_out, ast.Raise):
-            first, last = left_out[0].lineno, left_out[-1].end_lineno
-            skipped = f"{filename}:{first}" if first == last else f"{filename}:{first}-{last}"
-        return Decision(is_true == is_plain, skipped)
-
-    def _is_true(self, test: _Test, likelihood: float, n_read: int) -> bool:
-        """Decide the whole test of a statement that is met for the n-th time."""
-        if isinstance(test.node, ast.While):
-            is_combined = any(isinstance(node, ast.BoolOp) for node in ast.walk(test.node.test))
-            return n_read == 1 if is_combined else n_read % 2 == 1
-        taken, other = test.taken, test.other
-        if _ends_by(taken, ast.Raise) != _ends_by(other, ast.Raise):
-            return _ends_by(other, ast.Raise)
-        leaves = ast.Break | ast.Return
-        if n_read > _PATIENCE and _ends_by(taken, leaves) != _ends_by(other, leaves):
-            return _ends_by(taken, leaves)
-        n_taken, n_other = _calls(taken), _calls(other)
-        return likelihood > 0.5 if n_taken == n_other else n_taken > n_other
+def _is_true(test: _Test, likelihood: float, n_read: int) -> bool:
+    """Decide the whole test of a statement that is met for the n-th time."""
+    if isinstance(test.node, ast.While):
+        is_combined = any(isinstance(node, ast.BoolOp) for node in ast.walk(test.node.test))
+        return n_read == 1 if is_combined else n_read % 2 == 1
+    taken, other = test.taken, test.other
+    if _ends_by(taken, ast.Raise) != _ends_by(other, ast.Raise):
+        return _ends_by(other, ast.Raise)
+    leaves = ast.Break | ast.Return
+    if n_read > _PATIENCE and _ends_by(taken, leaves) != _ends_by(other, leaves):
+        return _ends_by(taken, leaves)
+    n_taken, n_other = _calls(taken), _calls(other)
+    return likelihood > 0.5 if n_taken == n_other else n_taken > n_other
 
 
 def _reading_frame() -> FrameType | None:
@@ -207,50 +174,60 @@ _ORDER = {"shape": 0, "bool()": 1}
 
 
 class ValuesRead:
-    """The reads so far of values that were not computed, by place."""
+    """The reads so far of values that were not computed, by place, and what was decided by them."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
+        self._entered: Counter[tuple[str, int]] = Counter()
         self._counts: Counter[tuple[str, str]] = Counter()
         self._skipped: dict[str, None] = {}
-        self._is_quiet = False
-
-    @contextmanager
-    def once(self, what: str) -> Iterator[None]:
-        """Count what is read inside as one read: a tensor is printed by reading it in many ways."""
-        if self._is_quiet:
-            yield
-            return
-        self.add(what)
-        self._is_quiet = True
-        try:
-            yield
-        finally:
-            self._is_quiet = False
+        self._doubted: dict[str, None] = {}
 
     def is_truth(self, dtype: Any, *, is_comparison: bool) -> bool:
         """Say whether a read is of a truth value: of one, or of a number that decides a branch."""
         name = self._name_of_call("")
-        if is_comparison or name in ("__bool__", "is_nonzero"):
+        if is_comparison or name in ("bool", "is_nonzero"):
             return True
         # Of the checks inside of operations zeros pass most.
-        return str(dtype) == "torch.bool" and name in ("item", "__int__", "__float__", "__index__")
+        return str(dtype) == "torch.bool" and name in ("item", "int", "float", "index")
 
-    def add_value(self, operation: str, decision: Decision | None = None) -> None:
-        """Count a number that the program was given."""
-        name = self._name_of_call(operation).strip("_")  # __bool__, as Python calls it
-        self.add(f"{name}()" + (f" taken as {decision.value}" if decision else ""))
-        if decision is not None and decision.skipped:
-            self._skipped.setdefault(_shortened(decision.skipped))
+    def decide(self, operation: str, likelihood: float) -> bool:
+        """Decide a truth value that the program's present line reads; ``likelihood`` is that it is True."""
+        found = _deciding(_reading_frame())
+        if found is None or likelihood in (0, 1):
+            value = likelihood > 0.5
+        else:
+            filename, test, is_plain = found
+            key = (filename, test.node.lineno)
+            self._entered[key] += 1
+            is_true = _is_true(test, likelihood if is_plain else 1 - likelihood, self._entered[key])
+            left_out, value = test.other if is_true else test.taken, is_true == is_plain
+            if _calls(left_out) and not _ends_by(left_out, ast.Raise):
+                first, last = left_out[0].lineno, left_out[-1].end_lineno
+                skipped = f"{_shortened(filename)}:{first}" + (f"-{last}" if last != first else "")
+                self._skipped.setdefault(skipped)
+        self.add(f"{self._name_of_call(operation)}() taken as {value}")
+        return value
+
+    def add_number(self, operation: str) -> None:
+        """Count a number that the program was given, and where it decides what runs.
+
+        Which way that goes is not known here. torch's own tests are left out: they look for infinities.
+        """
+        self.add(f"{self._name_of_call(operation)}()")
+        found = _deciding(_reading_frame())
+        if found is not None and not found[0].startswith(_torch_folder()):
+            ways = [way for way in (found[1].taken, found[1].other) if not _ends_by(way, ast.Raise)]
+            if len(ways) == 2 and any(map(_calls, ways)):
+                self._doubted.setdefault(f"{_shortened(found[0])}:{found[1].node.lineno}")
 
     def _name_of_call(self, otherwise: str) -> str:
+        """Name the call as Python does: ``bool``, and not ``__bool__``."""
         call = self._calls.current
-        return getattr(call[0], "__name__", otherwise) if call else otherwise
+        return str(getattr(call[0], "__name__", otherwise) if call else otherwise).strip("_")
 
     def add(self, what: str) -> None:
         """Count one read at the program's present line."""
-        if self._is_quiet:
-            return
         key = (users_place(), what)
         if key in self._counts or len(self._counts) < _MAX_PLACES:
             self._counts[key] += 1
@@ -269,6 +246,8 @@ class ValuesRead:
             message += "; shapes that depend on them are the largest possible"
         if self._skipped:
             message += f"; the peak may be too low: skipped were {shown(self._skipped)}"
+        if self._doubted:
+            message += f"; the peak may be too low: such a number decides at {shown(self._doubted)}"
         return (Note("values-not-computed", message),)
 
 
@@ -279,9 +258,13 @@ def shown(listed: Iterable[str], noun: str = "place") -> str:
     return ", ".join(every[:_MAX_SHOWN]) + (f" and {counted(n_more, f'more {noun}')}" if n_more > 0 else "")
 
 
+def _torch_folder() -> str:
+    return str(Path(str(sys.modules["torch"].__file__)).parent)
+
+
 def users_place() -> str:
     """Name the innermost line outside torch; for one in a library, also the program's that led to it."""
-    torch_folder = str(Path(str(sys.modules["torch"].__file__)).parent)
+    torch_folder = _torch_folder()
     innermost = None
     frame = sys._getframe()
     while frame.f_back is not None:

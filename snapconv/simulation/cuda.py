@@ -1,13 +1,12 @@
 """CUDA as torch's Python code finds it: the functions of torch._C, answered by the simulated machine.
 
 torch.cuda's own Python code stays as it is and calls, on a build without CUDA, what stands here: everything
-is done at once, as it is written. The names are those of torch 2.5 to 2.15; torch.accelerator came with 2.6.
+is done at once, as it is written. The names are those of torch 2.6 to 2.15.
 """
 
 import os
 import time
 from collections.abc import Callable
-from contextlib import contextmanager
 from functools import partial, wraps
 from itertools import count
 from types import FunctionType, SimpleNamespace
@@ -39,6 +38,8 @@ _PROPERTIES = {
     "L2_cache_size": 50 << 20,
     "uuid": "00000000-0000-0000-0000-000000000000",
 }
+# What torch.cuda.nvtx calls.
+_NVTX = ("rangePushA", "rangePop", "rangeStartA", "rangeEnd", "markA", "deviceRangeStart", "deviceRangeEnd")
 
 
 def _answer(value: Any) -> Callable[..., Any]:
@@ -58,9 +59,8 @@ def patch_cuda(machine: Machine, patches: Patches) -> None:
     # DeviceMesh, barriers and torch.get_device_module() ask here which kind of device there is.
     patches.set_existing(torch._C, "_get_accelerator", lambda check=False: torch.device("cuda"))
     patches.wrap(torch._C._nn, "_parse_to", _with_ordinals)
-    if hasattr(torch, "accelerator"):
-        patches.set_existing(torch.accelerator, "is_available", _answer(value=True))
-        patches.set_existing(torch.accelerator, "device_count", machine.device_count)
+    patches.set(torch.accelerator, "is_available", _answer(value=True))
+    patches.set(torch.accelerator, "device_count", machine.device_count)
     _patch_module(machine, patches)
     _patch_streams(machine, patches)
 
@@ -125,11 +125,8 @@ def _accelerator(machine: Machine) -> dict[str, Callable[..., Any]]:
     """List what torch._C has for the current accelerator, by name without ``_accelerator_``."""
     return {
         "getAccelerator": lambda: torch.device("cuda"),
-        **dict.fromkeys(("getDeviceIndex", "hooks_get_current_device"), lambda: machine.current_device),
+        "getDeviceIndex": lambda: machine.current_device,
         **dict.fromkeys(("setDeviceIndex", "exchangeDevice", "maybeExchangeDevice"), machine.exchange_device),
-        **dict.fromkeys(("hooks_set_current_device", "hooks_exchange_device"), machine.exchange_device),
-        "hooks_maybe_exchange_device": machine.exchange_device,
-        "hooks_device_count": machine.device_count,
         "synchronizeDevice": machine.synchronize,
         "getStream": torch.cuda.current_stream,
         "setStream": torch.cuda.set_stream,
@@ -152,8 +149,7 @@ def _patch_module(machine: Machine, patches: Patches) -> None:
         cudaMemGetInfo=machine.free_and_total,
         cudaError=SimpleNamespace(success=0),
         cudaGetErrorString=_answer("no error"),
-        cudaProfilerStart=_answer(0),
-        cudaProfilerStop=_answer(0),
+        **dict.fromkeys(("cudaProfilerStart", "cudaProfilerStop"), _answer(0)),
     )
     properties = SimpleNamespace(**_PROPERTIES, total_memory=machine.options.total_bytes)
     answers = {
@@ -176,20 +172,10 @@ def _patch_module(machine: Machine, patches: Patches) -> None:
     patches.set_existing(torch.backends.cuda, "is_built", _answer(value=True))
     # cuDNN's own operations do not exist here: torch takes its native ones.
     patches.set_existing(torch.backends.cudnn, "is_acceptable", _answer(value=False))
-    patches.set_existing(cuda, "nvtx", _nvtx())
+    # As without a profiler attached.
+    patches.set(cuda.nvtx, "_nvtx", SimpleNamespace(**dict.fromkeys(_NVTX, _answer(0))))
     # Optimizers of torch 2.5 ask for it, in a build for CUDA of the driver.
     patches.set_existing(cuda.graphs, "_cuda_isCurrentStreamCapturing", _answer(value=False))
-
-
-def _nvtx() -> SimpleNamespace:
-    """Make torch.cuda.nvtx do nothing, as without a profiler attached."""
-
-    @contextmanager
-    def in_range(*_: object, **__: object) -> Any:
-        yield
-
-    functions = ("range_push", "range_pop", "range_start", "range_end", "mark")
-    return SimpleNamespace(range=in_range, **dict.fromkeys(functions, _answer(0)))
 
 
 def _scatter(tensor: Any, devices: Any, chunk_sizes: Any, dim: int, streams: Any) -> tuple[Any, ...]:
@@ -219,7 +205,7 @@ def _with_ordinals(real: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class SimulatedStream:
-    """A stream is a number; its work is done on demand. Stands for torch.Stream."""
+    """A stream is a number; its work is done on demand. Stands for torch.Stream and torch.cuda.Stream."""
 
     machine: ClassVar[Machine]
     # What a stream made by the user looks like in a snapshot: a pointer, never 0.
@@ -284,23 +270,16 @@ class SimulatedStream:
         self.machine.device(self.device_index).stream = self._before
 
 
-class _External(SimulatedStream):
-    """torch.cuda.ExternalStream, which names a pointer first."""
-
-    def __new__(cls, stream_ptr: int, device: Any = None, **given: Any) -> Any:
-        return super().__new__(cls, device, stream_ptr=stream_ptr, **given)
-
-
 class SimulatedEvent:
-    """A moment of the CPU's clock. Stands for torch.cuda.Event."""
+    """A moment of the CPU's clock. Stands for torch.cuda.Event, and for torch.Event, which names a device."""
 
     enable_timing: bool
-    time_ns: int | None
+    time_ns: int | None = None
 
-    def __new__(cls, enable_timing: bool = False, *_: Any, **__: Any) -> Any:  # noqa: FBT001, FBT002  # torch's
+    def __new__(cls, *given: Any, enable_timing: bool = False, **_: Any) -> Any:
         """Make an event that has not happened yet."""
         self = super().__new__(cls)
-        self.enable_timing, self.time_ns = enable_timing, None
+        self.enable_timing = enable_timing or given[:1] == (True,)
         return self
 
     def record(self, stream: Any = None) -> None:
@@ -319,27 +298,20 @@ class SimulatedEvent:
     query = _answer(value=True)
 
 
-def _event_on(cls: type[SimulatedEvent], device: Any = None, **options: bool) -> Any:
-    """Make a torch.Event, which names a device first."""
-    return SimulatedEvent.__new__(cls, **options)
-
-
 def _patch_streams(machine: Machine, patches: Patches) -> None:
-    """Replace torch.Stream, torch.cuda.Stream and the others by subclasses of each other as torch's are."""
-    stream = type("Stream", (SimulatedStream,), {"machine": machine, "__module__": "torch"})
-    event = type("Event", (SimulatedEvent,), {"__new__": _event_on, "__module__": "torch"})
-    in_cuda = {"__module__": "torch.cuda.streams"}
-    cuda_stream = type("Stream", (stream,), in_cuda)
-    made = {
-        "Stream": cuda_stream,
-        "ExternalStream": type("ExternalStream", (_External, cuda_stream), in_cuda),
-        "Event": type("Event", (event,), in_cuda | {"__new__": SimulatedEvent.__new__}),
-    }
-    for owner in (torch.cuda, torch.cuda.streams):
-        for name, kind in made.items():
+    """Replace torch.Stream, torch.cuda.Stream and the others, on a machine with such devices."""
+
+    class Stream(SimulatedStream):
+        pass
+
+    class ExternalStream(Stream):
+        def __new__(cls, stream_ptr: int, device: Any = None, **given: Any) -> Any:
+            return super().__new__(cls, device, stream_ptr=stream_ptr, **given)
+
+    Stream.machine = machine
+    for owner in (torch, torch.cuda, torch.cuda.streams):
+        for name, kind in (("Stream", Stream), ("ExternalStream", ExternalStream), ("Event", SimulatedEvent)):
             patches.set_existing(owner, name, kind)
-    patches.set_existing(torch, "Stream", stream)
-    patches.set_existing(torch, "Event", event)
 
 
 _GRAPHS_AS_EAGER = Note(
@@ -391,8 +363,8 @@ _AS_EAGER = Note(
 )
 
 
-def as_eager(machine: Machine, patches: Patches) -> Any:
-    """Let compiled functions run as they are written until the context ends; note that on a first call.
+def patch_compilation(machine: Machine, patches: Patches) -> None:
+    """Let compiled functions run as they are written, and note that on a first call.
 
     Their memory is then that of eager mode. That of the code that Inductor makes for a CPU would be no better
     bound: what is fused is the CPU's choice. It was the same for a transformer, and took 15 times as long.
@@ -409,8 +381,7 @@ def as_eager(machine: Machine, patches: Patches) -> Any:
 
     _patch_tracing(machine, patches)
     patches.wrap(_TorchDynamoContext, "__call__", noting)
-    set_stance = getattr(torch.compiler, "set_stance", None)  # torch 2.6
-    return torch._dynamo.config.patch(disable=True) if set_stance is None else set_stance("force_eager")
+    patches.enter_context(torch.compiler.set_stance("force_eager"))
 
 
 def _patch_tracing(machine: Machine, patches: Patches) -> None:

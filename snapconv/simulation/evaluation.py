@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from snapconv.errors import RecorderError
-from snapconv.simulation.branches import Branches, ValuesRead, users_place
+from snapconv.simulation.branches import ValuesRead, users_place
 from snapconv.simulation.kernels import cuda_only_operations
 from snapconv.simulation.operations import (
     RESIZING,
@@ -43,8 +43,6 @@ _READS_VALUES = {"_pack_padded_sequence"}
 # These return numbers that depend on values; the latter truth values.
 _GIVES_VALUES = {"_local_scalar_dense", "equal", "is_nonzero", "allclose"}
 _COMPARES = {"equal", "allclose"}
-# Those with the tag inplace_view that give their argument another shape (native_functions.yaml, torch 2.15).
-_VIEWS_IN_PLACE = {"as_strided_", "squeeze_", "swapaxes_", "swapdims_", "t_", "transpose_", "unsqueeze_"}
 _TO_SPARSE = {"to_sparse", "_to_sparse"}
 # These give their first argument values whatever it had.
 _OVERWRITING = {"copy_", "fill_", "zero_"}
@@ -114,7 +112,6 @@ class Evaluation:
         self._cuda_only = cuda_only_operations()
         self._placements = placements
         self._routing = routing
-        self._branches = Branches()
         # None where everything is computed.
         self.fake_storages = fake_storages
 
@@ -142,14 +139,13 @@ class Evaluation:
         if is_known or name not in _GIVES_VALUES:
             return self._compute(call)
         if not self._values_read.is_truth(call.tensors[0].dtype, is_comparison=name in _COMPARES):
-            self._values_read.add_value(name)
+            self._values_read.add_number(name)
             return self._compute(call)
         placement = self._placements.of(call.tensors[0])
         likelihood = 0.0 if placement is None or name in _COMPARES else placement.likelihood
-        decision = self._branches.decide(likelihood)
-        self._values_read.add_value(name, decision)
-        is_number = name == "_local_scalar_dense"
-        result = self._compute(call).__class__(decision.value) if is_number else decision.value
+        result: Any = self._values_read.decide(name, likelihood)
+        if name == "_local_scalar_dense":
+            result = self._compute(call).__class__(result)
         call.result, call.is_done = result, True
         return result
 
@@ -260,7 +256,7 @@ class Evaluation:
         operation, args, kwargs = call.operation, call.args, call.kwargs
         if operation.name == "resize_":
             return fake_storages.resize(args[0], args[1])
-        if operation.name in RESIZING or operation.name in _VIEWS_IN_PLACE:
+        if operation.name in RESIZING or torch.Tag.inplace_view in getattr(call.func, "tags", ()):
             return call.run(args, kwargs)
         if operation.name in _TO_SPARSE:  # all of it may be there
             return call.run((torch.ones_like(args[0]), *args[1:]), kwargs)

@@ -15,7 +15,7 @@ import shutil
 import sys
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial, wraps
 from pathlib import Path
@@ -282,8 +282,7 @@ class UnwrittenFiles:
             )
 
 
-@contextmanager
-def unwritten_files(files: UnwrittenFiles, patches: Patches) -> Iterator[None]:
+def patch_files(files: UnwrittenFiles, patches: Patches) -> None:
     """Save and load by what was computed: torch, and safetensors from when the program imports it on."""
 
     def wrap(owner: Any, ours: Callable[..., Any]) -> None:
@@ -301,18 +300,15 @@ def unwritten_files(files: UnwrittenFiles, patches: Patches) -> Iterator[None]:
         patches.set(owner, "open", files.open)
     for name in ("rename", "replace"):
         patches.set(os, name, partial(files.moved, getattr(os, name)))
-    with (
-        when_imported("safetensors", lambda: wrap(sys.modules["safetensors"], files.safe_open)),
-        when_imported("safetensors.torch", patch_tensors),
-    ):
-        try:
-            yield
-        finally:
-            files.close()
+    patches.callback(files.close)
+    patches.enter_context(
+        when_imported("safetensors", lambda: wrap(sys.modules["safetensors"], files.safe_open))
+    )
+    patches.enter_context(when_imported("safetensors.torch", patch_tensors))
 
 
 def patch_checkpoints(tracker: Tracker, patches: Patches) -> None:
-    """Let torch.load and safetensors leave large tensors in their files; what is small is read.
+    """Let torch.load leave large tensors in their files; what is small is read.
 
     A tensor then has its shape and type from the header, and as little memory as any other without values.
     """
@@ -326,17 +322,5 @@ def patch_checkpoints(tracker: Tracker, patches: Patches) -> None:
 
         return get_storage_from_record
 
-    def of_a_file(real: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(real)
-        def asarray(data: Any, *args: Any, **kwargs: Any) -> Any:
-            made = real(data, *args, **kwargs)
-            if isinstance(data, torch.UntypedStorage):
-                tracker.take_values(made)
-            return made
-
-        return asarray
-
     # torch.load reads from its file one storage after the other, and requests it by its bytes.
     patches.wrap(torch._C.PyTorchFileReader, "get_storage_from_record", unread)
-    # safetensors maps its file, and makes each tensor by torch.asarray of a piece of it (0.4 to 0.8).
-    patches.wrap(torch, "asarray", of_a_file)

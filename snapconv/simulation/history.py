@@ -7,7 +7,7 @@ the engine's are put in their place.
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import asdict, dataclass
+from copy import deepcopy
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -117,12 +117,14 @@ def patch_annotations(annotate: Callable[[str, str], None], patches: "Patches") 
     patches.set(record_function, "__exit__", wraps(real_exit)(leave))
 
 
-# The metrics under their keys in torch's nested dict (DeviceStats in c10/core/CachingDeviceAllocator.h).
+# The metrics and their figures under their keys in torch's nested dict (DeviceStats in
+# c10/core/CachingDeviceAllocator.h): the value, the highest since the last reset, all that went in and out.
 _METRICS = (
     *("allocation", "segment", "active", "allocated_bytes", "reserved_bytes", "active_bytes"),
     "requested_bytes",
 )
 _POOLS = ("all", "small_pool", "large_pool")
+_FIGURES = ("current", "peak", "allocated", "freed")
 # What an event does to a block: the sign, what counts blocks, and what adds their bytes.
 _OF_BLOCKS = {
     "alloc": (1, ("allocation", "active"), ("allocated_bytes", "active_bytes")),
@@ -132,30 +134,22 @@ _OF_BLOCKS = {
 _OF_SEGMENTS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 
 
-@dataclass(slots=True)
-class Counter:
-    """One metric of one pool: its value, the highest since the last reset, all that went in and out."""
+def _counters(*names: str) -> dict[str, dict[str, dict[str, int]]]:
+    return {name: {pool: dict.fromkeys(_FIGURES, 0) for pool in _POOLS} for name in names}
 
-    current: int = 0
-    peak: int = 0
-    allocated: int = 0
-    freed: int = 0
 
-    def add(self, amount: int) -> None:
-        """Increase, or decrease by a negative amount."""
-        self.current += amount
-        if amount > 0:
-            self.allocated += amount
-            self.peak = max(self.peak, self.current)
-        else:
-            self.freed -= amount
+def _add(counter: dict[str, int], amount: int) -> None:
+    """Increase one metric of one pool, or decrease it by a negative amount."""
+    counter["current"] += amount
+    counter["allocated" if amount > 0 else "freed"] += abs(amount)
+    counter["peak"] = max(counter["peak"], counter["current"])
 
 
 class Statistics:
     """One device's counters, kept up by listening to its allocator."""
 
     def __init__(self) -> None:
-        self._counters = {name: {pool: Counter() for pool in _POOLS} for name in _METRICS}
+        self._counters = _counters(*_METRICS)
         self._every = [counter for pools in self._counters.values() for counter in pools.values()]
         self.n_ooms = self.n_retries = self.n_segments_freed = self.n_segments_got = 0
 
@@ -179,30 +173,26 @@ class Statistics:
             return
         for name, amount in amounts.items():
             pools = self._counters[name]
-            pools["all"].add(sign * amount)
-            pools["small_pool" if is_small else "large_pool"].add(sign * amount)
+            _add(pools["all"], sign * amount)
+            _add(pools["small_pool" if is_small else "large_pool"], sign * amount)
 
     def reset_peaks(self) -> None:
         """Let every peak start from the present value."""
         for counter in self._every:
-            counter.peak = counter.current
+            counter["peak"] = counter["current"]
 
     def reset_accumulated(self) -> None:
         """Forget what went in and out so far, and the counts of failures."""
         for counter in self._every:
-            counter.allocated = counter.freed = 0
+            counter["allocated"] = counter["freed"] = 0
         self.n_ooms = self.n_retries = self.n_segments_freed = self.n_segments_got = 0
 
     def as_nested_dict(self, segments: list[dict[str, Any]], *, max_split_size: int) -> dict[str, Any]:
         """Write what ``torch._C._cuda_memoryStats`` returns, given the allocator's segments."""
         return {
-            **{
-                name: {pool: asdict(counter) for pool, counter in pools.items()}
-                for name, pools in self._counters.items()
-            },
+            **deepcopy(self._counters),
             **_inactive_splits(segments),
-            "oversize_allocations": asdict(Counter()),
-            "oversize_segments": asdict(Counter()),
+            **dict.fromkeys(("oversize_allocations", "oversize_segments"), dict.fromkeys(_FIGURES, 0)),
             "num_alloc_retries": self.n_retries,
             "num_ooms": self.n_ooms,
             "num_sync_all_streams": 0,
@@ -214,20 +204,14 @@ class Statistics:
 
 def _inactive_splits(segments: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, int]]]:
     """Count what is free in segments that are split, by pool: present values alone are known."""
-
-    def figures(value: int) -> dict[str, int]:
-        return asdict(Counter(value, peak=value, allocated=value))
-
-    sizes: dict[str, list[int]] = {pool: [] for pool in _POOLS}
+    counters = _counters("inactive_split", "inactive_split_bytes")
     for segment in segments:
         if len(segment["blocks"]) > 1:
             free = [block["size"] for block in segment["blocks"] if block["state"] == "inactive"]
-            sizes["all"] += free
-            sizes[f"{segment['segment_type']}_pool"] += free
-    return {
-        "inactive_split": {pool: figures(len(free)) for pool, free in sizes.items()},
-        "inactive_split_bytes": {pool: figures(sum(free)) for pool, free in sizes.items()},
-    }
+            for pools, amount in zip(counters.values(), (len(free), sum(free)), strict=True):
+                for pool in ("all", f"{segment['segment_type']}_pool"):
+                    _add(pools[pool], amount)
+    return counters
 
 
 # (name, file, line), as a snapshot has a frame

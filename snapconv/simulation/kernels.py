@@ -8,14 +8,17 @@ autocast for "cuda" is switched together with the CPU's, and casts as CUDA's doe
 and losses in float32, the CPU leaves most of them in low precision.
 """
 
+import sys
 from collections.abc import Callable
 from functools import partial, wraps
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
+from snapconv.recorder.program.script import when_imported
 from snapconv.simulation.patches import Patches
-from snapconv.simulation.placements import Placements
+from snapconv.simulation.placements import Placements, tensors_in
 
 MakeKernel = Callable[[Any], Callable[..., Any]]
 
@@ -23,28 +26,21 @@ _FLASH_MAX_HEAD_SIZE = 256
 
 
 class Kernels:
-    """Kernels of our own, added to torch's operations.
+    """Kernels of our own, added to torch's operations for as long as patches last.
 
     In the dispatcher and not in Python: so they hold for C++ callers too, and in every thread.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, patches: Patches) -> None:
         self._library = torch.library.Library("aten", "IMPL")
-
-    def close(self) -> None:
-        """Take them out again."""
-        self._library._destroy()
+        patches.callback(self._library._destroy)
 
     def add(self, name: str, key: str, make: MakeKernel) -> None:
         """Register ``make(operation)`` unless this torch has a kernel there, or no such operation."""
         packet_name, _, overload = name.partition(".")
-        packet = getattr(torch.ops.aten, packet_name, None)
-        operation = getattr(packet, overload or "default", None)
-        if operation is None:
-            return
-        if torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", key):
-            return
-        self._library.impl(name, make(operation), key)
+        operation = getattr(getattr(torch.ops.aten, packet_name, None), overload or "default", None)
+        if operation and not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", key):
+            self._library.impl(name, make(operation), key)
 
 
 def add_gpu_choices(kernels: Kernels, placements: Placements) -> None:
@@ -148,40 +144,56 @@ def cuda_only_operations() -> dict[Any, Callable[..., None]]:
     forward = aten._scaled_dot_product_flash_attention_for_cpu.default
     backward = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
 
-    def flash(results: Any, *args: Any, scale: Any = None) -> None:
-        q, k, v = args[:3]
-        is_causal = len(args) > 4 and args[4]
-        _fill(results, forward(q, k, v, 0.0, is_causal, scale=scale))
+    def attend(results: Any, *args: Any, bias: Any, causal_at: int, scale: Any) -> None:
+        is_causal = len(args) > causal_at and args[causal_at]
+        _fill(results, forward(*args[:3], 0.0, is_causal, attn_mask=bias, scale=scale))
 
-    def flash_backward(results: Any, *args: Any, scale: Any = None) -> None:
-        is_causal = args[11]
-        _fill(results, backward(*args[:6], 0.0, is_causal, scale=scale))
-
-    def efficient(results: Any, *args: Any, scale: Any = None) -> None:
-        q, k, v, bias, has_sums = args[:5]
-        is_causal = len(args) > 6 and args[6]
-        values = forward(q, k, v, 0.0, is_causal, attn_mask=bias, scale=scale)
-        _fill(results, values if has_sums else values[:1])
-
-    def efficient_backward(results: Any, *args: Any, scale: Any = None) -> None:
-        grad, q, k, v, bias, out, sums = args[:7]
-        is_causal = len(args) > 11 and args[11]
+    def attend_backward(results: Any, *args: Any, bias: Any, causal_at: int, scale: Any) -> None:
+        is_causal = len(args) > causal_at and args[causal_at]
         # CUDA pads the sums of each row to a multiple of 32.
-        sums = sums[..., : q.size(-2)].contiguous()
-        _fill(results, backward(grad, q, k, v, out, sums, 0.0, is_causal, attn_mask=bias, scale=scale))
+        sums = args[5][..., : args[1].size(-2)].contiguous()
+        _fill(results, backward(*args[:5], sums, 0.0, is_causal, attn_mask=bias, scale=scale))
+
+    def with_bias(attend: Any, bias_at: int | None, causal_at: int) -> Callable[..., None]:
+        def fill(results: Any, *args: Any, scale: Any = None) -> None:
+            given = [value for i, value in enumerate(args) if i != bias_at]
+            bias = None if bias_at is None else args[bias_at]
+            attend(results, *given, bias=bias, causal_at=causal_at, scale=scale)
+
+        return fill
 
     return {
-        aten._scaled_dot_product_flash_attention.default: flash,
-        aten._scaled_dot_product_flash_attention_backward.default: flash_backward,
-        aten._scaled_dot_product_efficient_attention.default: efficient,
-        aten._scaled_dot_product_efficient_attention_backward.default: efficient_backward,
+        aten._scaled_dot_product_flash_attention.default: with_bias(attend, None, 4),
+        aten._scaled_dot_product_flash_attention_backward.default: with_bias(attend_backward, None, 11),
+        aten._scaled_dot_product_efficient_attention.default: with_bias(attend, 3, 5),
+        aten._scaled_dot_product_efficient_attention_backward.default: with_bias(attend_backward, 4, 10),
     }
 
 
 def _fill(results: Any, values: Any) -> None:
     for result, value in zip(results, values, strict=False):
-        if result is not None:  # the gradient of what needs none
+        # None is the gradient of what needs none, and empty what was not requested.
+        if result is not None and result.numel():
             result[..., : value.size(-1)].copy_(value)
+
+
+def patch_triton(forget: Callable[[Any], None], patches: Patches) -> None:
+    """Let a launch of a Triton kernel, which allocates nothing, compute nothing: arguments lose their values.
+
+    Which of them a kernel writes is not known. A build for the CPU has no driver that could launch one.
+    """
+
+    def run(_kernel: Any, *args: Any, **kwargs: Any) -> None:
+        with _disable_current_modes():
+            for tensor in tensors_in((args, kwargs)):
+                forget(tensor)
+
+    def patch() -> None:
+        runtime = sys.modules["triton.runtime"]
+        for kind in (runtime.JITFunction, runtime.Autotuner, runtime.Heuristics):
+            patches.set(kind, "run", run)
+
+    patches.enter_context(when_imported("triton.runtime", patch))
 
 
 # Run in float32 (AT_FORALL_FP32).

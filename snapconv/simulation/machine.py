@@ -50,17 +50,10 @@ class SimulationOptions:
         return _DEFAULT_TOTAL_BYTES if self.capacity_bytes is None else self.capacity_bytes
 
 
-class Clock:
-    """Epoch microseconds. Successive readings never decrease, whatever happens to the system's clock."""
-
-    def __init__(self) -> None:
-        # The trace's clock is the epoch's; perf_counter makes it steady.
-        self._start_us = time.time_ns() // 1000
-        self._start_counter = time.perf_counter_ns()
-
-    def __call__(self) -> int:
-        """Return now."""
-        return self._start_us + (time.perf_counter_ns() - self._start_counter) // 1000
+def _clock() -> Callable[[], int]:
+    """Make a clock of epoch microseconds that never goes back, whatever happens to the system's clock."""
+    start_ns = time.time_ns() - time.perf_counter_ns()
+    return lambda: (start_ns + time.perf_counter_ns()) // 1000
 
 
 Observer = Callable[[int, int, int, int], object]
@@ -101,7 +94,7 @@ class Machine:
         self.settings = _settings()
         # The program may set them itself, until the first allocation.
         self._reads_environment = True
-        self.clock = Clock()
+        self.clock = _clock()
         self.history = History(options.n_devices)
         self.stacks = Stacks()
         self.devices = [self._device(index) for index in range(options.n_devices)]

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial, wraps
-from types import FunctionType, TracebackType
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -27,30 +27,20 @@ Handler = Callable[[Any, Any, dict[str, Any]], Any]
 _ABSENT = object()
 
 
-class Patches:
+class Patches(ExitStack):
     """A pile of replaced attributes; leaving the context undoes them, last one first."""
 
     def __init__(self, guard: Guard) -> None:
+        super().__init__()
         self._guard = guard
-        self._undo: list[tuple[Any, str, Any]] = []
-
-    def __enter__(self) -> "Patches":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        while self._undo:
-            owner, name, before = self._undo.pop()
-            if before is _ABSENT:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, before)
 
     def set(self, owner: Any, name: str, value: Any) -> None:
         """Replace an attribute, or add one that the owner itself (not its bases) does not have."""
         # vars() and not getattr: a class must lose again what it only inherited.
-        self._undo.append((owner, name, vars(owner).get(name, _ABSENT)))
+        if name in vars(owner):
+            self.callback(setattr, owner, name, vars(owner)[name])
+        else:
+            self.callback(delattr, owner, name)
         setattr(owner, name, value)
 
     def set_existing(self, owner: Any, name: str, value: Any) -> None:

@@ -7,7 +7,7 @@ simulated GPU, and what is on the CPU goes to the others.
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import timedelta
 from functools import wraps
 from inspect import signature
@@ -33,25 +33,9 @@ _NCCL_CLASSES = ("ProcessGroupNCCL", "ProcessGroupNCCL2", "ProcessGroupNCCLLazy"
 # What torch.cuda.nccl.version() answers: one with all that torch requires.
 _NCCL_VERSION = (2, 27, 3)
 _NCCL_TIMEOUT = timedelta(minutes=10)
-# Their first argument stays as it is: there is no other rank to receive from (schemas of torch 2.13).
-_IN_PLACE = {
-    *("allreduce_", "allreduce_coalesced_", "broadcast_", "reduce_"),
-    *("barrier", "monitored_barrier_", "check_for_nan"),
-}
-# Their first argument receives the second.
-_COPIES = {
-    *("allgather_", "_allgather_base_", "allgather_coalesced_", "allgather_into_tensor_coalesced_"),
-    *("reduce_scatter_", "_reduce_scatter_base_", "reduce_scatter_tensor_coalesced_"),
-    *("scatter_", "gather_", "gather_into_tensor_", "alltoall_", "alltoall_base_"),
-}
-# Those of torch.distributed._functional_collectives return new tensors: with one rank, copies of their first
-# argument. Where this one is a list, so is the result.
-_FUNCTIONAL = {
-    *("all_reduce", "all_reduce_coalesced", "broadcast", "all_to_all_single"),
-    *("all_gather_into_tensor", "all_gather_into_tensor_coalesced"),
-    *("reduce_scatter_tensor", "reduce_scatter_tensor_coalesced"),
-}
-_FUNCTIONAL_IN_PLACE = {"all_reduce_", "all_reduce_coalesced_", "broadcast_", "wait_tensor", "wait_tensors"}
+# Those of torch.distributed._functional_collectives that return new tensors: with one rank, copies of their
+# first argument. Where this one is a list, so is the result.
+_FUNCTIONAL = ("all_", "broadcast", "reduce_scatter")
 
 
 def patch_process_groups(tracker: Tracker, patches: Patches) -> None:
@@ -70,29 +54,27 @@ def patch_process_groups(tracker: Tracker, patches: Patches) -> None:
 
 
 def with_collectives(handle: Handler) -> Handler:
-    """Handle the collectives of a group of one rank, and hand every other operation on."""
-
-    def operations(namespace: Any, names: Iterable[str]) -> set[Any]:
-        packets = (getattr(namespace, name, None) for name in names)
-        return {packet.default for packet in packets if packet is not None}
-
-    copies = operations(torch.ops.c10d, _COPIES)
-    known = operations(torch.ops.c10d, _IN_PLACE) | copies
-    functional = operations(torch.ops._c10d_functional, _FUNCTIONAL)
-    functional_in_place = operations(torch.ops._c10d_functional, _FUNCTIONAL_IN_PLACE)
+    """Handle the collectives of a group of one rank, by their schemas, and hand every other operation on."""
 
     def copied(tensor: Any) -> Any:
         return handle(torch.ops.aten.clone.default, (tensor,), {"memory_format": torch.contiguous_format})
 
     def handle_all(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        if func in functional:
-            return map_tensors(args[0], copied)
-        if func in functional_in_place:
-            return args[0]
-        if func not in known or _has_other_ranks(args):
+        namespace = func.namespace
+        if namespace not in ("c10d", "_c10d_functional"):
+            return handle(func, args, kwargs)
+        name: str = func._schema.name.partition("::")[2]
+        if namespace == "_c10d_functional":
+            if name.endswith("_") or name.startswith("wait_"):
+                return args[0]
+            if name.startswith(_FUNCTIONAL) and not name.endswith("_out"):
+                return map_tensors(args[0], copied)
+        if namespace != "c10d" or name.startswith(("send", "recv")) or _has_other_ranks(args):
             return handle(func, args, kwargs)
         outputs = list(tensors_in(args[:1]))
-        if func in copies:
+        # Where the second argument has tensors too, the first receives them; else there is nobody to receive
+        # from, and it stays as it is.
+        if any("Tensor" in str(argument.type) for argument in func._schema.arguments[1:2]):
             for output, given in zip(outputs, tensors_in(args[1:2]), strict=True):
                 handle(torch.ops.aten.copy_.default, (output, given.view_as(output)), {})
         n_returns = len(func._schema.returns)

@@ -137,10 +137,15 @@ class TensorPatches:
         return values
 
     def _str(self, real: Any, tensor: Any, *args: Any, **kwargs: Any) -> str:
-        if has_values([self._of(tensor)]):
+        placement = self._of(tensor)
+        if placement is None or placement.has_values:
             return str(real(tensor, *args, **kwargs))
-        with self._tracker.values_read.once("str()"):
+        self._tracker.values_read.add("str()")
+        placement.has_values = True  # torch reads it in many ways: the zeros that are there
+        try:
             return str(real(tensor, *args, **kwargs))
+        finally:
+            placement.has_values = False
 
     def _read(self, tensor: Any, what: str) -> None:
         """Record that the program reads a tensor past torch's operations."""
@@ -275,7 +280,11 @@ def _from_data(tracker: Tracker, real: Any, *, may_share: bool) -> Any:
             device = data.device if isinstance(data, torch.Tensor) else _default_device()
         index = tracker.machine.ordinal(device)
         if index is None:
-            return real(data, *args, **kwargs)
+            made = real(data, *args, **kwargs)
+            if isinstance(data, torch.UntypedStorage):
+                # safetensors maps its file, and makes each tensor of a piece of it (0.4 to 0.8).
+                tracker.take_values(made)
+            return made
         if may_share and isinstance(data, torch.Tensor):
             return data.to(device=device, dtype=kwargs.get("dtype"))
         requires_grad = kwargs.pop("requires_grad", False)

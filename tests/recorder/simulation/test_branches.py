@@ -1,5 +1,7 @@
 """Where a truth value was not computed, a program goes the way that needs more memory, and is told so."""
 
+import re
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -127,7 +129,8 @@ BRANCHES = [
 
 
 @pytest.mark.parametrize("branch", BRANCHES, ids=lambda branch: branch.__name__)
-def test_the_way_that_needs_more_is_taken(x, branch):
+def test_the_way_that_needs_more_is_taken(x, branch, monkeypatch):
+    monkeypatch.setattr("snapconv.simulation.branches._PATIENCE", 20)
     assert branch(x) == "more"
 
 
@@ -153,6 +156,19 @@ def test_nothing_may_be_too_low_where_nothing_was_left_out(x, simulation):
 
     [note] = simulation.notes()
     assert "too low" not in note.message
+
+
+def test_a_number_that_decides_what_runs_gives_a_doubt_and_one_that_is_only_read_none(x, simulation):
+    kept = [x.sum().item()]
+    if x.sum().item() < 0:
+        raise ValueError(kept)
+    [note] = simulation.notes()
+    assert "too low" not in note.message
+
+    if float(x.sum()) > 0.5:
+        work(work())
+    [note] = simulation.notes()
+    assert re.search(r"may be too low: such a number decides at \S*test_branches\.py:\d+$", note.message)
 
 
 def test_a_value_that_a_function_returns_decides_where_it_is_called(x):

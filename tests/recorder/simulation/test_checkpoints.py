@@ -13,10 +13,7 @@ from torch import nn  # noqa: E402
 from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
 from tests.recorder.simulation.support import MIB  # noqa: E402
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:.*torch.load.*:FutureWarning"),  # of torch 2.5
-]
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 ONLY_SHAPES = SimulationOptions(compute=False)
 GIB = 1 << 30

@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.smoke("simulation"), pytest.mark.filterwarnings("ignor
 
 memory = torch.cuda.memory
 PYTHON = {"stacks": "python"}
+ACTIONS = ["segment_alloc", "alloc", "free_requested", "free_completed"]
 CAN_SKIP = "skip_actions" in inspect.signature(memory._record_memory_history_impl).parameters
 
 
@@ -37,30 +38,17 @@ def live_block(snapshot):
     return next(b for s in snapshot["segments"] for b in s["blocks"] if b["state"] == "active_allocated")
 
 
-def test_context_all_gives_every_event_the_stack_of_what_caused_it():
-    memory._record_memory_history(**PYTHON)
+@pytest.mark.parametrize("context", ["all", "alloc"])
+def test_a_free_has_the_stack_of_what_caused_it_or_with_context_alloc_of_its_allocation(context):
+    memory._record_memory_history(context=context, **PYTHON)
     x = make_it_here()
     del x
     trace = memory._snapshot()["device_traces"][0]
 
-    assert [entry["action"] for entry in trace] == [
-        "segment_alloc",
-        "alloc",
-        "free_requested",
-        "free_completed",
-    ]
-    assert ["make_it_here" in names_of(entry) for entry in trace] == [True, True, False, False]
-    test = test_context_all_gives_every_event_the_stack_of_what_caused_it.__name__
-    assert all(test in names_of(entry) for entry in trace)
-
-
-def test_context_alloc_gives_a_free_the_stack_of_its_allocation():
-    memory._record_memory_history(context="alloc", **PYTHON)
-    x = make_it_here()
-    del x
-    trace = memory._snapshot()["device_traces"][0]
-
-    assert [names_of(entry)[0] for entry in trace] == ["make_it_here"] * 4
+    assert [entry["action"] for entry in trace] == ACTIONS
+    of_frees = [context == "alloc"] * 2
+    assert ["make_it_here" in names_of(entry) for entry in trace] == [True, True, *of_frees]
+    assert all(any(name.startswith("test_a_free_has") for name in names_of(entry)) for entry in trace)
 
 
 @pytest.mark.parametrize(
@@ -108,11 +96,7 @@ def test_skipped_actions_are_not_recorded():
     x = make_it_here()
     del x
 
-    assert [e["action"] for e in memory._snapshot()["device_traces"][0]] == [
-        "segment_alloc",
-        "alloc",
-        "free_requested",
-    ]
+    assert [e["action"] for e in memory._snapshot()["device_traces"][0]] == ACTIONS[:3]
 
 
 def test_the_signature_of_torch_2_0_still_works():
@@ -121,7 +105,7 @@ def test_the_signature_of_torch_2_0_still_works():
     trace = memory._snapshot()["device_traces"][0]
     memory._record_memory_history(False)
 
-    assert [entry["action"] for entry in trace] == ["segment_alloc", "alloc"]
+    assert [entry["action"] for entry in trace] == ACTIONS[:2]
     assert "make_it_here" in names_of(trace[-1])
     assert memory._snapshot()["device_traces"] == [[]]
     assert x.is_cuda

@@ -164,13 +164,6 @@ def test_an_operand_that_decides_only_a_part_leaves_all_open(simulation):
     assert note_of(simulation).count("tolist()") == 2
 
 
-def test_what_is_large_is_not_computed(simulation):
-    large = torch.ones(1 << 27, dtype=torch.bool, device="cuda")
-
-    assert not large.all()
-    assert len(simulation.notes()) == 1
-
-
 def assert_modes_agree(step):
     allocated = []
     for compute in (True, False):

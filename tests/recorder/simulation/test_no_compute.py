@@ -28,15 +28,9 @@ def resident_bytes():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
 
 
-@pytest.mark.parametrize("is_built_on_the_cpu", [True, False])
-def test_a_step_of_a_model_of_seven_billion_parameters_takes_seconds_and_no_memory(is_built_on_the_cpu):
+def test_a_step_of_a_model_of_seven_billion_parameters_takes_seconds_and_no_memory():
     began, memory_before = time.process_time(), resident_bytes()
-    shape = {"n_words": 32_000, "width": 4096, "n_blocks": 32, "n_heads": 32}
-    if is_built_on_the_cpu:
-        model = Transformer(**shape).to("cuda")
-    else:
-        with torch.device("cuda"):
-            model = Transformer(**shape)
+    model = Transformer(n_words=32_000, width=4096, n_blocks=32, n_heads=32).to("cuda")
     n_parameters = sum(parameter.numel() for parameter in model.parameters())
     optimizer = torch.optim.AdamW(model.parameters())
     language_step(model, optimizer, torch.randint(0, 32_000, (1, 513)).cuda())
@@ -110,8 +104,8 @@ def test_a_view_in_place_changes_the_shape_and_no_memory(change, shape, strides)
 @pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
 def test_the_result_of_a_recurrent_layer_has_the_batch_first_where_the_input_has(kind):
     layer = kind(8, 16, batch_first=True).cuda()
-    result, _ = layer(torch.zeros(4, 800, 8, device="cuda"))
-    assert tuple(result.shape) == (4, 800, 16)
+    result, _ = layer(torch.zeros(4, 300, 8, device="cuda"))
+    assert tuple(result.shape) == (4, 300, 16)
 
 
 def test_an_lstm_is_one_operation():
@@ -121,3 +115,38 @@ def test_an_lstm_is_one_operation():
 
     assert y.shape == (50, 2, 16)
     assert torch.cuda.memory_stats()["allocation.all.allocated"] < 200
+
+
+TRITON = """
+class JITFunction:
+    def __getitem__(self, grid):
+        return lambda *args, **kwargs: self.run(*args, grid=grid, **kwargs)
+
+    def run(self, *args, **kwargs):
+        raise RuntimeError("0 active drivers")
+
+
+class Autotuner(JITFunction):
+    pass
+
+
+Heuristics = Autotuner
+"""
+
+
+def test_a_kernel_of_triton_is_not_launched_and_what_it_is_given_has_no_values(tmp_path, monkeypatch):
+    (tmp_path / "triton").mkdir()
+    (tmp_path / "triton" / "__init__.py").touch()
+    (tmp_path / "triton" / "runtime.py").write_text(TRITON)
+    for name in ("triton", "triton.runtime"):
+        monkeypatch.setitem(sys.modules, name, sys)  # what is imported goes again
+        del sys.modules[name]
+    monkeypatch.syspath_prepend(tmp_path)
+    from triton.runtime import Autotuner, JITFunction  # type: ignore[import-not-found]
+
+    x = torch.arange(8, device="cuda")
+    allocated = torch.cuda.memory_allocated()
+    for kernel in (JITFunction(), Autotuner()):
+        kernel[(4,)](x, n=8)
+    assert torch.cuda.memory_allocated() == allocated
+    assert x.tolist() == [0] * 8

@@ -11,8 +11,6 @@ from snapconv.simulation.tracker import Tracker  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
-needs_stances = pytest.mark.skipif(not hasattr(torch.compiler, "set_stance"), reason="torch before 2.6")
-
 
 @pytest.fixture
 def simulation():
@@ -42,7 +40,6 @@ COMPILED = {
 }
 
 
-@needs_stances
 @pytest.mark.parametrize("compute", [True, False], ids=["compute", "no-compute"])
 @pytest.mark.parametrize("make", COMPILED.values(), ids=COMPILED)
 def test_what_was_to_be_compiled_and_ran_as_written_gives_a_note(make, compute):

@@ -263,15 +263,6 @@ def test_a_storage_that_is_resized_has_a_new_block(simulation):
     assert torch.cuda.memory_allocated() == 0
 
 
-def test_afterwards_torch_distributed_is_as_it_was():
-    c10d = dist.distributed_c10d
-    names = ("init_process_group", "Reducer", "_NCCL_AVAILABLE", "ProcessGroupNCCL")
-    before = [vars(c10d).get(name) for name in names]
-    with simulated():
-        pass
-    assert [vars(c10d).get(name) for name in names] == before
-
-
 GLOO = """
 import os, sys
 import torch

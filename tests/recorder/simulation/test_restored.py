@@ -23,11 +23,12 @@ def state_of_torch():
         torch.cuda.memory,
         torch.cuda.streams,
         torch.cuda.graphs,
-        getattr(torch, "accelerator", torch.cuda),  # since torch 2.6
+        torch.accelerator,
         torch.autograd.profiler.record_function,
         torch.backends.cuda,
         torch.backends.cudnn,
         torch.serialization,
+        torch.distributed.distributed_c10d,
         torch.Tensor,
         torch.nn.parameter.UninitializedTensorMixin,
         torch.UntypedStorage,

@@ -2,7 +2,6 @@
 
 import sys
 import threading
-from collections import deque
 from types import SimpleNamespace
 
 import pytest
@@ -63,28 +62,13 @@ def on_another_thread(function):
     thread.join()
 
 
-def test_an_operation_of_another_thread_does_not_decide(transfers, machine):
+@pytest.mark.parametrize("is_other", [False, True])
+def test_an_operation_of_the_same_thread_decides_and_of_another_not(transfers, machine, is_other):
     operand = placed(512)
     result = deferred(transfers, operand)
-    on_another_thread(transfers.settle)
-    assert transfers.take_over(operand)
-    assert (result.addr, machine.n_made) == (512, 0)
-
-
-def test_an_operation_of_the_same_thread_decides(transfers, machine):
-    operand = placed(512)
-    result = deferred(transfers, operand)
-    transfers.settle()
-    assert not transfers.take_over(operand)
-    assert (result.addr, machine.n_made) == (4096, 1)
-
-
-def test_a_figure_counts_what_every_thread_deferred(transfers, machine):
-    results = [deferred(transfers, placed(512))]
-    on_another_thread(lambda: results.append(deferred(transfers, placed(512))))
-    machine.settle()
-    assert [result.addr for result in results] == [4096, 4096]
-    assert machine.n_made == 2
+    on_another_thread(transfers.settle) if is_other else transfers.settle()
+    assert transfers.take_over(operand) == is_other
+    assert (result.addr, machine.n_made) == ((512, 0) if is_other else (4096, 1))
 
 
 def test_what_another_thread_uses_is_allocated(transfers, machine):
@@ -156,18 +140,6 @@ def test_a_snapshot_is_taken_while_another_thread_enters_ranges():
         sys.setswitchinterval(before)
         is_over.set()
         thread.join()
-
-
-def test_a_late_free_that_another_thread_has_done_is_no_fault():
-    class Taken(deque):
-        def popleft(self):
-            self.clear()
-            return super().popleft()
-
-    machine = Machine(SimulationOptions())
-    machine._late_frees = Taken([(0, 512)])
-    machine.synchronize()
-    assert not machine._late_frees
 
 
 def test_every_thread_has_a_workspace_and_all_backwards_of_a_device_share_one():

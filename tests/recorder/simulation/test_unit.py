@@ -1,16 +1,13 @@
 """Parts of the simulation alone."""
 
-import time
 from contextlib import suppress
 
 import pytest
 
 pytest.importorskip("torch")
 
-from snapconv.allocator.caching_allocator import ModelOutOfMemory
 from snapconv.recorder.guard import Guard
 from snapconv.recorder.torch_surface import Feature
-from snapconv.simulation.machine import Clock, out_of_memory_message
 from snapconv.simulation.patches import Patches
 from snapconv.simulation.tracker import workspace_bytes
 
@@ -57,30 +54,3 @@ def test_what_is_not_there_is_not_wrapped():
 )
 def test_the_workspace_is_the_sum_of_its_chunks(config, n_bytes):
     assert workspace_bytes(config) == n_bytes
-
-
-def test_the_clock_is_the_epochs_and_never_goes_back():
-    clock = Clock()
-    readings = [clock() for _ in range(1000)]
-
-    assert readings == sorted(readings)
-    assert abs(readings[-1] - time.time_ns() // 1000) < 1_000_000
-
-
-def test_the_message_writes_sizes_as_torch_does():
-    error = ModelOutOfMemory(
-        segment_bytes=20 * MIB,
-        capacity=80 << 30,
-        free_bytes=512,
-        allocated_bytes=79 << 30,
-        reserved_bytes=(80 << 30) - 512,
-    )
-    message = out_of_memory_message(error, device=3)
-
-    assert (
-        "Tried to allocate 20.00 MiB. GPU 3 has a total capacity of 80.00 GiB of which 512 bytes is free"
-        in message
-    )
-    assert (
-        "79.00 GiB is allocated by PyTorch, and 1024.00 MiB is reserved by PyTorch but unallocated" in message
-    )
