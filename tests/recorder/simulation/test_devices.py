@@ -65,16 +65,10 @@ BY_NUMBER = {
 
 
 @pytest.mark.parametrize("make", BY_NUMBER.values(), ids=BY_NUMBER)
-@pytest.mark.parametrize("number", [0, 1])
-def test_a_bare_number_is_the_device_of_that_number(make, number):
-    made = make(number)
-    assert (made.device, where(made)) == (torch.device("cuda", number), number)
-
-
-@pytest.mark.parametrize("name", ["zeros", "tensor", "arange", "to", "module", "module.to", "meta"])
-def test_what_is_made_through_the_accelerator_is_tracked(name):
-    made = BY_NUMBER[name](torch.accelerator.current_accelerator())
-    assert (made.device, where(made)) == (torch.device("cuda", 0), 0)
+@pytest.mark.parametrize("device", [0, 1, "cuda:1", torch.device("cuda")], ids=str)
+def test_a_device_is_the_simulated_one_by_number_or_name_or_as_the_accelerator(make, device):
+    made, index = make(device), 0 if isinstance(device, torch.device) else int(str(device)[-1])
+    assert (made.device, where(made)) == (torch.device("cuda", index), index)
 
 
 UNNAMED = {

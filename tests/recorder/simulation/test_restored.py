@@ -8,8 +8,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from snapconv.errors import RecorderError  # noqa: E402
+from snapconv.recorder.guard import Guard  # noqa: E402
 from snapconv.recorder.observe import tensors  # noqa: E402
 from snapconv.simulation import simulated  # noqa: E402
+from snapconv.simulation.patches import Patches  # noqa: E402
 
 pytestmark = [pytest.mark.smoke("simulation"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -112,3 +114,32 @@ def test_what_torch_compile_is_set_to_is_what_it_was():
         work()
     assert config.disable is False
     assert torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2)).tolist() == [2.0, 2.0]
+
+
+class Owner:
+    there = 1
+
+
+class Derived(Owner):
+    pass
+
+
+def test_patches_put_back_what_was_there_and_take_away_what_was_not():
+    with suppress(KeyError), Patches(Guard()) as patches:
+        patches.set(Owner, "there", 2)
+        patches.set(Owner, "there", 3)
+        patches.set(Owner, "added", 4)
+        patches.set(Derived, "there", 5)
+        assert (Owner.there, Owner.added, Derived.there) == (3, 4, 5)
+        raise KeyError
+
+    assert Owner.there == 1
+    assert not hasattr(Owner, "added")
+    assert "there" not in vars(Derived)
+
+
+def test_what_is_not_there_is_not_wrapped():
+    with Patches(Guard()) as patches:
+        patches.wrap(Owner, "absent", lambda real: real)
+        patches.set_existing(Owner, "absent", 1)
+        assert not hasattr(Owner, "absent")
