@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial, wraps
 from itertools import count
 from types import FunctionType, SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -174,7 +174,6 @@ def _patch_module(machine: Machine, patches: Patches) -> None:
     patches.set_existing(torch.backends.cudnn, "is_acceptable", _answer(value=False))
     # As without a profiler attached.
     patches.set(cuda.nvtx, "_nvtx", SimpleNamespace(**dict.fromkeys(_NVTX, _answer(0))))
-    # Optimizers of torch 2.5 ask for it, in a build for CUDA of the driver.
     patches.set_existing(cuda.graphs, "_cuda_isCurrentStreamCapturing", _answer(value=False))
 
 
@@ -204,113 +203,95 @@ def _with_ordinals(real: Callable[..., Any]) -> Callable[..., Any]:
     return parse_to
 
 
-class SimulatedStream:
-    """A stream is a number; its work is done on demand. Stands for torch.Stream and torch.cuda.Stream."""
-
-    machine: ClassVar[Machine]
+def _stream_class(machine: Machine) -> Any:
+    """Make what stands for torch.Stream and torch.cuda.Stream: a number, whose work is done on demand."""
     # What a stream made by the user looks like in a snapshot: a pointer, never 0.
-    numbers: ClassVar["count[int]"] = count(0x5500_0000_0000, 0x40)
-    device_type = _DEVICE_TYPE
-    priority: int
-    stream_id: int
-    device_index: int
+    numbers = count(0x5500_0000_0000, 0x40)
 
-    # torch's own classes do this in __new__ too: subclasses override either.
-    def __new__(cls, device: Any = None, priority: int = 0, **given: Any) -> "SimulatedStream":
-        """Make a stream of a device, or describe one that there is."""
-        self = super().__new__(cls)
-        self.priority = priority
-        if "stream_id" in given:
-            self.stream_id, self.device_index = given["stream_id"], given["device_index"]
-        else:
-            self.stream_id = given.get("stream_ptr") or next(cls.numbers)
-            self.device_index = cls.machine.ordinal("cuda" if device is None else device) or 0
-        return self
+    class Stream:
+        stream_id: int
+        device_index: int
+        device_type = _DEVICE_TYPE
+        query = _answer(value=True)
+        is_capturing = _answer(value=False)
+        wait_event = wait_stream = _nothing
+        cuda_stream = property(lambda self: self.stream_id)
+        device = property(lambda self: torch.device("cuda", self.device_index))
 
-    @property
-    def cuda_stream(self) -> int:
-        """The stream's pointer, which snapshots show."""
-        return self.stream_id
+        # torch's own classes do this in __new__ too: subclasses override either.
+        def __new__(cls, device: Any = None, priority: int = 0, **given: Any) -> Any:
+            self: Any = super().__new__(cls)
+            self.priority = priority
+            if "stream_id" in given:
+                self.stream_id, self.device_index = given["stream_id"], given["device_index"]
+            else:
+                self.stream_id = given.get("stream_ptr") or next(numbers)
+                self.device_index = machine.ordinal("cuda" if device is None else device) or 0
+            return self
 
-    @property
-    def device(self) -> Any:
-        """The stream's device."""
-        return torch.device("cuda", self.device_index)
+        def synchronize(self) -> None:
+            machine.synchronize(self.device_index)
 
-    query = _answer(value=True)
-    is_capturing = _answer(value=False)
-    wait_event = wait_stream = _nothing
+        def record_event(self, event: Any = None) -> Any:
+            event = torch.cuda.Event() if event is None else event
+            event.record(self)
+            return event
 
-    def synchronize(self) -> None:
-        """Let what waits for this device's streams complete."""
-        self.machine.synchronize(self.device_index)
+        def __eq__(self, other: Any) -> bool:
+            mine = (self.stream_id, self.device_index)
+            return isinstance(other, Stream) and mine == (other.stream_id, other.device_index)
 
-    def record_event(self, event: Any = None) -> Any:
-        """Record an event now."""
-        event = torch.cuda.Event() if event is None else event
-        event.record(self)
-        return event
+        def __hash__(self) -> int:
+            return hash((self.stream_id, self.device_index))
 
-    def __eq__(self, other: object) -> bool:
-        mine = (self.stream_id, self.device_index)
-        return isinstance(other, SimulatedStream) and mine == (other.stream_id, other.device_index)
+        def __repr__(self) -> str:
+            return f"<torch.cuda.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
 
-    def __hash__(self) -> int:
-        return hash((self.stream_id, self.device_index))
+        def __enter__(self: Any) -> Any:
+            device = machine.device(self.device_index)
+            self.before, device.stream = device.stream, self.stream_id
+            return self
 
-    def __repr__(self) -> str:
-        return f"<torch.cuda.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
+        def __exit__(self: Any, *error: object) -> None:
+            machine.device(self.device_index).stream = self.before
 
-    def __enter__(self) -> "SimulatedStream":
-        device = self.machine.device(self.device_index)
-        self._before, device.stream = device.stream, self.stream_id
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.machine.device(self.device_index).stream = self._before
+    return Stream
 
 
-class SimulatedEvent:
+class _Event:
     """A moment of the CPU's clock. Stands for torch.cuda.Event, and for torch.Event, which names a device."""
 
     enable_timing: bool
     time_ns: int | None = None
+    wait = synchronize = _nothing
+    query = _answer(value=True)
 
     def __new__(cls, *given: Any, enable_timing: bool = False, **_: Any) -> Any:
-        """Make an event that has not happened yet."""
         self = super().__new__(cls)
         self.enable_timing = enable_timing or given[:1] == (True,)
         return self
 
     def record(self, stream: Any = None) -> None:
-        """Note the time."""
         self.time_ns = time.perf_counter_ns()
 
     def elapsed_time(self, end_event: Any) -> float:
-        """Return the milliseconds from this event to another."""
         if not (self.enable_timing and end_event.enable_timing):
             raise for_program(ValueError("Both events must be created with argument 'enable_timing=True'."))
         if self.time_ns is None or end_event.time_ns is None:
             raise for_program(ValueError("Both events must be recorded before calculating elapsed time."))
         return float(end_event.time_ns - self.time_ns) / 1e6
 
-    wait = synchronize = _nothing
-    query = _answer(value=True)
-
 
 def _patch_streams(machine: Machine, patches: Patches) -> None:
     """Replace torch.Stream, torch.cuda.Stream and the others, on a machine with such devices."""
+    stream = _stream_class(machine)
 
-    class Stream(SimulatedStream):
-        pass
-
-    class ExternalStream(Stream):
+    class ExternalStream(stream):  # type: ignore[misc,valid-type]
         def __new__(cls, stream_ptr: int, device: Any = None, **given: Any) -> Any:
             return super().__new__(cls, device, stream_ptr=stream_ptr, **given)
 
-    Stream.machine = machine
     for owner in (torch, torch.cuda, torch.cuda.streams):
-        for name, kind in (("Stream", Stream), ("ExternalStream", ExternalStream), ("Event", SimulatedEvent)):
+        for name, kind in (("Stream", stream), ("ExternalStream", ExternalStream), ("Event", _Event)):
             patches.set_existing(owner, name, kind)
 
 
