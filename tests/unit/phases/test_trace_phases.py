@@ -98,30 +98,56 @@ def inside(load, job, prefix="Optimizer.step#"):
     return annotated(snapshot, device, prefix).nonzero()[0].tolist()
 
 
-def test_an_event_shows_its_phase_by_its_stack(phases_of):
+# The stacks of allocations, and what each event shows.
+SHOWN = {
+    "by its stack": ([LOAD, FORWARD, LOSS, ENGINE, ZERO_GRAD, STEP], [U, F, F, B, X, S]),
+    "an empty stack is the engine's if no stack has C++": ([FORWARD, NO_FRAMES], [F, B]),
+    "it is no evidence where the engine has frames": ([FORWARD, NO_FRAMES, ENGINE], [F, U, B]),
+    "nor where all stacks are empty": ([NO_FRAMES, NO_FRAMES], [U, U]),
+}
+
+
+@pytest.mark.parametrize(("stacks", "shown"), SHOWN.values(), ids=SHOWN)
+def test_an_event_shows_its_phase(phases_of, stacks, shown):
     job = Job()
-    job.alloc(LOAD, FORWARD, LOSS, ENGINE, ZERO_GRAD, STEP)
-    assert phases_of(job).certain.tolist() == [U, F, F, B, X, S]
+    job.alloc(*stacks)
+    assert phases_of(job).certain.tolist() == shown
 
 
 def test_events_that_show_nothing_continue_the_phase_before(phases_of):
     job = Job()
-    job.alloc(LOAD, FORWARD, LOAD, ENGINE, LOAD, LOAD, FORWARD)
+    job.alloc(LOAD, FORWARD, FORWARD, LOAD, ENGINE, LOAD, LOAD, FORWARD)
     found = phases_of(job)
-    assert found.certain.tolist() == [U, F, U, B, U, U, F]
-    assert found.phase.tolist() == [U, F, F, B, B, B, F]
+    assert found.certain.tolist() == [U, F, F, U, B, U, U, F]
+    assert found.phase.tolist() == [U, F, F, F, B, B, B, F]
+    assert found.run_end.tolist() == [0, 2, 2, 2, 4, 4, 4, 7]
+    assert found.run_last.tolist() == [0, 3, 3, 3, 6, 6, 6, 7]
 
 
-def test_a_run_ends_with_the_last_event_that_shows_its_phase(phases_of):
+# The stacks of allocations, and the iteration of each.
+ITERATIONS = {
+    "it ends with the optimizer": ([FORWARD, ENGINE, STEP, STEP] * 2, [*[0] * 4, *[1] * 4]),
+    "with the step of another model too": ([FORWARD, ENGINE, STEP, ENGINE, STEP], [0, 0, 0, 1, 1]),
+    "without an optimizer, with backward": ([FORWARD, ENGINE, ENGINE, FORWARD, ENGINE], [0, 0, 0, 1, 1]),
+    "it may have several backwards": ([*[FORWARD, ENGINE] * 3, STEP, FORWARD], [*[0] * 7, 1]),
+    "what follows a step belongs to the next": (
+        [FORWARD, ENGINE, STEP, ZERO_GRAD, LOAD, FORWARD, ENGINE, STEP],
+        [0, 0, 0, 1, 1, 1, 1, 1],
+    ),
+    "but for the last step": ([FORWARD, ENGINE, STEP, ZERO_GRAD, LOAD], [0] * 5),
+    "unless a forward follows": ([FORWARD, ENGINE, STEP, ZERO_GRAD, FORWARD], [0, 0, 0, 1, 1]),
+    "without phases there is one": ([LOAD, MAIN, LOAD], [0, 0, 0]),
+    "a checkpointed forward is in backward": ([FORWARD, NO_FRAMES, RECOMPUTE, NO_FRAMES, RECOMPUTE], [0] * 5),
+}
+
+
+@pytest.mark.parametrize(("stacks", "iterations"), ITERATIONS.values(), ids=ITERATIONS)
+def test_an_event_is_in_an_iteration(phases_of, stacks, iterations):
     job = Job()
-    job.alloc(FORWARD, FORWARD, LOAD, ENGINE, LOAD, LOAD, FORWARD)
-    assert phases_of(job).run_end.tolist() == [1, 1, 1, 3, 3, 3, 6]
-
-
-def test_a_run_lasts_until_the_next_one_begins(phases_of):
-    job = Job()
-    job.alloc(FORWARD, FORWARD, LOAD, ENGINE, LOAD, LOAD, FORWARD)
-    assert phases_of(job).run_last.tolist() == [2, 2, 2, 5, 5, 5, 6]
+    job.alloc(*stacks)
+    found = phases_of(job)
+    assert found.iteration.tolist() == iterations
+    assert found.n_iterations == iterations[-1] + 1
 
 
 def test_frees_show_their_phase_where_they_have_stacks_of_their_own(phases_of):
@@ -171,32 +197,6 @@ def test_frees_without_stacks_show_nothing(phases_of):
     assert found.certain.tolist() == [F, B, U, U, U, U]
 
 
-def test_without_python_frames_a_stack_is_the_engines_if_no_stack_has_cpp(phases_of):
-    job = Job()
-    job.alloc(FORWARD, NO_FRAMES)
-    assert phases_of(job).certain.tolist() == [F, B]
-
-
-def test_an_empty_stack_is_no_evidence_where_the_engine_has_frames(phases_of):
-    job = Job()
-    job.alloc(FORWARD, NO_FRAMES, ENGINE)
-    assert phases_of(job).certain.tolist() == [F, U, B]
-
-
-def test_empty_stacks_alone_are_no_evidence(phases_of):
-    job = Job()
-    job.alloc(NO_FRAMES, NO_FRAMES)
-    assert phases_of(job).certain.tolist() == [U, U]
-
-
-def test_a_checkpointed_forward_runs_inside_backward(phases_of):
-    job = Job()
-    job.alloc(FORWARD, NO_FRAMES, RECOMPUTE, NO_FRAMES, RECOMPUTE, NO_FRAMES)
-    found = phases_of(job)
-    assert found.phase.tolist() == [F, B, B, B, B, B]
-    assert found.n_iterations == 1
-
-
 def test_an_annotated_step_is_the_optimizer_whatever_the_stacks_say(phases_of):
     job = Job()
     job.alloc(FORWARD)
@@ -237,20 +237,27 @@ def test_an_annotation_holds_events_of_its_first_and_last_microsecond(load):
     assert inside(load, job) == [1, 2]
 
 
-def test_an_end_without_a_start_begins_with_the_trace(load):
+@pytest.mark.parametrize(
+    ("annotations", "expected"),
+    [
+        ({1: ("Optimizer.step#A", "END", 0)}, [0]),
+        ({1: ("Optimizer.step#A", "START", 0)}, [1, 2]),
+        ({1: ("Optimizer.step#A", "START", 1), 2: ("Optimizer.step#A", "END", 1)}, [1]),
+        ({1: ("Optimizer.step#A", "END", 1), 2: ("Optimizer.step#A", "START", 0)}, [2]),
+        ({1: ("ProfilerStep#1", "START", 0), 2: ("Optimizer.step#A", "END", 1)}, [0, 1]),
+        ({1: ("ProfilerStep#1", "START", 0)}, []),
+    ],
+    ids=["end alone", "start alone", "another device's", "its own before others", "others", "another name"],
+)
+def test_ranges_may_lack_an_end_and_those_of_other_devices_count_where_there_are_no_own(
+    load, annotations, expected
+):
     job = Job()
-    job.alloc(MAIN)
-    job.note("Optimizer.step#A", "END")
-    job.alloc(MAIN)
-    assert inside(load, job) == [0]
-
-
-def test_a_start_without_an_end_lasts_to_the_dump(load):
-    job = Job()
-    job.alloc(MAIN)
-    job.note("Optimizer.step#A", "START")
-    job.alloc(MAIN, MAIN)
-    assert inside(load, job) == [1, 2]
+    for number in range(3):
+        if number in annotations:
+            job.note(*annotations[number])
+        job.alloc(MAIN)
+    assert inside(load, job) == expected
 
 
 def test_nested_and_repeated_ranges_hold_what_is_in_any_of_them(load):
@@ -266,32 +273,6 @@ def test_nested_and_repeated_ranges_hold_what_is_in_any_of_them(load):
     assert inside(load, job) == [0, 1, 2, 4]
 
 
-def test_other_annotations_do_not_count(load):
-    job = Job()
-    with job.within("ProfilerStep#1"):
-        job.alloc(MAIN)
-    assert inside(load, job) == []
-    assert inside(load, job, "ProfilerStep") == [0]
-
-
-def test_annotations_of_other_devices_do_not_count_beside_the_devices_own(load):
-    job = Job()
-    with job.within("Optimizer.step#A", device=1):
-        job.alloc(MAIN)
-    with job.within("Optimizer.step#A"):
-        job.alloc(MAIN)
-    assert inside(load, job) == [1]
-
-
-def test_a_device_without_annotations_of_its_own_is_in_those_of_the_others(load):
-    job = Job()
-    with job.within("ProfilerStep#1"):
-        job.alloc(MAIN)
-    with job.within("Optimizer.step#A", device=1):
-        job.alloc(MAIN)
-    assert inside(load, job) == [1]
-
-
 def test_without_times_there_are_no_annotated_ranges(load):
     job = Job()
     with job.within("Optimizer.step#A"):
@@ -300,19 +281,6 @@ def test_without_times_there_are_no_annotated_ranges(load):
     for entry in snapshot["device_traces"][0]:
         del entry["time_us"]
     assert inside(load, snapshot) == []
-
-
-def iterations(phases_of, *stacks):
-    job = Job()
-    job.alloc(*stacks)
-    found = phases_of(job)
-    assert found.n_iterations == found.iteration[-1] + 1
-    return found.iteration.tolist()
-
-
-def test_an_iteration_ends_with_the_optimizer(phases_of):
-    step = [FORWARD, ENGINE, STEP, STEP]
-    assert iterations(phases_of, *step, *step, *step) == [*[0] * 4, *[1] * 4, *[2] * 4]
 
 
 @pytest.mark.parametrize("has_cpp", [True, False], ids=["all stacks", "Python-only stacks"])
@@ -328,10 +296,6 @@ def test_a_step_in_a_hook_ends_neither_backward_nor_the_iteration(phases_of, has
     assert found.phase.tolist() == [F, B, B, B, B] * 2
     assert found.iteration.tolist() == [0] * 5 + [1] * 5
     assert found.has_steps
-
-
-def test_a_step_of_another_model_between_two_backwards_ends_an_iteration(phases_of):
-    assert iterations(phases_of, FORWARD, ENGINE, STEP, ENGINE, STEP) == [0, 0, 0, 1, 1]
 
 
 def test_a_silent_step_in_a_hook_ends_no_iteration(phases_of):
@@ -365,19 +329,6 @@ def test_an_annotated_step_with_events_ends_one_iteration_and_not_two(phases_of)
     assert phases_of(job).iteration.tolist() == [*[0] * 4, *[1] * 5, 2, 2]
 
 
-def test_without_an_optimizer_an_iteration_ends_with_backward(phases_of):
-    assert iterations(phases_of, FORWARD, ENGINE, ENGINE, FORWARD, ENGINE) == [0, 0, 0, 1, 1]
-
-
-def test_with_gradients_accumulated_an_iteration_has_several_backwards(phases_of):
-    assert iterations(phases_of, *[FORWARD, ENGINE] * 3, STEP, FORWARD) == [*[0] * 7, 1]
-
-
-def test_what_follows_a_step_belongs_to_the_next_iteration(phases_of):
-    stacks = [FORWARD, ENGINE, STEP, ZERO_GRAD, LOAD, FORWARD, ENGINE, STEP]
-    assert iterations(phases_of, *stacks) == [0, 0, 0, 1, 1, 1, 1, 1]
-
-
 def test_without_stacks_of_frees_what_follows_a_step_belongs_to_the_next_iteration_too(phases_of):
     job = Job()
     job.free(job.alloc(FORWARD, ENGINE, STEP)[:1])
@@ -385,18 +336,6 @@ def test_without_stacks_of_frees_what_follows_a_step_belongs_to_the_next_iterati
     found = phases_of(job)
     assert not found.free_sites_known
     assert found.iteration.tolist() == [0, 0, 0, 1, 1, 1, 1, 1, 1]
-
-
-def test_what_follows_the_last_step_belongs_to_it(phases_of):
-    assert iterations(phases_of, FORWARD, ENGINE, STEP, ZERO_GRAD, LOAD) == [0] * 5
-
-
-def test_a_forward_after_the_last_step_begins_another_iteration(phases_of):
-    assert iterations(phases_of, FORWARD, ENGINE, STEP, ZERO_GRAD, FORWARD) == [0, 0, 0, 1, 1]
-
-
-def test_without_phases_there_is_one_iteration(phases_of):
-    assert iterations(phases_of, LOAD, MAIN, LOAD) == [0, 0, 0]
 
 
 def test_without_events_there_is_one_iteration_and_nothing_in_it(phases_of):

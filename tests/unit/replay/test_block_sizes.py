@@ -108,20 +108,6 @@ def test_segments_that_are_returned_at_the_dump_come_back_on_the_way():
     assert found.n_conflicts == 0
 
 
-def test_each_of_several_segments_is_taken_away_by_itself():
-    """Undone, the first, the third and the second leave; the blocks before each are in the others."""
-    starts = [S, S + 20 * MIB, S + 60 * MIB]
-    events = [
-        *[("segment_alloc", starts[1], 20 * MIB), ("alloc", starts[1], 3 * MIB)],
-        *[("segment_alloc", starts[2], 12 * MIB), ("alloc", starts[2], 11 * MIB + MIB // 2)],
-        *[("segment_alloc", S, 12 * MIB), ("alloc", S, 11 * MIB + MIB // 2)],
-    ]
-    segments = list(zip(starts, (12 * MIB, 20 * MIB, 12 * MIB), strict=True))
-    found = derive(*events, segments=segments, live=starts)
-    assert sizes(found) == [0, 3 * MIB, 0, 12 * MIB, 0, 12 * MIB]
-    assert found.n_conflicts == 0
-
-
 def test_among_thousands_of_blocks_the_neighbour_is_the_next_one():
     """Blocks 1 KiB apart, each with a gap of 512 bytes that is half filled and not split off."""
     addrs = [S + 1024 * i for i in range(1500)]
@@ -139,22 +125,6 @@ def test_among_thousands_of_blocks_the_space_of_a_freed_one_ends_at_the_next():
     assert found.n_conflicts == 0
 
 
-def test_an_expandable_range_that_comes_back_leaves_the_gap_before_it_outside():
-    events = [("free", S + 25 * MIB, 512), ("segment_unmap", S + 40 * MIB, 20 * MIB)]
-    found = derive(*events, segments=[(S, 20 * MIB)], is_expandable=True)
-    assert (found.n_conflicts, found.least_space) == (1, {})
-
-
-def test_a_range_that_was_joined_to_its_right_neighbour_leaves_with_it():
-    middle = S + 20 * MIB
-    events = [
-        *[("free", middle + 20 * MIB, 512), ("segment_map", middle, 40 * MIB)],
-        ("segment_unmap", middle, 20 * MIB),
-    ]
-    found = derive(*events, segments=[(middle + 20 * MIB, 20 * MIB)], is_expandable=True)
-    assert (found.n_conflicts, found.least_space) == (1, {})
-
-
 def test_a_range_that_was_joined_to_its_left_neighbour_leaves_with_it():
     """The segment before stays, and what is between the two is in neither."""
     left = S + 40 * MIB
@@ -164,12 +134,6 @@ def test_a_range_that_was_joined_to_its_left_neighbour_leaves_with_it():
     ]
     found = derive(*events, segments=[(S, 20 * MIB), (left, 20 * MIB)], is_expandable=True)
     assert (found.n_conflicts, found.least_space) == (2, {S + 10 * MIB: 10 * MIB})
-
-
-def test_the_segment_behind_the_right_neighbour_of_a_range_stays():
-    events = [("free", S + 70 * MIB, 512), ("free", S + 10 * MIB, 512), ("segment_unmap", S, 20 * MIB)]
-    found = derive(*events, segments=[(S + 20 * MIB, 20 * MIB), (S + 60 * MIB, 20 * MIB)], is_expandable=True)
-    assert (found.n_conflicts, found.least_space) == (0, {S + 10 * MIB: 30 * MIB, S + 70 * MIB: 10 * MIB})
 
 
 def test_adjacent_ordinary_segments_stay_apart():
@@ -255,22 +219,9 @@ def test_another_preexisting_block_limits_the_space():
     assert found.least_space == {S: 4 * MIB, S + 4 * MIB: 16 * MIB}
 
 
-def test_the_space_up_to_another_preexisting_block_is_the_difference_of_their_addresses():
-    """3 MiB and 4 MiB behind the start: their bits differ by more than 1 MiB."""
-    events = [*freed(S + 4 * MIB, MIB), *freed(S + 3 * MIB, MIB)]
-    found = derive(*events, segments=[(S, 8 * MIB)])
-    assert found.least_space == {S + 3 * MIB: MIB, S + 4 * MIB: 4 * MIB}
-
-
 def test_a_block_that_stays_until_the_dump_has_no_space_of_its_own():
     found = derive(*freed(S + 512, 512), segments=[(S, 2 * MIB)], live=[S])
     assert found.least_space == {S + 512: 2 * MIB - 512}
-
-
-def test_the_space_of_a_preexisting_block_ends_with_its_segment_and_no_later_block():
-    events = [*freed(S, 512), *freed(S + 2 * MIB, 512)]
-    found = derive(*events, segments=[(S, 2 * MIB), (S + 2 * MIB, 2 * MIB)])
-    assert found.least_space == {S: 2 * MIB, S + 2 * MIB: 2 * MIB}
 
 
 def test_a_traced_block_has_no_space_of_its_own():

@@ -159,13 +159,6 @@ def test_mapped_ranges_are_reserved_bytes(replayed):
     assert values(replayed(events, [segment(block(2 * MIB))]).reserved) == [0, 20 * MIB, 2 * MIB]
 
 
-def test_what_was_reserved_before_the_first_event_and_what_came_later_add_up(replayed):
-    """Equal sizes: all their bits overlap."""
-    later = segment(block(2 * MIB), addr=S + 2 * MIB)
-    found = replayed([event("segment_alloc", S + 2 * MIB, 2 * MIB)], [GONE, later])
-    assert values(found.reserved) == [2 * MIB, 4 * MIB]
-
-
 def test_curves_cannot_be_written_to(replayed):
     found = replayed([event("alloc", A, 512)], [segment(block(512, 512))])
     with pytest.raises(ValueError, match="read-only"):
@@ -195,11 +188,6 @@ def test_an_allocation_is_live_from_its_alloc_until_it_is_freed():
     ]
 
 
-def test_where_one_allocation_ends_and_the_next_begins_only_the_next_is_live():
-    rows = table((0, -1, 1), (1, -1, -1))
-    assert rows.live_at(1).tolist() == [False, True]
-
-
 def test_a_merged_free_counts_at_its_event(replayed):
     events = [event("alloc", A, 1000), event("free", A, 1000)]
     found = replayed(events, [segment(block(2 * MIB))])
@@ -223,13 +211,6 @@ def test_stacks_and_streams_come_from_the_alloc_or_else_from_the_block(replayed)
     assert rows.pool_id.tolist() == [0, -1]
 
 
-def test_an_allocation_that_was_freed_has_the_stack_of_its_alloc_wherever_in_the_trace(replayed):
-    events = [event("snapshot", 0, 0), event("alloc", B, 512, FRAMES), event("free", B, 512, OTHER_FRAMES)]
-    rows = replayed(events, [GONE]).allocations
-    assert (rows.stack_id >= 0).all()
-    assert rows.stack_id[0] != rows.free_stack_id[0]
-
-
 def test_the_pool_of_an_event_counts_where_the_block_is_not_in_the_segments(replayed):
     events = [event("alloc", B, 512, pool_id=(0, 3)), event("free", B, 512, pool_id=(0, 3))]
     rows = replayed(events, [segment(block(2 * MIB), segment_pool_id=(0, 0))]).allocations
@@ -245,17 +226,6 @@ def test_the_pool_of_the_segment_counts_before_that_of_an_event(replayed):
     ]
     found = replayed(events, [segment(*blocks, segment_pool_id=(0, 1))])
     assert found.allocations.pool_id.tolist() == [0, 0]
-
-
-def test_a_block_without_any_event_has_no_pool_where_its_segment_has_none(replayed):
-    blocks = [block(1024, 1000), block(512, 512), block(2 * MIB - 1536)]
-    rows = replayed([event("alloc", B, 512, pool_id=(0, 3))], [segment(*blocks)]).allocations
-    assert rows.pool_id.tolist() == [-1, 0]
-
-
-def test_a_block_that_had_a_stack_at_the_dump_only_has_that(replayed):
-    rows = replayed([event("alloc", A, 512)], [segment(block(512, 512, frames=FRAMES))]).allocations
-    assert rows.stack_id.tolist() == [1]  # 0 is the segment's, which is empty
 
 
 def test_a_preexisting_small_block_that_was_freed_is_exact(replayed):
@@ -280,13 +250,6 @@ def test_a_preexisting_large_block_before_a_wide_gap_is_known_within_1_mib(repla
     (note,) = found.notes
     assert note.slug == "inexact-block-sizes"
     assert "may be up to 1.00 MiB higher: the exact sizes of 1 block" in note.message
-
-
-def test_the_bounds_of_several_blocks_add_up(replayed):
-    events = [event("free", A + 10 * MIB, 3 * MIB), event("free", A, 3 * MIB)]
-    (note,) = replayed(events, [segment(block(20 * MIB))]).notes
-    assert "sizes of 2 blocks" in note.message
-    assert "may be up to 2.00 MiB higher" in note.message
 
 
 def test_a_preexisting_block_outside_of_every_segment_has_no_bound_to_add(replayed):
@@ -357,14 +320,6 @@ def test_a_block_that_waits_for_a_stream_stays_active(replayed):
     assert values(found.allocated) == [0, 1024, 0]
 
 
-def test_a_free_that_waits_at_the_dump_beside_completed_ones_stays_active(replayed):
-    other = [event(action, B, 512) for action in ("alloc", "free_requested", "free_completed")]
-    found = replayed([*other, ALLOC, FREED[0]], [PENDING])
-    assert values(found.active) == [0, 512, 512, 0, 1024, 1024]
-    assert values(found.allocated) == [0, 512, 0, 0, 1024, 0]
-    assert found.allocations.is_pending_at_end.tolist() == [False, True]
-
-
 def test_a_free_requested_before_the_first_event_counts_as_allocated_until_it_completes(replayed):
     events = [event("free_completed", A, 1000), event("alloc", A, 500), *FREED]
     assert values(replayed(events, [GONE]).allocated) == [1024, 0, 512, 0, 0]
@@ -377,12 +332,6 @@ def test_a_free_requested_before_the_first_event_gives_a_note_also_if_it_complet
 
 def test_frees_without_any_request_were_not_requested_earlier(replayed):
     assert slugs(replayed([FREED[1]], [GONE])) == []
-
-
-def test_a_curve_that_is_one_byte_below_zero_shows_that_events_are_missing(replayed):
-    found = replayed([event("segment_alloc", S, 1)])
-    assert values(found.reserved) == [-1, 0]
-    assert "negative-bytes" in slugs(found)
 
 
 def test_the_note_separates_blocks_that_wait_from_frees_that_were_requested_earlier(replayed):

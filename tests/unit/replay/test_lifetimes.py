@@ -41,176 +41,95 @@ def counts(found):
     return found.n_orphan_frees, found.n_implicit_frees, found.n_missing_from_segments
 
 
-def test_an_allocation_ends_where_its_free_completes():
-    found = pair(("alloc", A), ("free_requested", A), ("free_completed", A))
-    assert rows(found) == [(A, 0, 1, 2, 2)]
-    assert counts(found) == (0, 0, 0)
+# Events as "aA rA cA fA": alloc, requested, completed and merged free at an address. Then the final blocks,
+# the lifetimes, and the counts of orphan frees, implicit frees and allocations that the segments do not have.
+CASES = {
+    "an allocation ends where its free completes": ("aA rA cA", {}, [(A, 0, 1, 2, 2)]),
+    "a deferred free is paired over other events": (
+        "aA rA aB cA", {B: ACTIVE}, [(A, 0, 1, 3, 3), (B, 2, -1, -1, -1)],
+    ),
+    "what is live at the dump is tied to its block": ("aB", {A: INACTIVE, B: ACTIVE}, [(B, 0, -1, -1, -1)]),
+    "an address that is used again is another allocation": (
+        "aA rA cA aA rA cA aA", {A: ACTIVE}, [(A, 0, 1, 2, 2), (A, 3, 4, 5, 5), (A, 6, -1, -1, -1)],
+    ),
+    "a free without alloc is that of a pre-existing block": ("rA cA", {}, [(A, -1, 0, 1, 1)]),
+    "a completion without request ends a pre-existing block": (
+        "cA aA rA cA", {}, [(A, -1, -1, 0, 0), (A, 1, 2, 3, 3)],
+    ),
+    "a live block that was never allocated is pre-existing": (
+        "aB", {A: ACTIVE, B: ACTIVE, C: INACTIVE}, [(A, -1, -1, -1, -1), (B, 0, -1, -1, -1)],
+    ),
+    "without events the live blocks are all": (
+        "", {A: ACTIVE, B: INACTIVE, C: PENDING}, [(A, -1, -1, -1, -1), (C, -1, -1, -1, -1)],
+    ),
+    "nothing": ("", {}, []),
+    "pre-existing ones come first by address, then traced ones by event": (
+        "aC rB cB aB", {A: ACTIVE, B: ACTIVE, C: ACTIVE},
+        [(A, -1, -1, -1, -1), (B, -1, 1, 2, 2), (C, 0, -1, -1, -1), (B, 3, -1, -1, -1)],
+    ),
+    "a block pending at the dump has a request and no end": (
+        "aA aB rA rB cB", {A: PENDING}, [(A, 0, 2, -1, -1), (B, 1, 3, 4, 4)],
+    ),
+    "a pre-existing block may be pending at the dump": (
+        "rA aB rB cB", {A: PENDING}, [(A, -1, 0, -1, -1), (B, 1, 2, 3, 3)],
+    ),
+    "without any completion a request ends the allocation": (
+        "rA aB rB aB", {B: ACTIVE}, [(A, -1, 0, -1, 0), (B, 1, 2, -1, 2), (B, 3, -1, -1, -1)],
+    ),
+    "a block that the dump shows as pending has not ended": ("aA rA", {A: PENDING}, [(A, 0, 1, -1, -1)]),
+    "a pre-existing block that only waits is counted once": ("rA", {A: PENDING}, [(A, -1, 0, -1, -1)]),
+    "of several requests at one address only the last one waits": (
+        "aA rA aA rA", {A: PENDING}, [(A, 0, 1, -1, 1), (A, 2, 3, -1, -1)],
+    ),
+    "at each address another request may wait": (
+        "aA rA aB rB aA rA", {A: PENDING, B: PENDING},
+        [(A, 0, 1, -1, 1), (B, 2, 3, -1, -1), (A, 4, 5, -1, -1)],
+    ),
+    "a merged free is both halves": (
+        "aA fA fB aB fB", {}, [(B, -1, 2, 2, 2), (A, 0, 1, 1, 1), (B, 3, 4, 4, 4)],
+    ),
+    "a merged free after a request completes it": ("aA rA fA", {}, [(A, 0, 1, 2, 2)]),
+    "a second free of an address is counted and left out": (
+        "aA rA cA rA cA", {}, [(A, 0, 1, 2, 2)], (1, 0, 0),
+    ),
+    "an alloc at a live address frees what was there": (
+        "aA aA rA cA", {}, [(A, 0, -1, -1, 1), (A, 1, 2, 3, 3)], (0, 1, 0),
+    ),
+    "a request whose completion is lost ends at the next alloc": (
+        "aA rA aA aB cB", {A: ACTIVE}, [(A, 0, 1, -1, 2), (A, 2, -1, -1, -1), (B, 3, -1, 4, 4)], (0, 1, 0),
+    ),
+    "an open allocation that the segments do not have stays live and is counted": (
+        "aA aB", {A: INACTIVE, B: ACTIVE}, [(A, 0, -1, -1, -1), (B, 1, -1, -1, -1)], (0, 0, 1),
+    ),
+    "it may be behind all that the segments have": (
+        "aC", {A: ACTIVE}, [(A, -1, -1, -1, -1), (C, 0, -1, -1, -1)], (0, 0, 1),
+    ),
+    "addresses from 2 to the 63 on are paired like others": (
+        "aFAR aA rFAR cFAR", {A: ACTIVE}, [(FAR, 0, 2, 3, 3), (A, 1, -1, -1, -1)],
+    ),
+}  # fmt: skip
+ACTIONS = {"a": "alloc", "r": "free_requested", "c": "free_completed", "f": "free"}
+PLACES = {"A": A, "B": B, "C": C, "FAR": FAR}
 
 
-def test_a_deferred_free_is_paired_over_other_events():
-    found = pair(
-        ("alloc", A), ("free_requested", A), ("alloc", B), ("free_completed", A), blocks=[(B, ACTIVE)]
-    )
-    assert rows(found) == [(A, 0, 1, 3, 3), (B, 2, -1, -1, -1)]
-
-
-def test_what_is_live_at_the_dump_is_tied_to_its_block():
-    found = pair(("alloc", B), blocks=[(A, INACTIVE), (B, ACTIVE)])
-    assert rows(found) == [(B, 0, -1, -1, -1)]
-    assert found.block_id.tolist() == [1]
-
-
-def test_an_address_that_is_used_again_is_another_allocation():
-    found = pair(
-        *[("alloc", A), ("free_requested", A), ("free_completed", A)] * 2, ("alloc", A), blocks=[(A, ACTIVE)]
-    )
-    assert rows(found) == [(A, 0, 1, 2, 2), (A, 3, 4, 5, 5), (A, 6, -1, -1, -1)]
-    assert found.block_id.tolist() == [-1, -1, 0]
-    assert counts(found) == (0, 0, 0)
-
-
-def test_a_free_without_alloc_is_that_of_a_pre_existing_block():
-    found = pair(("free_requested", A), ("free_completed", A))
-    assert rows(found) == [(A, -1, 0, 1, 1)]
-    assert counts(found) == (0, 0, 0)
-
-
-def test_a_completion_without_request_ends_a_pre_existing_block():
-    found = pair(("free_completed", A), ("alloc", A), ("free_requested", A), ("free_completed", A))
-    assert rows(found) == [(A, -1, -1, 0, 0), (A, 1, 2, 3, 3)]
-
-
-def test_a_live_block_that_was_never_allocated_is_pre_existing():
-    found = pair(("alloc", B), blocks=[(A, ACTIVE), (B, ACTIVE), (C, INACTIVE)])
-    assert rows(found) == [(A, -1, -1, -1, -1), (B, 0, -1, -1, -1)]
-    assert found.block_id.tolist() == [0, 1]
-
-
-def test_without_events_the_live_blocks_are_all():
-    found = pair(blocks=[(A, ACTIVE), (B, INACTIVE), (C, PENDING)])
-    assert rows(found) == [(A, -1, -1, -1, -1), (C, -1, -1, -1, -1)]
-    assert len(pair()) == 0
-    assert counts(pair()) == (0, 0, 0)
-
-
-def test_pre_existing_ones_come_first_by_address_then_traced_ones_by_event():
-    found = pair(
-        *[("alloc", C), ("free_requested", B), ("free_completed", B), ("alloc", B)],
-        blocks=[(A, ACTIVE), (B, ACTIVE), (C, ACTIVE)],
-    )
-    assert [(addr, alloc) for addr, alloc, *_ in rows(found)] == [(A, -1), (B, -1), (C, 0), (B, 3)]
-
-
-def test_a_block_pending_at_the_dump_has_a_request_and_no_end():
-    events = [("alloc", A), ("alloc", B), ("free_requested", A), ("free_requested", B), ("free_completed", B)]
-    found = pair(*events, blocks=[(A, PENDING)])
-    assert rows(found) == [(A, 0, 2, -1, -1), (B, 1, 3, 4, 4)]
-    assert found.block_id.tolist() == [0, -1]
-
-
-def test_a_pre_existing_block_may_be_pending_at_the_dump():
-    events = [("free_requested", A), ("alloc", B), ("free_requested", B), ("free_completed", B)]
-    found = pair(*events, blocks=[(A, PENDING)])
-    assert rows(found) == [(A, -1, 0, -1, -1), (B, 1, 2, 3, 3)]
-
-
-def test_without_any_completion_a_request_ends_the_allocation():
-    found = pair(
-        ("free_requested", A), ("alloc", B), ("free_requested", B), ("alloc", B), blocks=[(B, ACTIVE)]
-    )
-    assert rows(found) == [(A, -1, 0, -1, 0), (B, 1, 2, -1, 2), (B, 3, -1, -1, -1)]
-    assert counts(found) == (0, 0, 0)
-
-
-def test_a_block_that_the_dump_shows_as_pending_has_not_ended():
-    found = pair(("alloc", A), ("free_requested", A), blocks=[(A, PENDING)])
-    assert rows(found) == [(A, 0, 1, -1, -1)]
-
-
-def test_a_pre_existing_block_that_only_waits_is_counted_once():
-    found = pair(("free_requested", A), blocks=[(A, PENDING)])
-    assert rows(found) == [(A, -1, 0, -1, -1)]
-
-
-def test_of_several_requests_at_one_address_only_the_last_one_waits():
-    found = pair(*[("alloc", A), ("free_requested", A)] * 2, blocks=[(A, PENDING)])
-    assert rows(found) == [(A, 0, 1, -1, 1), (A, 2, 3, -1, -1)]
-    assert counts(found) == (0, 0, 0)
-
-
-def test_at_each_address_another_request_may_wait():
-    found = pair(
-        *[("alloc", A), ("free_requested", A), ("alloc", B), ("free_requested", B)],
-        *[("alloc", A), ("free_requested", A)],
-        blocks=[(A, PENDING), (B, PENDING)],
-    )
-    assert rows(found) == [(A, 0, 1, -1, 1), (B, 2, 3, -1, -1), (A, 4, 5, -1, -1)]
-    assert counts(found) == (0, 0, 0)
-
-
-def test_a_merged_free_is_both_halves():
-    found = pair(("alloc", A), ("free", A), ("free", B), ("alloc", B), ("free", B))
-    assert rows(found) == [(B, -1, 2, 2, 2), (A, 0, 1, 1, 1), (B, 3, 4, 4, 4)]
-    assert counts(found) == (0, 0, 0)
-
-
-def test_a_merged_free_after_a_request_completes_it():
-    assert rows(pair(("alloc", A), ("free_requested", A), ("free", A))) == [(A, 0, 1, 2, 2)]
-
-
-def test_a_second_free_of_an_address_is_counted_and_left_out():
-    freed = [("free_requested", A), ("free_completed", A)]
-    found = pair(("alloc", A), *freed, *freed)
-    assert rows(found) == [(A, 0, 1, 2, 2)]
-    assert counts(found) == (1, 0, 0)
-
-
-def test_a_request_that_is_repeated_is_counted_and_left_out():
-    found = pair(("alloc", A), ("free_requested", A), ("free_requested", A), ("free_completed", A))
-    assert [row[:3] for row in rows(found)] == [(A, 0, 1)]
-    assert counts(found)[0] == 1
-
-
-def test_an_alloc_at_a_live_address_frees_what_was_there():
-    found = pair(("alloc", A), ("alloc", A), ("free_requested", A), ("free_completed", A))
-    assert rows(found) == [(A, 0, -1, -1, 1), (A, 1, 2, 3, 3)]
-    assert counts(found) == (0, 1, 0)
-
-
-def test_a_request_whose_completion_is_lost_ends_at_the_next_alloc():
-    events = [("alloc", A), ("free_requested", A), ("alloc", A), ("alloc", B), ("free_completed", B)]
-    found = pair(*events, blocks=[(A, ACTIVE)])
-    assert rows(found) == [(A, 0, 1, -1, 2), (A, 2, -1, -1, -1), (B, 3, -1, 4, 4)]
-    assert counts(found) == (0, 1, 0)
-
-
-def test_an_open_allocation_that_the_segments_do_not_have_stays_live_and_is_counted():
-    found = pair(("alloc", A), ("alloc", B), blocks=[(A, INACTIVE), (B, ACTIVE)])
-    assert rows(found) == [(A, 0, -1, -1, -1), (B, 1, -1, -1, -1)]
-    assert found.block_id.tolist() == [-1, 1]
-    assert counts(found) == (0, 0, 1)
-
-
-@pytest.mark.parametrize("live", [(B,), (B, C)])
-@pytest.mark.parametrize("missing", [A, C + 512])
-def test_what_the_segments_do_not_have_may_be_before_and_behind_all_that_they_have(live, missing):
-    found = pair(("alloc", missing), blocks=[(addr, ACTIVE) for addr in live])
-    assert rows(found) == [*((addr, -1, -1, -1, -1) for addr in live), (missing, 0, -1, -1, -1)]
-    assert found.block_id.tolist() == [*range(len(live)), -1]
-    assert counts(found) == (0, 0, 1)
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_events_are_paired_into_lifetimes(case):
+    events, blocks, expected, *expected_counts = case
+    found = pair(*((ACTIONS[e[0]], PLACES[e[1:]]) for e in events.split()), blocks=list(blocks.items()))
+    assert rows(found) == expected
+    assert counts(found) == (expected_counts[0] if expected_counts else (0, 0, 0))
+    live = [addr for addr, state in blocks.items() if state is not INACTIVE]
+    addrs = list(blocks)
+    is_open = [addr for addr, *_, end in expected if end < 0]
+    assert found.block_id[found.end_event < 0].tolist() == [
+        addrs.index(addr) if addr in live else -1 for addr in is_open
+    ]
 
 
 def test_segments_snapshots_and_failures_are_no_lifetimes():
     others = ["segment_alloc", "segment_map", "segment_free", "segment_unmap", "oom", "snapshot", "annotate"]
     found = pair(*((action, A) for action in others), ("alloc", A), *((action, A) for action in others))
     assert rows(found) == [(A, 7, -1, -1, -1)]
-
-
-def test_addresses_from_2_to_the_63_on_are_paired_like_others():
-    found = pair(
-        ("alloc", FAR), ("alloc", A), ("free_requested", FAR), ("free_completed", FAR), blocks=[(A, ACTIVE)]
-    )
-    assert rows(found) == [(FAR, 0, 2, 3, 3), (A, 1, -1, -1, -1)]
 
 
 A, B = 0x7F00_0000_0000, 0x7F00_1000_0000

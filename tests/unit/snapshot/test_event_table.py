@@ -1,8 +1,5 @@
 """One device's trace as columns: torch's keys, its actions, and what is refused or counted."""
 
-import json
-
-import numpy as np
 import pytest
 
 from snapconv.errors import MalformedSnapshotError
@@ -39,19 +36,6 @@ class TestColumns:
         assert table.size.tolist() == [2 * MIB, 1000, 1000, 1000]
         assert table.time_us.tolist() == [START_US, START_US + 1, START_US + 2, START_US + 3]
         assert len(table) == 4
-
-    def test_an_empty_trace_is_an_empty_table(self):
-        table = read()
-        assert len(table) == 0
-        assert table.time_us is None
-
-    def test_columns_are_int64_and_read_only(self):
-        table = read(event(addr=1, size=2))
-        assert {table.addr.dtype, table.size.dtype, table.stream.dtype, table.time_us.dtype} == {
-            np.dtype(np.int64)
-        }
-        with pytest.raises(ValueError, match="read-only"):
-            table.size[0] = 5
 
     def test_the_raw_list_is_emptied(self):
         trace = [event(), event()]
@@ -110,11 +94,6 @@ class TestEras:
         assert [texts[i] for i in table.user_metadata_id] == ["", "", "step"]
         assert [into.collected.pools.values()[i] for i in table.pool_id] == [(0, 0), (0, 1), (0, 0)]
 
-    def test_a_pool_id_is_the_same_as_a_list(self):
-        as_json = json.loads(json.dumps([event(pool_id=(0, 3))]))
-        into = reader()
-        assert read(event(pool_id=(0, 3)), *as_json, into=into).pool_id.tolist() == [0, 0]
-
     def test_some_events_without_a_time_have_minus_one(self):
         without = event()
         del without["time_us"]
@@ -148,11 +127,6 @@ class TestWhatIsCounted:
         table = read(event("teleport"), event(), event("teleport"), event("x"), into=into)
         assert table.action.tolist() == [0, Action.ALLOC, 0, 0]
         assert into.collected.unknown_actions == {"teleport": 2, "x": 1}
-
-    def test_an_action_of_any_length_is_cut(self):
-        into = reader()
-        read(event("\n" + "a" * 10_000), into=into)
-        assert list(into.collected.unknown_actions) == [r"\n" + "a" * 79 + "…"]
 
 
 class TestWhatIsRefused:

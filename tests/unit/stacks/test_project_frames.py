@@ -40,27 +40,101 @@ def own(project):
     return [path for path, is_own in pairs if is_own]
 
 
-def test_the_root_is_the_folder_of_the_script():
-    project = project_of([TORCH, "/w/proj/model.py", script("/w/proj/train.py")])
-    assert (project.root, project.is_inferred) == ("/w/proj", True)
-    assert own(project) == ["model.py", "train.py"]
+CHECKOUT = "/src/pytorch/torch"
+# The frames of a stack, the root, the paths of the frames that are the user's, and what was given.
+PROJECTS = {
+    "the folder of the script": (
+        [TORCH, "/w/proj/model.py", script("/w/proj/train.py")], "/w/proj", ["model.py", "train.py"],
+    ),
+    "widened to hold all files": (
+        [TORCH, "/w/proj/src/model.py", script("/w/proj/scripts/train.py")],
+        "/w/proj", ["src/model.py", "scripts/train.py"],
+    ),
+    "never a folder that holds projects": (
+        ["/home/me/tools/model.py", script("/home/me/proj/train.py")],
+        "/home/me/proj", ["../tools/model.py", "train.py"],
+    ),
+    "unless a script is right in it": (
+        ["/workspace/model/net.py", script("/workspace/train.py")],
+        "/workspace", ["model/net.py", "train.py"],
+    ),
+    "a package beside the project": (
+        [TORCH, "/workspace/mingpt/model.py", "/workspace/model.py", script("/workspace/proj/train.py")],
+        "/workspace/proj", ["../mingpt/model.py", "../model.py", "train.py"],
+    ),
+    "a package in another home": (
+        ["/home/me/mingpt/model.py", script("/workspace/proj/train.py")],
+        "/workspace/proj", ["../../home/me/mingpt/model.py", "train.py"],
+    ),
+    "a package beside the recorded folder": (
+        ["/w/mingpt/model.py", script("/w/projects/adder/adder.py")],
+        "/w/projects/adder", ["../../mingpt/model.py", "adder.py"],
+        {"recorded": RecordedProject("/w/projects/adder")},
+    ),
+    "a given folder keeps out what lies beside it": (
+        ["/w/mingpt/model.py", script("/w/adder/adder.py")], "/w/adder", ["adder.py"], {"root": "/w/adder"},
+    ),
+    "and so does one that was given to the recorder": (
+        ["/w/mingpt/model.py", script("/w/adder/adder.py")], "/w/adder", ["adder.py"],
+        {"recorded": RecordedProject("/w/adder", is_given=True)},
+    ),
+    "hidden folders": (
+        ["/home/me/.vscode-server/extensions/x/runpy.py", script("/home/me/proj/train.py")],
+        "/home/me/proj", ["train.py"],
+    ),
+    "a project in a hidden folder": ([script("/home/me/.work/train.py")], "/home/me/.work", ["train.py"]),
+    "a checkout of torch": (
+        [f"{CHECKOUT}/nn/modules/module.py", f"{CHECKOUT}/x.py", "/w/p/torch/net.py", script("/w/p/t.py")],
+        "/w/p", ["torch/net.py", "t.py"],
+    ),
+    "includes of the recorder and of the user": (
+        [f"{SITE}/timm/layers/mlp.py", f"{SITE}/einops.py", script("/w/t.py")],
+        "/w", ["timm/layers/mlp.py", "einops.py", "t.py"],
+        {"recorded": RecordedProject("/w", includes=("timm",)), "includes": ["einops"]},
+    ),
+    "frames of C++ are never included": (
+        ["/w/lib/k.cpp", "/w/lib/op.py"], "/x", ["../w/lib/op.py"], {"root": "/x", "includes": ["/w/lib"]},
+    ),
+    "the root of the file system": (["/t.py", "/a/m.py", TORCH], "/", ["t.py", "a/m.py"], {"root": "/"}),
+    "a script by its relative name": (
+        ["/w/proj/model.py", script("train.py")], "/w/proj", ["model.py", "train.py"],
+    ),
+    "relative names alone": (["src/model.py", script("./train.py")], None, ["src/model.py", "train.py"]),
+    "Windows, without case": (
+        ["C:\\Users\\Me\\proj\\src\\model.py", "C:\\Python311\\Lib\\runpy.py"],
+        "c:/users/me/Proj", ["src/model.py"], {"root": "c:/users/me/Proj"},
+    ),
+    "Windows, inferred": (
+        ["D:\\proj\\src\\model.py", script("D:\\proj\\scripts\\train.py")],
+        "d:/proj", ["src/model.py", "scripts/train.py"],
+    ),
+    "homes of Windows": (
+        ["C:\\Users\\me\\tools\\x.py", script("C:\\Users\\me\\proj\\train.py")],
+        "c:/Users/me/proj", ["../tools/x.py", "train.py"],
+    ),
+    "a whole drive": (["D:\\tools\\x.py", script("D:\\proj\\t.py")], "d:/proj", ["../tools/x.py", "t.py"]),
+    "generated code": (
+        ["/w/proj/torchinductor_me/ab/cab.py", script("/w/proj/train.py")],
+        "/w/proj", ["train.py"], {"root": "/w/proj"},
+    ),
+    "a program that others start": (
+        [TORCH, f"{SITE}/tune/recipe.py", f"{SITE}/click/core.py", "/usr/lib/python3.11/runpy.py"],
+        None, ["tune/recipe.py"],
+    ),
+    "no package in place of a given root": ([TORCH, f"{SITE}/yolo/cfg.py"], "/w", [], {"root": "/w"}),
+}  # fmt: skip
 
 
-def test_the_root_is_widened_to_hold_all_of_the_users_files():
-    project = project_of([TORCH, "/w/proj/src/model.py", script("/w/proj/scripts/train.py")])
-    assert project.root == "/w/proj"
-    assert own(project) == ["src/model.py", "scripts/train.py"]
+@pytest.mark.parametrize("case", PROJECTS.values(), ids=PROJECTS)
+def test_the_root_and_the_frames_of_the_user(case):
+    stack, root, expected, *given = case
+    project = project_of(stack, **(given[0] if given else {}))
+    assert (project.root, own(project)) == (root, expected)
 
 
-def test_the_root_is_never_a_folder_that_holds_projects():
-    project = project_of(["/home/me/tools/model.py", script("/home/me/proj/train.py")])
-    assert project.root == "/home/me/proj"
-
-
-def test_a_script_right_in_a_folder_that_holds_projects_makes_it_the_root():
-    project = project_of(["/workspace/model/net.py", script("/workspace/train.py")])
-    assert project.root == "/workspace"
-    assert own(project) == ["model/net.py", "train.py"]
+def test_without_a_script_the_most_used_folder_is_the_root_and_of_equals_the_first_by_name():
+    assert project_of(["/opt/a/model.py"], ["/srv/b/x.py"], ["/srv/b/y.py"]).root == "/srv/b"
+    assert project_of(["/srv/b/x.py"], ["/opt/a/y.py"]).root == "/opt/a"
 
 
 class TestProgramsStartedByOthers:
@@ -104,49 +178,6 @@ class TestProgramsStartedByOthers:
         assert own(project) == ["model.py", "train.py"]
 
 
-@pytest.mark.parametrize(
-    ("package", "shown"),
-    [
-        ("/workspace/mingpt/model.py", "../mingpt/model.py"),
-        ("/home/me/mingpt/model.py", "../../home/me/mingpt/model.py"),
-        ("/workspace/model.py", "../model.py"),
-    ],
-)
-def test_a_package_that_was_not_installed_is_the_users_wherever_it_is(package, shown):
-    project = project_of([TORCH, package, script("/workspace/proj/train.py")])
-    assert project.root == "/workspace/proj"
-    assert own(project) == [shown, "train.py"]
-
-
-def test_a_package_beside_the_recorded_folder_is_the_users():
-    stack = ["/w/minGPT/mingpt/model.py", script("/w/minGPT/projects/adder/adder.py")]
-    recorded = RecordedProject("/w/minGPT/projects/adder")
-    assert own(project_of(stack, recorded=recorded)) == ["../../mingpt/model.py", "adder.py"]
-
-
-@pytest.mark.parametrize(
-    "named", [{"root": "/w/adder"}, {"recorded": RecordedProject("/w/adder", is_given=True)}]
-)
-def test_a_folder_that_was_named_keeps_out_what_lies_beside_it(named):
-    assert own(project_of(["/w/mingpt/model.py", script("/w/adder/adder.py")], **named)) == ["adder.py"]
-
-
-def test_hidden_folders_are_not_the_users_unless_the_project_lies_there():
-    debugger = "/home/me/.vscode-server/extensions/debugpy/runpy.py"
-    project = project_of([debugger, script("/home/me/proj/train.py")])
-    assert own(project) == ["train.py"]
-    assert own(project_of([script("/home/me/.work/train.py")])) == ["train.py"]
-
-
-def test_a_checkout_of_torch_is_a_library():
-    checkout = "/src/pytorch/torch"
-    files = [f"{checkout}/nn/modules/module.py", f"{checkout}/utils/checkpoint.py"]
-    assert own(project_of([*files, "/w/proj/torch/net.py", script("/w/proj/train.py")])) == [
-        "torch/net.py",
-        "train.py",
-    ]
-
-
 def test_models_of_libraries_are_the_users_as_in_deepview():
     files = [f"{SITE}/transformers/models/gpt2/modeling_gpt2.py", f"{SITE}/transformers/trainer.py"]
     project = project_of([*files, script("/w/proj/train.py")], root="/w/proj")
@@ -158,27 +189,6 @@ def test_what_is_included_is_named_and_what_has_no_frame_too():
     project = project_of([f"{SITE}/timm/layers/mlp.py", script("/w/t.py")], includes=["timm.layers", "tim"])
     assert own(project) == ["timm/layers/mlp.py", "t.py"]
     assert (project.includes, project.unused_includes) == (("timm.layers",), ("tim",))
-
-
-def test_what_was_included_when_it_was_recorded_counts_beside_what_is_given():
-    stack = [f"{SITE}/timm/layers/mlp.py", f"{SITE}/einops.py", script("/w/t.py")]
-    project = project_of(stack, recorded=RecordedProject("/w", includes=("timm",)), includes=["einops"])
-    assert own(project) == ["timm/layers/mlp.py", "einops.py", "t.py"]
-
-
-def test_frames_of_cpp_are_never_included():
-    assert own(project_of(["/w/lib/kernel.cpp", "/w/lib/op.py"], root="/x", includes=["/w/lib"])) == [
-        "../w/lib/op.py"
-    ]
-
-
-def test_without_a_script_the_most_used_folder_is_the_root():
-    project = project_of(["/opt/a/model.py"], ["/srv/b/x.py"], ["/srv/b/y.py"])
-    assert project.root == "/srv/b"
-
-
-def test_of_equally_used_folders_the_first_by_name_is_the_root():
-    assert project_of(["/srv/b/x.py"], ["/opt/a/y.py"]).root == "/opt/a"
 
 
 def test_libraries_alone_make_no_project():
@@ -220,51 +230,6 @@ def test_a_given_root_need_not_hold_any_frame():
     assert project.relative_paths == (TORCH, "/w/proj/model.py")
 
 
-def test_the_file_system_root_may_be_given():
-    project = project_of(["/train.py", "/a/model.py", TORCH], root="/")
-    assert own(project) == ["train.py", "a/model.py"]
-
-
-def test_a_script_recorded_by_its_relative_name_is_the_users():
-    project = project_of(["/w/proj/model.py", script("train.py")])
-    assert project.root == "/w/proj"
-    assert own(project) == ["model.py", "train.py"]
-
-
-def test_relative_names_alone_give_no_root():
-    project = project_of(["src/model.py", script("./train.py")])
-    assert project.root is None
-    assert own(project) == ["src/model.py", "train.py"]
-
-
-def test_paths_of_windows_are_compared_without_case_and_shown_with_slashes():
-    project = project_of(
-        ["C:\\Users\\Me\\proj\\src\\model.py", "C:\\Python311\\Lib\\runpy.py"], root="c:/users/me/Proj"
-    )
-    assert own(project) == ["src/model.py"]
-
-
-def test_a_root_is_inferred_on_windows():
-    project = project_of(["D:\\proj\\src\\model.py", script("D:\\proj\\scripts\\train.py")])
-    assert project.root == "d:/proj"
-    assert own(project) == ["src/model.py", "scripts/train.py"]
-
-
-def test_home_folders_of_windows_are_no_root():
-    project = project_of(["C:\\Users\\me\\tools\\x.py", script("C:\\Users\\me\\proj\\train.py")])
-    assert project.root == "c:/Users/me/proj"
-
-
-def test_a_whole_drive_is_no_root():
-    project = project_of(["D:\\tools\\x.py", script("D:\\proj\\train.py")])
-    assert project.root == "d:/proj"
-
-
-def test_a_project_may_lie_right_below_a_drive():
-    project = project_of(["C:\\proj\\src\\model.py", script("C:\\proj\\scripts\\train.py")])
-    assert project.root == "c:/proj"
-
-
 @pytest.mark.parametrize("cell", CELLS)
 def test_cells_of_a_notebook_are_the_users(cell):
     project = project_of([TORCH, script(cell)])
@@ -278,25 +243,9 @@ def test_a_module_that_a_notebook_uses_is_the_users(cell):
     assert project.is_project.tolist() == [False, True, True]
 
 
-def test_generated_code_is_not_the_users_even_below_the_root():
-    project = project_of(["/w/proj/torchinductor_me/ab/cab.py", script("/w/proj/train.py")], root="/w/proj")
-    assert own(project) == ["train.py"]
-
-
 def test_without_a_file_of_the_users_the_package_that_was_started_stands_for_it():
     started = [("main", f"{SITE}/yolo/cfg.py"), ("<module>", "/opt/venv/bin/yolo")]
     called = [TORCH, f"{SITE}/other/layer.py", ("train", f"{SITE}/yolo/train.py"), *started]
     project = project_of(called, [TORCH, *started])
     assert set(own(project)) == {"yolo/train.py", "yolo/cfg.py"}
     assert project.includes == ("yolo",)
-
-
-def test_what_starts_others_is_not_the_package_that_was_started():
-    project = project_of(
-        [TORCH, f"{SITE}/tune/recipe.py", f"{SITE}/click/core.py", "/usr/lib/python3.11/runpy.py"]
-    )
-    assert own(project) == ["tune/recipe.py"]
-
-
-def test_a_named_root_is_not_replaced_by_a_package():
-    assert own(project_of([TORCH, f"{SITE}/yolo/cfg.py"], root="/w/proj")) == []
