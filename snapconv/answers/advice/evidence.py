@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from enum import Enum
 from functools import cached_property
 
 import numpy as np
@@ -17,14 +16,8 @@ from snapconv.stacks.stack_roles import stacks_by_frame
 
 # Of the peak: less than this is not worth a change of the program; a price, from the second on.
 LEAST_SHARE, LEAST_SHARE_OF_TRADE = 0.01, 0.05
+FAULT, TRADE = "fault", "trade"
 _MODULE_FILE = "torch/nn/modules/module.py"
-
-
-class Sort(str, Enum):
-    """The two sorts of findings; the values stand in every output."""
-
-    FAULT = "fault"
-    TRADE = "trade"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +122,6 @@ class Evidence:
         """Return the sum of allocations."""
         return int(self.analysis.allocations.block_bytes[rows].sum())
 
-    def first_free_stack(self, rows: Int64Column) -> int:
-        """Return the first stack that is known to have freed one of some allocations; -1 for none."""
-        stacks = self.analysis.allocations.free_stack_id[rows]
-        return int(next(iter(stacks[stacks >= 0]), -1))
-
     def found(
         self,
         change: Change,
@@ -163,15 +151,20 @@ class Evidence:
 class Kind:
     """A kind of finding: its sentences, and the detector that finds it.
 
-    ``estimated`` says why its bytes are an estimate; empty where the replay is exact.
+    A fault costs nothing to follow, a trade does. ``estimated`` says why its bytes are an estimate; empty
+    where the replay is exact.
     """
 
     slug: str
-    sort: Sort
     what: str
     how: tuple[str, ...]
-    costs: str
     wrong_if: str
     detect: Callable[[Evidence], Iterator[Detected]]
+    costs: str = "nothing"
     estimated: str = ""
     is_cheap: bool = False
+
+    @property
+    def sort(self) -> str:
+        """Whether it is a fault or a trade."""
+        return FAULT if self.costs == "nothing" else TRADE

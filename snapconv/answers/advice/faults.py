@@ -259,12 +259,14 @@ def kept_gradients(evidence: Evidence) -> Iterator[Detected]:
     if not evidence.is_large(mine) or len(rows) * len(idle) > _MOST_RANGES:
         return
     stays = (table.freed_event[mine] < 0) | (table.freed_event[mine] > begun[-1, 1])
-    if stays.any() and _has_several_backwards(phases):
+    iterations = phases.iteration[_runs(phases, Phase.BACKWARD)]
+    if stays.any() and len(np.unique(iterations)) < len(iterations):
         return
+    free_stacks = table.free_stack_id[mine]
     yield evidence.found(
         _without(evidence, rows, idle),
         mine,
-        evidence.calls.lines.innermost(evidence.first_free_stack(mine)),
+        evidence.calls.lines.innermost(int(next(iter(free_stacks[free_stacks >= 0]), -1))),
         is_certain=not stays.any(),
         when="not freed before backward" if stays.any() else "freed only after it",
     )
@@ -275,13 +277,10 @@ def _idle_ranges(phases: Phases) -> Int64Column:
 
     A step that allocates nothing is known by the iteration that ends with it.
     """
-    begins = run_starts(phases.phase)
-    kind = phases.phase[begins]
-    ends = phases.run_end[begins[has_code(kind, Phase.OPTIMIZER)]].astype(np.int64) + 1
+    ends = phases.run_end[_runs(phases, Phase.OPTIMIZER)].astype(np.int64) + 1
     if phases.has_steps:
         ends = np.concatenate((ends, np.flatnonzero(np.diff(phases.iteration)) + 1))
-    ends = distinct(ends)
-    backwards = begins[has_code(kind, Phase.BACKWARD)]
+    ends, backwards = distinct(ends), _runs(phases, Phase.BACKWARD)
     before = np.concatenate(([-1], phases.run_end[backwards].astype(np.int64)))[:-1]
     place = np.searchsorted(ends, backwards, side="right") - 1
     last = np.append(ends, -1)[place]
@@ -289,12 +288,10 @@ def _idle_ranges(phases: Phases) -> Int64Column:
     return np.asarray(ranges[(last > before) & (place >= 0)], np.int64)
 
 
-def _has_several_backwards(phases: Phases) -> bool:
-    """Whether any iteration has more than one backward."""
+def _runs(phases: Phases, phase: Phase) -> Int64Column:
+    """Return the first event of every run of a phase."""
     begins = run_starts(phases.phase)
-    backwards = begins[has_code(phases.phase[begins], Phase.BACKWARD)]
-    iterations = phases.iteration[backwards]
-    return len(np.unique(iterations)) < len(iterations)
+    return begins[has_code(phases.phase[begins], phase)]
 
 
 def _without(evidence: Evidence, rows: Int64Column, idle: Int64Column) -> Change:
@@ -364,10 +361,9 @@ def kept_graphs(evidence: Evidence) -> Iterator[Detected]:
     rows = np.flatnonzero(_never_used(analysis) & (table.alloc_event >= 0))
     for of_call, begins in _by_forward(evidence, rows):
         number = np.searchsorted(begins, table.alloc_event[of_call], side="right") - 1
-        live = evidence.live[of_call]
         number_of = np.zeros(len(table), np.int64)
         number_of[of_call] = number
-        graphs = grouped(of_call[live], number_of)
+        graphs = grouped(of_call[evidence.live[of_call]], number_of)
         graphs = [part for part in graphs if _is_graph(analysis, part)]
         if len(graphs) < _LEAST_GRAPHS:
             continue
@@ -407,9 +403,9 @@ def _is_graph(analysis: DeviceAnalysis, rows: Int64Column) -> bool:
 
 def _is_whole_graph(analysis: DeviceAnalysis, rows: Int64Column) -> bool:
     """Whether allocations are nearly all that their forward left: copies of autocast are no graph."""
+    table = analysis.allocations
     if not _is_graph(analysis, rows):
         return False
-    table = analysis.allocations
     alloc, freed = table.alloc_event, table.freed_event
     end = int(freed[rows].min())
     first, after = np.searchsorted(alloc, alloc[rows].min()), np.searchsorted(alloc, alloc[rows].max() + 1)
@@ -443,9 +439,6 @@ def _by_forward(evidence: Evidence, rows: Int64Column) -> Iterator[tuple[Int64Co
     )
     number_of = root_of[group.reshape(-1)]
     live = sums_by(number_of, table.block_bytes[rows] * evidence.live[rows], len(roots))
-    largest = max((number for root, number in roots.items() if root), key=lambda one: live[one], default=-1)
-    if () in roots:  # losses that are no modules go with the model
-        number_of = np.where(number_of == roots[()], largest, number_of)
     for root, number in roots.items():
         if root and evidence.is_worth(int(live[number])):
             yield rows[number_of == number], evidence.calls.begins(root)

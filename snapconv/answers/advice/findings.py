@@ -11,7 +11,7 @@ import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.changes import Change, Demand, Peak
-from snapconv.answers.advice.evidence import Detected, Evidence, Kind, LineCalls, Sort
+from snapconv.answers.advice.evidence import FAULT, Detected, Evidence, Kind, LineCalls
 from snapconv.answers.advice.faults import kept_gradients, kept_graphs, previous_kept, unused_graphs
 from snapconv.answers.advice.trades import (
     attention_scores,
@@ -33,55 +33,46 @@ _ROUNDS = 3
 KINDS = (
     Kind(
         slug="previous-kept",
-        sort=Sort.FAULT,
         what="{where} keeps its previous {thing} until the next one is made.",
         how=(
             "Delete the name before the next call: `del` it at the end of the loop body.",
             "Or move the loop body into a function, whose names end with each call.",
         ),
-        costs="nothing",
         wrong_if="{where} reads the previous one",
         detect=previous_kept,
         is_cheap=True,
     ),
     Kind(
         slug="gradients-kept",
-        sort=Sort.FAULT,
         what="Gradients of the last step stay in use through the next forward: {when}.",
         how=(
             "Call optimizer.zero_grad(set_to_none=True) right after optimizer.step().",
             "If the program calls model.zero_grad(), move that call there.",
         ),
-        costs="nothing",
         wrong_if="the program accumulates gradients over several steps on purpose",
         detect=kept_gradients,
         is_cheap=True,
     ),
     Kind(
         slug="unused-graph",
-        sort=Sort.FAULT,
         what="{where} keeps activations for a backward that never comes.",
         how=("Put `with torch.no_grad():` (or torch.inference_mode()) around the call.",),
-        costs="nothing",
         wrong_if="a backward through this forward comes after the trace",
         detect=unused_graphs,
         estimated="a forward without a graph is taken to hold three activations together",
     ),
     Kind(
         slug="graphs-kept",
-        sort=Sort.FAULT,
         what="{number} graphs of {where} are live together, and no backward uses them.",
         how=(
             "Keep `loss.item()` or `loss.detach()`, not the loss itself.",
             "`del loss` at the end of the loop body frees its graph before the next forward.",
         ),
-        costs="nothing",
         wrong_if="a backward through all of them comes after the trace",
         detect=kept_graphs,
     ),
     Kind(
         slug="logits",
-        sort=Sort.TRADE,
         what="{number} copies of the logits are live at the loss ({where}).",
         how=(
             "Compute the loss in {chunks} chunks, each under torch.utils.checkpoint.checkpoint;",
@@ -94,7 +85,6 @@ KINDS = (
     ),
     Kind(
         slug="attention",
-        sort=Sort.TRADE,
         what="{number} tensors hold attention scores ({line}).",
         how=("Use F.scaled_dot_product_attention; in transformers, attn_implementation='sdpa'.",),
         costs="the attention weights are no longer an output",
@@ -104,7 +94,6 @@ KINDS = (
     ),
     Kind(
         slug="foreach",
-        sort=Sort.TRADE,
         what="{number} temporaries of the optimizer step are live together ({where}).",
         how=(
             "Pass fused=True to the optimizer (Adam, AdamW, SGD, Adagrad).",
@@ -116,7 +105,6 @@ KINDS = (
     ),
     Kind(
         slug="checkpointing",
-        sort=Sort.TRADE,
         what="{number} modules {modules}.* keep their activations for backward.",
         how=(
             "Call each under torch.utils.checkpoint.checkpoint(module, x, use_reentrant=False);",
@@ -129,7 +117,6 @@ KINDS = (
     ),
     Kind(
         slug="states",
-        sort=Sort.TRADE,
         what="{number} optimizer states have full precision.",
         how=("Use an optimizer with 8-bit states, from bitsandbytes or torchao.",),
         costs="precision; check that the loss still falls",
@@ -139,7 +126,6 @@ KINDS = (
     ),
     Kind(
         slug="batch",
-        sort=Sort.TRADE,
         what="batch or sequence × {share}.",
         how=("In training, accumulate gradients over more batches.",),
         costs="more batches for the same samples",
@@ -160,7 +146,7 @@ class Finding:
     """
 
     kind: str
-    sort: Sort
+    sort: str
     what: str
     how: tuple[str, ...]
     costs: str
@@ -177,7 +163,7 @@ class Finding:
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""
-        values = asdict(self) | {"sort": self.sort.value}
+        values = asdict(self)
         del values["change"]
         return values
 
@@ -202,7 +188,7 @@ class Advice:
     @property
     def faults(self) -> tuple[Finding, ...]:
         """The findings that cost nothing to follow."""
-        return tuple(found for found in self.findings if found.sort is Sort.FAULT)
+        return tuple(found for found in self.findings if found.sort == FAULT)
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""
@@ -223,7 +209,7 @@ def advise(
     """
     demand = Demand(analysis)
     trades = trades or goal_bytes is not None
-    wanted = [kind for kind in KINDS if kind.sort is Sort.FAULT or trades]
+    wanted = [kind for kind in KINDS if kind.sort == FAULT or trades]
     kinds = [kind for kind in wanted if kind.is_cheap or not cheap]
     unknown, rounds = _why_unknown(analysis), 1 if cheap else _ROUNDS
     found = _largest([] if unknown else _search(demand, kinds, goal_bytes, rounds=rounds))
@@ -323,6 +309,6 @@ def _finding(kind: Kind, found: Detected, evidence: Evidence, others: Sequence[C
 def _largest(found: Iterable[Finding]) -> list[Finding]:
     """Return the faults, then the trades, each with the largest first."""
     order = sorted(
-        found, key=lambda one: (one.sort is Sort.TRADE, -one.saved_bytes, -one.held_bytes, one.kind, one.what)
+        found, key=lambda one: (one.sort != FAULT, -one.saved_bytes, -one.held_bytes, one.kind, one.what)
     )
     return order[:MOST_FINDINGS]

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from snapconv.answers.advice.changes import Peak
-from snapconv.answers.advice.evidence import Sort
+from snapconv.answers.advice.evidence import TRADE
 from snapconv.answers.advice.findings import Advice, Finding
 from snapconv.units import counted, device_name, format_bytes
 
@@ -39,7 +39,7 @@ def _headline(advice: Advice) -> str:
 
 
 def _finding_lines(number: int, finding: Finding, advice: Advice) -> Iterator[str]:
-    yield f"  {number}. {finding.sort.value}: {finding.what}"
+    yield f"  {number}. {finding.sort}: {finding.what}"
     held, saved = format_bytes(finding.held_bytes), format_bytes(finding.saved_bytes)
     if finding.saved_bytes < finding.held_bytes / 2:
         yield _row("holds", f"{held} at the peak; another moment needs nearly as much memory")
@@ -47,7 +47,7 @@ def _finding_lines(number: int, finding: Finding, advice: Advice) -> Iterator[st
     yield _row("saves", f"{saved}{about}: {_peaks(advice.peak, finding.peak)}")
     for title, line in zip(("how", *[""] * len(finding.how)), finding.how, strict=False):
         yield _row(title, line)
-    if finding.sort is Sort.TRADE:
+    if finding.sort == TRADE:
         yield _row("costs", finding.costs)
     yield _row("sure", f"{'certain' if finding.is_certain else 'likely'}; wrong if {finding.wrong_if}")
     if finding.estimated:
