@@ -15,7 +15,7 @@ FILES = sorted(path for path in FIXTURES.iterdir() if ".pickle" in path.name or 
 
 @pytest.mark.parametrize("path", [*FILES, *REAL], ids=lambda path: path.name)
 def test_every_device_of_every_file_is_answered_on_one_screen(path, snapconv):
-    code, out, _ = snapconv("what-if", path, "--search", "--capacity", "100GiB")
+    code, out, _ = snapconv("what-if", path, "--setting", "expandable_segments:True", "--capacity", "100GiB")
     assert code == 0
     for lines in screens(out):
         assert 1 <= len(lines) <= 40
@@ -44,12 +44,6 @@ def test_json_has_what_the_table_has(snapconv):
     ]
     assert device["tried"][0]["peak_reserved_bytes"] == device["recorded"]["peak_reserved"]
     assert device["tried"][1]["settings"]["expandable_segments"] is True
-
-
-def test_a_card_has_less_for_torch_than_its_size(snapconv):
-    path = FIXTURES / "training_step.pickle"
-    _, out, _ = snapconv("what-if", path, "--card", "2GiB")
-    assert "with 1.00 GiB, 2.00 GiB less 1.00 GiB outside PyTorch (estimated; --capacity is exact)" in out
 
 
 def test_settings_that_fail_at_the_same_request_share_one_reason(snapconv):

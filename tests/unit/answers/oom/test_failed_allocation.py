@@ -101,15 +101,6 @@ def of_a_private_pool():
     return job
 
 
-def kept_by_max_split_size():
-    job = Job(100 * MIB, "max_split_size_mb:32")
-    job.alloc("large", 90 * MIB)
-    job.free("large")
-    job.alloc("large again", 88 * MIB)
-    job.model.free(job.addrs.pop("large again"), frames=OTHER)
-    return job
-
-
 @pytest.mark.parametrize(
     ("make", "cause"),
     [
@@ -122,6 +113,7 @@ def kept_by_max_split_size():
 def test_the_cause_is_the_one_that_was_made(tmp_path, make, cause):
     found, _ = make().explained(tmp_path, replay=False)
     assert (found.verdict.cause, found.verdict.is_inferred) == (cause, False)
+    assert (found.here.n_bytes, found.here.n_pieces) == {"fragmented": (40 * MIB, 2)}.get(cause, (0, 0))
 
 
 def test_a_request_is_shown_with_its_line_its_segment_and_its_stream(tmp_path):
@@ -153,13 +145,6 @@ def test_oom_replays_what_advise_finds():
     )
 
 
-def test_the_free_memory_is_counted_here_and_everywhere(tmp_path):
-    found, _ = fragmented().explained(tmp_path, replay=False)
-    assert (found.here.n_bytes, found.here.n_pieces, found.here.largest_bytes) == (40 * MIB, 2, 20 * MIB)
-    other, _ = of_another_stream().explained(tmp_path, replay=False)
-    assert (other.here.n_bytes, other.inside.n_bytes) == (0, 75 * MIB)
-
-
 def test_free_memory_of_the_device_that_was_refused_names_no_cause_but_a_limit_of_the_settings(tmp_path):
     job = full()
     raw = job.model.snapshot()
@@ -171,27 +156,18 @@ def test_free_memory_of_the_device_that_was_refused_names_no_cause_but_a_limit_o
     assert (found.verdict.cause, found.verdict.is_inferred) == ("limited", False)
 
 
-def test_a_block_that_max_split_size_keeps_is_named(tmp_path):
-    job = kept_by_max_split_size()
-    raw = job.model.snapshot()
-    failed = {"action": "oom", "size": 10 * MIB, "device_free": 0, "stream": 0, "frames": []}
-    raw["device_traces"][0].append(failed | {"time_us": 1 << 60})
-    found, _ = job.explained(tmp_path, raw=raw, replay=False)
-    assert found.verdict.cause == "kept for larger requests"
-
-
 @pytest.mark.parametrize(
     ("total", "cause", "outside"),
-    [(100 * MIB, "full", 0), (2 << 30, "full", 1948 * MIB), (4 << 30, "held outside torch", 3996 * MIB)],
+    [
+        (None, "full", None),
+        (100 * MIB, "full", 0),
+        (2 << 30, "full", 1948 * MIB),
+        (4 << 30, "held outside torch", 3996 * MIB),
+    ],
 )
 def test_what_is_not_torchs_is_a_figure_of_its_own(tmp_path, total, cause, outside):
     found, _ = full().explained(tmp_path, replay=False, device_total=total)
     assert (found.verdict.cause, found.state.memory.outside_bytes) == (cause, outside)
-
-
-def test_without_the_devices_total_what_is_not_torchs_is_not_known(tmp_path):
-    found, _ = full().explained(tmp_path, replay=False)
-    assert (found.state.memory.total_bytes, found.state.memory.outside_bytes) == (None, None)
 
 
 def test_holders_are_those_of_the_moment(tmp_path):
@@ -204,33 +180,21 @@ def test_holders_are_those_of_the_moment(tmp_path):
 
 def test_a_program_that_goes_on_has_its_free_memory_at_the_dump(tmp_path):
     job = full()
-    assert job.explained(tmp_path, replay=False)[0].after is None
+    job.fail(50 * MIB)
+    found, _ = job.explained(tmp_path, replay=False)
+    assert (found.n_failed, found.request.block_bytes, found.after) == (2, 30 * MIB, None)
     job.free("a")
     job.alloc("after", 10 * MIB)
     after = job.explained(tmp_path, replay=False)[0].after
     assert (after.free_bytes, after.returnable_bytes) == (50 * MIB, 0)
 
 
-def test_of_several_failed_allocations_the_first_is_explained(tmp_path):
-    job = full()
-    job.fail(50 * MIB)
-    found, _ = job.explained(tmp_path, replay=False)
-    assert (found.n_failed, found.request.block_bytes) == (2, 30 * MIB)
-
-
 def test_a_file_without_a_failed_allocation_is_explained_at_its_dump(tmp_path):
-    job = Job(None)
-    job.alloc("a", 60 * MIB)
-    found, remedies = job.explained(tmp_path)
-    assert (found.request, found.verdict, remedies) == (None, None, None)
-    assert found.state.allocated_bytes == 60 * MIB
-
-
-def test_a_dump_without_a_trace_is_explained_too(tmp_path):
     raw = TraceBuilder().segment(20 * MIB).alloc(MIB).snapshot()
-    raw["device_traces"] = [[]]
-    found, _ = Job(None).explained(tmp_path, raw=raw)
-    assert (found.state.event, found.inside.n_bytes) == (None, 19 * MIB)
+    for traces, event in ((raw["device_traces"], 1), ([[]], None)):
+        found, remedies = Job(None).explained(tmp_path, raw=raw | {"device_traces": traces})
+        assert (found.request, found.verdict, remedies) == (None, None, None)
+        assert (found.state.event, found.inside.n_bytes) == (event, 19 * MIB)
 
 
 SETTINGS = (
@@ -248,11 +212,6 @@ def test_a_setting_serves_a_request_where_the_allocator_itself_does(tmp_path, ma
     tried = {remedy.name: remedy.is_served for remedy in remedies.tried}
     assert {name: tried[name] for name in SETTINGS} == {name: job.is_served_under(name) for name in SETTINGS}
     assert remedies.n_events == len(job.model.snapshot()["device_traces"][0]) - 1  # a snapshot's event
-
-
-def test_expandable_segments_serve_what_was_fragmented(tmp_path):
-    _, remedies = fragmented().explained(tmp_path)
-    assert "expandable_segments:True" in [remedy.name for remedy in remedies.tried if remedy.is_served]
 
 
 def test_a_previous_output_freed_before_the_next_call_is_tried(tmp_path):

@@ -16,39 +16,39 @@ FULL = Shortage(
     live_bytes=10 * GIB,
     here=FreePieces(),
 )
+PIECE, PIECES = FreePieces(100 * MIB, 1, 100 * MIB), FreePieces(3 * GIB, 90, 90 * MIB)
+TOTAL = FULL.reserved_bytes + 50 * MIB
 
 
-def cause(**fields):
-    return decide_oom(replace(FULL, **fields)).cause
-
-
-def test_without_anything_else_it_is_full():
-    verdict = decide_oom(FULL)
-    assert (verdict.cause, verdict.is_inferred) == ("full", False)
-    assert verdict.sentence == "full: 10.00 GiB are in use, 50.00 MiB left, and 100.00 MiB more were needed"
-
-
-@pytest.mark.parametrize(("share", "expected"), [(0.045, "full"), (0.055, "fragmented")])
-def test_free_pieces_count_as_fragmentation_from_a_twentieth_of_what_is_reserved(share, expected):
-    n_bytes = int(share * FULL.reserved_bytes)
-    assert cause(here=FreePieces(n_bytes, 20, 30 * MIB)) == expected
-
-
-def test_free_pieces_that_together_are_less_than_the_request_are_no_fragmentation():
-    assert cause(block_bytes=2 * GIB, segment_bytes=2 * GIB, here=FreePieces(1 * GIB, 9, 300 * MIB)) == "full"
-
-
-@pytest.mark.parametrize(("outside", "expected"), [(2.0, "full"), (2.1, "held outside torch")])
-def test_what_is_outside_counts_from_two_gib_on_and_what_is_missing(outside, expected):
-    total = int(outside * GIB) + FULL.reserved_bytes + 50 * MIB
-    assert cause(device_total_bytes=total) == expected
-
-
-def test_of_fragmentation_and_memory_outside_the_larger_one_is_the_cause():
-    pieces = FreePieces(3 * GIB, 90, 90 * MIB)
-    total = FULL.reserved_bytes + 50 * MIB
-    assert cause(here=pieces, device_total_bytes=total + 4 * GIB) == "fragmented"
-    assert cause(here=pieces, device_total_bytes=total + 6 * GIB) == "held outside torch"
+@pytest.mark.parametrize(
+    ("fields", "cause", "words"),
+    [
+        ({}, "full", "full: 10.00 GiB are in use, 50.00 MiB left, and 100.00 MiB more were needed"),
+        # From a twentieth of what is reserved on.
+        ({"here": FreePieces(460 * MIB, 20, 30 * MIB)}, "full", ""),
+        ({"here": FreePieces(563 * MIB, 20, 30 * MIB)}, "fragmented", "563.00 MiB are reserved and free"),
+        ({"block_bytes": 2 * GIB, "segment_bytes": 2 * GIB, "here": FreePieces(GIB, 9, MIB)}, "full", ""),
+        # From 2 GiB, and what is missing, on; of fragmentation and memory outside the larger one.
+        ({"device_total_bytes": TOTAL + 2 * GIB}, "full", ""),
+        ({"device_total_bytes": TOTAL + 2150 * MIB}, "held outside torch", "2.10 GiB of the device"),
+        ({"here": PIECES, "device_total_bytes": TOTAL + 4 * GIB}, "fragmented", ""),
+        ({"here": PIECES, "device_total_bytes": TOTAL + 6 * GIB}, "held outside torch", ""),
+        ({"device_free_bytes": 100 * MIB}, "not known", "the cause is not in the file"),
+        ({"allowed_bytes": FULL.reserved_bytes + 99 * MIB}, "limited", "stopped by the limit"),
+        ({"allowed_bytes": FULL.reserved_bytes + 100 * MIB}, "full", ""),
+        ({"elsewhere": PIECE}, "wrong pool or stream", "a free block of 100.00 MiB"),
+        ({"here": PIECE, "splits_below": 64 * MIB}, "kept for larger requests", "max_split_size_mb"),
+        ({"here": PIECE}, "not known", "could have served it"),
+        # Free segments of private pools.
+        ({"returnable_bytes": 50 * MIB}, "wrong pool or stream", "50.00 MiB in free segments"),
+        ({"returnable_bytes": 49 * MIB}, "full", ""),
+        ({"device_total_bytes": 90 * MIB, "device_free_bytes": 90 * MIB}, "larger than the device", ""),
+    ],
+)
+def test_every_cause_has_its_threshold_and_its_sentence(fields, cause, words):
+    verdict = decide_oom(replace(FULL, **fields))
+    assert verdict.cause == cause
+    assert words in verdict.sentence
 
 
 @pytest.mark.parametrize(("n_bytes", "is_named"), [(100 * MIB - 1, False), (100 * MIB, True)])
@@ -59,34 +59,8 @@ def test_a_pool_with_as_much_free_as_was_needed_is_named_though_no_piece_would_d
     assert (verdict.cause, verdict.sentence.endswith(said)) == ("full", is_named)
 
 
-def test_a_device_that_had_the_segment_free_was_not_what_refused_it():
-    verdict = decide_oom(replace(FULL, device_free_bytes=100 * MIB))
-    assert (verdict.cause, verdict.is_inferred) == ("not known", False)
-    assert "the cause is not in the file" in verdict.sentence
-    assert cause(device_free_bytes=100 * MIB - 1) == "full"
-
-
-def test_a_known_limit_is_no_inference():
-    verdict = decide_oom(replace(FULL, allowed_bytes=FULL.reserved_bytes + 99 * MIB))
-    assert (verdict.cause, verdict.is_inferred) == ("limited", False)
-    assert cause(allowed_bytes=FULL.reserved_bytes + 100 * MIB) == "full"
-
-
-def test_a_piece_that_would_have_served_it_is_of_another_pool_or_kept_or_a_contradiction():
-    piece = FreePieces(100 * MIB, 1, 100 * MIB)
-    assert cause(elsewhere=piece) == "wrong pool or stream"
-    assert cause(here=piece, splits_below=64 * MIB) == "kept for larger requests"
-    assert cause(here=piece) == "not known"
-
-
-def test_free_segments_of_a_private_pool_would_have_given_what_was_missing():
-    assert cause(returnable_bytes=50 * MIB) == "wrong pool or stream"
-    assert cause(returnable_bytes=49 * MIB) == "full"
-
-
-def test_a_request_that_no_device_of_this_size_can_serve_is_named_first():
-    assert cause(device_total_bytes=90 * MIB, device_free_bytes=90 * MIB) == "larger than the device"
-
-
-def test_without_the_devices_free_memory_full_is_an_inference():
-    assert decide_oom(replace(FULL, device_free_bytes=None)).is_inferred
+def test_what_no_figure_shows_is_an_inference():
+    of_limit = replace(FULL, allowed_bytes=FULL.reserved_bytes)
+    without_free = replace(FULL, device_free_bytes=None)
+    found = [decide_oom(one).is_inferred for one in (FULL, of_limit, without_free)]
+    assert found == [False, False, True]
