@@ -10,9 +10,11 @@ lifetime of each piece. A segment of the usual kind is one piece. One that grows
 Viewers of traces show every change: counters of bytes, and slices in tracks.
 """
 
-from bisect import bisect_right
-from collections.abc import Iterator
+from bisect import bisect_right, insort
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +29,7 @@ from snapconv.columns import (
     Int64Column,
     distinct,
     read_only,
+    run_starts,
     sums_by,
 )
 from snapconv.phases.trace_phases import Phase
@@ -156,58 +159,29 @@ class _Piece(NamedTuple):
         return self._replace(addr=addr, n_bytes=end - addr, begin_event=begin_event)
 
 
-class _Reserved:
-    """The pieces that are there at the moment that the walk has reached, by address."""
-
-    def __init__(self) -> None:
-        self._addrs: list[int] = []
-        self.pieces: list[_Piece] = []
-        self.found: list[_Piece] = []
-
-    def add(self, piece: _Piece) -> None:
-        """Undo that a piece was removed."""
-        place = bisect_right(self._addrs, piece.addr)
-        self._addrs.insert(place, piece.addr)
-        self.pieces.insert(place, piece)
-
-    def remove(self, addr: int, n_bytes: int, event: int) -> None:
-        """Undo that memory was added by an event: that part of what is there began with it."""
-        end = addr + n_bytes
-        place = max(bisect_right(self._addrs, addr) - 1, 0)
-        while place < len(self.pieces) and self._addrs[place] < end:
-            piece = self.pieces[place]
-            piece_end = piece.addr + piece.n_bytes
-            if piece_end <= addr:
-                place += 1
-                continue
-            first, last = max(piece.addr, addr), min(piece_end, end)
-            self.found.append(piece.part(first, last, event))
-            rest = [piece.part(a, b) for a, b in ((piece.addr, first), (last, piece_end)) if a < b]
-            self.pieces[place : place + 1] = rest
-            self._addrs[place : place + 1] = [part.addr for part in rest]
-            place += len(rest)
+_ADDR = attrgetter("addr")
 
 
 def find_segment_lifetimes(device: DeviceSnapshot) -> SegmentLifetimes:
     """Walk the segment events of one device backwards from its final segments."""
-    reserved, segments, events = _Reserved(), device.segments, real_events(device.events)
+    segments, events = device.segments, real_events(device.events)
     final = (segments.addr, segments.total_bytes, segments.stream, segments.pool_id)
     kinds = (segments.is_small, segments.is_expandable)
-    for row in zip(*(column.tolist() for column in (*final, *kinds)), strict=True):
-        reserved.add(_Piece(*row))
+    there = [_Piece(*row) for row in zip(*(column.tolist() for column in (*final, *kinds)), strict=True)]
+    found: list[_Piece] = []
     rows = np.flatnonzero(np.isin(events.action, (*_ADDS, *_REMOVES)))[::-1]
     pools = events.pool_id if events.pool_id is not None else np.full(len(events), -1, np.int32)
     columns = (events.action, events.addr, events.size, events.stream, pools)
     values = zip(*(column[rows].tolist() for column in columns), strict=True)
     for event, (action, addr, n_bytes, stream, pool) in zip(rows.tolist(), values, strict=True):
         if action in _ADDS:
-            reserved.remove(addr, n_bytes, event)
+            found += _take_away(there, addr, addr + n_bytes, event)
             continue
         grows = action == Action.SEGMENT_UNMAP
         is_small = is_small_segment(n_bytes, is_expandable=grows)
-        reserved.add(_Piece(addr, n_bytes, stream, pool, is_small, grows, -1, event))
+        insort(there, _Piece(addr, n_bytes, stream, pool, is_small, grows, -1, event), key=_ADDR)
     # What is still there was there before the first event.
-    found = sorted((*reserved.found, *reserved.pieces), key=lambda piece: (piece.addr, piece.begin_event))
+    found = sorted((*found, *there), key=lambda piece: (piece.addr, piece.begin_event))
     types = (np.int64, np.int64, np.int64, np.int32, np.bool_, np.bool_, np.int64, np.int64)
     by_column = zip(*found, strict=True) if found else [()] * len(types)
     return read_only(
@@ -215,131 +189,117 @@ def find_segment_lifetimes(device: DeviceSnapshot) -> SegmentLifetimes:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class CounterTrack:
-    """The bytes of one kind at each moment at which they change."""
+def _take_away(there: list[_Piece], addr: int, end: int, event: int) -> Iterator[_Piece]:
+    """Undo that memory was added by an event: yield the parts of what is there, which began with it."""
+    place = max(bisect_right(there, addr, key=_ADDR) - 1, 0)
+    while place < len(there) and there[place].addr < end:
+        piece = there[place]
+        piece_end = piece.addr + piece.n_bytes
+        if piece_end <= addr:
+            place += 1
+            continue
+        first, last = max(piece.addr, addr), min(piece_end, end)
+        yield piece.part(first, last, event)
+        rest = [piece.part(a, b) for a, b in ((piece.addr, first), (last, piece_end)) if a < b]
+        there[place : place + 1] = rest
+        place += len(rest)
 
-    name: str
-    time_us: Int64Column
-    n_bytes: Int64Column
 
-
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """Something with a beginning and a length; ``details`` are shown where it is selected."""
-
-    name: str
-    begin_us: float
-    length_us: float
-    details: tuple[tuple[str, str], ...] = ()
+# The name of something, its beginning and its length, and what is shown where it is selected.
+Slice = tuple[str, int, int, Mapping[str, str]]
+# The same by its first event and its last.
+_Span = tuple[str, int, int, Mapping[str, str]]
+# The moments at which a number of bytes changes, and the bytes from each on.
+Counter = tuple[Int64Column, Int64Column]
 
 
 @dataclass(frozen=True, slots=True)
 class Tracks:
-    """A device as viewers of traces show it; the slices of a track do not overlap.
+    """A device as viewers of traces show it, each track with its name; the slices of one do not overlap.
 
     Times are microseconds since 1970 as in the file; without any, an event is a microsecond.
     """
 
     name: str
-    counters: tuple[CounterTrack, ...]
-    slices: tuple[tuple[str, tuple[Slice, ...]], ...]
+    counters: tuple[tuple[str, Counter], ...]
+    slices: tuple[tuple[str, list[Slice]], ...]
 
 
 def find_tracks(analysis: DeviceAnalysis) -> Tracks:
     """Return the memory of a device: its curves, by category too, and what the program did meanwhile."""
-    events, replay = analysis.device.events, analysis.replay
+    events = analysis.device.events
     times = np.arange(len(events), dtype=np.int64) if events.time_us is None else events.time_us
-    curves = (
-        ("allocated bytes", replay.allocated),
-        ("active bytes", replay.active),
-        ("reserved bytes", replay.reserved),
-    )
     tracks = (
-        ("iterations", _iterations(analysis, times)),
-        ("phases", _phases(analysis, times)),
-        *(("annotations", lane) for lane in _annotations(analysis, times)),
-        ("out of memory", _failures(analysis, times)),
+        ("iterations", _iterations(analysis)),
+        ("phases", _phases(analysis)),
+        *(("annotations", lane) for lane in _annotations(analysis)),
+        ("out of memory", _failures(analysis)),
     )
-    slices = ((name, tuple(found)) for name, found in tracks)
+    slices = (
+        (name, [(text, int(times[a]), int(times[b] - times[a]), details) for text, a, b, details in spans])
+        for name, spans in tracks
+    )
     return Tracks(
         f"{device_name(analysis.device.device)} memory",
-        (
-            *(_counter(name, curve, times) for name, curve in curves),
-            *_by_category(analysis, times),
-        ),
+        tuple((name, _counter(start, after, times)) for name, start, after in _curves(analysis)),
         tuple(track for track in slices if track[1]),
     )
 
 
-def _counter(name: str, curve: Curve, times: Int64Column) -> CounterTrack:
+def _counter(start: int, after: Int64Column, times: Int64Column) -> Counter:
     if not len(times):
-        return CounterTrack(name, np.zeros(1, np.int64), np.array([curve.start], np.int64))
-    before = np.concatenate(([curve.start], curve.after[:-1]))
-    changes = np.flatnonzero(curve.after != before)
-    first = np.concatenate(([times[0]], times[changes]))
-    return CounterTrack(name, first, np.concatenate(([curve.start], curve.after[changes])))
+        return np.zeros(1, np.int64), np.array([start], np.int64)
+    changes = np.flatnonzero(np.diff(after, prepend=start))
+    return np.append(times[:1], times[changes]), np.append(start, after[changes])
 
 
-def _by_category(analysis: DeviceAnalysis, times: Int64Column) -> Iterator[CounterTrack]:
-    """Yield the allocated bytes of every category that the device has."""
-    rows, category = analysis.allocations, analysis.classification.category
+def _curves(analysis: DeviceAnalysis) -> Iterator[tuple[str, int, Int64Column]]:
+    """Yield the curves, and the allocated bytes of every category that the device has."""
+    for name in ("allocated", "active", "reserved"):
+        curve: Curve = getattr(analysis.replay, name)
+        yield f"{name} bytes", curve.start, curve.after
+    rows, n_events = analysis.allocations, len(analysis.device.events)
+
+    def change(mine: Int64Column, event: Int32Column) -> Int64Column:
+        mine = mine[event[mine] >= 0]
+        return sums_by(event[mine], rows.block_bytes[mine], n_events)
+
     for one in Category:
-        mine = np.flatnonzero(category == one)
-        if not len(mine) or not len(times):
-            continue
-        n_bytes, alloc, freed = rows.block_bytes[mine], rows.alloc_event[mine], rows.freed_event[mine]
-        start = int(n_bytes[alloc < 0].sum())
-        events = np.concatenate((alloc[alloc >= 0], freed[freed >= 0]))
-        changes = np.concatenate((n_bytes[alloc >= 0], -n_bytes[freed >= 0]))
-        order = np.argsort(events, kind="stable")
-        after = start + np.cumsum(changes[order])
-        yield CounterTrack(
-            f"allocated: {one.label}",
-            np.concatenate(([times[0]], times[events[order]])),
-            np.concatenate(([start], after)),
-        )
+        mine = analysis.rows(one)
+        if len(mine) and n_events:
+            start = int(rows.block_bytes[mine[rows.alloc_event[mine] < 0]].sum())
+            after = start + np.cumsum(change(mine, rows.alloc_event) - change(mine, rows.freed_event))
+            yield f"allocated: {one.label}", start, after
 
 
-def _iterations(analysis: DeviceAnalysis, times: Int64Column) -> Iterator[Slice]:
+def _iterations(analysis: DeviceAnalysis) -> Iterator[_Span]:
     for number, one in enumerate(analysis.iterations):
         if one.first_event >= 0:
-            details = (("peak", format_bytes(one.peak_bytes)),)
-            yield _slice(f"iteration {number}", times, one.first_event, one.last_event, details)
+            details = {"peak": format_bytes(one.peak_bytes)}
+            yield f"iteration {number}", one.first_event, one.last_event, details
 
 
-def _phases(analysis: DeviceAnalysis, times: Int64Column) -> Iterator[Slice]:
+def _phases(analysis: DeviceAnalysis) -> Iterator[_Span]:
     """Yield the runs of events of one phase, cut where an iteration ends."""
-    phase, iteration = analysis.phases.phase, analysis.phases.iteration
-    if not len(phase):
-        return
-    changes = (phase[1:] != phase[:-1]) | (iteration[1:] != iteration[:-1])
-    first = np.concatenate(([0], np.flatnonzero(changes) + 1))
-    last = np.append(first[1:] - 1, len(phase) - 1)
-    for begin, end in zip(first.tolist(), last.tolist(), strict=True):
+    phase = analysis.phases.phase
+    first = run_starts(analysis.phases.iteration.astype(np.int64) * len(Phase) + phase)
+    last = np.append(first[1:], len(phase)) - 1
+    for begin, end in zip(first.tolist(), last.tolist(), strict=False):
         if phase[begin] != Phase.UNKNOWN:
-            yield _slice(Phase(phase[begin]).name.lower(), times, begin, end)
+            yield Phase(phase[begin]).name.lower(), begin, end, {}
 
 
-def _annotations(analysis: DeviceAnalysis, times: Int64Column) -> list[list[Slice]]:
+def _annotations(analysis: DeviceAnalysis) -> list[list[_Span]]:
     spans = find_span_lanes(analysis, most=_MOST_SPANS)
-    lanes: dict[int, list[Slice]] = {}
+    lanes: dict[int, list[_Span]] = defaultdict(list)
     columns = (spans.name_id, spans.first_event, spans.last_event, spans.lane)
     for name, first, last, lane in zip(*(column.tolist() for column in columns), strict=True):
         # A trace has the name once for every range: a file may share a long one among thousands.
-        text = shortened(analysis.snapshot.texts[name], _MOST_OF_NAME)
-        lanes.setdefault(lane, []).append(_slice(text, times, first, last))
+        lanes[lane].append((shortened(analysis.snapshot.texts[name], _MOST_OF_NAME), first, last, {}))
     return [lanes[lane] for lane in sorted(lanes)]
 
 
-def _failures(analysis: DeviceAnalysis, times: Int64Column) -> Iterator[Slice]:
+def _failures(analysis: DeviceAnalysis) -> Iterator[_Span]:
     events = analysis.device.events
     for event in np.flatnonzero(events.action == Action.OOM).tolist():
-        requested = format_bytes(int(events.size[event]))
-        yield _slice(f"out of memory: {requested} requested", times, event, event)
-
-
-def _slice(
-    name: str, times: Int64Column, first: int, last: int, details: tuple[tuple[str, str], ...] = ()
-) -> Slice:
-    return Slice(name, int(times[first]), int(times[last] - times[first]), details)
+        yield f"out of memory: {format_bytes(int(events.size[event]))} requested", event, event, {}

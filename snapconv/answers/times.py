@@ -1,9 +1,11 @@
 """The times of a capture: which iteration is reported, its calls, and what they add up to."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -19,13 +21,15 @@ from snapconv.columns import Int32Column, MsColumn, grouped
 from snapconv.files import timing_file
 from snapconv.notes import Note
 from snapconv.snapshot.load import Snapshot
-from snapconv.snapshot.recorded.timing_file import PHASES, CallTable, LaunchCounts, Timing, load_timing
+from snapconv.snapshot.recorded.timing_file import PHASES, TimedIteration, Timing, load_timing
 from snapconv.stacks.project_frames import Project
 from snapconv.stacks.project_lines import ProjectLines, SourceLine, line_values
 from snapconv.units import format_share
 from snapconv.version import VERSION
 
 _FORWARD = PHASES.index("forward")
+_FIGURES = ("n_calls", "forward_ms", "backward_ms")
+_Name = TypeVar("_Name")
 
 # From here on most of the forward rows include waiting for the host, and not work of the device.
 _MANY_WAITED_FOR = 0.5
@@ -49,51 +53,44 @@ class RunTimeEntry:
 class IterationTimes:
     """One iteration: what was measured around its phases, and what its rows add up to.
 
-    ``is_reported``: the report is about it. None: the phase did not happen. ``bookkeeping_ms`` is what the
-    timer itself took between the marks of the calls, on the host; it is a part of ``forward_ms``, of no row.
+    ``is_reported``: the report is about it. What the timer itself took between the marks of the calls is a
+    part of the measured forward time, of no row.
     """
 
-    iteration: int
-    forward_ms: float | None
-    backward_ms: float | None
-    optimizer_ms: float | None
+    measured: TimedIteration
     forward_rows_ms: float
     backward_rows_ms: float
-    bookkeeping_ms: float | None
     is_reported: bool = False
 
     @property
     def total_ms(self) -> float:
         """Forward, backward and optimizer together."""
-        return sum(part or 0.0 for part in (self.forward_ms, self.backward_ms, self.optimizer_ms))
+        measured = self.measured
+        return sum(part or 0.0 for part in (measured.forward_ms, measured.backward_ms, measured.optimizer_ms))
 
     @property
     def forward_coverage(self) -> float | None:
         """The part of the forward time that rows account for; None without one."""
-        return self.forward_rows_ms / self.forward_ms if self.forward_ms else None
+        return self.forward_rows_ms / ms if (ms := self.measured.forward_ms) else None
 
     @property
     def backward_coverage(self) -> float | None:
         """The part of the backward time that rows account for; None without one."""
-        return self.backward_rows_ms / self.backward_ms if self.backward_ms else None
+        return self.backward_rows_ms / ms if (ms := self.measured.backward_ms) else None
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""
-        return {
-            "iteration": self.iteration,
-            "forward_ms": self.forward_ms,
-            "backward_ms": self.backward_ms,
-            "optimizer_ms": self.optimizer_ms,
-            "forward_coverage": self.forward_coverage,
-            "backward_coverage": self.backward_coverage,
-        }
+        measured = asdict(self.measured)
+        del measured["bookkeeping_ms"]
+        coverage = {"forward_coverage": self.forward_coverage, "backward_coverage": self.backward_coverage}
+        return measured | coverage
 
 
 @dataclass(frozen=True, slots=True)
-class TimeTotal:
-    """What the calls of one operation, or of one module (empty: none), took in the reported iteration."""
+class TimeTotal(Generic[_Name]):
+    """What the calls of one operation, module (empty: none) or line took in the reported iteration."""
 
-    name: str
+    name: _Name
     n_calls: int
     forward_ms: float
     backward_ms: float
@@ -102,77 +99,59 @@ class TimeTotal:
     def total_ms(self) -> float:
         """Forward and backward together."""
         return self.forward_ms + self.backward_ms
-
-
-@dataclass(frozen=True, slots=True)
-class LineTime:
-    """What the calls from one line of the project took in the reported iteration."""
-
-    line: SourceLine
-    n_calls: int
-    forward_ms: float
-    backward_ms: float
-
-    @property
-    def total_ms(self) -> float:
-        """Forward and backward together."""
-        return self.forward_ms + self.backward_ms
-
-    def to_json(self) -> dict[str, object]:
-        """Return JSON-ready values."""
-        return line_values(self.line) | {
-            name: value for name, value in asdict(self).items() if name != "line"
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class CallColumns:
-    """Every call of every iteration, with its row among the entries; -1: it has none there.
-
-    The names and modules of ``table`` are positions in ``texts``.
-    """
-
-    table: CallTable
-    entry_id: Int32Column
-    texts: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class TimeReport:
     """Everything known about the times of one device, ready to be written.
 
-    ``reported`` is the iteration whose total is the median, the lower one of two.
+    ``reported`` is the iteration whose total is the median, the lower one of two. ``entry_id`` has for every
+    call its row among the entries, -1: it has none there.
     """
 
-    device: int
-    clock: str
-    is_simulated: bool
+    timing: Timing
+    project: Project
     reported: IterationTimes
     entries: tuple[RunTimeEntry, ...]
     iterations: tuple[IterationTimes, ...]
-    operations: tuple[TimeTotal, ...]
-    lines: tuple[LineTime, ...]
-    launches: tuple[LaunchCounts, ...]
-    source: tuple[tuple[str, str], ...]
-    project_root: str | None
+    operations: tuple[TimeTotal[str], ...]
+    lines: tuple[TimeTotal[SourceLine], ...]
     notes: tuple[Note, ...]
-    calls: CallColumns
+    entry_id: Int32Column
     stacks: ReportStacks
-    project_includes: tuple[str, ...] = ()
+
+    @property
+    def source(self) -> tuple[tuple[str, str], ...]:
+        """Facts about the file, and how it was made."""
+        timing, project = self.timing, self.project
+        empty_pair = () if timing.empty_pair_ms is None else (("empty_pair_ms", repr(timing.empty_pair_ms)),)
+        return (
+            ("snapconv_version", VERSION),
+            ("file_name", timing.path.name),
+            ("recorded_by", f"snapconv {timing.written_by[0]}"),
+            ("torch", timing.written_by[1]),
+            ("clock", timing.clock),
+            ("simulated", "yes" if timing.is_simulated else "no"),
+            ("device_name", timing.device_name),
+            ("project_root", project.root or ""),
+            ("project_includes", ", ".join(project.includes)),
+            *empty_pair,
+        )
 
     def to_json(self, output: Path) -> dict[str, object]:
         """Return JSON-ready values; ``output`` is the file that the report was written to."""
+        lines = ((line_values(row.name), asdict(row)) for row in self.lines)
         return {
-            "device": self.device,
+            "device": self.timing.device,
             "output": str(output),
-            "clock": self.clock,
-            "is_simulated": self.is_simulated,
-            "iteration": self.reported.iteration,
+            "clock": self.timing.clock,
+            "is_simulated": self.timing.is_simulated,
+            "iteration": self.reported.measured.iteration,
             "iterations": [times.to_json() for times in self.iterations],
             "operations": list(map(asdict, self.operations)),
-            "project_root": self.project_root,
-            "project_includes": list(self.project_includes),
-            "lines": [row.to_json() for row in self.lines],
+            "project_root": self.project.root,
+            "project_includes": list(self.project.includes),
+            "lines": [line | {key: row[key] for key in _FIGURES} for line, row in lines],
             "n_entries": len(self.entries),
             "notes": list(map(asdict, self.notes)),
         }
@@ -196,32 +175,27 @@ def time_report_of(timing: Timing, snapshot: Snapshot, options: AnalysisOptions)
 
 def build_time_report(timing: Timing, project: Project) -> TimeReport:
     """Put together all that any writer of a time report needs."""
-    measured = tuple(_iterations(timing))
-    reported = replace(_median(measured), is_reported=True)
-    iterations = tuple(reported if one.iteration == reported.iteration else one for one in measured)
+    iterations = tuple(_iterations(timing))
+    number = _median(iterations).measured.iteration
+    iterations = tuple(replace(one, is_reported=one.measured.iteration == number) for one in iterations)
     lines = ProjectLines(timing.stacks, project, partial(_chosen, timing))
-    entries = tuple(_entries(timing, lines, reported.iteration))
+    entries = tuple(_entries(timing, lines, number))
     n_frames = n_frames_of_an_end(entries, timing.n_bytes)
     left_out = left_out_note(n_frames, n_cut_stacks=len(lines.cut_stacks), device=timing.device)
+    entry_id = np.full(len(timing.calls), -1, np.int32)
+    entry_id[[entry.call_id for entry in entries]] = np.arange(1, len(entries) + 1)
+    stacks = report_stacks(timing.stacks, np.arange(len(timing.stacks)), project.is_project)
     return TimeReport(
-        device=timing.device,
-        clock=timing.clock,
-        is_simulated=timing.is_simulated,
-        reported=reported,
+        timing=timing,
+        project=project,
+        reported=next(one for one in iterations if one.is_reported),
         entries=with_fewer_frames(entries, n_frames),
         iterations=iterations,
-        operations=_totals(timing, reported.iteration, timing.calls.name_id),
+        operations=_totals(timing, number, timing.calls.name_id),
         lines=_lines(entries),
-        launches=timing.launch_bound,
-        source=_source(timing, project),
-        project_root=project.root,
-        notes=(*_notes(timing, entries), *left_out),
-        calls=_call_columns(timing, entries),
-        stacks=replace(
-            report_stacks(timing.stacks, np.arange(len(timing.stacks)), project.is_project),
-            is_of_module=timing.is_of_module,
-        ),
-        project_includes=project.includes,
+        notes=(*(Note(*remark, timing.device) for remark in _remarks(timing, entries)), *left_out),
+        entry_id=entry_id,
+        stacks=replace(stacks, is_of_module=timing.is_of_module),
     )
 
 
@@ -230,15 +204,7 @@ def _iterations(timing: Timing) -> Iterator[IterationTimes]:
     forward = np.where(calls.phase == _FORWARD, calls.forward_ms, 0.0)
     for measured in timing.iterations:
         rows = calls.iteration == measured.iteration
-        yield IterationTimes(
-            measured.iteration,
-            measured.forward_ms,
-            measured.backward_ms,
-            measured.optimizer_ms,
-            forward_rows_ms=_sum(forward[rows]),
-            backward_rows_ms=_sum(calls.backward_ms[rows]),
-            bookkeeping_ms=measured.bookkeeping_ms,
-        )
+        yield IterationTimes(measured, _sum(forward[rows]), _sum(calls.backward_ms[rows]))
 
 
 def _median(iterations: tuple[IterationTimes, ...]) -> IterationTimes:
@@ -272,7 +238,7 @@ def _chosen(timing: Timing, mine: list[int]) -> list[int]:
     return [frame for frame in mine if timing.is_of_module[frame]] or mine
 
 
-def _totals(timing: Timing, iteration: int, ids: Int32Column) -> tuple[TimeTotal, ...]:
+def _totals(timing: Timing, iteration: int, ids: Int32Column) -> tuple[TimeTotal[str], ...]:
     """Add up the calls of an iteration by their texts of these ids, most time first.
 
     Calls without a frame of the project count too, and what has only run in backward.
@@ -292,85 +258,56 @@ def _totals(timing: Timing, iteration: int, ids: Int32Column) -> tuple[TimeTotal
     return tuple(sorted(totals, key=lambda total: (-total.total_ms, total.name)))
 
 
-def module_times(timing: Timing, iteration: int) -> tuple[TimeTotal, ...]:
+def module_times(report: TimeReport) -> tuple[TimeTotal[str], ...]:
     """Add up the calls of every module; a call counts for the innermost one alone."""
-    return _totals(timing, iteration, timing.calls.module_id)
+    return _totals(report.timing, report.reported.measured.iteration, report.timing.calls.module_id)
 
 
-def _lines(entries: Iterable[RunTimeEntry]) -> tuple[LineTime, ...]:
+def _lines(entries: Iterable[RunTimeEntry]) -> tuple[TimeTotal[SourceLine], ...]:
     """Add up the entries of every innermost line, most time first."""
-    by_line: dict[SourceLine, list[RunTimeEntry]] = {}
+    by_line: dict[SourceLine, list[RunTimeEntry]] = defaultdict(list)
     for entry in entries:
-        by_line.setdefault(entry.frames[0], []).append(entry)
+        by_line[entry.frames[0]].append(entry)
     totals = [
-        LineTime(
-            line,
-            len(own),
-            forward_ms=sum(entry.forward_ms for entry in own),
-            backward_ms=sum(entry.backward_ms or 0.0 for entry in own),
+        TimeTotal(
+            line, len(own), sum(one.forward_ms for one in own), sum(one.backward_ms or 0.0 for one in own)
         )
         for line, own in by_line.items()
     ]
-    return tuple(sorted(totals, key=lambda total: (-total.total_ms, total.line)))
+    return tuple(sorted(totals, key=lambda total: (-total.total_ms, total.name)))
 
 
-def _notes(timing: Timing, entries: tuple[RunTimeEntry, ...]) -> Iterator[Note]:
-    """Say what the times are not, and what is missing."""
+def _remarks(timing: Timing, entries: tuple[RunTimeEntry, ...]) -> Iterator[tuple[str, str]]:
+    """Say what the times are not, and what is missing: slugs of notes, and their messages."""
     if timing.is_simulated:
-        message = (
-            "the times are those of a processor: the number of calls is as on a GPU, their durations are not"
+        yield (
+            "simulated-times",
+            "the times are those of a processor: the number of calls is as on a GPU, their durations are not",
         )
-        yield Note("simulated-times", message, timing.device)
     elif timing.clock == "cpu":
-        message = "the times are those of the processor: the operations ran on it"
-        yield Note("cpu-times", message, timing.device)
+        yield "cpu-times", "the times are those of the processor: the operations ran on it"
     if timing.is_warm_up:
-        message = (
+        yield (
+            "warm-up-times",
             "the times are those of the iteration in which the timer warmed up: they may include costs "
-            "that occur only once; record one iteration more"
+            "that occur only once; record one iteration more",
         )
-        yield Note("warm-up-times", message, timing.device)
     for count in timing.launch_bound:
         if count.n_calls and count.n_waited_for / count.n_calls > _MANY_WAITED_FOR:
             share = format_share(count.n_waited_for, count.n_calls)
-            message = (
+            yield (
+                "launch-bound",
                 f"the device came to {share} of the {count.phase} operations before the host had launched "
-                "all of their work: their times include the wait for it"
+                "all of their work: their times include the wait for it",
             )
-            yield Note("launch-bound", message, timing.device)
     if timing.overflowed:
-        message = "an iteration had more calls than are recorded: the later ones are missing"
-        yield Note("too-many-calls", message, timing.device)
+        yield "too-many-calls", "an iteration had more calls than are recorded: the later ones are missing"
     if not entries:
-        message = (
+        yield (
+            "no-timed-lines",
             "no timed operation was called from a file of the project, so that the run time report is empty; "
-            "name the project's folder with --project-root"
+            "name the project's folder with --project-root",
         )
-        yield Note("no-timed-lines", message, timing.device)
-
-
-def _source(timing: Timing, project: Project) -> tuple[tuple[str, str], ...]:
-    rows = [
-        ("snapconv_version", VERSION),
-        ("file_name", timing.path.name),
-        ("recorded_by", f"snapconv {timing.written_by[0]}"),
-        ("torch", timing.written_by[1]),
-        ("clock", timing.clock),
-        ("simulated", "yes" if timing.is_simulated else "no"),
-        ("device_name", timing.device_name),
-        ("project_root", project.root or ""),
-        ("project_includes", ", ".join(project.includes)),
-    ]
-    if timing.empty_pair_ms is not None:
-        rows.append(("empty_pair_ms", repr(timing.empty_pair_ms)))
-    return tuple(rows)
-
-
-def _call_columns(timing: Timing, entries: tuple[RunTimeEntry, ...]) -> CallColumns:
-    calls = timing.calls
-    entry_id = np.full(len(calls), -1, np.int32)
-    entry_id[[entry.call_id for entry in entries]] = np.arange(1, len(entries) + 1)
-    return CallColumns(calls, entry_id, timing.texts)
 
 
 def _sum(times: MsColumn) -> float:

@@ -126,7 +126,7 @@ def test_a_file_of_the_capture_is_never_replaced(capture, name):
 
 
 def test_the_projects_root_is_the_recorded_one_by_default(capture):
-    assert to_sqlite(capture, ConvertOptions()).time[1].project_root == ROOT
+    assert to_sqlite(capture, ConvertOptions()).time[1].project.root == ROOT
     options = ConvertOptions(analysis=AnalysisOptions(project_root=f"{ROOT}/model"), force=True)
     frames = [entry.frames[0].file_path for entry in to_sqlite(capture, options).time[1].entries]
     assert frames == ["net.py", "net.py"]

@@ -27,9 +27,8 @@ def _events(groups: Iterable[Tracks]) -> Iterator[_Event]:
         for tid, (name, slices) in enumerate(group.slices, 1):
             place: _Event = {"pid": pid, "tid": tid}
             yield {"ph": "M", **place, "name": "thread_name", "args": {"name": name}}
-            for one in slices:
-                times = {"ts": one.begin_us, "dur": one.length_us}
-                yield {"ph": "X", **place, "name": one.name, **times, "args": dict(one.details)}
-        for counter in group.counters:
-            for time, value in zip(counter.time_us.tolist(), counter.n_bytes.tolist(), strict=True):
-                yield {"ph": "C", "pid": pid, "name": counter.name, "ts": time, "args": {"bytes": value}}
+            for text, begin_us, length_us, details in slices:
+                yield {"ph": "X", **place, "name": text, "ts": begin_us, "dur": length_us, "args": details}
+        for name, (times, values) in group.counters:
+            for time, value in zip(times.tolist(), values.tolist(), strict=True):
+                yield {"ph": "C", "pid": pid, "name": name, "ts": time, "args": {"bytes": value}}

@@ -11,6 +11,7 @@ import webbrowser
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from snapconv.analysis import Analysis
 from snapconv.answers.diff import Change, FileDiff, compare_files
@@ -65,7 +66,7 @@ def write_view(files: Sequence[Analysis], output: Path, *, force: bool) -> View:
         timing, its_notes = times_of_device(file.path, None)
         times = _times(file, timing)
         notes += [*file_notes(file), *its_notes, *(times.notes if times else ())]
-        facts.append(_file_facts(file) | ({"times": _times_facts(times, timing)} if times and timing else {}))
+        facts.append(_file_facts(file) | ({"times": _times_facts(times)} if times else {}))
     with new_files([output], force=force) as (temporary,), temporary.open("wb") as page:
         for part in _parts(files, facts, f"{title} – snapconv"):
             page.write(part)
@@ -159,38 +160,36 @@ def _times(file: Analysis, timing: Timing | None) -> TimeReport | None:
     return time_report_of(timing, file.snapshot, file.options)
 
 
-def _times_facts(report: TimeReport, timing: Timing) -> dict[str, object]:
+def _times_facts(report: TimeReport) -> dict[str, object]:
     """Return the reported iteration by operation, module and line."""
-    times = report.reported
+    times = report.reported.measured
     return {
-        "device": report.device,
-        "clock": report.clock,
-        "is_simulated": report.is_simulated,
+        "device": report.timing.device,
+        "clock": report.timing.clock,
+        "is_simulated": report.timing.is_simulated,
         "iteration": times.iteration,
         "n_iterations": len(report.iterations),
         "forward_ms": times.forward_ms,
         "backward_ms": times.backward_ms,
         "optimizer_ms": times.optimizer_ms,
         "notes": [[note.slug, page_text(note.message)] for note in report.notes],
-        "operations": [_total(row, "name") for row in report.operations],
-        "modules": [_total(row, "module") for row in module_times(timing, times.iteration)],
+        "operations": [_total(row, name=page_text(row.name)) for row in report.operations],
+        "modules": [_total(row, module=page_text(row.name)) for row in module_times(report)],
         "lines": [
-            {
-                "file": page_text(row.line.file_path),
-                "line": row.line.line_number,
-                "function": page_text(row.line.function),
-                "n_calls": row.n_calls,
-                "forward_ms": row.forward_ms,
-                "backward_ms": row.backward_ms,
-            }
+            _total(
+                row,
+                file=page_text(row.name.file_path),
+                line=row.name.line_number,
+                function=page_text(row.name.function),
+            )
             for row in report.lines
         ],
     }
 
 
-def _total(total: TimeTotal, key: str) -> dict[str, object]:
-    times = {"forward_ms": total.forward_ms, "backward_ms": total.backward_ms}
-    return {key: page_text(total.name), "n_calls": total.n_calls, **times}
+def _total(total: TimeTotal[Any], **name: str | int) -> dict[str, object]:
+    figures = {"n_calls": total.n_calls, "forward_ms": total.forward_ms, "backward_ms": total.backward_ms}
+    return {**name, **figures}
 
 
 def _comparison_facts(report: FileDiff) -> dict[str, object] | None:

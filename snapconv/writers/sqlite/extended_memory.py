@@ -15,14 +15,12 @@ from snapconv.classification.categories import Category, Certainty, Evidence
 from snapconv.phases.annotation_spans import SpanKind
 from snapconv.phases.trace_phases import Phase
 from snapconv.writers.sqlite.shared_tables import (
-    FILE_PATH,
     FRAMES,
-    LINE_FUNCTION,
-    LINE_NUMBER,
     NOTES,
     ORDERING,
     SOURCE,
     STACK_FRAMES,
+    line_columns,
     report_table,
 )
 from snapconv.writers.sqlite.tables import Column, Get, Table, View, integer, key, row_of, size, table, text
@@ -62,6 +60,7 @@ def _time(null: str, at: str = "") -> Column:
 
 _STACK = row_of("snapconv_stacks", "stack_id", _NO_STACK)
 _POOL = row_of("snapconv_pools", "pool_id", "not in the snapshot")
+_FILE_PATH, _LINE_NUMBER, _FUNCTION = line_columns("line")
 _N_ALLOCATIONS = integer("n_allocations", "number of allocations")
 _NO_TIMES = "the snapshot has no times"
 
@@ -132,9 +131,9 @@ AT_PEAK = (
     table(
         "snapconv_lines_at_peak",
         "The bytes of every line of the project at the peak of allocated bytes.",
-        FILE_PATH,
-        replace(LINE_NUMBER, meaning="line in that file", null="not known", stands_for_null=0),
-        LINE_FUNCTION,
+        _FILE_PATH,
+        replace(_LINE_NUMBER, meaning="line in that file", null="not known", stands_for_null=0),
+        _FUNCTION,
         _N_ALLOCATIONS,
         size("block_bytes", _BLOCK),
         records=lambda report: report.peak.lines,

@@ -9,20 +9,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from snapconv.answers.times import CallColumns, TimeReport
+from snapconv.answers.times import TimeReport
 from snapconv.snapshot.recorded.timing_file import PHASES
 from snapconv.writers.sqlite.shared_tables import (
     ENTRY_KEY,
-    FILE_PATH,
     FRAME_OF_ENTRY,
     FRAMES,
-    LINE_FUNCTION,
-    LINE_NUMBER,
     NOTES,
     SOURCE,
     STACK_FRAMES,
     USER_VERSION,
     EntryFrames,
+    line_columns,
     report_table,
 )
 from snapconv.writers.sqlite.tables import (
@@ -73,79 +71,90 @@ TIME_TABLES = (
 )
 
 
-def _texts(calls: CallColumns, ids: Sequence[int]) -> list[str | None]:
+def _texts(report: TimeReport, ids: Sequence[int]) -> list[str | None]:
     """Get the texts of a column of their positions; None where it is -1."""
-    return [None if i < 0 else calls.texts[i] for i in ids]
+    return [None if i < 0 else report.timing.texts[i] for i in ids]
 
 
 _CALLS = table(
     "snapconv_calls",
     "Every outermost call of a torch function in every timed iteration, in order; after an iteration's calls "
     "come the nodes of autograd's graph that no call had made.",
-    key(lambda calls: range(len(calls.table))),
+    key(lambda report: range(len(report.timing.calls))),
     Column(
         "iteration",
         "INTEGER REFERENCES snapconv_iterations (iteration)",
         "the iteration",
-        at="table.iteration",
+        at="timing.calls.iteration",
     ),
     text(
         "operation",
         "the function that was called; of phase `backward`, the node",
-        lambda calls: _texts(calls, calls.table.name_id.tolist()),
+        lambda report: _texts(report, report.timing.calls.name_id.tolist()),
     ),
     text(
         "phase",
         "`forward`, `backward`, `optimizer` or `other`, see docs/design/timing.md",
-        lambda calls: [PHASES[phase] for phase in calls.table.phase.tolist()],
+        lambda report: [PHASES[phase] for phase in report.timing.calls.phase.tolist()],
     ),
     text(
         "module",
         "path of the innermost module being called; empty: the model itself",
-        lambda calls: _texts(calls, calls.table.module_id.tolist()),
+        lambda report: _texts(report, report.timing.calls.module_id.tolist()),
         null="none",
     ),
-    row_of("snapconv_stacks", "stack_id", _NO_CALL, "table.stack_id"),
+    row_of("snapconv_stacks", "stack_id", _NO_CALL, "timing.calls.stack_id"),
     row_of("run_time_entries", "entry_id", "it has none there"),
-    milliseconds("forward_ms", _FORWARD_MS, _NO_CALL, "table.forward_ms"),
+    milliseconds("forward_ms", _FORWARD_MS, _NO_CALL, "timing.calls.forward_ms"),
     milliseconds(
         "backward_ms",
         "its nodes, each up to the beginning of the next node",
         _NO_BACKWARD,
-        "table.backward_ms",
+        "timing.calls.backward_ms",
     ),
-    milliseconds("backward_strict_ms", "its nodes alone", _NO_BACKWARD, "table.backward_strict_ms"),
-    milliseconds("host_ms", "what the call took on the host", at="table.host_ms"),
-    arrays=lambda report: report.calls,
+    milliseconds("backward_strict_ms", "its nodes alone", _NO_BACKWARD, "timing.calls.backward_strict_ms"),
+    milliseconds("host_ms", "what the call took on the host", at="timing.calls.host_ms"),
+    arrays=lambda report: report,
 )
 
 EXTENDED_TIME_TABLES = (
     report_table(
         TIME_SCHEMA_VERSION,
-        integer("device", "ordinal of the device that the report is about"),
-        text("clock", "`cuda`: CUDA events; `cpu`: the processor's clock"),
-        integer("is_simulated", "1: the capture was made without a GPU; 0: it was not"),
-        integer("iteration", "the iteration that `run_time_entries` is about", "reported.iteration"),
-        root="project_root",
+        integer("device", "ordinal of the device that the report is about", "timing.device"),
+        text("clock", "`cuda`: CUDA events; `cpu`: the processor's clock", "timing.clock"),
+        integer(
+            "is_simulated", "1: the capture was made without a GPU; 0: it was not", "timing.is_simulated"
+        ),
+        integer("iteration", "the iteration that `run_time_entries` is about", "reported.measured.iteration"),
+        root="project.root",
     ),
     SOURCE,
     NOTES,
     table(
         "snapconv_iterations",
         "Every timed iteration: what was measured around its phases, and what its calls add up to.",
-        Column("iteration", "INTEGER PRIMARY KEY", "number of the iteration in the recorded run"),
+        Column(
+            "iteration",
+            "INTEGER PRIMARY KEY",
+            "number of the iteration in the recorded run",
+            at="measured.iteration",
+        ),
         integer("is_reported", "1: `run_time_entries` is about it, as its total is the median; 0: no"),
         milliseconds(
             "forward_ms",
             "from the first to the end of the last forward call, with what is between them",
             _NO_PHASE,
+            "measured.forward_ms",
         ),
-        milliseconds("backward_ms", "the runs of autograd's engine", _NO_PHASE),
-        milliseconds("optimizer_ms", "the steps of the optimizers", _NO_PHASE),
+        milliseconds("backward_ms", "the runs of autograd's engine", _NO_PHASE, "measured.backward_ms"),
+        milliseconds("optimizer_ms", "the steps of the optimizers", _NO_PHASE, "measured.optimizer_ms"),
         milliseconds("forward_rows_ms", "sum of `forward_ms` over its calls of phase `forward`"),
         milliseconds("backward_rows_ms", "sum of `backward_ms` over its calls"),
         milliseconds(
-            "bookkeeping_ms", "the timer's own time in `forward_ms`, on the host; in no call", "not recorded"
+            "bookkeeping_ms",
+            "the timer's own time in `forward_ms`, on the host; in no call",
+            "not recorded",
+            "measured.bookkeeping_ms",
         ),
         records=lambda report: report.iterations,
     ),
@@ -163,15 +172,13 @@ EXTENDED_TIME_TABLES = (
             "device_ms", "what they took on the device: calls in forward, the engine's runs in backward"
         ),
         milliseconds("host_ms", "the same on the host"),
-        records=lambda report: report.launches,
+        records=lambda report: report.timing.launch_bound,
     ),
     table(
         "snapconv_lines",
         "What every line of the project took in the reported iteration, by the innermost frame of each "
         "entry.",
-        FILE_PATH,
-        LINE_NUMBER,
-        LINE_FUNCTION,
+        *line_columns("name"),
         integer("n_calls", "number of calls"),
         milliseconds("forward_ms", "sum over them"),
         milliseconds("backward_ms", "sum over them"),

@@ -50,7 +50,7 @@ def _naming_lines(report: MemoryReport) -> Iterator[str]:
 
 
 def _time_lines(path: Path, report: TimeReport) -> Iterator[str]:
-    times = report.reported
+    times = report.reported.measured
     measured = (
         ("forward", times.forward_ms),
         ("backward", times.backward_ms),
@@ -58,14 +58,15 @@ def _time_lines(path: Path, report: TimeReport) -> Iterator[str]:
     )
     phases = [f"{name} {_duration(ms)}" for name, ms in measured if ms is not None]
     n_iterations = counted(len(report.iterations), "timed iteration")
-    yield f"cuda:{report.device}  {', '.join(phases) or 'nothing was timed'}, in iteration {times.iteration}"
-    yield f"  the median of {n_iterations}; {_coverage(times)}"
+    timed = ", ".join(phases) or "nothing was timed"
+    yield f"cuda:{report.timing.device}  {timed}, in iteration {times.iteration}"
+    yield f"  the median of {n_iterations}; {_coverage(report.reported)}"
     yield "  operations, forward and backward"
     for total in report.operations[:MOST_ROWS]:
         yield f"  {_duration(total.total_ms):>14}  {total.name}, {counted(total.n_calls, 'call')}"
-    yield f"  project lines, {project_shown(report.project_root, report.project_includes)}"
+    yield f"  project lines, {project_shown(report.project.root, report.project.includes)}"
     for row in report.lines[:MOST_ROWS]:
-        yield f"  {_duration(row.total_ms):>14}  {where(row.line)}, {counted(row.n_calls, 'call')}"
+        yield f"  {_duration(row.total_ms):>14}  {where(row.name)}, {counted(row.n_calls, 'call')}"
     if not report.lines:
         yield "    none: no timed operation was called from a file of the project"
     yield f"  written: {path.absolute()}"

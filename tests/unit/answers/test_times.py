@@ -29,7 +29,7 @@ def slugs(report):
 def test_the_iteration_with_the_median_total_is_reported_the_lower_of_two(report_of, totals, reported):
     iterations = [{"iteration": 3 + i, "forward_ms": ms} for i, ms in enumerate(totals)]
     empty = {name: [] for name in small_trace()["calls"]}
-    assert report_of(iterations=iterations, calls=empty).reported.iteration == reported
+    assert report_of(iterations=iterations, calls=empty).reported.measured.iteration == reported
 
 
 def test_the_entries_are_the_forward_calls_with_project_lines_in_order(report_of):
@@ -79,7 +79,7 @@ def test_operations_and_lines_come_with_the_most_time_first(report_of):
         ("relu", 1, 5.0),
         ("MulBackward0", 1, 0.5),
     ]
-    assert [(at.line, at.n_calls, at.total_ms) for at in report.lines] == [
+    assert [(at.name, at.n_calls, at.total_ms) for at in report.lines] == [
         (FORWARD, 1, 16.0),
         (LOSS, 1, 7.5),
         (ACTIVATE, 1, 5.0),
@@ -90,11 +90,11 @@ def test_calls_of_one_line_are_one_row(report_of):
     trace = small_trace()
     trace["calls"]["stack"][1] = 0
     line = report_of(calls=trace["calls"]).lines[0]
-    assert (line.line, line.n_calls, line.forward_ms, line.backward_ms) == (FORWARD, 2, 9.0, 12.0)
+    assert (line.name, line.n_calls, line.forward_ms, line.backward_ms) == (FORWARD, 2, 9.0, 12.0)
 
 
 def test_every_call_has_its_entry(report_of):
-    assert report_of().calls.entry_id.tolist() == [1, 2, 3, -1, -1, *[-1] * 10]
+    assert report_of().entry_id.tolist() == [1, 2, 3, -1, -1, *[-1] * 10]
 
 
 def test_times_of_a_gpu_need_no_note(report_of):
