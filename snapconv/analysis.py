@@ -156,6 +156,11 @@ class DeviceAnalysis:
         """Whether a request failed for want of memory."""
         return bool(np.any(self.device.events.action == Action.OOM))
 
+    @property
+    def urgency(self) -> tuple[bool, bool, int]:
+        """The order in which a reader wants devices: those that ran out of memory, then by peak."""
+        return not self.ran_out, self.device.is_host, -self.replay.allocated.peak
+
     def rows(self, category: Category) -> Int64Column:
         """Return the allocations of one category."""
         return np.flatnonzero(self.classification.category == category)
@@ -199,16 +204,6 @@ class Analysis:
         """Return the same file with the devices that have a failed allocation; all where none has one."""
         failed = tuple(found for found in self.devices if found.ran_out)
         return replace(self, devices=failed) if failed else self
-
-
-def most_urgent_first(devices: Sequence[DeviceAnalysis]) -> list[int]:
-    """Return the positions of devices as a reader wants them: those that ran out of memory, then by peak."""
-
-    def urgency(position: int) -> tuple[bool, bool, int]:
-        found = devices[position]
-        return not found.ran_out, found.device.is_host, -found.replay.allocated.peak
-
-    return sorted(range(len(devices)), key=urgency)
 
 
 def analyze_file(

@@ -6,26 +6,16 @@ project is cloned elsewhere or a folder is renamed. Nothing is read but the two 
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from snapconv.analysis import Analysis, DeviceAnalysis
-from snapconv.answers.totals import (
-    CategoryTotal,
-    ModuleTotal,
-    OperationTotal,
-    Sum,
-    sums_by_name,
-    totals_by_category,
-    totals_by_module,
-    totals_by_operation,
-)
+from snapconv.answers.totals import Sum, sums_by_name
 from snapconv.classification.categories import Category, Evidence
-from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.project_lines import SourceLine, line_values
 from snapconv.units import device_kind
 
@@ -53,9 +43,14 @@ class Difference(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """Bytes in the old file and in the new one, and how many allocations they are of."""
+class Change(Generic[_Key]):
+    """Bytes of something in the old file and in the new one, and how many allocations they are of.
 
+    ``name`` is that of a category, module or operation, or a line of the project by its place in both files;
+    that is ``(None, None)`` for memory that no line of the project made.
+    """
+
+    name: _Key
     old_bytes: int
     new_bytes: int
     n_old: int = 1
@@ -82,38 +77,13 @@ class Change:
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""
-        return {
-            "difference": self.difference.value,
-            **self.figures,
-            "n_old": self.n_old,
-            "n_new": self.n_new,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class ComparedRow:
-    """A category, module or operation at the peaks."""
-
-    name: str
-    change: Change
-
-    def to_json(self) -> dict[str, object]:
-        """Return JSON-ready values."""
-        return {"name": self.name} | self.change.to_json()
-
-
-@dataclass(frozen=True, slots=True)
-class ComparedLine:
-    """A line of the project at the peaks; both lines None: memory that no line of the project made."""
-
-    old_line: SourceLine | None
-    new_line: SourceLine | None
-    change: Change
-
-    def to_json(self) -> dict[str, object]:
-        """Return JSON-ready values."""
-        old, new = (line and line_values(line) for line in (self.old_line, self.new_line))
-        return {"old": old, "new": new} | self.change.to_json()
+        if isinstance(self.name, tuple):
+            old, new = (line and line_values(line) for line in self.name)
+            named: dict[str, object] = {"old": old, "new": new}
+        else:
+            named = {"name": self.name}
+        counts = {"n_old": self.n_old, "n_new": self.n_new}
+        return named | {"difference": self.difference.value} | self.figures | counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,15 +97,15 @@ class DeviceDiff:
 
     old_device: int
     new_device: int
-    allocated: Change
-    reserved: Change
+    allocated: Change[str]
+    reserved: Change[str]
+    likely: Change[str]
     old_iterations: tuple[int, ...]
     new_iterations: tuple[int, ...]
-    categories: tuple[ComparedRow, ...]
-    lines: tuple[ComparedLine, ...]
-    modules: tuple[ComparedRow, ...]
-    operations: tuple[ComparedRow, ...]
-    likely: Change = Change(0, 0)
+    categories: tuple[Change[str], ...]
+    lines: tuple[Change[Match], ...]
+    modules: tuple[Change[str], ...]
+    operations: tuple[Change[str], ...]
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""
@@ -156,24 +126,21 @@ class DeviceDiff:
 
 
 @dataclass(frozen=True, slots=True)
-class ComparedSetting:
-    """A setting of the allocator, or the torch that wrote the file; None where a file does not have it."""
-
-    name: str
-    old: str | None
-    new: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class FileDiff:
-    """Two files compared. ``only_old`` and ``only_new`` are devices that the other file does not have."""
+    """Two files compared. ``only_old`` and ``only_new`` are devices that the other file does not have.
+
+    ``by_urgency`` are the positions of ``devices`` as a reader wants them: those that ran out of memory in
+    one of the files, then by peak. ``settings`` are those of the allocator that differ, and the torch that
+    wrote the files: by name, in the old and in the new file; None where a file does not have it.
+    """
 
     old_name: str
     new_name: str
     devices: tuple[DeviceDiff, ...]
+    by_urgency: tuple[int, ...]
     only_old: tuple[int, ...]
     only_new: tuple[int, ...]
-    settings: tuple[ComparedSetting, ...]
+    settings: tuple[tuple[str, str | None, str | None], ...]
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values in bytes; docs/reference/json.md has the schema."""
@@ -183,82 +150,77 @@ class FileDiff:
             "devices": [device.to_json() for device in self.devices],
             "only_old": list(self.only_old),
             "only_new": list(self.only_new),
-            "settings": list(map(asdict, self.settings)),
+            "settings": [{"name": name, "old": old, "new": new} for name, old, new in self.settings],
         }
 
 
 def compare_files(old: Analysis, new: Analysis) -> FileDiff:
     """Compare two files."""
     pairs, only_old, only_new = paired(old.devices, new.devices)
+    urgencies = [min(one.urgency for one in pair) for pair in pairs]
+    before, after = (
+        {"written by": side.snapshot.written_by, **dict(side.snapshot.settings_entries)}
+        for side in (old, new)
+    )
     return FileDiff(
         old_name=str(old.snapshot.path),
         new_name=str(new.snapshot.path),
         devices=tuple(_compared(*pair) for pair in pairs),
+        by_urgency=tuple(sorted(range(len(pairs)), key=urgencies.__getitem__)),
         only_old=tuple(only_old),
         only_new=tuple(only_new),
-        settings=tuple(_settings(old.snapshot, new.snapshot)),
+        settings=tuple(
+            (name, before.get(name), after.get(name))
+            for name in dict.fromkeys((*before, *after))
+            if before.get(name) != after.get(name)
+        ),
     )
 
 
-def _settings(old: Snapshot, new: Snapshot) -> Iterator[ComparedSetting]:
-    """Find the settings that differ."""
-    sides = [{"written by": side.written_by, **dict(side.settings_entries)} for side in (old, new)]
-    for name in dict.fromkeys((*sides[0], *sides[1])):
-        before, after = (side.get(name) for side in sides)
-        if before != after:
-            yield ComparedSetting(name, before, after)
-
-
-def _compared(*pair: DeviceAnalysis) -> DeviceDiff:
+def _compared(old: DeviceAnalysis, new: DeviceAnalysis) -> DeviceDiff:
     """Compare two devices at their peaks of allocated bytes."""
-    old, new = pair
-    sides = [(one, one.allocations.live_at(one.peak_event)) for one in pair]
-    likely = (
-        int(one.allocations.block_bytes[live & one.classification.is_likely].sum()) for one, live in sides
-    )
-    modules = (
-        [row for row in totals_by_module(*side) if row.evidence == Evidence.METADATA.label] for side in sides
-    )
+    categories, modules, operations = zip(_sums_at_peak(old), _sums_at_peak(new), strict=True)
+    likely = (sum(one.likely_bytes for one in side.values()) for side in categories)
     return DeviceDiff(
         old_device=old.device.device,
         new_device=new.device.device,
-        allocated=Change(old.replay.allocated.peak, new.replay.allocated.peak),
-        reserved=Change(old.replay.reserved.peak, new.replay.reserved.peak),
+        allocated=Change("peak allocated", old.replay.allocated.peak, new.replay.allocated.peak),
+        reserved=Change("peak reserved", old.replay.reserved.peak, new.replay.reserved.peak),
+        likely=Change("likely at the peak", *likely),
         old_iterations=tuple(iteration.peak_bytes for iteration in old.iterations),
         new_iterations=tuple(iteration.peak_bytes for iteration in new.iterations),
-        categories=_rows("category", *(totals_by_category(*side) for side in sides)),
-        lines=_lines(*pair),
-        modules=_rows("module", *modules),
-        operations=_rows("operation", *(totals_by_operation(*side) for side in sides)),
-        likely=Change(*likely),
+        categories=_changes(*categories, order=str),
+        lines=_lines(old, new),
+        modules=_changes(*modules, order=str),
+        operations=_changes(*operations, order=str),
     )
 
 
-_Totals = Sequence[CategoryTotal] | Sequence[ModuleTotal] | Sequence[OperationTotal]
-
-
-def _rows(name: str, old: _Totals, new: _Totals) -> tuple[ComparedRow, ...]:
-    """Bring the totals of one name together."""
-    sides = (
-        {getattr(row, name): Sum(row.n_allocations, row.block_bytes, 0) for row in one} for one in (old, new)
+def _sums_at_peak(analysis: DeviceAnalysis) -> tuple[dict[str, Sum], dict[str, Sum], dict[str, Sum]]:
+    """Sum up the peak by category, by module with a recorded path, and by operation."""
+    live, modules = analysis.allocations.live_at(analysis.peak_event), analysis.modules
+    has_path = np.array([*(one is Evidence.METADATA for one in modules.evidence), False])[modules.module_id]
+    return (
+        sums_by_name(analysis, live, lambda code: Category(code).label, analysis.classification.category),
+        sums_by_name(analysis, live & has_path, modules.names.__getitem__, modules.module_id),
+        sums_by_name(analysis, live, analysis.operations.__getitem__, analysis.operation_id),
     )
-    return tuple(ComparedRow(*found) for found in _changes(*sides, order=str))
 
 
 def _changes(
     old: Mapping[_Key, Sum], new: Mapping[_Key, Sum], *, order: Callable[[_Key], Any]
-) -> list[tuple[_Key, Change]]:
-    """Bring the sums of one key together, the largest changes first, those without memory left out."""
-    found = []
-    for key in dict.fromkeys((*old, *new)):
-        before, after = old.get(key, _NOTHING), new.get(key, _NOTHING)
-        if before.n_allocations or after.n_allocations:
-            figures = (before.block_bytes, after.block_bytes, before.n_allocations, after.n_allocations)
-            found.append((key, Change(*figures)))
-    return sorted(found, key=lambda one: (-abs(one[1].more_bytes), -one[1].new_bytes, order(one[0])))
+) -> tuple[Change[_Key], ...]:
+    """Bring the sums of one name together, the largest changes first, those without memory left out."""
+    both = [(name, old.get(name, _NOTHING), new.get(name, _NOTHING)) for name in dict.fromkeys((*old, *new))]
+    found = [
+        Change(name, before.block_bytes, after.block_bytes, before.n_allocations, after.n_allocations)
+        for name, before, after in both
+        if before.n_allocations or after.n_allocations
+    ]
+    return tuple(sorted(found, key=lambda one: (-abs(one.more_bytes), -one.new_bytes, order(one.name))))
 
 
-def _lines(old: DeviceAnalysis, new: DeviceAnalysis) -> tuple[ComparedLine, ...]:
+def _lines(old: DeviceAnalysis, new: DeviceAnalysis) -> tuple[Change[Match], ...]:
     """Compare the lines of the project at the peaks; memory that no line made is a row too."""
     matches: list[Match] = [(None, None), *match_lines(_contents(old), _contents(new))]
     sides = []
@@ -272,7 +234,7 @@ def _lines(old: DeviceAnalysis, new: DeviceAnalysis) -> tuple[ComparedLine, ...]
         line = match[1] or match[0]
         return (line.file_path, line.line_number) if line else ("", 0)
 
-    return tuple(ComparedLine(*match, change) for match, change in _changes(*sides, order=place))
+    return _changes(*sides, order=place)
 
 
 def _contents(analysis: DeviceAnalysis) -> Contents:

@@ -4,8 +4,9 @@
 bytes come first, but for categories, which have their own order.
 """
 
+import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -14,9 +15,8 @@ from numpy.typing import NDArray
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.classification.categories import Category, Evidence
-from snapconv.classification.decisions import Classification
 from snapconv.classification.inventory import GRADIENT_OR_STATE, SLUG
-from snapconv.columns import BoolColumn, Int64Column, first_known, has_code, sums_by
+from snapconv.columns import BoolColumn, first_known, has_code, sums_by
 from snapconv.replay.memory_layout import MemoryLayout
 from snapconv.stacks.project_lines import SourceLine, line_values
 from snapconv.units import counted, format_bytes
@@ -25,10 +25,10 @@ from snapconv.units import counted, format_bytes
 _NEXT_TO_NOTHING = 0.01
 # The row of summaries for what is one of two categories.
 EITHER_LABEL = "gradient or optimizer state"
-_ANY_NUMBER = "*"
-# Paths of modules are not deeper; a longer one stays as it is.
-_MAX_DEPTH = 32
+# A part of a module's path that is a number, and what stands for several of them.
+_NUMBER, _ANY_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])"), "*"
 
+_FIGURES = ("n_allocations", "requested_bytes", "block_bytes")
 _Name = TypeVar("_Name")
 
 
@@ -108,12 +108,8 @@ def rows_of_summary(
     """Take what is one of two categories out of the unknown, as a row of its own."""
 
     def without(row: CategoryTotal) -> CategoryTotal:
-        return replace(
-            row,
-            n_allocations=row.n_allocations - either.n_allocations,
-            requested_bytes=row.requested_bytes - either.requested_bytes,
-            block_bytes=row.block_bytes - either.block_bytes,
-        )
+        less = {name: getattr(row, name) - getattr(either, name) for name in _FIGURES}
+        return replace(row, **less)
 
     unknown = Category.UNKNOWN.label
     return (*(without(row) if row.category == unknown else row for row in categories), either)
@@ -151,16 +147,6 @@ def likely_words(block_bytes: int, likely_bytes: int) -> str:
         return ""
     is_all = likely_bytes >= (1 - _NEXT_TO_NOTHING) * block_bytes
     return "likely" if is_all else f"{format_bytes(likely_bytes)} of it likely"
-
-
-def codes_with_likely(found: Classification) -> Int64Column:
-    """Return a code for every allocation's category that separates what is likely from what is certain."""
-    return 2 * found.category.astype(np.int64) + found.is_likely
-
-
-def label_with_likely(code: int) -> str:
-    """Name one of these codes: ``weight``, or ``weight (likely)``."""
-    return f"{Category(code // 2).label}{' (likely)' if code % 2 else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,52 +228,24 @@ def totals_by_pool(analysis: DeviceAnalysis, live: BoolColumn, layout: MemoryLay
     return tuple(sorted(rows, key=lambda row: (-row.block_bytes, str(row.pool), row.stream)))
 
 
-@dataclass(frozen=True, slots=True)
-class ModuleGroup:
-    """Modules with as many allocations and as many bytes each; ``block_bytes`` is what all have together."""
+def group_modules(modules: Sequence[ModuleTotal]) -> list[tuple[int, str]]:
+    """Put modules whose paths differ in numbers alone, and that are equal, into a row; most bytes first.
 
-    path: tuple[str, ...]
-    n_modules: int
-    n_allocations: int
-    block_bytes: int
-
-    @property
-    def label(self) -> str:
-        """The path, and how many modules it stands for."""
-        path = ".".join(self.path)
-        return path if self.n_modules == 1 else f"{path}, {counted(self.n_modules, 'module')}"
-
-
-def group_modules(modules: Sequence[ModuleTotal]) -> tuple[ModuleGroup, ...]:
-    """Put equal modules into groups, number by number from the left; most bytes first.
-
-    A module whose name is not a recorded path is a group of its own.
+    A row is what all have together, and a path with the number of modules that it stands for. A module whose
+    name is not a recorded path has a row of its own.
     """
-    groups = []
+    groups: dict[tuple[str, bool, int, int], list[ModuleTotal]] = defaultdict(list)
     for row in modules:
         is_path = row.evidence == Evidence.METADATA.label
-        path = tuple(row.module.split(".")) if is_path else (row.module,)
-        groups.append(ModuleGroup(path, 1, row.n_allocations, row.block_bytes))
-    for place in range(min(_MAX_DEPTH, max((len(group.path) for group in groups), default=0))):
-        groups = _joined_at(groups, place)
-    return tuple(sorted(groups, key=lambda group: (-group.block_bytes, group.path)))
-
-
-def _joined_at(groups: Iterable[ModuleGroup], place: int) -> list[ModuleGroup]:
-    """Join the groups that differ in the number at one place of their path alone."""
-    equal: dict[ModuleGroup, list[ModuleGroup]] = defaultdict(list)
-    for group in groups:
-        is_numbered = place < len(group.path) and group.path[place].isdecimal()
-        path = (*group.path[:place], _ANY_NUMBER, *group.path[place + 1 :]) if is_numbered else group.path
-        equal[replace(group, path=path)].append(group)
-    return [
-        same[0]
-        if (n := len(same)) == 1
-        else replace(
-            one,
-            n_modules=n * one.n_modules,
-            n_allocations=n * one.n_allocations,
-            block_bytes=n * one.block_bytes,
-        )
-        for one, same in equal.items()
-    ]
+        pattern = _NUMBER.sub(_ANY_NUMBER, row.module) if is_path else row.module
+        groups[pattern, is_path, row.n_allocations, row.block_bytes].append(row)
+    rows = []
+    for (_, is_path, *_), same in groups.items():
+        n_bytes = sum(row.block_bytes for row in same)
+        if not is_path or len(same) == 1:
+            rows.append((n_bytes, same[0].module))
+            continue
+        parts = zip(*(row.module.split(".") for row in same), strict=True)
+        path = ".".join(part[0] if len(set(part)) == 1 else _ANY_NUMBER for part in parts)
+        rows.append((n_bytes, f"{path}, {counted(len(same), 'module')}"))
+    return sorted(rows, key=lambda row: (-row[0], row[1]))

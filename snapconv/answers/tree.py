@@ -4,16 +4,18 @@ The lines are the project's, outermost first. By module, operation or category, 
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from functools import cache
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.moments import FoundMoment
-from snapconv.answers.totals import codes_with_likely, label_with_likely, sums_by_name
-from snapconv.columns import Int64Column
+from snapconv.answers.totals import sums_by_name
+from snapconv.classification.categories import Category
 from snapconv.files import most_bytes_of_part
 from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK
 from snapconv.stacks.stack_facts import WITHIN
@@ -25,6 +27,7 @@ from snapconv.units import device_kind, shortened
 _MOST_OF_NAME, _MOST_OF_MODULES = 200, 64
 _NODE_BYTES = 250
 NO_MODULE = "no module known"
+_Path = tuple[str, ...]
 
 
 class TreeBy(Enum):
@@ -86,86 +89,90 @@ def find_tree(
 ) -> MemoryTree:
     """Arrange what is live after a moment, by the project's frames, or with ``all_frames`` by all."""
     live, stacks = analysis.allocations.live_at(moment.event), analysis.allocations.stack_id
-    columns = (_groups(analysis, by), np.full(len(stacks), -1) if by is TreeBy.MODULE else stacks)
-    sums = sums_by_name(analysis, live, lambda *key: key, *columns)
-    path_of = _paths(analysis, by, all_frames=all_frames)
-    root = _Root(most_bytes_of_part(analysis.snapshot.container.n_unpacked_bytes))
+    groups, path_of = _levels(analysis, by, _lines(analysis, all_frames=all_frames))
+    by_stack = np.full(len(stacks), -1) if by is TreeBy.MODULE else stacks
+    sums = sums_by_name(analysis, live, lambda *key: key, groups, by_stack)
+    tree = _Tree(most_bytes_of_part(analysis.snapshot.container.n_unpacked_bytes))
     for (group, stack), one in sorted(sums.items(), key=lambda item: -item[1].block_bytes):
-        root.add(path_of(group, stack), one.block_bytes, one.n_allocations)
+        tree.add(path_of(group, stack), one.block_bytes, one.n_allocations)
     return MemoryTree(
         device=analysis.device.device,
         moment=moment.name,
         event=moment.event if moment.event >= 0 else None,
         by=by.value,
-        allocated_bytes=root.block_bytes,
+        allocated_bytes=tree.root.block_bytes,
         project_root=analysis.project.root,
-        nodes=tuple(root.nodes()),
-        n_cut_stacks=root.n_cut_stacks,
+        nodes=tuple(tree.nodes()),
+        n_cut_stacks=tree.n_cut_stacks,
     )
 
 
+@dataclass(slots=True)
 class _Place:
     """A node while the tree is built."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.block_bytes = self.self_bytes = self.n_blocks = 0
-        self.below: dict[str, _Place] = {}
-
-    def count(self, n_bytes: int, n_blocks: int) -> None:
-        """Count memory that is at this place or below it."""
-        self.block_bytes += n_bytes
-        self.n_blocks += n_blocks
+    name: str
+    block_bytes: int = 0
+    self_bytes: int = 0
+    n_blocks: int = 0
+    below: dict[str, "_Place"] = field(default_factory=dict)
 
 
-class _Root(_Place):
+class _Tree:
     """The whole tree, which takes new places as long as they have room."""
 
     def __init__(self, n_bytes: int) -> None:
-        super().__init__("")
+        self.root = _Place("")
         self._room = n_bytes
         self.n_cut_stacks = 0
 
-    def add(self, path: tuple[str, ...], n_bytes: int, n_blocks: int) -> None:
+    def add(self, path: _Path, n_bytes: int, n_blocks: int) -> None:
         """Count memory for every place on a path; without room, it is that of the last one there is."""
-        place: _Place = self
-        place.count(n_bytes, n_blocks)
+        way = [self.root]
         for name in path:
-            if name not in place.below:
+            below = way[-1].below
+            if name not in below:
                 self._room -= _NODE_BYTES + len(name)
-                if self._room < 0 and place is not self:
+                if self._room < 0 and len(way) > 1:
                     self.n_cut_stacks += 1
                     break
-                place.below[name] = _Place(name)
-            place = place.below[name]
-            place.count(n_bytes, n_blocks)
-        place.self_bytes += n_bytes
+                below[name] = _Place(name)
+            way.append(below[name])
+        for place in way:
+            place.block_bytes += n_bytes
+            place.n_blocks += n_blocks
+        way[-1].self_bytes += n_bytes
 
     def nodes(self) -> Iterator[TreeNode]:
         """All that is below it in order; without recursion, since stacks can be deep."""
-        waiting: list[tuple[int, _Place]] = [(-1, self)]
+        waiting = [(-1, self.root)]
         while waiting:
             depth, place = waiting.pop()
-            if place is not self:
+            if depth >= 0:
                 yield TreeNode(depth, place.name, place.block_bytes, place.self_bytes, place.n_blocks)
             smallest_first = sorted(place.below.values(), key=lambda below: (below.block_bytes, below.name))
             waiting += [(depth + 1, below) for below in smallest_first]
 
 
-def _groups(analysis: DeviceAnalysis, by: TreeBy) -> Int64Column:
-    """Return a number for what every allocation is grouped by."""
+def _levels(
+    analysis: DeviceAnalysis, by: TreeBy, lines: Callable[[int], _Path]
+) -> tuple[NDArray[np.integer[Any]], Callable[[int, int], _Path]]:
+    """Return a number for what every allocation is grouped by; and the names on the way to it and a stack."""
+    modules, operations, found = analysis.modules, analysis.operations, analysis.classification
     if by is TreeBy.MODULE:
-        return analysis.modules.module_id.astype(np.int64)
+        names = modules.names
+        return modules.module_id, lambda group, _: _module_path(names[group]) if group >= 0 else (NO_MODULE,)
     if by is TreeBy.OPERATION:
-        return analysis.operation_id.astype(np.int64)
-    is_by_category = by is TreeBy.CATEGORY
-    return codes_with_likely(analysis.classification) * is_by_category
+        return analysis.operation_id, lambda group, stack: (operations[group] or UNNAMED, *lines(stack))
+    if by is TreeBy.LINE:
+        return np.zeros(len(modules.module_id), np.int64), lambda _, stack: lines(stack)
+    labels = [f"{one.label}{likely}" for one in Category for likely in ("", " (likely)")]
+    codes = 2 * found.category.astype(np.int64) + found.is_likely
+    return codes, lambda group, stack: (labels[group], *lines(stack))
 
 
-def _paths(
-    analysis: DeviceAnalysis, by: TreeBy, *, all_frames: bool
-) -> Callable[[int, int], tuple[str, ...]]:
-    """Return a function that gives the names on the way to a group and a stack, outermost first."""
+def _lines(analysis: DeviceAnalysis, *, all_frames: bool) -> Callable[[int], _Path]:
+    """Return a function that gives the lines of a stack, outermost first."""
     frames, project = analysis.snapshot.stacks.frames, analysis.project
 
     @cache
@@ -175,24 +182,15 @@ def _paths(
         function = shortened(frames.names[frame], _MOST_OF_NAME)
         return f"{file} in {function}" if file not in ("", "??") else function
 
-    def lines(stack: int) -> tuple[str, ...]:
+    def lines(stack: int) -> _Path:
         ids = analysis.snapshot.stacks.frames_of(stack).tolist()[::-1]
         shown = [line(frame) for frame in ids if all_frames or project.is_project[frame]]
         return tuple(shown) or (LIBRARY_ONLY if ids else NO_STACK,)
 
-    def path(group: int, stack: int) -> tuple[str, ...]:
-        if by is TreeBy.MODULE:
-            return _module_path(analysis.modules.names[group]) if group >= 0 else (NO_MODULE,)
-        if by is TreeBy.OPERATION:
-            return analysis.operations[group] or UNNAMED, *lines(stack)
-        if by is TreeBy.CATEGORY:
-            return label_with_likely(group), *lines(stack)
-        return lines(stack)
-
-    return path
+    return lines
 
 
-def _module_path(name: str) -> tuple[str, ...]:
+def _module_path(name: str) -> _Path:
     """Return the modules around a module, and itself: by the dots of its path, or the lines of its calls."""
     if ".py" in name:
         return tuple(shortened(part, _MOST_OF_NAME) for part in reversed(name.split(WITHIN)))

@@ -66,12 +66,11 @@ def answer_by_device(
     As text, the devices that ran out of memory, or else the one with the highest peak, and a line about each
     of the rest and of the ``others``; so too the notes, of which those alone that change what to believe.
     """
-    from snapconv.analysis import most_urgent_first
     from snapconv.answers.notes import main_notes
     from snapconv.writers.text.info import note_lines
 
     devices, answers = session.devices, list(found)
-    order = most_urgent_first(devices)
+    order = sorted(range(len(devices)), key=lambda position: devices[position].urgency)
     n_shown = sum(one.ran_out for one in devices) or 1
     lines = [line for position in order[:n_shown] for line in (*answers[position][1], "")]
     rest = [*(devices[position] for position in order[n_shown:]), *others]

@@ -53,15 +53,13 @@ def to_sqlite(
         made = convert.to_sqlite(snapshot, options, progress=progress)
     if quiet:
         return
-    from snapconv.analysis import most_urgent_first
     from snapconv.writers.text.info import note_lines
     from snapconv.writers.text.summary import summary_lines
 
     if as_json:
         print_json(made.to_json(), n_bytes=made.n_bytes)
     else:
-        order = most_urgent_first([report.analysis for _, report in made.reports])
-        reports = tuple(made.reports[position] for position in order)
+        reports = sorted(made.reports, key=lambda one: one[1].analysis.urgency)
         print_lines(summary_lines(reports, made.time), sys.stdout)
     print_lines(note_lines(made.all_notes), sys.stderr)
 

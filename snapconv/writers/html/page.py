@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from snapconv.analysis import Analysis
-from snapconv.answers.diff import Change, FileDiff, compare_files
+from snapconv.answers.diff import FileDiff, compare_files
 from snapconv.answers.notes import file_notes
 from snapconv.answers.times import TimeReport, TimeTotal, module_times, time_report_of, times_of_device
 from snapconv.files import checked_output, new_files
@@ -23,7 +23,7 @@ from snapconv.snapshot.recorded.timing_file import Timing
 from snapconv.version import VERSION
 from snapconv.writers.html.column_encoding import EncodedColumn, encode_values, page_text
 from snapconv.writers.html.view_device import view_device, vocabulary
-from snapconv.writers.text.comparisons import line_name
+from snapconv.writers.text.comparisons import AnyChange, row_name
 
 _HERE = Path(__file__).parent
 _PROGRAM, _STYLE = _HERE / "page.js", _HERE / "page.css"
@@ -198,16 +198,13 @@ def _comparison_facts(report: FileDiff) -> dict[str, object] | None:
         return None
     (found, *_) = report.devices
     return {
-        "category": [_row(row.name, row.change) for row in found.categories],
-        "line": [_row(line_name(row), row.change) for row in found.lines],
-        "module": [_row(row.name, row.change) for row in found.modules],
-        "operation": [_row(row.name, row.change) for row in found.operations],
-        "settings": [
-            [page_text(setting.name), page_text(setting.old or ""), page_text(setting.new or "")]
-            for setting in report.settings
-        ],
+        "category": list(map(_row, found.categories)),
+        "line": list(map(_row, found.lines)),
+        "module": list(map(_row, found.modules)),
+        "operation": list(map(_row, found.operations)),
+        "settings": [[page_text(text or "") for text in setting] for setting in report.settings],
     }
 
 
-def _row(name: str, change: Change) -> list[object]:
-    return [page_text(name), change.old_bytes, change.new_bytes, change.difference.value]
+def _row(row: AnyChange) -> list[object]:
+    return [page_text(row_name(row)), row.old_bytes, row.new_bytes, row.difference.value]

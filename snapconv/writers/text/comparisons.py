@@ -4,18 +4,20 @@ import re
 from collections.abc import Iterator, Sequence
 
 from snapconv.answers.check import CheckedFile
-from snapconv.answers.diff import Change, ComparedLine, ComparedRow, DeviceDiff, Difference, FileDiff
+from snapconv.answers.diff import Change, DeviceDiff, Difference, FileDiff, Match
 from snapconv.units import counted, device_name, format_bytes, printable, shortened
 from snapconv.writers.text.size_rows import most_rows, where
+
+AnyChange = Change[str] | Change[Match]
 
 _MOST_SETTING = 60
 
 
 def diff_lines(report: FileDiff) -> Iterator[str]:
     """Show the differences, device by device."""
-    for number, device in enumerate(report.devices):
+    for number, position in enumerate(report.by_urgency):
         yield from [""] * bool(number)
-        yield from _device_lines(device)
+        yield from _device_lines(report.devices[position])
     if not report.devices:
         yield "the files have no device in common"
     for devices, which in ((report.only_old, "old"), (report.only_new, "new")):
@@ -23,11 +25,9 @@ def diff_lines(report: FileDiff) -> Iterator[str]:
             yield f"only in the {which} file: {', '.join(map(device_name, devices))}"
     if report.settings:
         yield "settings"
-        for setting in report.settings:
-            old, new = (
-                shortened(text or "not recorded", _MOST_SETTING) for text in (setting.old, setting.new)
-            )
-            yield f"  {setting.name}: {old} -> {new}"
+        for name, *values in report.settings:
+            old, new = (shortened(text or "not recorded", _MOST_SETTING) for text in values)
+            yield f"  {name}: {old} -> {new}"
 
 
 def _device_lines(found: DeviceDiff) -> Iterator[str]:
@@ -36,40 +36,35 @@ def _device_lines(found: DeviceDiff) -> Iterator[str]:
     yield f"  reserved at most {_change(found.reserved)}"
     yield f"  {_iterations(found)}"
     scale = max(found.allocated.old_bytes, found.allocated.new_bytes)
-    yield from _rows("categories", "category", _named(found.categories), scale)
+    yield from _rows("categories", "category", found.categories, scale)
     if found.likely.old_bytes or found.likely.new_bytes:
         old, new = (
             format_bytes(size, like=scale) for size in (found.likely.old_bytes, found.likely.new_bytes)
         )
         yield f"    likely, not certain: {old} -> {new} (unknown with --certain)"
-    lines = [(row.change, line_name(row)) for row in found.lines]
-    yield from _rows("lines of the project", "line", lines, scale)
-    yield from _rows("modules", "module", _named(found.modules), scale)
-    yield from _rows("operations", "operation", _named(found.operations), scale)
+    yield from _rows("lines of the project", "line", found.lines, scale)
+    yield from _rows("modules", "module", found.modules, scale)
+    yield from _rows("operations", "operation", found.operations, scale)
 
 
-def _named(rows: Sequence[ComparedRow]) -> list[tuple[Change, str]]:
-    return [(row.change, row.name) for row in rows]
-
-
-def _rows(title: str, noun: str, rows: Sequence[tuple[Change, str]], scale: int) -> Iterator[str]:
+def _rows(title: str, noun: str, rows: Sequence[AnyChange], scale: int) -> Iterator[str]:
     """Show the rows that changed the peak most, and the sum of the others."""
-    changed = [row for row in rows if row[0].difference is not Difference.SAME]
+    changed = [row for row in rows if row.difference is not Difference.SAME]
     if not changed:
         if rows:
             yield f"  {title} at the peak: the same"
         return
     yield f"  {title} at the peak"
-    for change, name in changed[: most_rows()]:
-        yield f"  {_signed(change.more_bytes, scale):>14}  {_difference(change, scale):<30}{name}"
+    for row in changed[: most_rows()]:
+        yield f"  {_signed(row.more_bytes, scale):>14}  {_difference(row, scale):<30}{row_name(row)}"
     more = changed[most_rows() :]
     if more:
-        n_bytes = sum(change.more_bytes for change, _ in more)
+        n_bytes = sum(row.more_bytes for row in more)
         plural = f"more {'categories' if noun == 'category' else f'{noun}s'}"
         yield f"  {_signed(n_bytes, scale):>14}  {counted(len(more), f'more {noun}', plural)}"
 
 
-def _difference(change: Change, scale: int) -> str:
+def _difference(change: AnyChange, scale: int) -> str:
     if change.difference in (Difference.APPEARED, Difference.GONE):
         return str(change.difference.value)
     old, new = (format_bytes(size, like=scale) for size in (change.old_bytes, change.new_bytes))
@@ -81,7 +76,7 @@ def _signed(n_bytes: int, scale: int) -> str:
     return f"{'+' if n_bytes > 0 else '-' if n_bytes < 0 else ''}{text.replace('< ', '<')}"
 
 
-def _change(change: Change) -> str:
+def _change(change: AnyChange) -> str:
     old, new, more = change.old_bytes, change.new_bytes, change.more_bytes
     shown = f"{format_bytes(old)} -> {format_bytes(new)}"
     if not more:
@@ -98,9 +93,11 @@ def _iterations(found: DeviceDiff) -> str:
     )
 
 
-def line_name(row: ComparedLine) -> str:
-    """Name a line, with its old place where it moved."""
-    old, new = row.old_line, row.new_line
+def row_name(row: AnyChange) -> str:
+    """Name a row; a line of the project with its old place where it moved."""
+    if isinstance(row.name, str):
+        return row.name
+    old, new = row.name
     if old and new and old.place != new.place:
         before = str(old.line_number) if old.file_path == new.file_path else old.place
         return f"{where(new)} (was {before})"

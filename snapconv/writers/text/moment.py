@@ -81,8 +81,7 @@ def live_lines(state: MomentState) -> Iterator[str]:
     if len(state.modules) >= _LEAST_MODULES:
         has_paths = any(row.evidence == Evidence.METADATA.label for row in state.modules)
         yield "  modules" + ("" if has_paths else ", by the lines that call them")
-        rows = [(group.block_bytes, group.label) for group in group_modules(state.modules)]
-        yield from size_rows(rows, "module", like=allocated)
+        yield from size_rows(group_modules(state.modules), "module", like=allocated)
 
 
 def place_of(state: MomentState) -> str:

@@ -1,6 +1,6 @@
 """The text at the end of a conversion: what is live at the peak of every device, and the times."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from snapconv.answers.memory_report import PEAK_ALLOCATED, PEAK_RESERVED, MemoryReport
@@ -11,7 +11,7 @@ from snapconv.writers.text.size_rows import MOST_ROWS, project_shown, where
 
 
 def summary_lines(
-    reports: tuple[tuple[Path, MemoryReport], ...],
+    reports: Sequence[tuple[Path, MemoryReport]],
     time: tuple[Path, TimeReport] | None = None,
 ) -> Iterator[str]:
     """Yield the summary of all devices, and of the times where there are any, line by line."""

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import snapconv
-from snapconv.answers.diff import Change, Difference, compare_files, match_lines, paired
+from snapconv.answers.diff import Difference, compare_files, match_lines
 from snapconv.stacks.project_lines import SourceLine
 from snapconv.writers.text.comparisons import diff_lines
 from tests.builders import MIB, TraceBuilder, frame
@@ -22,9 +22,8 @@ def line(number, function="forward", file="/home/me/project/net.py"):
 def side_of(tmp_path):
     def side_of(builder, *others, **fields):
         path = tmp_path / f"{len(list(tmp_path.iterdir()))}.pickle"
-        path.write_bytes(__import__("pickle").dumps(builder.snapshot(*others, **fields)))
-        session = snapconv.load(path)
-        return session.analysis
+        path.write_bytes(pickle.dumps(builder.snapshot(*others, **fields)))
+        return snapconv.load(path).analysis
 
     return side_of
 
@@ -39,15 +38,8 @@ def compared(side_of):
 
 
 def rows_of(found):
-    return [
-        (
-            row.old_line and row.old_line.line_number,
-            row.new_line and row.new_line.line_number,
-            row.change.difference,
-            row.change.more_bytes,
-        )
-        for row in found.lines
-    ]
+    numbers = ([line and line.line_number for line in row.name] for row in found.lines)
+    return [(*both, row.difference, row.more_bytes) for both, row in zip(numbers, found.lines, strict=True)]
 
 
 def test_lines_are_sorted_by_what_they_did_to_the_peak(compared):
@@ -62,7 +54,7 @@ def test_lines_are_sorted_by_what_they_did_to_the_peak(compared):
         (7, 7, Difference.GREW, MIB),
         (8, None, Difference.GONE, -MIB),
     ]
-    assert sum(row.change.more_bytes for row in found.lines) == found.allocated.more_bytes
+    assert sum(row.more_bytes for row in found.lines) == found.allocated.more_bytes
 
 
 @pytest.mark.parametrize("certain", [False, True])
@@ -85,7 +77,7 @@ def test_addresses_and_order_make_no_difference(compared):
     new.free()
     for size, number in reversed(sizes):
         new.alloc(size, frames=line(number))
-    assert {row.change.difference for row in compared(old, new).lines} == {Difference.SAME}
+    assert {row.difference for row in compared(old, new).lines} == {Difference.SAME}
 
 
 def test_what_no_line_of_the_project_made_is_a_row_of_its_own(compared):
@@ -112,37 +104,32 @@ def test_another_clone_of_the_project_is_the_same_project(compared):
     assert rows_of(compared(old, new)) == [(7, 7, Difference.SAME, 0)]
 
 
+def device(number, n_bytes=512):
+    return TraceBuilder(number).segment(address=(number + 1) << 40).alloc(n_bytes)
+
+
 @pytest.mark.parametrize(
-    ("change", "difference"),
+    ("old", "new", "pairs", "only_old", "only_new"),
     [
-        (Change(0, 5, 0, 1), Difference.APPEARED),
-        (Change(5, 0, 1, 0), Difference.GONE),
-        (Change(5, 6), Difference.GREW),
-        (Change(6, 5), Difference.SHRANK),
-        (Change(5, 5, 1, 9), Difference.SAME),
+        pytest.param((0, 1), (1, 2), [(1, 1)], [0], [2], id="those of one number"),
+        pytest.param((0,), (3,), [(0, 3)], [], [], id="the only ones, whatever their numbers"),
     ],
 )
-def test_what_became_of_a_row(change, difference):
-    assert change.difference is difference
+def test_devices_are_paired(old, new, pairs, only_old, only_new, side_of):
+    found = compare_files(side_of(*map(device, old)), side_of(*map(device, new)))
+    assert [(one.old_device, one.new_device) for one in found.devices] == pairs
+    assert (list(found.only_old), list(found.only_new)) == (only_old, only_new)
 
 
-def test_devices_are_compared_with_those_of_their_number(side_of):
-    def device(number):
-        return TraceBuilder(number).segment(address=(number + 1) << 40).alloc(512)
-
-    old, new = side_of(device(0), device(1)), side_of(device(1), device(2))
-    pairs, gone, come = paired(old.devices, new.devices)
-    assert [(a.device.device, b.device.device) for a, b in pairs] == [(1, 1)]
-    assert (gone, come) == ([0], [2])
-
-
-def test_the_only_devices_are_compared_whatever_their_numbers(side_of):
-    pairs, gone, come = paired(
-        side_of(TraceBuilder(0).segment().alloc(512)).devices,
-        side_of(TraceBuilder(3).segment().alloc(512)).devices,
-    )
-    assert [(a.device.device, b.device.device) for a, b in pairs] == [(0, 3)]
-    assert (gone, come) == ([], [])
+def test_devices_that_ran_out_of_memory_come_first_then_those_with_the_highest_peak(side_of):
+    sizes = {0: 512, 1: 1024, 2: 4096, 3: 2048}
+    old, new = ([device(*one) for one in sizes.items()] for _ in range(2))
+    old[1].oom(4 * MIB, device_free=MIB)
+    report = compare_files(side_of(*old), side_of(*new))
+    assert [one["new_device"] for one in report.to_json()["devices"]] == [0, 1, 2, 3]
+    assert [text[:6] for text in diff_lines(report) if text.startswith("cuda")] == [
+        "cuda:1", "cuda:2", "cuda:3", "cuda:0"
+    ]  # fmt: skip
 
 
 def test_settings_that_differ_are_shown_and_no_others(side_of):
@@ -150,9 +137,7 @@ def test_settings_that_differ_are_shown_and_no_others(side_of):
     old = side_of(builder, allocator_settings={"expandable_segments": False, "max_split_size": -1})
     new = side_of(builder, allocator_settings={"expandable_segments": True, "max_split_size": -1})
     report = compare_files(old, new)
-    assert [(row.name, row.old, row.new) for row in report.settings] == [
-        ("expandable_segments", "False", "True")
-    ]
+    assert report.settings == (("expandable_segments", "False", "True"),)
     assert "  expandable_segments: False -> True" in list(diff_lines(report))
 
 
