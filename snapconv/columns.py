@@ -112,38 +112,15 @@ def first_known(first: _Numbers, *others: _Numbers) -> _Numbers:
     return found
 
 
-_BLOCK = 64
-
-
 def range_maxima(values: Int64Column, first: Int64Column, last: Int64Column) -> Int64Column:
     """Return the largest of ``values[first[i] : last[i] + 1]`` for many ranges, which are not empty.
 
-    Its cost is that of the values and of the ranges, not of their lengths: a range is the end of a block,
-    whole blocks, and the beginning of another.
+    By the maxima of every 1, 2, 4 … values: its cost is that of the values and of the ranges, not of both.
     """
-    if not len(first):
-        return np.zeros(0, np.int64)
-    of_block = np.maximum.reduceat(values, np.arange(0, len(values), _BLOCK))
-    begin, end = first // _BLOCK, last // _BLOCK
-    found = _maxima_of_blocks(of_block, begin + 1, end - 1)
-    found = np.maximum(found, _short_maxima(values, first, np.minimum(last, (begin + 1) * _BLOCK - 1)))
-    return np.maximum(found, _short_maxima(values, np.maximum(first, end * _BLOCK), last))
-
-
-def _short_maxima(values: Int64Column, first: Int64Column, last: Int64Column) -> Int64Column:
-    """Return the maxima of ranges within blocks."""
-    edges = np.stack((first, last), axis=1).reshape(-1)
-    return np.maximum(np.maximum.reduceat(values, edges)[::2], values[last])
-
-
-def _maxima_of_blocks(values: Int64Column, first: Int64Column, last: Int64Column) -> Int64Column:
-    """Return the maxima of ranges of blocks, by tables of the lengths 1, 2, 4 …; least number if empty."""
-    found = np.full(len(first), np.iinfo(np.int64).min)
-    length, table = 1, values
-    while length <= len(values):
-        n = last - first + 1
-        rows = np.flatnonzero((n >= length) & (n < 2 * length))
+    found = np.zeros(len(first), np.int64)
+    n_values, length, table = last - first + 1, 1, values
+    while length <= n_values.max(initial=0):
+        rows = np.flatnonzero((n_values >= length) & (n_values < 2 * length))
         found[rows] = np.maximum(table[first[rows]], table[last[rows] - length + 1])
-        table = np.maximum(table[:-length], table[length:]) if len(table) > length else table
-        length *= 2
+        table, length = np.maximum(table[:-length], table[length:]), 2 * length
     return found

@@ -4,17 +4,16 @@ The layout of a moment shows what ``empty_cache()`` would give back, and what it
 expandable segment its pages lie is an inference: they are taken to begin where the segment does.
 """
 
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from snapconv.allocator.allocator_settings import LARGE_SEGMENT_BYTES, SMALL_SEGMENT_BYTES
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.moments import FoundMoment
-from snapconv.columns import BoolColumn, Int64Column, grouped, sums_by
+from snapconv.answers.totals import sums_by_name
+from snapconv.columns import BoolColumn, Int64Column, distinct, sums_by
 from snapconv.replay.memory_layout import MemoryLayout, layouts
 from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.project_lines import SourceLine
@@ -76,12 +75,12 @@ class SegmentHolder:
     """
 
     line: SourceLine | None
+    has_stack: bool
     n_segments: int
     n_alone: int
     n_blocks: int
     block_bytes: int
     enclosed_bytes: int
-    has_stack: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,28 +129,6 @@ def find_fragmentation(
     )
 
 
-class SegmentSums(NamedTuple):
-    """The blocks and the free pieces of every segment of a layout, counted and summed up."""
-
-    active_bytes: Int64Column
-    n_blocks: Int64Column
-    n_free: Int64Column
-    largest_free_bytes: Int64Column
-
-
-def segment_sums(layout: MemoryLayout) -> SegmentSums:
-    """Sum up a layout by segment."""
-    blocks, free, n_segments = layout.blocks, layout.free, len(layout.segments)
-    largest = np.zeros(n_segments, np.int64)
-    np.maximum.at(largest, free.segment, free.n_bytes)
-    return SegmentSums(
-        sums_by(blocks.segment, blocks.n_bytes, n_segments),
-        np.bincount(blocks.segment, minlength=n_segments),
-        np.bincount(free.segment, minlength=n_segments),
-        largest,
-    )
-
-
 def free_memory(analysis: DeviceAnalysis, layout: MemoryLayout, name: str) -> FreeMemory:
     """Sum up the free pieces of a layout by what could become of them."""
     segments, blocks, free = layout.segments, layout.blocks, layout.free
@@ -170,7 +147,7 @@ def free_memory(analysis: DeviceAnalysis, layout: MemoryLayout, name: str) -> Fr
         private_bytes=int(returnable[is_private].sum()),
         enclosed_bytes=int(enclosed.sum()),
         n_segments=len(segments),
-        n_free_segments=int(np.count_nonzero(segment_sums(layout).n_blocks == 0)),
+        n_free_segments=len(segments) - len(distinct(blocks.segment)),
         n_enclosed_pieces=int(np.count_nonzero(enclosed)),
         largest_enclosed_bytes=int(enclosed.max(initial=0)),
         largest_free_bytes=int(free.n_bytes.max(initial=0)),
@@ -178,29 +155,29 @@ def free_memory(analysis: DeviceAnalysis, layout: MemoryLayout, name: str) -> Fr
     )
 
 
-def pool_memory(snapshot: Snapshot, layout: MemoryLayout) -> Iterator[PoolMemory]:
+def pool_memory(snapshot: Snapshot, layout: MemoryLayout) -> list[PoolMemory]:
     """Sum up a layout by pool, stream and size, with the most free bytes first."""
-    segments, sums = layout.segments, segment_sums(layout)
-    free = sums_by(layout.free.segment, layout.free.n_bytes, len(segments))
+    segments, blocks, free = layout.segments, layout.blocks, layout.free
     keys = np.stack((segments.pool_id.astype(np.int64), segments.stream, segments.is_small.astype(np.int64)))
     kinds, group = np.unique(keys, axis=1, return_inverse=True)
+    n, group = kinds.shape[1], group.reshape(-1)
+    of_free = group[free.segment]
+    largest = np.zeros(n, np.int64)
+    np.maximum.at(largest, of_free, free.n_bytes)
+    columns = (
+        np.bincount(group, minlength=n),
+        sums_by(group, segments.total_bytes, n),
+        sums_by(group[blocks.segment], blocks.n_bytes, n),
+        sums_by(of_free, free.n_bytes, n),
+        np.bincount(of_free, minlength=n),
+        largest,
+    )
+    figures = zip(*(column.tolist() for column in columns), strict=True)
     rows = [
-        PoolMemory(
-            pool=snapshot.pools[pool] if pool >= 0 else None,
-            stream=stream,
-            is_small=bool(is_small),
-            n_segments=len(mine),
-            reserved_bytes=int(segments.total_bytes[mine].sum()),
-            active_bytes=int(sums.active_bytes[mine].sum()),
-            free_bytes=int(free[mine].sum()),
-            n_pieces=int(sums.n_free[mine].sum()),
-            largest_free_bytes=int(sums.largest_free_bytes[mine].max()),
-        )
-        for (pool, stream, is_small), mine in zip(
-            kinds.T.tolist(), grouped(np.arange(len(segments)), group.reshape(-1)), strict=True
-        )
+        PoolMemory(snapshot.pools[pool] if pool >= 0 else None, stream, bool(is_small), *more)
+        for (pool, stream, is_small), more in zip(kinds.T.tolist(), figures, strict=True)
     ]
-    yield from sorted(rows, key=lambda row: (-row.free_bytes, -row.reserved_bytes, row.stream))
+    return sorted(rows, key=lambda row: (-row.free_bytes, -row.reserved_bytes, row.stream))
 
 
 def _whole_pages(layout: MemoryLayout) -> Int64Column:
@@ -225,18 +202,19 @@ def _holders(analysis: DeviceAnalysis, layout: MemoryLayout) -> tuple[SegmentHol
     """Find the lines whose blocks keep free bytes enclosed, those that keep most first."""
     blocks, free, lines = layout.blocks, layout.free, analysis.lines
     enclosed = sums_by(free.segment, free.n_bytes - _whole_pages(layout), len(layout.segments))
-    kept = np.flatnonzero(enclosed[blocks.segment] > 0)
-    stack_ids = analysis.allocations.stack_id[blocks.allocation[kept]]
-    in_segment: dict[int, dict[_Maker, list[int]]] = defaultdict(lambda: defaultdict(list))
-    columns = (blocks.segment[kept], blocks.n_bytes[kept], stack_ids)
-    for segment, n_bytes, stack in zip(*(column.tolist() for column in columns), strict=True):
-        in_segment[segment][lines.innermost(stack), lines.has_frames(stack)].append(n_bytes)
-    # Per line: segments, segments alone, blocks, bytes of blocks, bytes enclosed.
-    totals: dict[_Maker, tuple[int, int, int, int, int]] = defaultdict(lambda: (0, 0, 0, 0, 0))
-    for segment, of_lines in in_segment.items():
-        maker, sizes = max(of_lines.items(), key=lambda item: (sum(item[1]), str(item[0])))
-        n, alone, n_blocks, n_bytes, stuck = totals[maker]
-        alone, stuck = alone + (len(of_lines) == 1), stuck + int(enclosed[segment])
-        totals[maker] = n + 1, alone, n_blocks + len(sizes), n_bytes + sum(sizes), stuck
-    rows = [SegmentHolder(line, *figures, has_stack) for (line, has_stack), figures in totals.items()]
+    segment = np.full(len(analysis.allocations), -1, np.int64)
+    segment[blocks.allocation] = np.where(enclosed[blocks.segment] > 0, blocks.segment, -1)
+
+    def maker(segment: int, stack: int) -> tuple[int, _Maker]:
+        return segment, (lines.innermost(stack), lines.has_frames(stack))
+
+    sums = sums_by_name(analysis, segment >= 0, maker, segment, analysis.allocations.stack_id)
+    n_makers = Counter(number for number, _ in sums)
+    ascending = sorted(sums.items(), key=lambda item: (item[1].block_bytes, str(item[0][1])))
+    largest = {number: (one, found) for (number, one), found in ascending}
+    totals: dict[_Maker, Int64Column] = defaultdict(lambda: np.zeros(5, np.int64))
+    for number, (one, found) in largest.items():
+        is_alone = n_makers[number] == 1
+        totals[one] += (1, is_alone, found.n_allocations, found.block_bytes, enclosed[number])
+    rows = [SegmentHolder(*one, *figures.tolist()) for one, figures in totals.items()]
     return tuple(sorted(rows, key=lambda row: (-row.enclosed_bytes, str(row.line))))

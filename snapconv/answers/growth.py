@@ -97,15 +97,11 @@ class Growth:
     @property
     def figures(self) -> dict[str, object]:
         """JSON-ready values, without the place."""
+        names = ("first_iteration", "last_iteration", "n_iterations", "n_allocations", "block_bytes")
         return {
             "fate": self.fate.value,
             "confidence": self.confidence.value,
-            "first_iteration": self.first_iteration,
-            "last_iteration": self.last_iteration,
-            "n_iterations": self.n_iterations,
-            "n_allocations": self.n_allocations,
-            "block_bytes": self.block_bytes,
-            "bytes_per_iteration": self.bytes_per_iteration,
+            **{name: getattr(self, name) for name in (*names, "bytes_per_iteration")},
         }
 
     def to_json(self) -> dict[str, object]:
@@ -136,13 +132,9 @@ class UnfreedLine:
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""
-        return line_values(self.line) | {
-            "n_allocations": self.n_allocations,
-            "block_bytes": self.block_bytes,
-            "first_event": self.first_event,
-            "last_event": self.last_event,
-            "trend": self.trend.value,
-        }
+        names = ("n_allocations", "block_bytes", "first_event", "last_event")
+        figures = {name: getattr(self, name) for name in names}
+        return line_values(self.line) | figures | {"trend": self.trend.value}
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,9 +184,9 @@ def report_growth(analysis: DeviceAnalysis) -> GrowthReport:
 
 def by_line(found: Sequence[Growth]) -> tuple[Growth, ...]:
     """Sum up the stacks by their innermost line and their fate; most bytes first."""
-    groups: dict[tuple[SourceLine | None, Fate], list[Growth]] = {}
+    groups: dict[tuple[SourceLine | None, Fate], list[Growth]] = defaultdict(list)
     for growth in found:
-        groups.setdefault((growth.line, growth.fate), []).append(growth)
+        groups[growth.line, growth.fate].append(growth)
     lines = [
         replace(
             stacks[0],

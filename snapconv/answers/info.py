@@ -1,7 +1,8 @@
 """Facts of a file, without an analysis: torch, devices, events, settings, history; for ``snapconv info``."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -14,101 +15,59 @@ from snapconv.snapshot.load import DeviceSnapshot, Snapshot, load_snapshot
 from snapconv.snapshot.segment_table import BlockState
 from snapconv.units import device_kind
 
-
-@dataclass(frozen=True, slots=True)
-class DeviceFacts:
-    """One device in numbers; bytes at the dump, duration None without times."""
-
-    device: int
-    kind: str
-    n_events: int
-    duration_us: int | None
-    actions: dict[str, int]
-    n_segments: int
-    n_blocks: int
-    n_live_blocks: int
-    n_pools: int
-    n_streams: int
-    reserved_bytes: int
-    active_bytes: int
-    n_checked_sizes: int
-    n_different_sizes: int
-    history: str
-    history_reason: str
+# JSON-ready values; docs/reference/json.md has the meaning of each.
+Facts = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class FileFacts:
-    """One file in facts; ``settings`` as the file has them, ``annotations`` with their counts."""
-
-    path: str
-    format: str
-    n_bytes: int
-    pickle_protocol: int | None
-    written_by: str
-    n_visible_devices: int
-    devices: tuple[DeviceFacts, ...]
-    n_stacks: int
-    n_frames: int
-    settings: dict[str, str]
-    annotations: dict[str, int]
-    recorder: dict[str, str]
-    notes: tuple[Note, ...]
-
-    def to_json(self) -> dict[str, object]:
-        """Return JSON-ready values."""
-        return asdict(self)
-
-
-def describe(path: Path, *, progress: Progress | None = None) -> FileFacts:
+def describe(path: Path, *, progress: Progress | None = None) -> tuple[Facts, tuple[Note, ...]]:
     """Read a file and describe it; cheaper than a conversion, since nothing is classified."""
     snapshot = load_snapshot(path, progress=progress)
     replays = [replay(snapshot, device) for device in snapshot.devices]
     container = snapshot.container
     starts = snapshot.annotations.name_id[snapshot.annotations.is_start]
     names, counts = np.unique(starts[starts >= 0], return_counts=True)
-    return FileFacts(
-        path=str(path),
-        format=container.description,
-        n_bytes=container.n_bytes,
-        pickle_protocol=container.pickle_protocol,
-        written_by=snapshot.written_by,
-        n_visible_devices=snapshot.n_visible_devices,
-        devices=tuple(_device_facts(snapshot, *both) for both in zip(snapshot.devices, replays, strict=True)),
-        n_stacks=len(snapshot.stacks),
-        n_frames=len(snapshot.stacks.frames),
-        settings=dict(snapshot.settings_entries),
-        annotations={snapshot.texts[i]: n for i, n in zip(names.tolist(), counts.tolist(), strict=True)},
-        recorder=dict(snapshot.metadata.facts) if snapshot.metadata else {},
-        notes=(*snapshot.notes, *(note for replayed in replays for note in replayed.notes)),
-    )
+    notes = (*snapshot.notes, *(note for replayed in replays for note in replayed.notes))
+    facts = {
+        "path": str(path),
+        "format": container.description,
+        "n_bytes": container.n_bytes,
+        "pickle_protocol": container.pickle_protocol,
+        "written_by": snapshot.written_by,
+        "n_visible_devices": snapshot.n_visible_devices,
+        "devices": [_device_facts(snapshot, *both) for both in zip(snapshot.devices, replays, strict=True)],
+        "n_stacks": len(snapshot.stacks),
+        "n_frames": len(snapshot.stacks.frames),
+        "settings": dict(snapshot.settings_entries),
+        "annotations": {snapshot.texts[i]: n for i, n in zip(names.tolist(), counts.tolist(), strict=True)},
+        "recorder": dict(snapshot.metadata.facts) if snapshot.metadata else {},
+        "notes": list(map(asdict, notes)),
+    }
+    return facts, notes
 
 
-def _device_facts(snapshot: Snapshot, device: DeviceSnapshot, replayed: Replay) -> DeviceFacts:
+def _device_facts(snapshot: Snapshot, device: DeviceSnapshot, replayed: Replay) -> Facts:
+    """Describe one device; bytes are those at the dump."""
     events, segments, blocks = device.events, device.segments, device.blocks
-    live = blocks.state != BlockState.INACTIVE
+    times, live = events.time_us, blocks.state != BlockState.INACTIVE
     history = decide_history(snapshot, device, replayed)
     counts = {
         action.name.lower(): int(np.count_nonzero(has_code(events.action, action))) for action in Action
     }
-    timed = events.time_us is not None and len(events) > 0
-    return DeviceFacts(
-        device=device.device,
-        kind=device_kind(device.device),
-        n_events=len(events),
-        duration_us=int(events.time_us[-1] - events.time_us[0])
-        if timed and events.time_us is not None
-        else None,
-        actions={name: count for name, count in counts.items() if count},
-        n_segments=len(segments),
-        n_blocks=len(blocks),
-        n_live_blocks=int(np.count_nonzero(live)),
-        n_pools=len(distinct(segments.pool_id)),
-        n_streams=len(distinct(segments.stream)),
-        reserved_bytes=int(segments.total_bytes.sum()),
-        active_bytes=int(blocks.block_bytes[live].sum()),
-        n_checked_sizes=replayed.size_check.n_checked,
-        n_different_sizes=replayed.size_check.n_different,
-        history=history.verdict.value,
-        history_reason=history.reason,
-    )
+    return {
+        "device": device.device,
+        "kind": device_kind(device.device),
+        "n_events": len(events),
+        "duration_us": None if times is None or not len(times) else int(times[-1] - times[0]),
+        "actions": {name: count for name, count in counts.items() if count},
+        "n_segments": len(segments),
+        "n_blocks": len(blocks),
+        "n_live_blocks": int(np.count_nonzero(live)),
+        "n_pools": len(distinct(segments.pool_id)),
+        "n_streams": len(distinct(segments.stream)),
+        "reserved_bytes": int(segments.total_bytes.sum()),
+        "active_bytes": int(blocks.block_bytes[live].sum()),
+        "n_checked_sizes": replayed.size_check.n_checked,
+        "n_different_sizes": replayed.size_check.n_different,
+        "history": history.verdict.value,
+        "history_reason": history.reason,
+    }

@@ -23,13 +23,7 @@ from snapconv.answers.program_names import (
     annotated_spans,
     totals_by_annotation,
 )
-from snapconv.answers.report_frames import (
-    ReportStacks,
-    left_out_note,
-    n_frames_of_an_end,
-    report_stacks,
-    with_fewer_frames,
-)
+from snapconv.answers.report_frames import ReportStacks, fitting_frames, report_stacks, with_fewer_frames
 from snapconv.columns import Int8Column, Int64Column, distinct
 from snapconv.naming.weight_table import weight_names
 from snapconv.notes import Note
@@ -152,26 +146,21 @@ class MemoryReport:
 
 
 def _failed_values(oom: FailedAllocation) -> dict[str, object]:
-    return {
-        "event": oom.event,
-        "requested_bytes": oom.requested_bytes,
-        "device_free_bytes": oom.device_free_bytes,
-        "allocated_bytes": oom.allocated_bytes,
-        "reserved_bytes": oom.reserved_bytes,
-        "lines": [f"{line.place} in {line.function}" for line in oom.lines],
-    }
+    names = ("event", "requested_bytes", "device_free_bytes", "allocated_bytes", "reserved_bytes")
+    figures = {name: getattr(oom, name) for name in names}
+    return figures | {"lines": [f"{line.place} in {line.function}" for line in oom.lines]}
 
 
 @stage
 def build_memory_report(analysis: DeviceAnalysis) -> MemoryReport:
     """Put together all that any writer of one device's memory report needs."""
     weights, activations = tuple(_weights(analysis)), tuple(_activations(analysis))
-    n_frames = n_frames_of_an_end([*weights, *activations], analysis.snapshot.container.n_unpacked_bytes)
     spans = annotated_spans(analysis)
     growth = find_growth(analysis)
     stacks = (analysis.weights.stack_id, analysis.allocations.stack_id[analysis.activation_rows])
     n_cut = len(analysis.lines.cut_stacks.intersection(np.concatenate(stacks).tolist()))
-    left_out = left_out_note(n_frames, n_cut_stacks=n_cut, device=analysis.device.device)
+    n_bytes, device = analysis.snapshot.container.n_unpacked_bytes, analysis.device.device
+    n_frames, left_out = fitting_frames([*weights, *activations], n_bytes, n_cut_stacks=n_cut, device=device)
     return MemoryReport(
         analysis=analysis,
         peak=state_at(analysis, FoundMoment(analysis.peak_event, "the peak")),

@@ -5,7 +5,7 @@ allocations, for two bytes each: the report would be thousands of times as large
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, TypeVar
@@ -67,12 +67,16 @@ def report_stacks(stacks: StackTable, ids: Int64Column, is_project: BoolColumn) 
     )
 
 
-def n_frames_of_an_end(
-    entries: "Sequence[WeightEntry | ActivationEntry | RunTimeEntry]", n_bytes: int
-) -> int:
+def fitting_frames(
+    entries: "Sequence[WeightEntry | ActivationEntry | RunTimeEntry]",
+    n_bytes: int,
+    *,
+    n_cut_stacks: int,
+    device: int,
+) -> tuple[int, tuple[Note, ...]]:
     """Return how many frames of each end of its stack an entry may have, all together in proportion.
 
-    ``n_bytes`` is the size of the file.
+    ``n_bytes`` is the size of the file. A note says what is left out, also of ``n_cut_stacks`` deep stacks.
     """
     uses = Counter(entry.frames for entry in entries)
     size_of = cache(_size_of)
@@ -81,32 +85,18 @@ def n_frames_of_an_end(
     def total(n: int) -> int:
         return sum(n_uses * sum(map(size_of, both_ends(frames, n))) for frames, n_uses in uses.items())
 
-    return next(n for n in _NUMBERS if total(n) <= allowed)
+    n = next(n for n in _NUMBERS if total(n) <= allowed)
+    ends = f"the {n} innermost and the {n} outermost" if n else "none"
+    message = f"of the frames of an entry {ends} are written: all would be many times the size of the file"
+    if n == MAX_LINES_OF_AN_END:
+        message = f"of {n_cut_stacks} deep stacks only {ends} lines are shown" if n_cut_stacks else ""
+    return n, (Note("left-out", message, device),) if message else ()
 
 
-def with_fewer_frames(entries: tuple[_Entry, ...], n_of_an_end: int) -> tuple[_Entry, ...]:
+def with_fewer_frames(entries: Iterable[_Entry], n_of_an_end: int) -> tuple[_Entry, ...]:
     """Return the entries with no more than so many frames of each end."""
-    if n_of_an_end == MAX_LINES_OF_AN_END:
-        return entries
     fewer = cache(lambda frames: tuple(both_ends(frames, n_of_an_end)))
     return tuple(replace(entry, frames=fewer(entry.frames)) for entry in entries)
-
-
-def left_out_note(n_of_an_end: int, *, n_cut_stacks: int, device: int) -> tuple[Note, ...]:
-    """Name what was left out of the entries' frames, if anything."""
-    if n_of_an_end < MAX_LINES_OF_AN_END:
-        which = f"the {n_of_an_end} innermost and the {n_of_an_end} outermost" if n_of_an_end else "none"
-        message = (
-            f"of the frames of an entry {which} are written: all would be many times the size of the file"
-        )
-        return (Note("left-out", message, device),)
-    if n_cut_stacks:
-        n = MAX_LINES_OF_AN_END
-        message = (
-            f"of {n_cut_stacks} deep stacks only the {n} innermost and the {n} outermost lines are shown"
-        )
-        return (Note("left-out", message, device),)
-    return ()
 
 
 def _size_of(line: SourceLine) -> int:

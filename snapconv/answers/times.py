@@ -10,13 +10,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from snapconv.analysis import AnalysisOptions, project_of
-from snapconv.answers.report_frames import (
-    ReportStacks,
-    left_out_note,
-    n_frames_of_an_end,
-    report_stacks,
-    with_fewer_frames,
-)
+from snapconv.answers.report_frames import ReportStacks, fitting_frames, report_stacks, with_fewer_frames
 from snapconv.columns import Int32Column, MsColumn, grouped
 from snapconv.files import timing_file
 from snapconv.notes import Note
@@ -180,8 +174,9 @@ def build_time_report(timing: Timing, project: Project) -> TimeReport:
     iterations = tuple(replace(one, is_reported=one.measured.iteration == number) for one in iterations)
     lines = ProjectLines(timing.stacks, project, partial(_chosen, timing))
     entries = tuple(_entries(timing, lines, number))
-    n_frames = n_frames_of_an_end(entries, timing.n_bytes)
-    left_out = left_out_note(n_frames, n_cut_stacks=len(lines.cut_stacks), device=timing.device)
+    n_frames, left_out = fitting_frames(
+        entries, timing.n_bytes, n_cut_stacks=len(lines.cut_stacks), device=timing.device
+    )
     entry_id = np.full(len(timing.calls), -1, np.int32)
     entry_id[[entry.call_id for entry in entries]] = np.arange(1, len(entries) + 1)
     stacks = report_stacks(timing.stacks, np.arange(len(timing.stacks)), project.is_project)

@@ -6,7 +6,7 @@ largest causes, and the command that has more.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
@@ -88,18 +88,6 @@ class FileVerdict:
         return {"kind": device_kind(self.device), **asdict(self)}
 
 
-@dataclass(frozen=True, slots=True)
-class _Fact:
-    """A fact that a verdict may be about; ``live`` are the allocations whose causes are named."""
-
-    about: str
-    sentence: str
-    moment: str
-    live: BoolColumn
-    command: str
-    also: tuple[str, ...] = ()
-
-
 def find_verdict(analysis: DeviceAnalysis) -> FileVerdict:
     """Find what matters most about one device."""
     attempts = (attempt(analysis) for attempt in (_out_of_memory, _grows, _unused))
@@ -109,19 +97,26 @@ def find_verdict(analysis: DeviceAnalysis) -> FileVerdict:
         "(snapconv advise has the change)"
         for fault in advise(analysis, cheap=True).faults
     )
-    return FileVerdict(
-        device=analysis.device.device,
-        about=found.about,
-        sentence=found.sentence,
-        moment=found.moment,
-        causes=largest_causes(analysis, found.live),
-        command=found.command,
-        history_verdict=analysis.history.verdict.value,
-        also=(*found.also, *faults),
-    )
+    return replace(found, also=(*found.also, *faults))
 
 
-def _out_of_memory(analysis: DeviceAnalysis) -> _Fact | None:
+def _verdict(
+    analysis: DeviceAnalysis,
+    about: str,
+    sentence: str,
+    *,
+    moment: str,
+    live: BoolColumn,
+    command: str,
+    also: str = "",
+) -> FileVerdict:
+    """Make a verdict; ``live`` are the allocations whose causes are named."""
+    causes, history = largest_causes(analysis, live), analysis.history.verdict.value
+    more = (also,) if also else ()
+    return FileVerdict(analysis.device.device, about, sentence, moment, causes, command, history, more)
+
+
+def _out_of_memory(analysis: DeviceAnalysis) -> FileVerdict | None:
     if not analysis.ran_out:
         return None
     found = find_out_of_memory(analysis)
@@ -132,10 +127,10 @@ def _out_of_memory(analysis: DeviceAnalysis) -> _Fact | None:
     inferred = " (inferred)" if verdict.is_inferred else ""
     live = analysis.allocations.live_at(request.event)
     sentence = f"out of memory{where}: {verdict.sentence}{inferred}"
-    return _Fact("oom", sentence, "when the request failed", live, "oom")
+    return _verdict(analysis, "oom", sentence, moment="when the request failed", live=live, command="oom")
 
 
-def _grows(analysis: DeviceAnalysis) -> _Fact | None:
+def _grows(analysis: DeviceAnalysis) -> FileVerdict | None:
     """Report growth to the end of the trace, where it is enough for a note."""
     growing = find_growth(analysis)
     if not any(growth_notes(analysis, growing)):
@@ -147,17 +142,19 @@ def _grows(analysis: DeviceAnalysis) -> _Fact | None:
     grown[np.concatenate([one.rows for one in growing])] = True
     live = grown & analysis.allocations.live_at(len(analysis.device.events) - 1)
     sentence = f"memory grows by {format_bytes(per_iteration)} per iteration{where}"
-    return _Fact("growth", sentence, "of the growth, live at the dump", live, "growth")
+    moment = "of the growth, live at the dump"
+    return _verdict(analysis, "growth", sentence, moment=moment, live=live, command="growth")
 
 
-def _unused(analysis: DeviceAnalysis) -> _Fact | None:
+def _unused(analysis: DeviceAnalysis) -> FileVerdict | None:
     """Much that is reserved and never used, on a device that is nearly full of it."""
     total = device_memory(analysis, analysis.peak_event).total_bytes
     if total is None or analysis.replay.reserved.peak < _NEARLY_FULL * total:
         return None
-    live = analysis.allocations.live_at(analysis.peak_event)
-    reserve = _reserve(analysis)
-    return _Fact("fragmentation", reserve, "at the peak", live, "fragmentation") if reserve else None
+    if not (reserve := _reserve(analysis)):
+        return None
+    about, live = "fragmentation", analysis.allocations.live_at(analysis.peak_event)
+    return _verdict(analysis, about, reserve, moment="at the peak", live=live, command=about)
 
 
 def _reserve(analysis: DeviceAnalysis) -> str:
@@ -179,7 +176,7 @@ def _reserve(analysis: DeviceAnalysis) -> str:
     )
 
 
-def _peak(analysis: DeviceAnalysis) -> _Fact:
+def _peak(analysis: DeviceAnalysis) -> FileVerdict:
     allocated, most_reserved = analysis.replay.allocated.peak, analysis.replay.reserved.peak
     live = analysis.allocations.live_at(analysis.peak_event)
     rows, reserve = summary_totals(analysis, live), _reserve(analysis)
@@ -189,14 +186,15 @@ def _peak(analysis: DeviceAnalysis) -> _Fact:
     peak = f"peak {'about ' * contradicts}{format_bytes(allocated)}{_in_this_trace(analysis)}"
     if contradicts:
         reserved = f"; approximate, as its segments have only {format_bytes(most_reserved)}"
-    return _Fact(
-        about="peak",
-        sentence=f"{peak if has_trace else f'{format_bytes(allocated)} allocated at the dump'}"
-        f"{_shares(rows, allocated)}{reserved}",
+    held = peak if has_trace else f"{format_bytes(allocated)} allocated at the dump"
+    return _verdict(
+        analysis,
+        "peak",
+        f"{held}{_shares(rows, allocated)}{reserved}",
         moment="at the peak" if has_trace else "at the dump",
         live=live,
         command="tree" if allocated else "info",
-        also=(reserve,) if reserve else (),
+        also=reserve,
     )
 
 

@@ -293,8 +293,8 @@ def info(snapshot: Path) -> Answer:
     from snapconv.writers.text.info import info_lines, note_lines
 
     with progress_bar(shown=True) as progress:
-        facts = describe(snapshot, progress=progress)
-    return Answer(facts.to_json(), info_lines(facts), note_lines(facts.notes), facts.n_bytes)
+        facts, notes = describe(snapshot, progress=progress)
+    return Answer(facts, info_lines(facts), note_lines(notes), facts["n_bytes"])
 
 
 @question

@@ -123,7 +123,7 @@ def try_all(raw: Any, folder: Path, *, as_json: bool = False) -> str:
     except (TypeError, ValueError, RecursionError):
         return "not writable"  # bytes and cycles in JSON
     try:
-        "\n".join(info_lines(describe(path)))
+        "\n".join(info_lines(describe(path)[0]))
         with TemporaryDirectory(dir=folder) as new:  # ext4 waits for the disk where a file replaces another
             to_sqlite(path, ConvertOptions(output=Path(new) / "x.sqlite", extended=True))
     except SnapconvError as error:

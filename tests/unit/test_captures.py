@@ -107,6 +107,6 @@ def test_the_recorded_project_stands_unless_another_is_named(tmp_path):
 
 
 def test_info_shows_what_the_recorder_wrote(tmp_path):
-    facts = describe(recorded(tmp_path))
-    assert facts.recorder["command"] == "train.py --fast"
+    facts, _ = describe(recorded(tmp_path))
+    assert facts["recorder"]["command"] == "train.py --fast"
     assert "  recorded by snapconv 0.1.0: train.py --fast" in list(info_lines(facts))

@@ -195,9 +195,9 @@ def test_the_extended_report_of_pinned_memory_is_of_device_minus_one(both):
 
 
 def test_info_names_it_beside_the_devices_and_counts_it_as_none(both):
-    facts = describe(both)
-    assert facts.n_visible_devices == 1
-    assert [(one.device, one.kind, one.reserved_bytes) for one in facts.devices] == [
+    facts, _ = describe(both)
+    assert facts["n_visible_devices"] == 1
+    assert [(one["device"], one["kind"], one["reserved_bytes"]) for one in facts["devices"]] == [
         (0, "cuda", 2 << 20),
         (HOST, "host", 12_288),
     ]

@@ -6,15 +6,16 @@ Of several dumps of a rank the last one is compared; how they differ is its grow
 row with an error, where few are missing: chosen ranks of a job are no fault.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
-from itertools import pairwise
+from itertools import groupby, pairwise
 from math import prod
 from statistics import median
 from typing import NamedTuple
 
-from snapconv.answers.ranks.rank_file import RankDevice, RankFile, RankLine, grouped
+from snapconv.answers.ranks.rank_file import RankDevice, RankFile, RankLine
 from snapconv.errors import InputError
 from snapconv.mesh import STAGES
 from snapconv.units import counted, format_bytes
@@ -122,7 +123,8 @@ def report_job(files: Sequence[RankFile], *, n_ranks: int | None = None, is_whol
     ordered = sorted([*files, *(_missing(files, n_ranks) if is_whole else ())], key=_order)
     by_rank = _by_rank(ordered)
     entries = [Entry(dumps[-1], device) for dumps in by_rank if (device := dumps[-1].main_device) is not None]
-    groups = list(grouped(entries, lambda entry: _stage(entry.file.coordinates)))
+    by_stage = groupby(sorted(entries, key=_stage), _stage)
+    groups = [(stage, list(group)) for stage, group in by_stage]
     outliers = [found for _, group in groups for found in _outliers(group)]
     found = (
         *(found for _, group in groups for found in _exhausted(group)),
@@ -149,27 +151,25 @@ def _missing(files: Sequence[RankFile], n_ranks: int | None) -> list[RankFile]:
     if end - first - len(known) > _MISSING * (end - first):
         return []
     error = InputError("no file of this rank was found")
-    return [
-        RankFile("", rank, error=str(error), exit_code=error.exit_code)
-        for rank in range(first, end)
-        if rank not in known
-    ]
+    ranks = (rank for rank in range(first, end) if rank not in known)
+    return [RankFile("", rank, error=str(error), exit_code=error.exit_code) for rank in ranks]
 
 
 def _order(file: RankFile) -> tuple[object, ...]:
     return (file.rank is None, file.rank or 0, file.dump_number, file.dump, file.file)
 
 
-def _by_rank(files: Sequence[RankFile]) -> list[list[RankFile]]:
-    """Arrange the readable files by rank, the dumps of each in their order; without a rank each is alone."""
+def _by_rank(files: Iterable[RankFile]) -> list[list[RankFile]]:
+    """Arrange the readable files, which are in order, by rank; one without a rank is alone."""
     read = [file for file in files if file.error is None]
     with_rank = [file for file in read if file.rank is not None]
     alone = [[file] for file in read if file.rank is None]
-    return [dumps for _, dumps in grouped(with_rank, lambda file: file.rank)] + alone
+    return [list(dumps) for _, dumps in groupby(with_rank, lambda file: file.rank)] + alone
 
 
-def _stage(coordinates: Mapping[str, int]) -> _Stage:
-    return tuple((axis, place) for axis, place in coordinates.items() if axis.startswith(STAGES))
+def _stage(entry: Entry) -> _Stage:
+    places = entry.file.coordinates.items()
+    return tuple((axis, place) for axis, place in places if axis.startswith(STAGES))
 
 
 def _name(stage: _Stage) -> str:
@@ -227,19 +227,20 @@ class _Comparison:
     """The figures of a group: the median of each and how far from it a difference counts."""
 
     def __init__(self, entries: Sequence[Entry]) -> None:
-        devices = [entry.device for entry in entries]
-        self._devices = devices
-        self._least = _LEAST_SHARE * median(device.peak_bytes for device in devices)
-        figures = [_figures(device) for device in devices]
-        names = sorted({name for one in figures for name in one})
-        self.figures = {name: self._spread([one.get(name, 0) for one in figures]) for name in names}
-        self._lines: dict[RankLine, list[int]] = {}
-        for device in devices:
+        self._n = len(entries)
+        self._least = _LEAST_SHARE * median(entry.device.peak_bytes for entry in entries)
+        self._lines: dict[RankLine, list[int]] = defaultdict(list)
+        figures: dict[str, list[int]] = defaultdict(list)
+        for _, device in entries:
+            for name, value in _figures(device).items():
+                figures[name].append(value)
             for line in device.lines:
-                self._lines.setdefault(line.key, []).append(line.block_bytes)
+                self._lines[line.key].append(line.block_bytes)
+        self.figures = {name: self._spread(figures[name]) for name in sorted(figures)}
 
-    def _spread(self, values: Sequence[int]) -> tuple[int, float]:
-        """Return the median and the least difference that counts."""
+    def _spread(self, known: Sequence[int]) -> tuple[int, float]:
+        """Return the median and the least difference that counts; what a device does not have is 0."""
+        values = [*known, *[0] * (self._n - len(known))]
         middle = median(values)
         deviation = _TO_SIGMA * median(abs(value - middle) for value in values)
         return int(middle), max(_DEVIATIONS * deviation, self._least)
@@ -269,14 +270,13 @@ class _Comparison:
         """Yield the lines that differ, with the difference and the median of the group."""
         mine = {line.key: line.block_bytes for line in device.lines}
         for key, known in self._lines.items():
-            value = mine.get(key)
             # A line that a row does not list has at most as much as the row leaves unlisted.
-            if value is None and device.unlisted_bytes > self._least:
+            if key not in mine and device.unlisted_bytes > self._least:
                 continue
-            values = known + [0] * (len(self._devices) - len(known))
-            middle, least = self._spread(values)
-            if abs((value or 0) - middle) > least:
-                yield (value or 0) - middle, key, middle
+            middle, least = self._spread(known)
+            more = mine.get(key, 0) - middle
+            if abs(more) > least:
+                yield more, key, middle
 
 
 _BESIDE_CATEGORIES = ("peak", "cached", "growth")
@@ -284,12 +284,8 @@ _BESIDE_CATEGORIES = ("peak", "cached", "growth")
 
 def _figures(device: RankDevice) -> dict[str, int]:
     """Return the figures of a device that are compared, by name."""
-    return {
-        "peak": device.peak_bytes,
-        "cached": device.cached_bytes,
-        "growth": device.growth_bytes,
-        **device.categories,
-    }
+    beside = (device.peak_bytes, device.cached_bytes, device.growth_bytes)
+    return dict(zip(_BESIDE_CATEGORIES, beside, strict=True)) | device.categories
 
 
 def _line_reason(more: int, line: RankLine, middle: int) -> str:
@@ -341,14 +337,15 @@ def _uneven_axes(groups: Sequence[list[Entry]]) -> Iterator[Finding]:
 
 
 def _uneven(axis: str, entries: Sequence[Entry], *, n_least: int) -> Finding | None:
-    peaks: dict[int, list[int]] = {}
+    peaks: dict[int, list[int]] = defaultdict(list)
     for file, device in entries:
         if (place := file.coordinates.get(axis)) is not None:
-            peaks.setdefault(place, []).append(device.peak_bytes)
+            peaks[place].append(device.peak_bytes)
     medians = {place: int(median(some)) for place, some in sorted(peaks.items()) if len(some) >= n_least}
-    most = max(medians, key=medians.__getitem__, default=0)
-    least = min(medians, key=medians.__getitem__, default=0)
-    more = medians.get(most, 0) - medians.get(least, 0)
+    if not medians:
+        return None
+    most, least = max(medians, key=medians.__getitem__), min(medians, key=medians.__getitem__)
+    more = medians[most] - medians[least]
     if not more or more < _UNEVEN * medians[most]:
         return None
     high, low = format_bytes(medians[most]), format_bytes(medians[least])

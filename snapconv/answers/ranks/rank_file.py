@@ -4,10 +4,9 @@ A row has the figures that ranks are compared by, and the lines with most bytes:
 fields here are the keys of the JSON.
 """
 
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from math import prod
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -26,8 +25,6 @@ N_LINES = 16
 _MOST_OF_TEXT = 300
 _MOST_DIMENSIONS = 16
 _MOST_DIGITS = 9
-
-_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,22 +227,12 @@ def _input_shape(analysis: DeviceAnalysis) -> tuple[int, ...]:
 
 
 def _line(cause: Cause) -> RankLine:
-    if cause.line is None:
+    if (line := cause.line) is None:
         return RankLine(cause.category, None, None, None, cause.block_bytes, cause.has_stack)
-    file, function = _cut(cause.line.file_path), _cut(cause.line.function)
-    return RankLine(
-        cause.category, file, cause.line.line_number, function, cause.block_bytes, cause.has_stack
-    )
+    file, function = _cut(line.file_path), _cut(line.function)
+    return RankLine(cause.category, file, line.line_number, function, cause.block_bytes, cause.has_stack)
 
 
 def _cut(text: str) -> str:
     """Keep the end of a long text: of a path it counts most."""
     return text if len(text) <= _MOST_OF_TEXT else f"…{text[1 - _MOST_OF_TEXT :]}"
-
-
-def grouped(items: Sequence[_Value], key: Callable[[_Value], Any]) -> Iterator[tuple[Any, list[_Value]]]:
-    """Yield the items by their key, in the order of the keys."""
-    groups: dict[Any, list[_Value]] = {}
-    for item in items:
-        groups.setdefault(key(item), []).append(item)
-    yield from sorted(groups.items())

@@ -7,29 +7,29 @@ from snapconv.notes import Note
 from snapconv.units import counted, device_name, format_bytes, format_duration_us, shortened
 
 if TYPE_CHECKING:  # notes are printed of what loads no analysis, too
-    from snapconv.answers.info import DeviceFacts, FileFacts
+    from snapconv.answers.info import Facts
 
 # Names and commands come from the file, which may have a text of any length.
 _MOST_OF_NAME, _MOST_OF_COMMAND = 80, 400
 _MOST_NAMES = 8
 
 
-def info_lines(found: "FileFacts") -> Iterator[str]:
+def info_lines(found: "Facts") -> Iterator[str]:
     """Show the facts of a file."""
-    protocol = "" if found.pickle_protocol is None else f", protocol {found.pickle_protocol}"
-    yield f"{found.path}: memory snapshot, {found.format}{protocol}, {format_bytes(found.n_bytes)}"
-    yield f"  written by {found.written_by}; {counted(found.n_visible_devices, 'visible device')}"
-    frames = counted(found.n_frames, "distinct frame")
-    yield f"  {counted(found.n_stacks, 'distinct stack')} of {frames}"
-    for facts in found.devices:
+    protocol = "" if found["pickle_protocol"] is None else f", protocol {found['pickle_protocol']}"
+    yield f"{found['path']}: memory snapshot, {found['format']}{protocol}, {format_bytes(found['n_bytes'])}"
+    yield f"  written by {found['written_by']}; {counted(found['n_visible_devices'], 'visible device')}"
+    frames = counted(found["n_frames"], "distinct frame")
+    yield f"  {counted(found['n_stacks'], 'distinct stack')} of {frames}"
+    for facts in found["devices"]:
         yield from _device_lines(facts)
-    if found.settings:
-        yield f"  allocator settings: {_settings_text(found.settings)}"
-    if found.recorder:
-        entries = (found.recorder.get(key, "") for key in ("snapconv", "command"))
+    if found["settings"]:
+        yield f"  allocator settings: {_settings_text(found['settings'])}"
+    if found["recorder"]:
+        entries = (found["recorder"].get(key, "") for key in ("snapconv", "command"))
         yield shortened("  recorded by snapconv {}: {}".format(*entries), _MOST_OF_COMMAND)
-    if found.annotations:
-        names = [f"{shortened(name, _MOST_OF_NAME)} ({n})" for name, n in found.annotations.items()]
+    if found["annotations"]:
+        names = [f"{shortened(name, _MOST_OF_NAME)} ({n})" for name, n in found["annotations"].items()]
         more = len(names) - _MOST_NAMES
         yield f"  annotations: {', '.join(names[:_MOST_NAMES])}" + (f" and {more} more" if more > 0 else "")
 
@@ -47,24 +47,24 @@ def _settings_text(settings: dict[str, str]) -> str:
     return shown or "all at their defaults"
 
 
-def _device_lines(facts: "DeviceFacts") -> Iterator[str]:
-    duration = "" if facts.duration_us is None else f" over {format_duration_us(facts.duration_us)}"
-    yield f"  {device_name(facts.device)}  {counted(facts.n_events, 'event')}{duration}"
-    if facts.actions:
-        yield "    " + ", ".join(f"{name} {count}" for name, count in facts.actions.items())
+def _device_lines(facts: "Facts") -> Iterator[str]:
+    duration = "" if facts["duration_us"] is None else f" over {format_duration_us(facts['duration_us'])}"
+    yield f"  {device_name(facts['device'])}  {counted(facts['n_events'], 'event')}{duration}"
+    if facts["actions"]:
+        yield "    " + ", ".join(f"{name} {count}" for name, count in facts["actions"].items())
     yield (
-        f"    {counted(facts.n_segments, 'segment')} with {counted(facts.n_blocks, 'block')}, "
-        f"{facts.n_live_blocks} of them live; "
-        f"{counted(facts.n_pools, 'pool')}, {counted(facts.n_streams, 'stream')}"
+        f"    {counted(facts['n_segments'], 'segment')} with {counted(facts['n_blocks'], 'block')}, "
+        f"{facts['n_live_blocks']} of them live; "
+        f"{counted(facts['n_pools'], 'pool')}, {counted(facts['n_streams'], 'stream')}"
     )
-    reserved, active = format_bytes(facts.reserved_bytes), format_bytes(facts.active_bytes)
+    reserved, active = format_bytes(facts["reserved_bytes"]), format_bytes(facts["active_bytes"])
     yield f"    at the dump: reserved {reserved}, active {active}"
-    if facts.n_checked_sizes:
+    if facts["n_checked_sizes"]:
         yield (
-            f"    block sizes: {facts.n_checked_sizes} compared with the blocks at the dump, "
-            f"{facts.n_different_sizes} differ"
+            f"    block sizes: {facts['n_checked_sizes']} compared with the blocks at the dump, "
+            f"{facts['n_different_sizes']} differ"
         )
-    yield f"    history: {facts.history}: {facts.history_reason}"
+    yield f"    history: {facts['history']}: {facts['history_reason']}"
 
 
 def note_lines(notes: tuple[Note, ...]) -> Iterator[str]:

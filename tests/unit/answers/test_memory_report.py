@@ -12,13 +12,13 @@ from snapconv.answers.memory_report import (
     WeightEntry,
     build_memory_report,
 )
-from snapconv.answers.report_frames import left_out_note, n_frames_of_an_end, with_fewer_frames
+from snapconv.answers.report_frames import fitting_frames, with_fewer_frames
 from snapconv.answers.totals import LineTotal, ModuleTotal
 from snapconv.classification.categories import Category
 from snapconv.phases.trace_phases import Phase
 from snapconv.snapshot.load import load_snapshot
 from snapconv.stacks.project_frames import find_project
-from snapconv.stacks.project_lines import MAX_LINES_OF_AN_END, SourceLine
+from snapconv.stacks.project_lines import SourceLine
 from snapconv.stacks.stack_facts import find_stack_facts
 from snapconv.version import VERSION
 from tests.builders import MIB, START_US, TraceBuilder, frame
@@ -252,31 +252,33 @@ def entries(n: int, n_frames: int) -> tuple[ActivationEntry, ...]:
     return (ActivationEntry("linear", 512, frames),) * n
 
 
-def test_frames_stay_whole_where_they_are_in_proportion():
-    few = entries(10, 50)
-    assert n_frames_of_an_end(few, 1000) == MAX_LINES_OF_AN_END
-    assert with_fewer_frames(few, MAX_LINES_OF_AN_END) is few
+@pytest.mark.parametrize(
+    ("n", "n_frames", "n_bytes", "lines"),
+    [
+        pytest.param(10, 50, 1000, range(1, 51), id="in proportion"),
+        # A row is counted as 100 bytes; 8 × 100,000 bytes and 256 KiB hold 10,621 rows: 10 for each of 1,000.
+        pytest.param(1000, 100, 100_000, [1, 2, 3, 4, 97, 98, 99, 100], id="as many of each end as fit"),
+        pytest.param(10_000, 3, 0, [], id="not even one fits"),
+    ],
+)
+def test_an_entry_keeps_as_many_frames_of_each_end_as_are_in_proportion_to_the_file(
+    n, n_frames, n_bytes, lines
+):
+    many = entries(n, n_frames)
+    n_of_an_end, notes = fitting_frames(many, n_bytes, n_cut_stacks=0, device=1)
+    kept = with_fewer_frames(many, n_of_an_end)
+    assert [frame.line_number for frame in kept[-1].frames] == list(lines)
+    assert [(note.slug, note.device) for note in notes] == [("left-out", 1)] * (len(lines) < n_frames)
 
 
-def test_each_entry_keeps_as_many_of_each_end_as_fit():
-    """A row is counted as 100 bytes; 8 × 100,000 bytes and 256 KiB hold 10,621 rows: 10 for each of 1,000."""
-    many = entries(1000, 100)
-    n = n_frames_of_an_end(many, 100_000)
-    assert n == 4
-    kept = with_fewer_frames(many, n)
-    assert [frame.line_number for frame in kept[-1].frames] == [1, 2, 3, 4, 97, 98, 99, 100]
-
-
-def test_where_not_even_one_fits_an_entry_has_none():
-    assert n_frames_of_an_end(entries(10_000, 3), 0) == 0
-    assert with_fewer_frames(entries(1, 3), 0)[0].frames == ()
-
-
-def test_the_note_says_what_is_written():
-    (note,) = left_out_note(4, n_cut_stacks=0, device=1)
-    assert (note.slug, note.device) == ("left-out", 1)
-    assert "the 4 innermost and the 4 outermost" in note.message
-    (note,) = left_out_note(MAX_LINES_OF_AN_END, n_cut_stacks=7, device=0)
-    assert "of 7 deep stacks" in note.message
-    assert "none" in left_out_note(0, n_cut_stacks=0, device=0)[0].message
-    assert left_out_note(MAX_LINES_OF_AN_END, n_cut_stacks=0, device=0) == ()
+@pytest.mark.parametrize(
+    ("many", "n_cut_stacks", "words"),
+    [
+        (entries(1000, 100), 0, "the 4 innermost and the 4 outermost are"),
+        (entries(1, 3), 7, "of 7 deep stacks only the 64 innermost and the 64 outermost lines are"),
+        (entries(20_000, 3), 0, "none are"),
+    ],
+)
+def test_the_note_says_what_is_written(many, n_cut_stacks, words):
+    (note,) = fitting_frames(many, 100_000, n_cut_stacks=n_cut_stacks, device=0)[1]
+    assert words in note.message
