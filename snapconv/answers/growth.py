@@ -18,7 +18,7 @@ import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.classification.categories import Category
-from snapconv.columns import BoolColumn, Int64Column, is_among, read_only, sums_by, take
+from snapconv.columns import BoolColumn, Int64Column, grouped, is_among, read_only, sums_by, take
 from snapconv.notes import Note
 from snapconv.phases.trace_phases import Phase, Phases
 from snapconv.stacks.project_lines import SourceLine, line_values
@@ -344,16 +344,10 @@ def _sums(key: Int64Column, n_bytes: Int64Column) -> tuple[Int64Column, Int64Col
 
 
 def _groups(kept: _Kept) -> Iterator[tuple[int, _Kept]]:
-    """Group the allocations by key, where a key has some of enough iterations."""
-    ordered = take(kept, np.lexsort((kept.row, kept.made, kept.key)))
-    is_first = np.diff(ordered.key, prepend=-2) != 0
-    starts = np.flatnonzero(is_first)
-    is_new = is_first | (np.diff(ordered.made + ordered.after_last_step, prepend=-2) != 0)
-    n_made = np.add.reduceat(is_new.astype(np.int64), starts) if len(starts) else starts
-    ends = [*starts[1:].tolist(), len(ordered.row)]
-    for start, end, n in zip(starts.tolist(), ends, n_made.tolist(), strict=False):
-        if n >= LEAST_ITERATIONS:
-            yield int(ordered.key[start]), take(ordered, np.arange(start, end))
+    """Group the allocations by key, where a key has one for each of enough iterations."""
+    for rows in grouped(np.arange(len(kept.row)), kept.key):
+        if len(rows) >= LEAST_ITERATIONS:
+            yield int(kept.key[rows[0]]), take(kept, rows)
 
 
 def _last_run(one: _Kept, n_iterations: int) -> _Run | None:

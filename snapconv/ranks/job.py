@@ -24,7 +24,7 @@ from snapconv.json_text import JsonError, dataclass_from, read_json, write_json
 from snapconv.mesh import Mesh
 from snapconv.ranks import workers
 from snapconv.ranks.job_files import JobInput, find_inputs
-from snapconv.ranks.rank_reading import RankRequest, with_error
+from snapconv.ranks.rank_reading import RankRequest
 from snapconv.version import VERSION
 
 # Raised when a row has more or other figures.
@@ -104,20 +104,19 @@ def _placed(files: Sequence[RankFile], mesh: Mesh | None) -> list[RankFile]:
 
 def _rows(inputs: Sequence[JobInput], options: JobOptions) -> Generator[RankFile, None, None]:
     """Yield a row for every file: what is known, then what is read, the largest files first."""
-    cache = _RowCache(options.cache, RankRequest.of(RankFile(""), options.analysis).to_text())
+    cache = _RowCache(options.cache, RankRequest.text(RankFile(""), options.analysis))
     waiting: dict[str, JobInput] = {}
     n_named = Counter((one.place.rank, one.place.dump) for one in inputs)
     for one in sorted(inputs, key=lambda one: -(one.place.n_bytes or 0)):
-        if one.error is not None:
-            yield with_error(one.place, one.error)
+        if one.place.error is not None:
+            yield one.place
         # A report is written by whoever reads the file.
         elif options.reports is None and (known := cache.find(one)) is not None:
             yield known
         else:
             is_only = n_named[one.place.rank, one.place.dump] == 1
             mark = "" if is_only else sha256(one.path.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-            request = RankRequest.of(one.place, options.analysis, options.reports, mark)
-            waiting[request.to_text()] = one
+            waiting[RankRequest.text(one.place, options.analysis, options.reports, mark)] = one
     if waiting:
         at_work, alone = _workers(options, list(waiting.values()))
         alone_texts = {text for text, one in waiting.items() if one.path in alone}
@@ -126,7 +125,7 @@ def _rows(inputs: Sequence[JobInput], options: JobOptions) -> Generator[RankFile
             cache.keep(waiting.pop(text), row)
             yield row
     for one in waiting.values():  # a rank that is lost must be seen
-        yield with_error(one.place, InputError(f"{one.path}: no worker answered; type the command again"))
+        yield one.place.with_error(InputError(f"{one.path}: no worker answered; type the command again"))
 
 
 def _workers(options: JobOptions, inputs: Sequence[JobInput]) -> tuple[workers.Workers, Collection[str]]:

@@ -29,11 +29,13 @@ _NUMBER = re.compile(r"\d+")
 
 @dataclass(frozen=True, slots=True)
 class JobInput:
-    """A file to read, or why it cannot be; ``version`` changes with its content, None: nothing shows that."""
+    """A file to read, or the error of one that cannot be in its ``place``.
+
+    ``version`` changes with its content, None: nothing shows that.
+    """
 
     place: RankFile
     version: str | None = None
-    error: InputError | None = None
 
     @property
     def path(self) -> str:
@@ -57,8 +59,9 @@ def find_inputs(patterns: Sequence[str]) -> list[JobInput]:
         some = list(_remote(pattern) if is_remote(pattern) else _local(pattern))
         for one in some or [_missing(pattern)]:
             found.setdefault(one.path, one)
-    if not any(one.error is None for one in found.values()):
-        raise next((one.error for one in found.values() if one.error), InputError("no file is named"))
+    errors = [one.place.error for one in found.values()]
+    if None not in errors:
+        raise InputError(next(filter(None, errors), "no file is named"))
     return _with_ranks(list(found.values()))
 
 
@@ -80,7 +83,7 @@ def _missing(pattern: str) -> JobInput:
     what = (
         "has no snapshot (*.pickle, *.pickle.gz) and no capture" if Path(pattern).is_dir() else "is not there"
     )
-    return JobInput(RankFile(pattern), error=InputError(f"{pattern} {what}: check the path"))
+    return JobInput(RankFile(pattern).with_error(InputError(f"{pattern} {what}: check the path")))
 
 
 def _is_snapshot(name: str) -> bool:
@@ -113,9 +116,9 @@ def _local_file(path: str) -> JobInput:
     try:
         status = Path(path).stat()
     except OSError as error:
-        return JobInput(RankFile(path), error=InputError(f"{path} cannot be read: {error.strerror}"))
+        return JobInput(RankFile(path).with_error(InputError(f"{path} cannot be read: {error.strerror}")))
     if not stat.S_ISREG(status.st_mode):
-        return JobInput(RankFile(path), error=InputError(f"{path} is a pipe or device, and no file"))
+        return JobInput(RankFile(path).with_error(InputError(f"{path} is a pipe or device, and no file")))
     version = f"{status.st_size} {status.st_mtime_ns}"
     return JobInput(RankFile(path, n_bytes=status.st_size), version=version)
 
@@ -153,7 +156,7 @@ def _remote(url: str) -> Iterator[JobInput]:
             inside = store.find(name, detail=True)
             yield from (_remote_file(store, inside[one]) for one in sorted(inside) if _is_snapshot(one))
     except Exception as error:  # noqa: BLE001  # every store has errors of its own
-        yield JobInput(RankFile(url), error=InputError(f"{url} cannot be read: {_first_line(error)}"))
+        yield JobInput(RankFile(url).with_error(InputError(f"{url} cannot be read: {_first_line(error)}")))
 
 
 def _first_line(error: Exception) -> str:

@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from snapconv.analysis import Analysis, AnalysisOptions, analyze_file
@@ -49,25 +49,17 @@ class RankRequest:
     mark: str
 
     @classmethod
-    def of(
+    def text(
         cls, place: RankFile, options: AnalysisOptions, reports: str | None = None, mark: str = ""
-    ) -> "RankRequest":
-        """Take the options that a job has."""
-        return cls(place, options.project_root, options.includes, options.certain, reports, mark)
-
-    def to_text(self) -> str:
-        """Return it as JSON."""
-        return write_json(asdict(self)).decode()
+    ) -> str:
+        """Return the JSON of a request by the options that a job has."""
+        request = cls(place, options.project_root, options.includes, options.certain, reports, mark)
+        return write_json(asdict(request)).decode()
 
     @classmethod
     def from_text(cls, text: str) -> "RankRequest":
-        """Make it from what ``to_text`` returned."""
+        """Make it from what ``text`` returned."""
         return dataclass_from(cls, read_json(text.encode()))
-
-    @property
-    def options(self) -> AnalysisOptions:
-        """The options of the analysis."""
-        return AnalysisOptions(self.project_root, self.includes, certain=self.certain)
 
 
 def read_rank(text: str) -> str:
@@ -79,30 +71,25 @@ def _answer(file: RankFile) -> str:
     return write_json({"snapconv": VERSION, "file": file.to_json()}).decode()
 
 
-def with_error(place: RankFile, error: BaseException, message: str = "") -> RankFile:
-    """Return the row of a file that could not be read."""
-    text = message or str(error) or type(error).__name__
-    return replace(place, error=text, exit_code=getattr(error, "exit_code", 1))
-
-
 def _read(request: RankRequest) -> RankFile:
     place = request.place
     try:
         with _here(place.file) as path:
             try:
-                analysis = analyze_file(path, request.options)
+                project = (request.project_root, request.includes)
+                analysis = analyze_file(path, AnalysisOptions(*project, certain=request.certain))
                 found = rank_file(analysis, place)
                 if request.reports is not None:
                     _write_reports(request.reports, request.mark, found, analysis)
                 return found
             except SnapconvError as error:
-                return with_error(place, error, str(error).replace(str(path), place.file))
+                return place.with_error(error, str(error).replace(str(path), place.file))
     except SnapconvError as error:
-        return with_error(place, error)
+        return place.with_error(error)
     except MemoryError:
-        return with_error(place, InputError(f"{place.file}: this machine's memory does not suffice for it"))
+        return place.with_error(InputError(f"{place.file}: this machine's memory does not suffice for it"))
     except Exception as error:  # noqa: BLE001  # one file of a thousand, whatever a store or a bug raises
-        return with_error(place, error, f"{place.file}: {type(error).__name__}: {error}")
+        return place.with_error(error, f"{place.file}: {type(error).__name__}: {error}")
 
 
 # --- files of stores
@@ -181,7 +168,7 @@ def read_alone(text: str) -> str:
         f"{place.file}: the process that read it ended with {how}, alone too: probably this machine's memory "
         "does not suffice for it"
     )
-    return _answer(with_error(place, error))
+    return _answer(place.with_error(error))
 
 
 def main() -> None:

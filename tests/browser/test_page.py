@@ -425,7 +425,7 @@ def test_two_files_are_compared_as_diff_does(browser, page_of, moved):
     found = load(moved[1]).compared_with(load(moved[0])).devices[0]
     browser.choose("Operations")
     rows = browser.each(".compare tbody tr", "[e.dataset.name, +e.dataset.change]")
-    assert rows == [[row.name, row.change.more_bytes] for row in found.operations]
+    assert rows == [[row.name, row.more_bytes] for row in found.operations]
 
 
 def test_arrows_lead_over_the_allocations_and_the_map(page):

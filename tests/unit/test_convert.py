@@ -42,69 +42,49 @@ def files(folder, but=()):
 
 
 @pytest.mark.parametrize(
-    ("snapshot", "report"),
+    ("snapshot", "given", "ordinal", "kind", "has_times", "report"),
     [
-        ("run.pickle", "run.memory.sqlite"),
-        ("run.pickle.gz", "run.memory.sqlite"),
-        ("run.PKL.GZ", "run.memory.sqlite"),
-        ("run.json", "run.memory.sqlite"),
-        ("run.html", "run.memory.sqlite"),
-        ("run.v2.pickle", "run.v2.memory.sqlite"),
-        ("run.snapshot", "run.snapshot.memory.sqlite"),
-        ("run", "run.memory.sqlite"),
-        (".pickle", ".pickle.memory.sqlite"),
+        ("run.pickle", None, "", "memory", False, "run.memory.sqlite"),
+        ("run.pickle.gz", None, "", "memory", False, "run.memory.sqlite"),
+        ("run.PKL.GZ", None, "", "memory", False, "run.memory.sqlite"),
+        ("run.v2.pickle", None, ".cuda3", "memory", False, "run.v2.cuda3.memory.sqlite"),
+        ("run.snapshot", None, "", "memory", False, "run.snapshot.memory.sqlite"),
+        ("run", None, "", "memory", False, "run.memory.sqlite"),
+        (".pickle", None, "", "memory", False, ".pickle.memory.sqlite"),
+        # A given output keeps its ending.
+        *(
+            ("run.pickle", f"/out/{given}", ordinal, "memory", False, f"/out/{stem}{ordinal}{ending}")
+            for ordinal in ("", ".cuda3")
+            for given, stem, ending in (
+                ("x.memory.sqlite", "x", ".memory.sqlite"),
+                ("x.db", "x", ".db"),
+                ("x", "x", ""),
+                ("x.report", "x.report", ""),
+            )
+        ),
+        # Both reports of a capture have their kind in their names, and no memory report has the other's.
+        *(
+            ("run.capture", f"/out/{given}", ordinal, kind, True, f"/out/x{ordinal}.{kind}.sqlite")
+            for given in ("x", "x.sqlite", "x.memory.sqlite", "x.time.sqlite")
+            for kind, ordinal in (("memory", ""), ("memory", ".cuda3"), ("time", ""))
+        ),
+        ("run.pickle", "x.time.sqlite", "", "memory", False, "x.memory.sqlite"),
     ],
 )
-def test_a_report_is_named_after_its_snapshot_and_lies_in_the_current_folder(snapshot, report):
-    assert report_output(Path("/data") / snapshot, None, "memory") == Path(report)
+def test_a_report_is_named_after_its_snapshot_or_its_output(
+    snapshot, given, ordinal, kind, has_times, report
+):
+    output = given and Path(given)
+    found = report_output(Path("/data") / snapshot, output, kind, ordinal=ordinal, has_times=has_times)
+    assert found == Path(report)
 
 
-def test_reports_of_several_devices_are_distinguished_by_their_ordinal():
-    path = report_output(Path("/data/run.pickle"), None, "memory", ordinal=".cuda3")
-    assert path == Path("run.cuda3.memory.sqlite")
-
-
-@pytest.mark.parametrize(
-    ("output", "report", "of_device"),
-    [
-        ("/out/x.memory.sqlite", "/out/x.memory.sqlite", "/out/x.cuda3.memory.sqlite"),
-        ("/out/x.sqlite", "/out/x.sqlite", "/out/x.cuda3.sqlite"),
-        ("/out/x.db", "/out/x.db", "/out/x.cuda3.db"),
-        ("/out/x", "/out/x", "/out/x.cuda3"),
-        ("/out/x.report", "/out/x.report", "/out/x.report.cuda3"),
-    ],
-)
-def test_a_given_output_keeps_its_suffix(output, report, of_device):
-    output = Path(output)
-    assert report_output(Path("run.pickle"), output, "memory") == Path(report)
-    assert report_output(Path("run.pickle"), output, "memory", ordinal=".cuda3") == Path(of_device)
-
-
-@pytest.mark.parametrize("output", ["x", "x.sqlite", "x.memory.sqlite", "x.time.sqlite"])
-def test_both_reports_of_a_capture_have_their_kind_in_their_names(output):
-    output = Path("/out") / output
-    capture = Path("run.capture")
-    assert report_output(capture, output, "memory", has_times=True) == Path("/out/x.memory.sqlite")
-    assert report_output(capture, output, "memory", ordinal=".cuda3", has_times=True) == Path(
-        "/out/x.cuda3.memory.sqlite"
-    )
-    assert report_output(capture, output, "time", has_times=True) == Path("/out/x.time.sqlite")
-
-
-def test_an_only_memory_report_never_has_the_name_of_a_run_time_report():
-    output = Path("x.time.sqlite")
-    assert report_output(Path("run.pickle"), output, "memory") == Path("x.memory.sqlite")
-
-
-def test_one_device_of_several_keeps_its_ordinal_in_the_name(two, tmp_path):
+def test_one_device_of_several_keeps_its_ordinal_in_the_name_and_an_only_one_has_none(run, two, tmp_path):
     to_sqlite(two, ConvertOptions(device=3))
-    assert files(tmp_path, but=["two.pickle"]) == ["two.cuda3.memory.sqlite"]
-    assert peak(tmp_path / "two.cuda3.memory.sqlite") == 1024
-
-
-def test_the_only_device_of_a_file_has_no_ordinal_in_the_name_even_when_chosen(run, tmp_path):
     to_sqlite(run, ConvertOptions(device=0))
-    assert files(tmp_path) == ["run.memory.sqlite", "run.pickle"]
+    reports = files(tmp_path, but=["two.pickle", "run.pickle"])
+    assert reports == ["run.memory.sqlite", "two.cuda3.memory.sqlite"]
+    assert peak(tmp_path / "two.cuda3.memory.sqlite") == 1024
 
 
 def test_a_given_output_that_exists_is_refused_before_anything_is_read(run, tmp_path, monkeypatch):
@@ -167,13 +147,6 @@ def test_extended_adds_tables_and_changes_none(run, tmp_path):
     assert not any(name.startswith("snapconv_") for name in tables(plain))
     for name in tables(plain) - {"sqlite_sequence"}:
         assert ask(plain, f"SELECT * FROM {name}") == ask(extended, f"SELECT * FROM {name}")
-
-
-def test_the_same_snapshot_gives_the_same_bytes(run, tmp_path):
-    outputs = [tmp_path / "a.sqlite", tmp_path / "b.sqlite"]
-    for output in outputs:
-        to_sqlite(run, ConvertOptions(output=output, extended=True))
-    assert outputs[0].read_bytes() == outputs[1].read_bytes()
 
 
 def test_stages_are_reported_in_their_order(two):

@@ -45,29 +45,11 @@ def test_both_reports_are_named_after_the_capture(capture, tmp_path):
     assert entries_of(path) == [("linear", 4.0), ("relu", 5.0), ("cross_entropy", 0.5)]
 
 
-def test_a_capture_without_times_gives_one_report(capture, tmp_path):
+def test_a_capture_without_times_gives_one_report_and_so_does_its_snapshot(capture, tmp_path):
+    assert to_sqlite(capture / "snapshot.pickle", ConvertOptions(force=True)).time is None
     (capture / "timing.json").unlink()
-    assert to_sqlite(capture, ConvertOptions()).time is None
+    assert to_sqlite(capture, ConvertOptions(force=True)).time is None
     assert reports_in(tmp_path) == ["run.memory.sqlite"]
-
-
-def test_the_snapshot_of_a_capture_by_itself_gives_one_report(capture):
-    assert to_sqlite(capture / "snapshot.pickle", ConvertOptions()).time is None
-
-
-@pytest.mark.parametrize(
-    ("output", "names"),
-    [
-        ("r", ["r.memory.sqlite", "r.time.sqlite"]),
-        ("r.sqlite", ["r.memory.sqlite", "r.time.sqlite"]),
-        ("r.memory.sqlite", ["r.memory.sqlite", "r.time.sqlite"]),
-        ("r.time.sqlite", ["r.memory.sqlite", "r.time.sqlite"]),
-        ("r.db", ["r.memory.db", "r.time.db"]),
-    ],
-)
-def test_whichever_of_the_two_reports_is_named_the_other_is_named_after_it(capture, tmp_path, output, names):
-    to_sqlite(capture, ConvertOptions(output=tmp_path / output))
-    assert reports_in(tmp_path) == names
 
 
 def test_a_file_with_the_given_name_is_no_obstacle_where_it_would_not_be_written(capture, tmp_path):
@@ -168,8 +150,10 @@ def test_a_root_that_was_named_when_it_was_recorded_keeps_out_the_rest(capture):
 
 
 def test_the_command_prints_and_writes_both(capture, tmp_path, capsys):
+    write_trace(capture / "timing.json", device=0, clock="cpu", simulated=True)
     assert main(["to-sqlite", str(capture)]) == 0
-    shown = capsys.readouterr().out
+    shown, said = capsys.readouterr()
+    assert "note: simulated-times (cuda:0): " in said
     assert f"written: {tmp_path / 'run.memory.sqlite'}" in shown
     assert f"written: {tmp_path / 'run.time.sqlite'}" in shown
     assert "cuda:0  forward 10.0 ms, backward 20.0 ms, optimizer 4.0 ms, in iteration 3" in shown
@@ -177,17 +161,3 @@ def test_the_command_prints_and_writes_both(capture, tmp_path, capsys):
     values = json.loads(capsys.readouterr().out)
     assert (values["time"]["iteration"], values["time"]["n_entries"]) == (3, 3)
     assert Path(values["time"]["output"]).name == "run.time.sqlite"
-
-
-def test_notes_on_the_times_are_shown(capture, capsys):
-    write_trace(capture / "timing.json", device=0, clock="cpu", simulated=True)
-    assert main(["to-sqlite", str(capture)]) == 0
-    assert "note: simulated-times (cuda:0): " in capsys.readouterr().err
-
-
-def test_a_folder_is_no_name_for_the_reports_of_a_capture(capture, tmp_path):
-    folder = tmp_path / "reports"
-    folder.mkdir()
-    with pytest.raises(OutputWriteError, match="it is a folder; name a file inside it"):
-        to_sqlite(capture, ConvertOptions(output=folder))
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted({"reports", capture.name})

@@ -31,30 +31,14 @@ def test_every_device_of_the_file_is_analysed(two_devices):
 def test_a_report_is_about_the_first_device_by_default(two_devices):
     session = snapconv.load(two_devices)
     assert [session.report(device).peak_usage_bytes for device in (None, 0, 2)] == [512, 512, 2048]
-
-
-def test_a_device_that_the_file_does_not_have_is_an_input_error(two_devices):
     with pytest.raises(InputError, match="nothing of device 1; it has: 0, 2"):
-        snapconv.load(two_devices).report(1)
+        session.report(1)
 
 
 def test_notes_of_the_whole_file_stand_once(two_devices):
     notes = snapconv.load(two_devices).notes
     assert [note.slug for note in notes].count("unknown-action") == 1
     assert len(set(notes)) == len(notes)
-
-
-def test_stages_are_reported_while_reading(two_devices):
-    seen = []
-    snapconv.load(two_devices, progress=lambda stage, done, total: seen.append((stage, done <= total)))
-    assert seen
-    assert all(ok for _, ok in seen)
-
-
-def test_categories_are_words_of_the_package(two_devices):
-    analysis = snapconv.load(two_devices).devices[0]
-    assert analysis.rows(snapconv.Category.UNKNOWN).tolist() == [0]
-    assert snapconv.Evidence.NONE.label == "none"
 
 
 def test_a_notebook_shows_the_verdict_of_every_device_and_nothing_that_a_file_could_run(tmp_path):
@@ -138,16 +122,6 @@ def test_columns_are_the_sessions_own_and_sum_to_the_peak():
     for row in state.categories:
         mine = live & (columns["category"] == row.category)
         assert columns["block_bytes"][mine].sum() == row.block_bytes
-
-
-@pytest.mark.parametrize(
-    ("library", "make"), [("pandas", "DataFrame"), ("polars", "DataFrame"), ("pyarrow", "table")]
-)
-def test_every_library_of_tables_takes_the_columns(library, make):
-    module = pytest.importorskip(library)
-    session = snapconv.load(FIXTURES / "perceptron.pickle")
-    table = getattr(module, make)(session.columns())
-    assert table.shape == (len(session.devices[0].allocations), len(session.columns()))
 
 
 @pytest.mark.parametrize("table", ["allocations", "events", "segments", "blocks"])

@@ -152,7 +152,7 @@ def _missing(files: Sequence[RankFile], n_ranks: int | None) -> list[RankFile]:
         return []
     error = InputError("no file of this rank was found")
     ranks = (rank for rank in range(first, end) if rank not in known)
-    return [RankFile("", rank, error=str(error), exit_code=error.exit_code) for rank in ranks]
+    return [RankFile("", rank).with_error(error) for rank in ranks]
 
 
 def _order(file: RankFile) -> tuple[object, ...]:

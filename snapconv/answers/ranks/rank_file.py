@@ -137,6 +137,11 @@ class RankFile:
         found = [device for device in self.devices if device.device != HOST]
         return max(found, key=lambda device: device.peak_bytes, default=None)
 
+    def with_error(self, error: BaseException, message: str = "") -> "RankFile":
+        """Return the row of this file, which could not be read."""
+        text = message or str(error) or type(error).__name__
+        return replace(self, error=text, exit_code=getattr(error, "exit_code", 1))
+
     def to_json(self) -> dict[str, Any]:
         """Return JSON-ready values."""
         return asdict(self)

@@ -44,18 +44,46 @@ def test_free_memory_is_split_by_what_could_become_of_it(tmp_path):
     assert (dump.largest_free_bytes, dump.largest_enclosed_bytes) == (20 * MIB, 12 * MIB)
 
 
-def test_the_line_that_keeps_a_segment_open_is_named_with_what_it_keeps(tmp_path):
-    (holder,) = fragmentation_of(tmp_path, three_segments().snapshot()).holders
-    assert holder.line.place == "cache.py:5"
-    assert (holder.n_segments, holder.n_alone, holder.n_blocks) == (1, 1, 1)
-    assert (holder.block_bytes, holder.enclosed_bytes) == (8 * MIB, 12 * MIB)
-
-
-def test_a_shared_segment_counts_for_the_line_with_most_bytes_in_it(tmp_path):
-    trace = TraceBuilder().segment(20 * MIB).alloc(2 * MIB, frames=KEEPER).alloc(3 * MIB, frames=OTHER)
+@pytest.mark.parametrize(
+    ("trace", "expected"),
+    [
+        pytest.param(three_segments(), ("cache.py:5", 1, 1, 1, 8 * MIB, 12 * MIB), id="of one line"),
+        pytest.param(
+            TraceBuilder().segment(20 * MIB).alloc(2 * MIB, frames=KEEPER).alloc(3 * MIB, frames=OTHER),
+            ("train.py:9", 1, 0, 1, 3 * MIB, 15 * MIB),
+            id="shared: it counts for the line with most bytes",
+        ),
+    ],
+)
+def test_the_line_that_keeps_a_segment_open_is_named_with_what_it_keeps(tmp_path, trace, expected):
     (holder,) = fragmentation_of(tmp_path, trace.snapshot()).holders
-    assert (holder.line.place, holder.n_alone) == ("train.py:9", 0)
-    assert (holder.block_bytes, holder.enclosed_bytes) == (3 * MIB, 15 * MIB)
+    counts = (holder.n_segments, holder.n_alone, holder.n_blocks)
+    assert (holder.line.place, *counts, holder.block_bytes, holder.enclosed_bytes) == expected
+
+
+@pytest.mark.parametrize(
+    ("trace", "expected"),
+    [
+        pytest.param(
+            TraceBuilder().segment(2 * MIB).alloc(500).alloc(1),
+            {"rounding_bytes": 1024 - 501},
+            id="rounding is within blocks, beyond their requests",
+        ),
+        pytest.param(
+            TraceBuilder().segment(2 * MIB).alloc(MIB).free(completed=False),
+            {"active_bytes": MIB, "allocated_bytes": 0, "free_bytes": MIB},
+            id="a pending free is in use",
+        ),
+        pytest.param(
+            TraceBuilder().segment(20 * MIB, segment_pool_id=(0, 3)).alloc(MIB).free(),
+            {"returnable_bytes": 0, "private_bytes": 20 * MIB, "enclosed_bytes": 0},
+            id="private pools return nothing",
+        ),
+    ],
+)
+def test_the_figures_of_the_dump(tmp_path, trace, expected):
+    dump = fragmentation_of(tmp_path, trace.snapshot()).moments[0]
+    assert {name: getattr(dump, name) for name in expected} == expected
 
 
 def test_the_worst_moment_is_the_first_with_most_reserved_and_not_in_use(tmp_path):
@@ -69,23 +97,6 @@ def test_a_moment_alone_is_that_of_its_event(tmp_path):
     (only,) = found.moments
     assert (only.event, only.reserved_bytes, only.free_bytes) == (1, 20 * MIB, 0)
     assert found.details_at == only.moment == "event 1"
-
-
-def test_rounding_is_what_blocks_have_beyond_their_requests(tmp_path):
-    trace = TraceBuilder().segment(2 * MIB).alloc(500).alloc(1)
-    assert fragmentation_of(tmp_path, trace.snapshot()).moments[0].rounding_bytes == 1024 - 501
-
-
-def test_a_pending_free_is_in_use(tmp_path):
-    trace = TraceBuilder().segment(2 * MIB).alloc(MIB).free(completed=False)
-    dump = fragmentation_of(tmp_path, trace.snapshot()).moments[0]
-    assert (dump.active_bytes, dump.allocated_bytes, dump.free_bytes) == (MIB, 0, MIB)
-
-
-def test_free_segments_of_private_pools_are_not_returned(tmp_path):
-    trace = TraceBuilder().segment(20 * MIB, segment_pool_id=(0, 3)).alloc(MIB).free()
-    dump = fragmentation_of(tmp_path, trace.snapshot()).moments[0]
-    assert (dump.returnable_bytes, dump.private_bytes, dump.enclosed_bytes) == (0, 20 * MIB, 0)
 
 
 def test_pools_and_streams_are_separate_rows(tmp_path):

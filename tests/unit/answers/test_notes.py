@@ -25,38 +25,28 @@ def notes_of(tmp_path, *stacks, **options):
 
 
 LAYERS = [(100, made_at(f"nets/layers/net.py:{line}", "nets/run.py:5")) for line in range(1, 6)]
+OWN = [(100, [frame("forward", "/w/proj/net.py", line), MAIN]) for line in range(1, 13)]
+BESIDE = [(100, [frame("forward", "/w/lib/net.py", line), MAIN]) for line in range(1, 6)]
 
 
-def test_the_package_whose_lines_split_it_is_named(tmp_path):
-    (message,) = notes_of(tmp_path, *LAYERS)
-    assert message.startswith("100.0 % of the peak is on one line of the project")
-    assert "--include nets/layers " in message
+def few(n_kib):
+    return [(1000, [MAIN]), *((n_kib, made_at(f"nets/layers/net.py:{line}")) for line in range(1, 4))]
 
 
-def test_a_package_that_is_included_is_not_named_again(tmp_path):
-    assert notes_of(tmp_path, *LAYERS, includes=["nets"]) == []
-
-
-def test_a_library_that_calls_everything_on_one_line_is_not_named(tmp_path):
-    assert notes_of(tmp_path, *[(100, made_at("launch/run.py:5")) for _ in range(5)]) == []
-
-
-def test_torch_is_not_named(tmp_path):
-    assert notes_of(tmp_path, *[(100, made_at(f"torch/nn/layers.py:{n}")) for n in range(1, 6)]) == []
-
-
-def test_two_lines_that_hold_less_than_half_of_the_peak_give_no_note(tmp_path):
-    own = [(100, [frame("forward", "/w/proj/net.py", line), MAIN]) for line in range(1, 13)]
-    assert notes_of(tmp_path, *LAYERS, *own) == []
-
-
-@pytest.mark.parametrize(("n_kib", "is_said"), [(300, True), (30, False)])
-def test_a_package_that_holds_little_is_not_named(tmp_path, n_kib, is_said):
-    layers = [(n_kib // 3, made_at(f"nets/layers/net.py:{line}")) for line in range(1, 4)]
-    assert bool(notes_of(tmp_path, (1000, [MAIN]), *layers)) is is_said
-
-
-def test_a_folder_beside_the_one_that_was_named_is_named_by_its_path(tmp_path):
-    stacks = [(100, [frame("forward", "/w/lib/net.py", line), MAIN]) for line in range(1, 6)]
-    (message,) = notes_of(tmp_path, *stacks, project_root="/w/proj")
-    assert "--include /w/lib " in message
+@pytest.mark.parametrize(
+    ("stacks", "options", "named"),
+    [
+        pytest.param(LAYERS, {}, "nets/layers", id="the package whose lines split it"),
+        pytest.param(BESIDE, {"project_root": "/w/proj"}, "/w/lib", id="a folder beside the one named"),
+        pytest.param(few(100), {}, "nets/layers", id="a package that holds enough"),
+        pytest.param(few(10), {}, None, id="a package that holds little"),
+        pytest.param(LAYERS, {"includes": ["nets"]}, None, id="included already"),
+        pytest.param([(100, made_at("launch/run.py:5"))] * 5, {}, None, id="calls all on one line"),
+        pytest.param([(100, made_at(f"torch/nn/a.py:{n}")) for n in range(1, 6)], {}, None, id="torch"),
+        pytest.param([*LAYERS, *OWN], {}, None, id="two lines with less than half of the peak"),
+    ],
+)
+def test_the_package_is_named_whose_lines_split_the_memory_of_one_line(tmp_path, stacks, options, named):
+    found = notes_of(tmp_path, *stacks, **options)
+    assert len(found) == (named is not None)
+    assert all(f"on one line of the project that calls a library: --include {named} " in one for one in found)

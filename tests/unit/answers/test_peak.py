@@ -3,6 +3,8 @@
 import pickle
 from pathlib import Path
 
+import pytest
+
 import snapconv
 from snapconv.answers.peak import device_memory
 from tests.builders import MIB, TraceBuilder
@@ -10,41 +12,37 @@ from tests.builders import MIB, TraceBuilder
 FIXTURES = Path(__file__).parents[3] / "fixtures"
 
 
-def memory_of(tmp_path, event, *, metadata=None, total=None):
+TEXT = "CUDA out of memory. Tried to allocate 30.00 MiB. GPU 0 has a total capacity of 300.00 MiB of which"
+RECORDED = {"devices": [{"device": 0, "total_bytes": 200 * MIB, "max_memory_allocated": 1}]}
+NAMES = ("total_bytes", "total_from", "free_bytes", "outside_bytes", "at_most_bytes", "measured_event")
+
+
+@pytest.mark.parametrize(
+    ("event", "given", "recorded", "expected"),
+    [
+        pytest.param(2, 100, {}, (100, "given", 4, 76, 72, 2), id="what is neither free nor reserved"),
+        pytest.param(3, 100, {}, (100, "given", None, 76, 72, 2), id="elsewhere: that of the failure"),
+        pytest.param(2, None, {}, (None, None, 4, None, None, 2), id="without a total"),
+        pytest.param(2, None, RECORDED, (200, "recorded", 4, 176, 172, 2), id="as recorded"),
+        pytest.param(
+            2,
+            None,
+            {"ended": {"how": "oom", "detail": TEXT}},
+            (300, "torch's message", 4, 276, 272, 2),
+            id="as torch's own message has it",
+        ),
+    ],
+)
+def test_the_memory_of_a_device_outside_torch(tmp_path, event, given, recorded, expected):
     trace = TraceBuilder().segment(20 * MIB).alloc(MIB).oom(30 * MIB, 4 * MIB).segment(8 * MIB)
     path = tmp_path / "snapshot.pickle"
-    path.write_bytes(pickle.dumps(trace.snapshot(**({"snapconv": metadata} if metadata else {}))))
-    session = snapconv.load(path)
-    return device_memory(session.devices[0], event, given_total=total)
-
-
-def test_at_a_failed_allocation_it_is_what_is_neither_free_nor_reserved(tmp_path):
-    found = memory_of(tmp_path, 2, total=100 * MIB)
-    assert (found.free_bytes, found.reserved_bytes, found.outside_bytes) == (4 * MIB, 20 * MIB, 76 * MIB)
-    assert (found.total_from, found.measured_event) == ("given", 2)
-
-
-def test_elsewhere_it_is_that_of_the_failed_allocation_and_at_most_the_rest(tmp_path):
-    found = memory_of(tmp_path, 3, total=100 * MIB)
-    assert (found.free_bytes, found.outside_bytes, found.measured_event) == (None, 76 * MIB, 2)
-    assert found.at_most_bytes == 72 * MIB  # 28 MiB were reserved at the end
-
-
-def test_without_a_total_it_is_not_known(tmp_path):
-    found = memory_of(tmp_path, 2)
-    assert (found.total_bytes, found.outside_bytes, found.at_most_bytes) == (None, None, None)
-
-
-def test_the_total_is_the_recorders_or_that_of_torchs_own_message(tmp_path):
-    devices = [{"device": 0, "total_bytes": 200 * MIB, "max_memory_allocated": 1}]
-    found = memory_of(tmp_path, 2, metadata={"version": 1, "devices": devices})
-    assert (found.total_bytes, found.total_from) == (200 * MIB, "recorded")
-    text = (
-        "CUDA out of memory. Tried to allocate 30.00 MiB. GPU 0 has a total capacity of 300.00 MiB of which"
+    path.write_bytes(
+        pickle.dumps(trace.snapshot(**({"snapconv": {"version": 1, **recorded}} if recorded else {})))
     )
-    ended = {"how": "oom", "detail": text}
-    found = memory_of(tmp_path, 2, metadata={"version": 1, "ended": ended})
-    assert (found.total_bytes, found.total_from) == (300 * MIB, "torch's message")
+    found = device_memory(snapconv.load(path).devices[0], event, given_total=given and given * MIB)
+    values = [getattr(found, name) for name in NAMES]
+    in_mib = [value // MIB if isinstance(value, int) else value for value in values[:-1]]
+    assert (*in_mib, values[-1]) == expected
 
 
 def test_a_simulated_device_has_nothing_outside():

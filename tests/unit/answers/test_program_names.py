@@ -58,24 +58,16 @@ def test_a_file_without_events_has_no_spans(tmp_path):
     assert (len(found.spans), rows) == (0, ())
 
 
-def mark(name, stage, time):
-    return {"name": name, "stage": stage, "time_us": START_US + time, "device": 0}
-
-
-def ranges(*spans):
-    """Starts and ends of ranges, each (name, first event, last event), in the order of time."""
-    marks = [mark(n, s, t) for n, first, last in spans for s, t in (("START", first), ("END", last))]
-    return sorted(marks, key=lambda m: m["time_us"])
-
-
 @pytest.fixture
 def lanes_of(tmp_path):
     def lanes_of(*spans, most=100):
         builder = TraceBuilder().segment(20 << 20)
         for _ in range(9):
             builder.alloc(512)
+        given = [one for name, first, last in spans for one in marks(name, (first, last))]
+        given.sort(key=lambda one: one["time_us"])
         path = tmp_path / "run.pickle"
-        path.write_bytes(pickle.dumps(builder.snapshot(external_annotations=ranges(*spans))))
+        path.write_bytes(pickle.dumps(builder.snapshot(external_annotations=given)))
         analysis = snapconv.load(path).devices[0]
         found = find_span_lanes(analysis, most=most)
         names = [analysis.snapshot.texts[i] for i in found.name_id.tolist()]
@@ -85,12 +77,18 @@ def lanes_of(tmp_path):
     return lanes_of
 
 
-def test_a_span_within_another_is_below_it(lanes_of):
-    assert lanes_of(("b", 2, 3), ("a", 1, 5)) == ([("a", 1, 5, 0), ("b", 2, 3, 1)], 0)
-
-
-def test_a_span_after_another_is_beside_it(lanes_of):
-    assert lanes_of(("a", 1, 2), ("b", 3, 5)) == ([("a", 1, 2, 0), ("b", 3, 5, 0)], 0)
+@pytest.mark.parametrize(
+    ("spans", "most", "expected", "n_left_out"),
+    [
+        pytest.param([("b", 2, 3), ("a", 1, 5)], 9, [("a", 1, 5, 0), ("b", 2, 3, 1)], 0, id="within another"),
+        pytest.param([("a", 1, 2), ("b", 3, 5)], 9, [("a", 1, 2, 0), ("b", 3, 5, 0)], 0, id="after another"),
+        pytest.param([("a", 1, 2), ("b", 3, 7), ("c", 8, 9)], 1, [("b", 3, 7, 0)], 2, id="the longest"),
+        pytest.param([("snapconv:forward", 1, 2), ("a", 1, 2)], 9, [("a", 1, 2, 0)], 0, id="not ours"),
+        pytest.param([("a", 50, 60)], 9, [], 0, id="without events"),
+    ],
+)
+def test_spans_have_lanes(lanes_of, spans, most, expected, n_left_out):
+    assert lanes_of(*spans, most=most) == (expected, n_left_out)
 
 
 def test_a_span_goes_into_the_first_lane_that_is_free(lanes_of):
@@ -98,15 +96,3 @@ def test_a_span_goes_into_the_first_lane_that_is_free(lanes_of):
     assert [(name, lane) for name, _, _, lane in lanes_of(*spans)[0]] == [
         ("a", 0), ("b", 1), ("c", 2), ("d", 1), ("e", 2), ("f", 1),
     ]  # fmt: skip
-
-
-def test_of_too_many_spans_the_longest_are_shown(lanes_of):
-    assert lanes_of(("a", 1, 2), ("b", 3, 7), ("c", 8, 9), most=1) == ([("b", 3, 7, 0)], 2)
-
-
-def test_what_our_recorder_marks_is_no_span_of_the_program(lanes_of):
-    assert lanes_of(("snapconv:forward", 1, 2), ("a", 1, 2)) == ([("a", 1, 2, 0)], 0)
-
-
-def test_a_span_without_events_is_left_out(lanes_of):
-    assert lanes_of(("a", 50, 60)) == ([], 0)

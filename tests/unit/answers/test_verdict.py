@@ -97,10 +97,6 @@ def test_unknown_comes_last_however_much_it_is():
     assert _shares(rows, 112 * MIB) == ": 37 % optimizer state, 18 % weights (likely), 45 % unknown"
 
 
-def test_little_memory_is_not_fragmented_however_little_is_used(tmp_path):
-    assert verdict_of(TraceBuilder().segment(200 * MIB).alloc(512), tmp_path).about == "peak"
-
-
 def test_pinned_memory_and_empty_files_have_a_verdict_too():
     assert verdict_of(FIXTURES / "host_only.pickle").device == -1
     assert verdict_of(FIXTURES / "empty_snapshot.pickle").command == "info"

@@ -150,5 +150,5 @@ def test_the_parts_of_a_difference_add_up(session):
     empty = snapconv.load(FILES[0])
     for found in session.compared_with(empty).devices:
         for rows in (found.categories, found.lines, found.operations):
-            assert sum(row.change.old_bytes for row in rows) == found.allocated.old_bytes
-            assert sum(row.change.new_bytes for row in rows) == found.allocated.new_bytes
+            assert sum(row.old_bytes for row in rows) == found.allocated.old_bytes
+            assert sum(row.new_bytes for row in rows) == found.allocated.new_bytes

@@ -65,8 +65,8 @@ def test_what_is_not_there_is_an_input_with_its_error(tmp_path):
     (tmp_path / "rank1.pickle").symlink_to("nowhere")
     os.mkfifo(tmp_path / "rank2.pickle")
     inputs = find_inputs([str(tmp_path), str(tmp_path / "rank9.pickle"), str(tmp_path / "x*")])
-    assert [one.path for one in inputs if one.error is None] == [str(path)]
-    errors = {one.place.rank: str(one.error) for one in inputs if one.error}
+    assert [one.path for one in inputs if one.place.error is None] == [str(path)]
+    errors = {one.place.rank: one.place.error for one in inputs if one.place.error}
     assert "cannot be read" in errors[1]
     assert "pipe" in errors[2]
     assert "is not there" in errors[9]

@@ -96,7 +96,7 @@ def test_a_file_that_no_worker_answers_for_is_a_row_with_an_error(tmp_path, monk
 def test_a_file_that_kills_its_process_alone_too_is_a_row_with_an_error(tmp_path, monkeypatch):
     (path,) = write_job(tmp_path, 1)
     (one,) = find_inputs([str(path)])
-    text = RankRequest.of(one.place, JobOptions().analysis).to_text()
+    text = RankRequest.text(one.place, JobOptions().analysis)
     assert read_alone(text) == read_rank(text)
     program = tmp_path / "python"
     program.write_text("#!/bin/sh\nkill -9 $$\n")

@@ -115,8 +115,8 @@ def test_globs_and_single_files_of_a_store_are_found(store):
 
 
 def test_a_bucket_that_is_not_there_is_a_row_with_the_stores_own_words(store, tmp_path):
-    (one,) = [one for one in find_inputs([str(write(tmp_path)), "s3://nowhere/job/"]) if one.error]
-    assert "s3://nowhere/job/" in str(one.error)
+    (one,) = [one for one in find_inputs([str(write(tmp_path)), "s3://nowhere/job/"]) if one.place.error]
+    assert "s3://nowhere/job/" in one.place.error
 
 
 def write(folder):
