@@ -46,10 +46,10 @@ def test_both_reports_are_named_after_the_capture(capture, tmp_path):
 
 
 def test_a_capture_without_times_gives_one_report_and_so_does_its_snapshot(capture, tmp_path):
-    assert to_sqlite(capture / "snapshot.pickle", ConvertOptions(force=True)).time is None
+    assert to_sqlite(capture / "snapshot.pickle", ConvertOptions()).time is None
     (capture / "timing.json").unlink()
-    assert to_sqlite(capture, ConvertOptions(force=True)).time is None
-    assert reports_in(tmp_path) == ["run.memory.sqlite"]
+    assert to_sqlite(capture, ConvertOptions()).time is None
+    assert reports_in(tmp_path) == ["run.memory.sqlite", "snapshot.memory.sqlite"]
 
 
 def test_a_file_with_the_given_name_is_no_obstacle_where_it_would_not_be_written(capture, tmp_path):
