@@ -100,15 +100,20 @@ def what_stays(page: str) -> str:
 def shown(session: Session) -> str:
     """Record and convert a program, and return the commands with what they say."""
     program = next(program for program in PROGRAMS if program.name == session.program)
-    capture = f"{program.path.stem}.capture"
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary).resolve() / program.name
         copy_program(program, folder)
         recorded = _snapconv(program, folder, "record", "--simulate", program.path.name)
-        recorded = recorded.replace(str(folder.parent), HOME)
-        ours = [line[line.index("snapconv: ") :] for line in recorded.splitlines() if "snapconv: " in line]
-        converted = _snapconv(program, folder, "to-sqlite", capture, "--extended")
-        answer = _answered(folder / f"{program.path.stem}.memory.sqlite", session.query)
+        return shown_of(session, program, recorded, folder)
+
+
+def shown_of(session: Session, program: Program, recorded: str, folder: Path) -> str:
+    """Return the commands of a session with what they say: what recording said, and the folder it was in."""
+    recorded = recorded.replace(str(folder.parent), HOME)
+    ours = [line[line.index("snapconv: ") :] for line in recorded.splitlines() if "snapconv: " in line]
+    capture = f"{program.path.stem}.capture"
+    converted = _snapconv(program, folder, "to-sqlite", capture, "--extended")
+    answer = _answered(folder / f"{program.path.stem}.memory.sqlite", session.query)
     lines = (
         "```console",
         f"$ snapconv record --simulate {program.path.name}",

@@ -248,15 +248,21 @@ def local_dask_workers(n_workers: int, memory_bytes: int) -> Workers:
 def scheduler_workers(address: str) -> Workers:
     """Return the workers of a running scheduler; TLS is as Dask's own configuration says."""
     try:
-        from distributed import Client
+        from distributed import Client, KilledWorker
         from distributed.security import Security
     except ImportError as error:
         raise InputError("a scheduler needs Dask: pip install 'snapconv[ranks]'") from error
-    try:
-        client = Client(address, security=Security(), set_as_default=False)
-    except (OSError, ValueError, RuntimeError) as error:
-        raise InputError(f"no scheduler answers at {address}: {error}") from error
-    return client_workers(client)
+
+    def make(parts: ExitStack) -> Executor:
+        try:
+            client = Client(address, security=Security(), set_as_default=False)
+        except (OSError, ValueError, RuntimeError) as error:
+            raise InputError(f"no scheduler answers at {address}: {error}") from error
+        # Left open, it would go on calling a scheduler that has ended.
+        executor: Executor = parts.enter_context(client).get_executor(pure=False)
+        return executor
+
+    return Workers(make, _MOST_WAITING, (KilledWorker,), is_elsewhere=True)
 
 
 def client_workers(client: Any) -> Workers:

@@ -54,7 +54,7 @@ def needs(package):
 def recordings(tmp_path_factory):
     """Return a function that records a program in a mode, unless that was done already."""
     folder = tmp_path_factory.mktemp("recordings")
-    return cache(lambda program, mode: record(program, mode, folder / program.name / mode))
+    return cache(lambda program, mode: record(program, mode, folder / mode / program.name))
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ GPU = """
 import sys, snapconv
 from snapconv.simulation import SimulationOptions, simulated
 
-def on_a_gpu(train, mib=None):
-    with simulated(SimulationOptions(capacity_bytes=mib and mib << 20)):
+def on_a_gpu(train, mib):
+    with simulated(SimulationOptions(capacity_bytes=mib << 20)):
         train()
 """
 
@@ -61,12 +61,35 @@ def train(callback, batch=4):
         enable_progress_bar=False, callbacks=[callback],
     ).fit(Net(), data)
 """
-JOBS = pytest.mark.parametrize("job", [TRANSFORMERS, LIGHTNING], ids=["transformers", "lightning"])
+# Trainings of one process: with a chosen step; in which nothing happens; one that runs out of memory, and its
+# callback once more; one whose error ends the job.
+TRAININGS = """
+def trainings():
+    train(MemoryCallback("chosen", steps=[1]))
+    train(MemoryCallback("enough"))
+    again = MemoryCallback("again")
+    try:
+        train(again, batch=200_000)
+    except torch.OutOfMemoryError:
+        print("ran out once")
+    train(again)
+    assert again.recording is None
+    train(MemoryCallback("last"), batch=200_000)
+on_a_gpu(trainings, mib=40)
+"""
 
 
-def run(folder, source):
-    """Run a job; return what it said and its exit code."""
-    (folder / "job.py").write_text(source, encoding="utf-8")
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(job, id=name, marks=pytest.mark.xdist_group(f"callback of {name}"))
+        for name, job in (("transformers", TRANSFORMERS), ("lightning", LIGHTNING))
+    ],
+)
+def folder(request, tmp_path_factory):
+    """Where a job has written its captures, and what it said, before it ended as it would alone."""
+    folder = tmp_path_factory.mktemp("job")
+    (folder / "job.py").write_text(request.param + TRAININGS, encoding="utf-8")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
     environment.pop("RANK", None)
     done = subprocess.run(
@@ -77,25 +100,24 @@ def run(folder, source):
         encoding="utf-8",
         timeout=300,
     )
-    return done.returncode, done.stdout + done.stderr
+    said = done.stdout + done.stderr
+    assert (done.returncode, "recording is off" in said) == (1, False), said
+    assert "ran out once" in done.stdout
+    assert "OutOfMemoryError" in done.stderr
+    return folder
 
 
 def captures(folder):
-    return sorted(path.name for path in (folder / "captures").iterdir())
+    return sorted(path.name for path in folder.iterdir())
 
 
 def recorded(capture):
     return pickle.loads((capture / "snapshot.pickle").read_bytes())["snapconv"]
 
 
-@JOBS
-def test_a_chosen_step_is_captured_with_the_names_of_the_weights(tmp_path, job):
-    code, said = run(
-        tmp_path, f"{job}\non_a_gpu(lambda: train(MemoryCallback('captures', steps=[1])))\nprint('done')"
-    )
-    assert (code, "recording is off" in said) == (0, False), said
-    assert captures(tmp_path) == ["step-000001.capture"]
-    capture = tmp_path / "captures" / "step-000001.capture"
+def test_a_chosen_step_is_captured_with_the_names_of_the_weights(folder):
+    assert captures(folder / "chosen") == ["step-000001.capture"]
+    capture = folder / "chosen" / "step-000001.capture"
     (device,) = snapconv.load(capture).devices
     by_category = {
         category: int(device.allocations.block_bytes[device.rows(category)].sum())
@@ -106,40 +128,12 @@ def test_a_chosen_step_is_captured_with_the_names_of_the_weights(tmp_path, job):
     assert recorded(capture)["ended"]["how"] == "complete"
 
 
-@JOBS
-def test_nothing_is_written_where_memory_suffices(tmp_path, job):
-    code, said = run(tmp_path, f"{job}\non_a_gpu(lambda: train(MemoryCallback('captures')))")
-    assert (code, "recording is off" in said) == (0, False), said
-    assert captures(tmp_path) == []
+def test_nothing_is_written_where_memory_suffices(folder):
+    assert captures(folder / "enough") == []
 
 
-@JOBS
-def test_memory_that_runs_out_is_captured_and_the_error_is_the_jobs_own(tmp_path, job):
-    code, said = run(
-        tmp_path, f"{job}\non_a_gpu(lambda: train(MemoryCallback('captures'), batch=200_000), mib=40)"
-    )
-    assert code == 1
-    assert "OutOfMemoryError" in said
-    assert "recording is off" not in said
-    (name,) = captures(tmp_path)
-    assert name.startswith("oom-00000")
-    assert recorded(tmp_path / "captures" / name)["ended"]["how"] == "oom"
-
-
-@JOBS
-def test_a_training_after_one_that_ran_out_is_recorded_anew(tmp_path, job):
-    again = """
-callback = MemoryCallback('captures')
-def twice():
-    import torch
-    try:
-        train(callback, batch=200_000)
-    except torch.OutOfMemoryError:
-        pass
-    train(callback)
-    assert callback.recording is None
-on_a_gpu(twice, mib=40)
-"""
-    code, said = run(tmp_path, job + again)
-    assert (code, "recording is off" in said) == (0, False), said
-    assert len(captures(tmp_path)) == 1
+@pytest.mark.parametrize("name", ["again", "last"])
+def test_memory_that_runs_out_is_captured_once(folder, name):
+    (capture,) = captures(folder / name)
+    assert capture.startswith("oom-00000")
+    assert recorded(folder / name / capture)["ended"]["how"] == "oom"

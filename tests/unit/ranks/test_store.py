@@ -3,9 +3,7 @@
 import gzip
 import os
 import pickle
-import shutil
 import tempfile
-from pathlib import Path
 
 import pytest
 
@@ -126,13 +124,11 @@ def write(folder):
 
 
 def test_a_copy_that_would_fill_the_disk_is_refused(store, in_this_process, monkeypatch, tmp_path):
-    monkeypatch.setattr(
-        tempfile, "tempdir", str(tmp_path)
-    )  # another process of the tests has files there too
-    monkeypatch.setattr(rank_reading, "_SPARE_BYTES", shutil.disk_usage(tempfile.gettempdir()).free)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # other processes of the tests have files there
+    monkeypatch.setattr(rank_reading, "_SPARE_BYTES", 1 << 60)
     (file,) = read_job([f"s3://runs/job/rank{HUGE}.capture/"]).files
     assert "set TMPDIR" in file.error
-    assert not list(Path(tempfile.gettempdir()).glob("snapconv-ranks-*"))
+    assert not list(tmp_path.glob("snapconv-ranks-*"))
 
 
 def test_reports_go_to_a_store_too(store, in_this_process):
@@ -142,16 +138,16 @@ def test_reports_go_to_a_store_too(store, in_this_process):
     assert content.startswith(b"SQLite format 3")
 
 
-def test_what_a_killed_worker_left_is_removed_by_the_next(store, in_this_process):
-    left, living = (Path(tempfile.gettempdir()) / f"snapconv-ranks-{name}" for name in ("left", "living"))
+def test_what_a_killed_worker_left_is_removed_by_the_next(store, in_this_process, monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left, living = (tmp_path / f"snapconv-ranks-{name}" for name in ("left", "living"))
     for folder in (left, living):
-        folder.mkdir(exist_ok=True)
+        folder.mkdir()
         (folder / "snapshot.pickle").write_bytes(USUAL)
     os.utime(left / "snapshot.pickle", (0, 0))
     assert not read_job(["s3://runs/job/rank0.capture/"]).errors
     assert not left.exists()
     assert living.exists()
-    shutil.rmtree(living)
 
 
 @pytest.mark.parametrize("url", ["nosuch://name/job/", "hdfs://name/job/"])
