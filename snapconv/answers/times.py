@@ -118,7 +118,6 @@ class TimeReport:
     def source(self) -> tuple[tuple[str, str], ...]:
         """Facts about the file, and how it was made."""
         timing, project = self.timing, self.project
-        empty_pair = () if timing.empty_pair_ms is None else (("empty_pair_ms", repr(timing.empty_pair_ms)),)
         return (
             ("snapconv_version", VERSION),
             ("file_name", timing.path.name),
@@ -129,7 +128,6 @@ class TimeReport:
             ("device_name", timing.device_name),
             ("project_root", project.root or ""),
             ("project_includes", ", ".join(project.includes)),
-            *empty_pair,
         )
 
     def to_json(self, output: Path) -> dict[str, object]:

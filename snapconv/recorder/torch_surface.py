@@ -143,9 +143,7 @@ SURFACE: dict[Feature, str] = {
     Feature.OPAQUE_MODULE_TIMES: "torch.jit.ScriptModule: __call__",
     # Every node has _sequence_nr, but the class that describes them did not name it up to torch 2.10.
     Feature.BACKWARD_TIMES: """
-    torch.autograd._engine_run_backward(t_outputs)
     torch.autograd.graph.Node.register_prehook(self fn)
-    torch.autograd.graph.Node.register_hook(self fn)
     torch.autograd.graph.Node: next_functions name _sequence_nr?""",
     Feature.SIMULATION: f"""
     torch.utils._python_dispatch: TorchDispatchMode _disable_current_modes

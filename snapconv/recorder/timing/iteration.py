@@ -55,9 +55,8 @@ _WITHOUT_RESULT = frozenset("item tolist numpy bool int float index setitem".spl
 class Call:
     """One outermost call of a torch function; without ``begin`` and ``end``, a node of no call.
 
-    ``tiles`` are the times of its nodes up to the next node, ``strict`` those of the nodes alone; None
-    until one of its nodes runs. ``is_forward_work``: it ran in a module or autograd
-    recorded it; ``was_waited_for``: the device came to it before all of it was queued.
+    ``tiles`` are the times of its nodes, each up to the next node. ``is_forward_work``: it ran in a module or
+    autograd recorded it; ``was_waited_for``: the device came to it before all of it was queued.
     """
 
     name: str
@@ -69,8 +68,7 @@ class Call:
     bookkeeping_ns: int = 0
     is_forward_work: bool = False
     was_waited_for: bool = False
-    tiles: list[tuple[Any, Any]] | None = None
-    strict: list[tuple[Any, Any]] | None = None
+    tiles: list[tuple[Any, Any]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -122,6 +120,7 @@ class Iteration:
         self._hooked: set[int] = set()
         self._hooks: list[Any] = []
         self._running: BackwardPass | None = None
+        self._n_backwards = 0
 
     # --- calls
 
@@ -198,24 +197,32 @@ class Iteration:
 
     # --- backward
 
-    def run_backward(self, roots: Any, run: Callable[[], Any]) -> Any:
-        """Run autograd's engine and record it, unless that is a part of what is recorded already."""
-        if self._is_inside():
-            return run()
-        for number, node in nodes_below(roots, self._hooked):
+    def backward_begins(self, roots: Any, _is_grad: bool) -> None:  # noqa: FBT001  # an event's
+        """Record a backward pass, unless it is a part of what is recorded already."""
+        if self._is_busy or not self._may_mark():
+            return
+        self._n_backwards += 1
+        if self._n_backwards > 1:
+            return
+        for number, node in nodes_below(roots if isinstance(roots, list | tuple) else [roots], self._hooked):
             self._hook(node, self._maker(number) or self._left_over(node))
         self._next_section(is_before_backward=True)
-        began = time.perf_counter_ns()
-        running = self._running = BackwardPass(self._mark())
-        try:
-            return run()
-        finally:
-            running.end = self._mark()
-            running.host_ns = time.perf_counter_ns() - began
-            self._running = None
-            self.backward_passes.append(running)
-            if self.sections[-1].is_optimizer:  # a closure of LBFGS: the rest of the step begins here
-                self.sections[-1].begin = self._mark()
+        self._running = BackwardPass(self._mark(), host_ns=-time.perf_counter_ns())
+
+    def backward_ends(self, *_: bool) -> None:
+        """See one end, the outermost of those that another has called."""
+        if self._is_busy or not self._n_backwards or not self._may_mark():
+            return
+        self._n_backwards -= 1
+        running = self._running
+        if self._n_backwards or running is None:
+            return
+        running.end = self._mark()
+        running.host_ns += time.perf_counter_ns()
+        self._running = None
+        self.backward_passes.append(running)
+        if self.sections[-1].is_optimizer:  # a closure of LBFGS: the rest of the step begins here
+            self.sections[-1].begin = self._mark()
 
     def _maker(self, number: int) -> Call | None:
         place = bisect_right(self._first_nodes, number) - 1
@@ -229,34 +236,21 @@ class Iteration:
         return call
 
     def _hook(self, node: Any, call: Call) -> None:
-        """Mark when a node begins and when it has run; guarded by hand, as there are many."""
-        begin = None
-        if call.tiles is None or call.strict is None:
-            call.tiles, call.strict = [], []
-        strict, guard = call.strict, self._backward_times
+        """Mark when a node begins; guarded by hand, as there are many."""
+        guard = self._backward_times
 
         def before(_: Any) -> None:
-            nonlocal begin
             try:
                 running = self._running
                 if running is not None:
                     if running.nodes and self._clock.was_reached(running.nodes[-1][1]):
                         running.n_waited_for += 1
-                    begin = self._mark()
-                    running.nodes.append((call, begin))
+                    running.nodes.append((call, self._mark()))
             except BaseException as failure:
                 if not guard.takes(failure):
                     raise
 
-        def after(*_: Any) -> None:
-            try:
-                if self._running is not None and begin is not None:
-                    strict.append((begin, self._mark()))
-            except BaseException as failure:
-                if not guard.takes(failure):
-                    raise
-
-        self._hooks += (node.register_prehook(before), node.register_hook(after))
+        self._hooks.append(node.register_prehook(before))
 
     # --- sections
 

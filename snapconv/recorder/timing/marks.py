@@ -10,15 +10,11 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from itertools import pairwise
-from statistics import median
 from types import CodeType, FrameType, FunctionType
 from typing import Any, TypeAlias
 
 from snapconv.recorder.environment import is_capturing_graph
 from snapconv.recorder.program.own_frames import users_frames
-
-_EMPTY_PAIRS = 20
 
 
 class CpuClock:
@@ -104,13 +100,6 @@ Clock: TypeAlias = CpuClock | CudaClock
 def make_clock(name: str, device: int) -> Clock:
     """Return the clock called ``cpu`` or ``cuda``."""
     return CudaClock(device) if name == "cuda" else CpuClock()
-
-
-def empty_pair_ms(clock: Clock) -> float:
-    """Measure what two marks with nothing between them are apart: the least that a row can have."""
-    marks = [clock.mark() for _ in range(_EMPTY_PAIRS + 1)]
-    clock.settle()
-    return median(clock.ms(*pair) for pair in pairwise(marks))
 
 
 # What calls our mode: its frames exist only because of it.

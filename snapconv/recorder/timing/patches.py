@@ -5,11 +5,9 @@
 * ``Function.apply``, whose calls no mode sees. It is replaced for the whole run, since scripts keep it
   under names of their own (``square = Square.apply``);
 * ``torch.compile`` itself, for the same reason, and the calls of compiled and scripted modules: each of
-  them is one call, in which the mode is taken off;
-* what runs autograd's engine, through which every ``backward`` and ``grad`` goes.
+  them is one call, in which the mode is taken off.
 
-Between timed iterations only the wrappers of ``Function.apply`` and of compiled functions are called, and the
-hooks of optimizers.
+Between timed iterations only the wrappers of ``Function.apply`` and of compiled functions are called.
 """
 
 import functools
@@ -22,9 +20,6 @@ from typing import Any, Protocol
 from snapconv.recorder.guard import Guard
 from snapconv.recorder.interception import replaced
 from snapconv.recorder.program.own_frames import calls_original, stands_in
-
-# (roots, run) -> result: what is done with a run of the engine
-AroundBackward = Callable[[Any, Callable[[], Any]], Any]
 
 
 class Around(Protocol):
@@ -239,21 +234,3 @@ def _without_mode(function: Callable[..., Any]) -> Callable[..., Any]:
             change_modes(lambda modes: [*modes[:place], *ours, *modes[place:]])
 
     return call
-
-
-@contextmanager
-def patch_engine(around: AroundBackward, guard: Guard) -> Iterator[None]:
-    """Hand every run of autograd's engine to ``around``."""
-    import torch
-
-    # The wrapper stays the innermost frame, as a simulation looks at who calls the engine.
-    run_backward = guard.wrap_call(torch.autograd._engine_run_backward, _timed_run(around))
-    with replaced(torch.autograd, "_engine_run_backward", run_backward, even_if_wrapped=True):
-        yield
-
-
-def _timed_run(around: AroundBackward) -> Callable[..., Any]:
-    def run_backward(call: Callable[[], Any], roots: Any, *_: Any, **__: Any) -> Any:
-        return around(roots, call)
-
-    return run_backward

@@ -7,17 +7,18 @@ docs/reference/capture.md has the schema of timing.json.
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from snapconv.recorder.guard import Guards
-from snapconv.recorder.interception import Event, Interception
+from snapconv.recorder.interception import Event, Interception, Listeners
 from snapconv.recorder.program.own_frames import calls_original
 from snapconv.recorder.timing import patches
 from snapconv.recorder.timing.iteration import Call, Iteration, Section
-from snapconv.recorder.timing.marks import Clock, StackRecorder, empty_pair_ms, make_clock
+from snapconv.recorder.timing.marks import Clock, StackRecorder, make_clock
 from snapconv.recorder.torch_surface import Feature
 from snapconv.version import VERSION
 
@@ -26,7 +27,7 @@ ModulePath = Callable[[Any], "str | None"]
 FORWARD, BACKWARD, OPTIMIZER, OTHER = "forward", "backward", "optimizer", "other"
 _COLUMNS = (
     "iteration", "name", "phase", "module", "stack",
-    "forward_ms", "backward_ms", "backward_strict_ms", "host_ms",
+    "forward_ms", "backward_ms", "host_ms",
 )  # fmt: skip
 
 
@@ -85,13 +86,12 @@ class Columns:
             stack_id,
             None if call.begin is None else self._clock.ms(call.begin, call.end),
             self._sum(call.tiles),
-            self._sum(call.strict),
             call.host_ns / 1e6,
         )
         for column, value in zip(self.calls.values(), values, strict=True):
             column.append(value)
 
-    def _sum(self, pairs: list[tuple[Any, Any]] | None) -> float | None:
+    def _sum(self, pairs: list[tuple[Any, Any]]) -> float | None:
         """Add up the times between marks; None where there are none: the phase did not happen."""
         return round(sum(self._clock.ms(*pair) for pair in pairs), 6) if pairs else None
 
@@ -110,8 +110,7 @@ def tile(ended: Iteration) -> None:
     for run in ended.backward_passes:
         marks = [*(mark for _, mark in run.nodes), run.end]
         for (call, _), pair in zip(run.nodes, pairwise(marks), strict=True):
-            if call.tiles is not None:
-                call.tiles.append(pair)
+            call.tiles.append(pair)
 
 
 def _phase(section: Section, *, has_backward: bool) -> str:
@@ -139,8 +138,7 @@ class Timer:
     """Times the iterations between ``begin`` and ``end``; changes no result and no allocation.
 
     A context manager, entered before the user's code defines anything and left after it. Between timed
-    iterations only a check of one variable runs, in ``Function.apply``, in compiled functions and in the
-    hooks of optimizers.
+    iterations only a check of one variable runs, in ``Function.apply`` and in compiled functions.
     """
 
     def __init__(
@@ -166,18 +164,11 @@ class Timer:
         self._number = 0
         self._is_warm_up = False
         self._overflowed = False
-        self._empty_pair_ms = 0.0
 
     def __enter__(self) -> "Timer":
         self._modes_outside = patches.modes_now()
         self._listen(self._run, Feature.CUSTOM_FUNCTION_TIMES, patches.patch_function_apply, self._around)
         self._listen(self._run, Feature.COMPILED_FUNCTION_TIMES, patches.compiled_functions, self._around)
-        listeners = {
-            Event.STEP_BEGINS: lambda _: self._in_step(Iteration.optimizer_began),
-            Event.STEP_ENDS: lambda _: self._in_step(Iteration.optimizer_ended),
-        }
-        self._interception.listen(listeners)
-        self._run.callback(self._interception.leave, listeners)
         return self
 
     def _listen(
@@ -209,11 +200,20 @@ class Timer:
             self._columns = Columns(self._clock, StackRecorder(), self._module_path)
         self._number, self._is_warm_up = iteration, warm_up
         self._clock.settle()
-        self._iteration = Iteration(self._clock, self._columns.stacks, self._guards)
+        timed = self._iteration = Iteration(self._clock, self._columns.stacks, self._guards)
         listening, times = self._listening, self._guards.of(Feature.TIMES)
+        of_backward = self._guards.of(Feature.BACKWARD_TIMES)
+        listeners: Listeners = {
+            Event.STEP_BEGINS: lambda _: times.run(timed.optimizer_began),
+            Event.STEP_ENDS: lambda _: times.run(timed.optimizer_ended),
+            Event.BACKWARD_BEGINS: partial(of_backward.run, timed.backward_begins),
+            Event.BACKWARD_ENDS: partial(of_backward.finish, timed.backward_ends),
+        }
+        # First: the end of a step may end the iteration.
+        self._interception.listen(listeners, is_first=True)
+        listening.callback(times.finish, self._interception.leave, listeners)
         times.enter(listening, lambda: patches.function_mode(self._around, times, inside=self._modes_outside))
         self._listen(listening, Feature.OPAQUE_MODULE_TIMES, patches.opaque_modules, self._around)
-        self._listen(listening, Feature.BACKWARD_TIMES, patches.patch_engine, self._iteration.run_backward)
 
     def end(self) -> None:
         """End the iteration and read its times, which waits for the device."""
@@ -226,8 +226,6 @@ class Timer:
         self._overflowed |= ended.overflowed
         tile(ended)
         self._columns.add(self._number, ended)
-        self._clock.forget()
-        self._empty_pair_ms = empty_pair_ms(self._clock)
         self._clock.forget()
 
     def trace(self) -> dict[str, Any] | None:
@@ -250,7 +248,6 @@ class Timer:
             "project_root": str(self._project_root),
             **columns.values(),
             "launch_bound": columns.launch_bound if is_cuda else None,
-            "empty_pair_ms": self._empty_pair_ms,
             "overflowed": self._overflowed,
         }
 
@@ -273,7 +270,3 @@ class Timer:
         if self._iteration is None:
             return function(*args, **kwargs)
         return self._iteration.call(name, function, args, kwargs, module)
-
-    def _in_step(self, work: Callable[[Iteration], None]) -> None:
-        if self._iteration is not None:
-            self._guards.of(Feature.TIMES).run(work, self._iteration)

@@ -70,7 +70,6 @@ class CallTable:
     stack_id: Int32Column
     forward_ms: MsColumn
     backward_ms: MsColumn
-    backward_strict_ms: MsColumn
     host_ms: MsColumn
 
     def __len__(self) -> int:
@@ -96,7 +95,6 @@ class Timing:
     project_root: str
     iterations: tuple[TimedIteration, ...]
     launch_bound: tuple[LaunchCounts, ...]
-    empty_pair_ms: float | None
     overflowed: bool
     stacks: StackTable
     is_of_module: BoolColumn
@@ -109,7 +107,7 @@ _LINE = Bounds(0, (1 << 31) - 1, "0 to 2^31 - 1")
 _MILLISECONDS = Bounds(0, 10**12, "0 to 10^12 milliseconds", (float, int))
 # The columns of the calls as they are written, docs/reference/capture.md.
 _INTS = {"iteration": _COUNT, "stack": Bounds(-1, (1 << 31) - 1, "-1 to 2^31 - 1")}
-_TIMES = ("forward_ms", "backward_ms", "backward_strict_ms", "host_ms")
+_TIMES = ("forward_ms", "backward_ms", "host_ms")
 _TEXTS = ("name", "phase", "module")
 # File, line, function, whether its self is a module.
 _FRAME: tuple[type | Bounds, ...] = (str, _LINE, str, bool)
@@ -174,7 +172,6 @@ def _timing(path: Path, n_bytes: int, trace: _Object) -> Timing:
         project_root=trace.value("project_root", str)[:_MAX_TEXT],
         iterations=iterations,
         launch_bound=_launch_counts(trace),
-        empty_pair_ms=trace.optional("empty_pair_ms", _MILLISECONDS),
         overflowed=trace.optional("overflowed", bool, missing=False),
         stacks=stacks,
         is_of_module=is_of_module,

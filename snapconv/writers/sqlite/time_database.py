@@ -112,7 +112,6 @@ _CALLS = table(
         _NO_BACKWARD,
         "timing.calls.backward_ms",
     ),
-    milliseconds("backward_strict_ms", "its nodes alone", _NO_BACKWARD, "timing.calls.backward_strict_ms"),
     milliseconds("host_ms", "what the call took on the host", at="timing.calls.host_ms"),
     arrays=lambda report: report,
 )

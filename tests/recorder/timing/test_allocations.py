@@ -14,7 +14,7 @@ def events_of(name, *, timed):
     with simulated(SimulationOptions()):
         torch.manual_seed(0)
         net = MODELS[name]()
-        batch = net.batch()[:2].cuda()
+        batch = net.batch()[:2, :32].cuda()
         step = step_of(net.cuda(), batch)
         timer = timer_for(net)
         with timer:

@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from snapconv.recorder.timing.marks import CpuClock, CudaClock, empty_pair_ms  # noqa: E402
+from snapconv.recorder.timing.marks import CpuClock, CudaClock  # noqa: E402
 from snapconv.recorder.timing.timer import Timer  # noqa: E402  # only where torch is
 from tests.recorder.timing.timed import HERE  # noqa: E402
 
@@ -82,7 +82,6 @@ def test_the_processors_marks_are_milliseconds_apart():
     clock = CpuClock()
     assert clock.ms(1_000_000, 3_500_000) == 2.5
     assert 0 <= clock.ms(clock.mark(), clock.mark()) < 1000
-    assert 0 <= empty_pair_ms(clock) < 1
 
 
 def test_events_are_recorded_on_the_devices_current_stream(device):
@@ -103,11 +102,6 @@ def test_marks_are_read_after_the_device_has_come_past_them(device):
     trace = timed(2)
     assert all(ms > 0 for ms in trace["calls"]["forward_ms"])
     assert (trace["clock"], trace["simulated"], trace["device_name"]) == ("cuda", False, "GPU 3")
-
-
-def test_two_events_with_nothing_between_them_are_what_an_empty_row_has(device):
-    clock = CudaClock(3)
-    assert empty_pair_ms(clock) == 1.0
 
 
 @pytest.mark.parametrize(("lags", "n_waited_for"), [(False, 2), (True, 0)])

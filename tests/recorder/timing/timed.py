@@ -22,7 +22,6 @@ class Row(NamedTuple):
     stack: int
     forward_ms: float | None
     backward_ms: float | None
-    backward_strict_ms: float | None
     host_ms: float
 
 

@@ -140,7 +140,6 @@ def test_an_unknown_version_is_a_note_and_no_error(tmp_path):
         ({"stacks": [7]}, "stacks[0]: expected list, got int"),
         ({"launch_bound": {"forward": 3}}, "launch_bound.forward: expected dict, got int"),
         ({"launch_bound": {"forward": {"n": True}}}, "launch_bound.forward.n: expected int, got bool"),
-        ({"empty_pair_ms": "0"}, "empty_pair_ms: expected float, got str"),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_place(tmp_path, change, said):
