@@ -88,17 +88,14 @@ def _limits(item: pytest.Item) -> tuple[int | None, bool | None]:
     if mark is None:
         return None, None
     wrong = [*map(repr, mark.args), *(name for name in mark.kwargs if name not in ("max_peak", "simulate"))]
-    if wrong:
-        pytest.fail(
-            f"{_NAME} takes max_peak and simulate by their names, not {', '.join(wrong)}", pytrace=False
-        )
-    given, mistake = mark.kwargs.get("max_peak"), ""
+    mistake = f" takes max_peak and simulate by their names, not {', '.join(wrong)}" if wrong else ""
+    limit, given = None, mark.kwargs.get("max_peak")
     try:
         limit = None if given is None else parse_bytes(str(given))
     except ValueError as error:
-        mistake = str(error)
+        mistake = f": max_peak: {error}"
     if mistake:
-        pytest.fail(f"{_NAME}: max_peak: {mistake}", pytrace=False)
+        pytest.fail(_NAME + mistake, pytrace=False)
     return limit, mark.kwargs.get("simulate")
 
 

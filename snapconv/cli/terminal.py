@@ -131,17 +131,13 @@ def say(text: str) -> None:
 
 def show_raised(raised: BaseException) -> None:
     """Show what ended the program as Python would."""
-    from snapconv.recorder.program.script import exit_argument
-
     if isinstance(raised, SnapconvError):
         say(f"error: {raised}")
     elif not isinstance(raised, SystemExit):
         sys.excepthook(type(raised), raised, raised.__traceback__)
-    else:
-        code = exit_argument(raised)
-        if code is not None and not isinstance(code, int):
-            with suppress(Exception):  # its text is the program's affair
-                print(code, file=sys.stderr)
+    elif raised.code is not None and not isinstance(raised.code, int):
+        with suppress(Exception):  # its text is the program's affair
+            print(raised.code, file=sys.stderr)
 
 
 def print_json(values: Mapping[str, object], *, n_bytes: int | None = None) -> None:

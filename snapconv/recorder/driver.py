@@ -1,7 +1,7 @@
 """The life cycle of every recording inside the user's program: hooks on, iterations, captures, all off.
 
 A policy decides what an iteration is for, when a capture is due, and what becomes of it and of failures:
-``one_capture.py`` for a run that is recorded once, ``recording.py`` for chosen moments of a job. Its methods
+``record.py`` for a run that is recorded once, ``recording.py`` for chosen moments of a job. Its methods
 are called within the driver's guard.
 """
 
@@ -25,7 +25,7 @@ from snapconv.recorder.schedule import Part, Sign, StepCounter, listen
 from snapconv.recorder.torch_surface import ChangedFeatures, Feature, probe
 
 if TYPE_CHECKING:
-    from snapconv.recorder.one_capture import OneCapture
+    from snapconv.recorder.record import OneCapture
     from snapconv.recorder.recording import ChosenCaptures
     from snapconv.recorder.timing.timer import Timer
     from snapconv.simulation import Simulation
@@ -145,8 +145,8 @@ class Driver:
             self.guards.of(Feature.TIMES).run(begin, self.iteration, is_warm_up)
 
     def _observe(self) -> None:
-        """Observe an iteration where the policy wants it; what an OOM needs is recorded when there is one."""
-        if not self.policy.is_observed(self.iteration):
+        """Observe all steps, or those that are chosen; what an OOM needs is recorded when there is one."""
+        if self.options.steps and self.iteration not in self.options.steps:
             self.stop_observing()
             self.observer = None
         else:

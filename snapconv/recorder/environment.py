@@ -61,22 +61,18 @@ def _build() -> tuple[str, bool, bool] | None:
         return None
 
 
-def refuse_without_cuda(*, can_simulate: bool = True) -> None:
-    """Raise NoCudaError where no program can use CUDA, whatever it does; starts and imports nothing.
-
-    ``can_simulate``: whether to suggest --simulate.
-    """
+def refuse_without_cuda() -> None:
+    """Raise NoCudaError where no program can use CUDA, whatever it does; starts and imports nothing."""
     build = _build()
     if build is None:
         return
     version, has_cuda, is_nvidia = build
     if not has_cuda:
         raise NoCudaError(
-            f"this torch ({version}) is built without CUDA: {_SIMULATE * can_simulate}"
-            "install a build with CUDA"
+            f"this torch ({version}) is built without CUDA: install a build with CUDA, or {_SIMULATE}"
         )
     if is_nvidia and not (_is_started() or _has_driver()):
-        raise _no_gpu(version, " (there is no NVIDIA driver)", can_simulate=can_simulate)
+        raise _no_gpu(version, " (there is no NVIDIA driver)")
 
 
 def require_gpu() -> None:
@@ -93,16 +89,16 @@ def require_gpu() -> None:
         is_available = torch.cuda.is_available()
     if not is_available:
         why = f" ({str(caught[0].message).splitlines()[0]})" if caught else ""
-        raise _no_gpu(str(torch.__version__), why, can_simulate=True)
+        raise _no_gpu(str(torch.__version__), why)
 
 
-_SIMULATE = "add --simulate to record without a GPU, or "
+_SIMULATE = "record without a GPU: snapconv record --simulate"
 
 
-def _no_gpu(version: str, why: str, *, can_simulate: bool) -> NoCudaError:
+def _no_gpu(version: str, why: str) -> NoCudaError:
     return NoCudaError(
         f"torch {version} finds no usable GPU or driver on this machine{why}: "
-        f"{_SIMULATE * can_simulate}check nvidia-smi and CUDA_VISIBLE_DEVICES"
+        f"check nvidia-smi and CUDA_VISIBLE_DEVICES, or {_SIMULATE}"
     )
 
 

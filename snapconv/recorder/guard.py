@@ -188,25 +188,17 @@ class Guard:
             # Somebody may have kept this function beyond the recording.
             if is_read_by_torch() or self.is_off:
                 return original(*arguments, **named)
-            result = self.around(OriginalCall(original, arguments, named), work, arguments, named)
+            result = self._around(OriginalCall(original, arguments, named), work, arguments, named)
             if waiting:
                 deliver_waiting()
             return result
 
         return wrapper
 
-    def around(
-        self,
-        call: OriginalCall,
-        work: Callable[..., Any],
-        arguments: tuple[Any, ...],
-        named: dict[str, Any],
-        otherwise: Callable[[], Any] | None = None,
+    def _around(
+        self, call: OriginalCall, work: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]
     ) -> Any:
-        """Do our work around a call of the program's; where that fails, the call alone.
-
-        ``otherwise`` does without the call where the program's own arguments would not do.
-        """
+        """Do our work around a call of the program's; where that fails, the call alone."""
         try:
             return work(call, *arguments, **named)
         except BaseException as failure:
@@ -214,7 +206,7 @@ class Guard:
                 call.raised = None  # it holds the frames that hold it
                 raise
         try:
-            return call() if otherwise is None or call.is_done else otherwise()
+            return call()
         finally:
             call.raised = None
 

@@ -130,8 +130,7 @@ def _is_in_step() -> bool:
     return frame is not None
 
 
-@contextmanager
-def _scalers(report: Report, guard: Guard) -> Iterator[None]:
+def _scalers(report: Report, guard: Guard) -> AbstractContextManager[None]:
     import torch
 
     def step(call: Callable[[], Any], _scaler: Any, optimizer: Any, *_: Any, **__: Any) -> Any:
@@ -140,12 +139,10 @@ def _scalers(report: Report, guard: Guard) -> Iterator[None]:
         report(Event.SCALER_ENDS, optimizer)
         return result
 
-    with _wrapped(guard, (torch.amp.GradScaler, "step", step)):
-        yield
+    return _wrapped(guard, (torch.amp.GradScaler, "step", step))
 
 
-@contextmanager
-def _backward_passes(report: Report, guard: Guard) -> Iterator[None]:
+def _backward_passes(report: Report, guard: Guard) -> AbstractContextManager[None]:
     """Report every backward pass.
 
     ``Tensor.backward`` too, and not only what it calls: a mode for torch functions is taken off while it
@@ -166,17 +163,15 @@ def _backward_passes(report: Report, guard: Guard) -> Iterator[None]:
 
         return around
 
-    with _wrapped(
+    return _wrapped(
         guard,
         (torch.autograd, "backward", work("tensors", False)),
         (torch.autograd, "grad", work("outputs", True)),
         (torch.Tensor, "backward", work("self", False)),
-    ):
-        yield
+    )
 
 
-@contextmanager
-def _optimizers(report: Report, guard: Guard) -> Iterator[None]:
+def _optimizers(report: Report, guard: Guard) -> AbstractContextManager[None]:
     """Report every optimizer that is built.
 
     torch has hooks for those that step, and some never do themselves: a wrapper such as SAM keeps states of
@@ -188,12 +183,10 @@ def _optimizers(report: Report, guard: Guard) -> Iterator[None]:
         build()
         report(Event.OPTIMIZER_BUILT, optimizer)
 
-    with _wrapped(guard, (Optimizer, "__init__", built)):
-        yield
+    return _wrapped(guard, (Optimizer, "__init__", built))
 
 
-@contextmanager
-def _copies(report: Report, guard: Guard) -> Iterator[None]:
+def _copies(report: Report, guard: Guard) -> AbstractContextManager[None]:
     """Report what ``copy.deepcopy`` makes: averaged models, target networks, the best weights so far.
 
     A copied module, which gets its state from a copy or from a pickle, goes through no registration hook, and
@@ -213,8 +206,7 @@ def _copies(report: Report, guard: Guard) -> Iterator[None]:
         return result
 
     tensors = [(kind, "__deepcopy__", copied) for kind in (torch.Tensor, torch.nn.Parameter)]
-    with _wrapped(guard, *tensors, (torch.nn.Module, "__setstate__", restored)):
-        yield
+    return _wrapped(guard, *tensors, (torch.nn.Module, "__setstate__", restored))
 
 
 @contextmanager

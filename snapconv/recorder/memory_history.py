@@ -121,23 +121,48 @@ def name_every_function() -> None:
         del os.environ[_CHOICE]
 
 
-_MAX_MARKS = 100_000
-
-
 def now_us() -> int:
     """Microseconds since the epoch, the unit and the origin of a trace's times."""
     return time.time_ns() // 1000
 
 
-class ClockMarks:
-    """The annotations that were written, newest last; torch stamped each between two times of ours."""
+class SpanLog:
+    """Phases or iterations so far, the newest, one at a time; each has an annotation in the trace, too.
 
-    def __init__(self) -> None:
-        self._marks: deque[tuple[str, int, int]] = deque(maxlen=_MAX_MARKS)
+    Each has ``began_us`` and ``ended_us``, which is None while it lasts.
+    """
 
-    def add(self, name: str, before_us: int, after_us: int) -> None:
-        """Remember one."""
-        self._marks.append((name, before_us, after_us))
+    def __init__(self, max_spans: int) -> None:
+        self.rows: deque[dict[str, Any]] = deque(maxlen=max_spans)
+        self.current: dict[str, Any] | None = None
+        self._range: Any = None
+        # Annotations, each with the times of ours between which torch stamped it.
+        self._marks: deque[tuple[str, int, int]] = deque(maxlen=max_spans)
+
+    def begin(self, annotation: str, /, *, is_range: bool, **values: Any) -> None:
+        """Begin a span, which ends the one before; its annotation lasts as long, or marks its beginning."""
+        self.end()
+        import torch
+
+        annotated = torch.autograd.profiler.record_function(annotation)
+        before_us = now_us()
+        annotated.__enter__()
+        self._marks.append((annotation, before_us, now_us()))
+        if is_range:
+            self._range = annotated
+        else:
+            annotated.__exit__(None, None, None)
+        self.current = {**values, "began_us": before_us, "ended_us": None}
+        self.rows.append(self.current)
+
+    def end(self) -> None:
+        """End the span that lasts, if one does; another thread may end it meanwhile."""
+        span, self.current = self.current, None
+        lasting, self._range = self._range, None
+        if lasting is not None:
+            lasting.__exit__(None, None, None)
+        if span is not None:
+            span["ended_us"] = now_us()
 
     def to_trace(self, annotations: Any) -> Callable[[int], int]:
         """Return how to bring a time to the trace's clock, inferred from a snapshot's annotations.
@@ -167,45 +192,6 @@ class ClockMarks:
                 # Within what was seen the clocks agree; else by the least that makes them agree.
                 shifts.append((before_us, stamp - min(max(stamp, before_us), after_us)))
         return sorted(shifts)
-
-
-class SpanLog:
-    """Phases or iterations so far, the newest, one at a time; each has an annotation in the trace, too.
-
-    Each has ``began_us`` and ``ended_us``, which is None while it lasts.
-    """
-
-    def __init__(self, max_spans: int) -> None:
-        self.rows: deque[dict[str, Any]] = deque(maxlen=max_spans)
-        self.clock = ClockMarks()
-        self.current: dict[str, Any] | None = None
-        self._range: Any = None
-
-    def begin(self, annotation: str, /, *, is_range: bool, **values: Any) -> None:
-        """Begin a span, which ends the one before; its annotation lasts as long, or marks its beginning."""
-        self.end()
-        import torch
-
-        annotated = torch.autograd.profiler.record_function(annotation)
-        before_us = now_us()
-        annotated.__enter__()
-        after_us = now_us()
-        self.clock.add(annotation, before_us, after_us)
-        if is_range:
-            self._range = annotated
-        else:
-            annotated.__exit__(None, None, None)
-        self.current = {**values, "began_us": before_us, "ended_us": None}
-        self.rows.append(self.current)
-
-    def end(self) -> None:
-        """End the span that lasts, if one does; another thread may end it meanwhile."""
-        span, self.current = self.current, None
-        lasting, self._range = self._range, None
-        if lasting is not None:
-            lasting.__exit__(None, None, None)
-        if span is not None:
-            span["ended_us"] = now_us()
 
     def facts(self, convert: Callable[[int], int]) -> list[dict[str, Any]]:
         """Return the spans as metadata has them, times as the snapshot's trace has them."""
@@ -254,7 +240,7 @@ def contents_now(
         "overflowed": has_overflowed(snapshot, options.max_entries),
         "devices": environment.device_values(device),
         **observer.facts(snapshot),
-        "iterations": iterations.facts(iterations.clock.to_trace(snapshot.get("external_annotations"))),
+        "iterations": iterations.facts(iterations.to_trace(snapshot.get("external_annotations"))),
         "notes": note_rows(simulation.notes() if simulation else ()),
     }
     own_frames.clean_snapshot(snapshot)

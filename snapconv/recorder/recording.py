@@ -42,9 +42,8 @@ _TOLD: set[str] = set()
 class ChosenCaptures:
     """The policy of a job: captures of steps, of an OOM, on a signal, or of a whole block of code."""
 
-    def __init__(self, options: RecordingOptions) -> None:
+    def __init__(self) -> None:
         self.captures: list[Path] = []
-        self.options = options
         self.counts_by_hand = self._is_signalled = self._has_written_oom = self._has_logged = False
         self._shared_oom: SharedOom | None = None
         self.upload: Upload | None = None
@@ -56,9 +55,9 @@ class ChosenCaptures:
         driver.wait_for_cuda()
         driver.count_steps(lambda: None if self.counts_by_hand else driver.iteration_ended())
         driver.parts.callback(driver.stop_observing)
-        if self.options.on_signal is not None:
-            driver.parts.callback(_on_signal(self.options.on_signal, self._remember_signal))
-        if self.options.on_other_oom:
+        if driver.options.on_signal is not None:
+            driver.parts.callback(_on_signal(driver.options.on_signal, self._remember_signal))
+        if driver.options.on_other_oom:
             self._listen(driver)
         driver.begin_iteration()
 
@@ -69,7 +68,7 @@ class ChosenCaptures:
             ended = Ended("complete", f"memory ran out in {words}")
             driver.run_in_turn(partial(self.capture, from_thread=True), driver, "other-oom", ended)
 
-        self._shared_oom = SharedOom(self.options.output, capture)
+        self._shared_oom = SharedOom(driver.options.output, capture)
         self._shared_oom.start()
         driver.parts.callback(self._shared_oom.close)
 
@@ -85,18 +84,14 @@ class ChosenCaptures:
         """Record memory alone."""
         return Part.MEMORY
 
-    def is_observed(self, iteration: int) -> bool:
-        """Observe the steps that will be captured; what an OOM needs is recorded when there is one."""
-        return not self.options.steps or iteration in self.options.steps
-
     def iteration_ended(self, driver: Driver, iteration: int) -> None:
         """Write what is due after a step."""
         self._has_written_oom = False  # the job goes on
-        if iteration in self.options.steps:
+        if iteration in driver.options.steps:
             self.capture(driver, "step", Ended("complete"), step=iteration)
         if self._is_signalled:
             self._is_signalled = False
-            ended = Ended("complete", f"signal {self.options.on_signal}")
+            ended = Ended("complete", f"signal {driver.options.on_signal}")
             self.capture(driver, "signal", ended, step=iteration)
 
     def out_of_memory(self, driver: Driver, text: str) -> None:
@@ -106,7 +101,7 @@ class ChosenCaptures:
     def finish(self, driver: Driver, ended: Ended) -> None:
         """Write the whole block, where no steps of it were chosen."""
         is_whole = ended.how == "complete"
-        if self.options.steps or (not is_whole and (self._has_written_oom or not driver.cuda.is_done)):
+        if driver.options.steps or (not is_whole and (self._has_written_oom or not driver.cuda.is_done)):
             return
         driver.run(self.capture, driver, "end" if is_whole else ended.how, ended)
 
@@ -129,8 +124,8 @@ class ChosenCaptures:
         """Write a capture of this moment; ``from_thread``: the program goes on meanwhile."""
         import torch
 
-        if len(self.captures) >= self.options.max_captures:
-            _LOG.warning("snapconv: no capture (%s): there are %d already", what, self.options.max_captures)
+        if len(self.captures) >= driver.options.max_captures:
+            _LOG.warning("snapconv: no capture (%s): there are %d already", what, driver.options.max_captures)
             return
         if not driver.cuda.is_done:  # not yet; a snapshot would start it
             _LOG.warning(
@@ -147,8 +142,8 @@ class ChosenCaptures:
         name = f"{rank}{what}-{driver.iteration if step is None else step:06d}.capture"
         try:
             with suppress(OSError):  # the job may have removed it
-                self.options.output.mkdir(parents=True, exist_ok=True)
-            path, _ = driver.write(free_name(self.options.output / name), contents)
+                driver.options.output.mkdir(parents=True, exist_ok=True)
+            path, _ = driver.write(free_name(driver.options.output / name), contents)
         except OutputError as error:  # the disk may have free space again the next time
             _LOG.warning("snapconv: %s", error)
             return
@@ -193,7 +188,7 @@ class Recording:
         on_other_oom: bool = False,
     ) -> None:
         self._output, self._is_chosen = os.fspath(output), is_chosen(ranks)
-        self._options = RecordingOptions(
+        options = RecordingOptions(
             Path(output),
             Path(project_root or "").absolute(),
             includes=tuple(include),
@@ -208,8 +203,8 @@ class Recording:
             max_captures=max_captures,
             on_other_oom=on_other_oom,
         )
-        self._policy = ChosenCaptures(self._options)
-        self._driver = Driver(self._options, self._policy)
+        self._policy = ChosenCaptures()
+        self._driver = Driver(options, self._policy)
 
     @property
     def captures(self) -> list[Path]:
@@ -248,17 +243,17 @@ class Recording:
             self._driver.run(self._policy.capture, self._driver, name, Ended("complete", name))
 
     def _begin(self) -> None:
+        driver = self._driver
         environment.require_torch()
-        environment.refuse_without_cuda(can_simulate=False)
+        environment.refuse_without_cuda()
         if is_store(self._output):
             say, warn = partial(_LOG.info, "snapconv: %s"), partial(_LOG.warning, "snapconv: %s")
             self._policy.upload = Upload(self._output, say=say, warn=warn)
-            self._options = replace(self._options, output=self._policy.upload.folder)
-            self._policy.options = self._options
-        self._options.output.mkdir(parents=True, exist_ok=True)
-        self._driver.options = replace(self._options, program=RecordedProgram.of_process())
-        self._driver.parts.enter_context(deferred_handlers(is_job=True))
-        self._driver.turn_on()
+            driver.options = replace(driver.options, output=self._policy.upload.folder)
+        driver.options.output.mkdir(parents=True, exist_ok=True)
+        driver.options = replace(driver.options, program=RecordedProgram.of_process())
+        driver.parts.enter_context(deferred_handlers(is_job=True))
+        driver.turn_on()
 
 
 def close(driver: Driver) -> None:

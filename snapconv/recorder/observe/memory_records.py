@@ -2,7 +2,7 @@
 
 import weakref
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 from snapconv.recorder.observe.models import Frame, Key, Models, Place
@@ -193,25 +193,23 @@ class MemoryRecords:
         index = {key: number for number, (key, _) in enumerate(parameters)}
         shared: dict[tuple[Frame, ...], list[Row]] = {}
 
-        def rows(*kinds: str) -> Iterator[Row]:
-            for row in (row for kind in kinds for row in list(self._rows[kind].by_key.values())):
-                owner = {"parameter": index.get(row["parameter"])} if "parameter" in row else {}
-                yield {**row, **owner, "noted_us": convert(row["noted_us"])}
+        def plain(row: Row) -> Row:
+            changed: Row = {"noted_us": convert(row["noted_us"])}
+            if "parameter" in row:
+                changed["parameter"] = index.get(row["parameter"])
+            if "frames" in row:
+                changed["frames"] = shared.setdefault(row["frames"], _frames(row["frames"]))
+            return {**row, **changed}
 
-        listed = [
-            {
-                **row,
-                "frames": shared.setdefault(row["frames"], _frames(row["frames"])),
-                "noted_us": convert(row["noted_us"]),
-            }
-            for _, row in parameters
-        ]
+        def rows(*kinds: str) -> list[Row]:
+            return [plain(row) for kind in kinds for row in list(self._rows[kind].by_key.values())]
+
         return {
-            "parameters": listed,
-            "earlier_parameters": list(rows("earlier_parameters")),
-            "gradients": list(rows("gradients")),
-            "optimizer_states": list(rows("former_states", "optimizer_states")),
-            **{kind: list(rows(kind)) for kind in ("inputs", "saved", "attributes", "copies")},
+            "parameters": [plain(row) for _, row in parameters],
+            "earlier_parameters": rows("earlier_parameters"),
+            "gradients": rows("gradients"),
+            "optimizer_states": rows("former_states", "optimizer_states"),
+            **{kind: rows(kind) for kind in ("inputs", "saved", "attributes", "copies")},
         }
 
 

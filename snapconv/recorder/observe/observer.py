@@ -138,7 +138,7 @@ class Observer:
         Times are brought to the clock of ``snapshot``, as far as its annotations show it. Nothing is left
         out of the keys after a failure, but of what they hold.
         """
-        convert = self._phases.clock.to_trace(snapshot.get("external_annotations"))
+        convert = self._phases.to_trace(snapshot.get("external_annotations"))
         return {**self._records.facts(convert), "phases": self._phases.facts(convert)}
 
     def module_path(self, module: "Module") -> str | None:

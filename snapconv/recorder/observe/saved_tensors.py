@@ -53,8 +53,6 @@ class SavedTensors:
         import torch
 
         autograd, name = torch._C._autograd, "_saved_tensors_hooks_disable"
-        if not hasattr(autograd, name):
-            return  # up to torch 2.7
         self._thread = threading.get_ident()
         context = torch.autograd.function.FunctionCtx
         self._replace(autograd, name, self.close, lambda call, *_, **__: call())

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from enum import Enum, auto
-from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 from typing import Any, TypeVar
 
@@ -19,7 +18,6 @@ _Error = TypeVar("_Error", bound=BaseException)
 
 # As the import system writes it: on Windows it may mix slashes, and Path would change them.
 _PACKAGE = __file__.removesuffix(os.path.join("recorder", "program", "own_frames.py"))  # noqa: PTH118
-_STANDARD_LIBRARY = str(Path(os.__file__).parent) + os.sep
 _HERE = __file__
 # The outermost function that runs Python code, in C.
 _START = "PyEval_EvalCode"
@@ -81,33 +79,13 @@ def for_program(error: _Error, *, interrupts: bool = False) -> _Error:
 
 
 def is_for_program(error: BaseException) -> bool:
-    """Whether an exception was marked so, or is one that another thread has raised in this one."""
-    return getattr(error, "_snapconv_is_for_program", False) or _came_from_outside(error)
+    """Whether an exception was marked so."""
+    return getattr(error, "_snapconv_is_for_program", False)
 
 
 def has_interrupted(error: BaseException) -> bool:
     """Whether an exception for the program broke work of ours off."""
-    return getattr(error, "_snapconv_interrupts", False) or _came_from_outside(error)
-
-
-def _came_from_outside(error: BaseException) -> bool:
-    """Whether nothing in our work can have raised it (PyThreadState_SetAsyncExc, a handler set in C).
-
-    Its traceback ends in a line of ours, or of the standard library that we called, and its class is one that
-    neither of them nor torch knows; or a time limit, which nothing of ours has.
-    """
-    kind, last = type(error), error.__traceback__
-    if isinstance(error, TimeoutError) and not error.args:
-        is_unknown = True
-    else:
-        origin = kind.__module__.partition(".")[0]
-        is_unknown = origin not in sys.stdlib_module_names and origin not in ("torch", "snapconv")
-    if not is_unknown or last is None:
-        return False
-    while last.tb_next is not None:
-        last = last.tb_next
-    filename = last.tb_frame.f_code.co_filename
-    return is_ours(filename) or (filename.startswith(_STANDARD_LIBRARY) and "-packages" not in filename)
+    return getattr(error, "_snapconv_interrupts", False)
 
 
 @runs_program

@@ -10,28 +10,18 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
-from importlib.abc import Loader, MetaPathFinder
+from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 from types import CodeType, FrameType, ModuleType
-from typing import Any, TextIO
+from typing import Any
 
 from snapconv.errors import EntryPointError, RecorderError
 from snapconv.recorder.program import own_frames, script_signals
 from snapconv.recorder.program.own_frames import call_user, is_ours, stands_in
-
-
-@dataclass(frozen=True, slots=True)
-class _Program:
-    """Compiled code, and the attributes of its ``__main__``."""
-
-    code: CodeType
-    file: str
-    argv0: str
-    spec: ModuleSpec | None = None
 
 
 def run_file(path: str, code: CodeType, argv: Sequence[str]) -> ModuleType:
@@ -39,53 +29,44 @@ def run_file(path: str, code: CodeType, argv: Sequence[str]) -> ModuleType:
 
     Returns the ``__main__`` that it was: what its names hold lives as long as that.
     """
-    program = _Program(code, str(Path(path).absolute()), path)
-    with _as_main(program, [path, *argv], first_on_path=_folder_of(path)) as main:
-        call_user(exec, code, main.__dict__)
-        return main
+    with surroundings(path, argv):
+        return _run_as_main(code, str(Path(path).absolute()))
 
 
 def run_module(name: str, argv: Sequence[str]) -> ModuleType:
     """Run a module as ``__main__``, or a package's ``__main__`` module; returns what ``run_file`` does."""
     with _restored([name, *argv], first_on_path=str(Path.cwd())):
-        program = _find_module(name)
-        with _as_main(program, [program.argv0, *argv], first_on_path=str(Path.cwd())) as main:
-            call_user(exec, program.code, main.__dict__)
-            return main
+        spec, code, file = _find_module(name)
+        sys.argv[0] = file
+        return _run_as_main(code, file, spec)
 
 
-@contextmanager
-def surroundings(path: str, argv: Sequence[str]) -> Iterator[None]:
-    """Give a file that is not run as a script a script's arguments and search path."""
-    with _restored([path, *argv], first_on_path=_folder_of(path)):
-        yield
+def surroundings(path: str, argv: Sequence[str]) -> AbstractContextManager[None]:
+    """Give a file a script's arguments and search path.
+
+    Python resolves links for the folder that it puts first, so that neighbours are found.
+    """
+    return _restored([path, *argv], first_on_path=str(Path(path).resolve().parent))
 
 
-def _folder_of(path: str) -> str:
-    """Return what Python puts first on the search path; it resolves links, so that neighbours are found."""
-    return str(Path(path).resolve().parent)
-
-
-@contextmanager
-def _as_main(program: _Program, argv: list[str], *, first_on_path: str) -> Iterator[ModuleType]:
-    """Put a fresh ``__main__`` in place, with the names that Python gives it."""
+def _run_as_main(code: CodeType, file: str, spec: ModuleSpec | None = None) -> ModuleType:
+    """Run code in a fresh ``__main__``, with the names that Python gives it."""
     main = ModuleType("__main__")
     main.__dict__.update(
         __builtins__=builtins,
-        __file__=program.file,
-        __spec__=program.spec,
-        __package__=program.spec.parent if program.spec else None,
-        __loader__=program.spec.loader if program.spec else None,
+        __file__=file,
+        __spec__=spec,
+        __package__=spec.parent if spec else None,
+        __loader__=spec.loader if spec else None,
         __annotations__={},
     )
-    before = sys.modules["__main__"]
-    with _restored(argv, first_on_path=first_on_path):
-        # Unpickling in a worker process, and pdb, look for the script's own names here.
-        sys.modules["__main__"] = main
-        try:
-            yield main
-        finally:
-            sys.modules["__main__"] = before
+    # Unpickling in a worker process, and pdb, look for the script's own names here.
+    before, sys.modules["__main__"] = sys.modules["__main__"], main
+    try:
+        call_user(exec, code, main.__dict__)
+        return main
+    finally:
+        sys.modules["__main__"] = before
 
 
 @contextmanager
@@ -101,8 +82,8 @@ def _restored(argv: list[str], *, first_on_path: str) -> Iterator[None]:
         sys.argv, sys.path[:] = argv_before, path_before
 
 
-def _find_module(name: str) -> _Program:
-    """Find a module's code; its parent packages are imported, as Python does."""
+def _find_module(name: str) -> tuple[ModuleSpec, CodeType, str]:
+    """Find a module's code and file; its parent packages are imported, as Python does."""
     spec = _spec_of(name)
     if spec.submodule_search_locations is not None:
         spec = _spec_of(f"{name}.__main__")
@@ -110,7 +91,7 @@ def _find_module(name: str) -> _Program:
     code = get_code(spec.name) if get_code else None
     if code is None or spec.origin is None:
         raise EntryPointError(f"module {name} has no Python code to run")
-    return _Program(code, spec.origin, spec.origin, spec)
+    return spec, code, spec.origin
 
 
 def _spec_of(name: str) -> ModuleSpec:
@@ -153,21 +134,12 @@ def exit_code_of(raised: BaseException | None) -> int:
     if raised is None:
         return 0
     if isinstance(raised, SystemExit):
-        code = exit_argument(raised)
-        if isinstance(code, int):
-            return int(code) & 0xFF
-        return 0 if code is None else 1
+        if isinstance(raised.code, int):
+            return int(raised.code) & 0xFF
+        return 0 if raised.code is None else 1
     if type(raised) is KeyboardInterrupt:  # one of a subclass is an error as any other
         return _INTERRUPTED
     return raised.exit_code if isinstance(raised, RecorderError) else 1
-
-
-def exit_argument(raised: SystemExit) -> object:
-    """Return what ``sys.exit`` was given; the exception itself where a class of the program's fails."""
-    try:
-        return raised.code
-    except Exception:  # noqa: BLE001  # the program's
-        return raised
 
 
 def text_of(value: object) -> str:
@@ -209,10 +181,9 @@ def ended_by(raised: BaseException | None) -> Ended:
     if isinstance(raised, KeyboardInterrupt):
         return Ended("interrupted")
     if isinstance(raised, SystemExit):
-        code = exit_argument(raised)
-        if isinstance(code, int) and code in _STOPPED_BY:
-            return Ended("interrupted", _STOPPED_BY[code])
-        return Ended("exit", "" if code is None else text_of(code)[:_MAX_DETAIL])
+        if isinstance(raised.code, int) and raised.code in _STOPPED_BY:
+            return Ended("interrupted", _STOPPED_BY[raised.code])
+        return Ended("exit", "" if raised.code is None else text_of(raised.code)[:_MAX_DETAIL])
     return Ended("exception", text)
 
 
@@ -223,16 +194,11 @@ def warnings_name_the_user() -> Iterator[None]:
 
     @stands_in
     def show(
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        file: TextIO | None = None,
-        line: str | None = None,
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, *more: Any, **named: Any
     ) -> None:
         if is_ours(filename):
             filename, lineno = _users_line() or (filename, lineno)
-        before(message, category, filename, lineno, file, line)
+        before(message, category, filename, lineno, *more, **named)
 
     warnings.showwarning = show
     try:
@@ -296,42 +262,24 @@ class _Finder(MetaPathFinder):
             spec = find_spec(fullname, path, target) if find_spec and finder is not self else None
             if spec is not None:
                 if spec.loader is not None:
-                    spec.loader = _Loader(spec.loader, self._imported)
+                    self._see_import_by(spec.loader)
                 return spec  # type: ignore[no-any-return]
         return None
+
+    def _see_import_by(self, loader: Any) -> None:
+        """Have the work follow when this loader, which is new and of this module alone, has run it."""
+
+        @stands_in
+        def exec_module(module: ModuleType) -> None:
+            del loader.exec_module
+            loader.exec_module(module)
+            if self in sys.meta_path:
+                self.leave()
+                self._work()
+
+        loader.exec_module = exec_module
 
     def leave(self) -> None:
         """Find nothing any more."""
         with suppress(ValueError):
             sys.meta_path.remove(self)
-
-    def _imported(self) -> None:
-        if self in sys.meta_path:
-            self.leave()
-            self._work()
-
-
-class _Loader(Loader):
-    """Loads the module as its own loader does, in whose place it is only until then."""
-
-    def __init__(self, loader: Any, then: Callable[[], None]) -> None:
-        self._loader, self._then = loader, then
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """Leave it to the loader."""
-        return self._loader.create_module(spec)  # type: ignore[no-any-return]
-
-    @stands_in
-    def exec_module(self, module: ModuleType) -> None:
-        """Run the module, which has its own loader and not this one."""
-        module.__loader__ = self._loader
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        self._loader.exec_module(module)
-        self._then()
-
-    def __getattr__(self, name: str) -> Any:
-        """Answer as the loader does, to whoever has looked for the module without importing it."""
-        if name.startswith("__"):  # of a copy that has no loader yet
-            raise AttributeError(name)
-        return getattr(self._loader, name)

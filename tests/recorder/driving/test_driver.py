@@ -9,9 +9,9 @@ import pytest
 
 from snapconv.recorder import driver as driver_module
 from snapconv.recorder.driver import Driver
-from snapconv.recorder.one_capture import OneCapture
 from snapconv.recorder.options import RecordedProgram, RecordingOptions
 from snapconv.recorder.program.script import Ended
+from snapconv.recorder.record import OneCapture
 
 
 class Log(list):
@@ -140,13 +140,6 @@ def test_a_program_of_few_iterations_is_said_what_is_missing(make, n_done, says)
     assert says in driver.policy.notes[0].message
 
 
-def test_without_a_timer_no_iterations_would_bring_times(make):
-    driver = make(has_timer=False)
-    begin(driver)
-    driver.finish(Ended("exception"))
-    assert "for times" not in driver.policy.notes[0].message
-
-
 def test_the_state_at_an_oom_is_what_is_kept(make, log, tmp_path):
     driver = make()
     begin(driver)
@@ -155,15 +148,6 @@ def test_the_state_at_an_oom_is_what_is_kept(make, log, tmp_path):
     assert log.count(("snapshot",)) == 1
     assert log.index(("note_now",)) == log.index(("snapshot",)) - 1
     assert captured(tmp_path)["n"] == 1
-
-
-def test_an_oom_that_the_program_mended_is_forgotten(make, log, tmp_path):
-    driver = make()
-    begin(driver)
-    driver.out_of_memory(0, 1, 2, 3)
-    driver.iteration_ended()
-    driver.finish(Ended("finished"))
-    assert captured(tmp_path)["n"] == 2
 
 
 def test_an_oom_while_operations_are_timed_leaves_the_memory_part_as_it_was(make, log, tmp_path):
@@ -198,15 +182,6 @@ def test_a_failure_of_ours_is_kept_and_nothing_is_thrown(make, tmp_path, monkeyp
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_simulation_without_values_is_said_to_have_no_times(make):
-    driver = make(has_timer=False)
-    begin(driver)
-    for _ in range(2):
-        driver.iteration_ended()
-    assert [note.slug for note in driver.policy.notes] == ["no-timing"]
-    assert "nothing was computed" in driver.policy.notes[0].message
-
-
 def test_a_full_buffer_is_a_note_that_names_the_option(make, monkeypatch):
     monkeypatch.setattr(
         driver_module, "contents_now", lambda *_, **__: {"snapconv": {"overflowed": True, "notes": []}}
@@ -235,14 +210,6 @@ def test_what_becomes_of_a_program_that_is_recorded_is_said(make, stop, kind, wh
         driver.iteration_ended()
     shown = [text for text in said if text.startswith("everything is recorded")]
     assert shown == [f"everything is recorded; the program {what}" for what in what_next]
-
-
-def test_progress_counts_the_iterations(make):
-    said = []
-    driver = make(has_timer=False, say=said.append)
-    begin(driver)
-    driver.iteration_ended()
-    assert said == ["1 of 2 iterations done (warm-up)"]
 
 
 class TestSeveralThreads:

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="no SIGAL
 
 PACKAGE = str(Path(guard.__file__).parents[1]) + os.sep
 SEED = int(os.environ.get("SNAPCONV_SEED", "1"))
-N_INJECTIONS = int(os.environ.get("SNAPCONV_INJECTIONS", "4"))
+N_INJECTIONS = int(os.environ.get("SNAPCONV_INJECTIONS", "2"))
 
 # What a program may raise in a handler; each says how the program ends that does not catch it.
 RAISED = {
@@ -146,7 +146,7 @@ def test_what_a_handler_raises_ends_a_script_that_does_not_catch_it(run, monkeyp
     at_line = AtLine(monkeypatch, deliver)
     count_lines(run, script)
     draw = random.Random(f"{SEED} {raised}")
-    for _ in range(max(1, N_INJECTIONS // 4)):
+    for _ in range(max(1, N_INJECTIONS // 2)):
         where = at_line.draw(draw)
         done = run(script, before="", options=("--force",))
         assert (done.code, done.out) == (RAISED[raised], ""), (where, done.err)
