@@ -6,6 +6,7 @@ over, with how it ended. A fork is as a fresh process to the recorder: nothing o
 
 import json
 import os
+import runpy
 import sys
 
 import torch
@@ -21,7 +22,7 @@ def become(case):
         descriptor = os.open(name, os.O_RDWR | (os.O_CREAT if number else 0), 0o666)
         os.dup2(descriptor, number)
         os.close(descriptor)
-    sys.argv = ["snapconv", *case["command"]]
+    sys.argv = case["command"]
 
 
 torch.set_num_threads(1)
@@ -30,8 +31,11 @@ for line in sys.stdin:
     pid = os.fork()
     if not pid:
         become(case)
-        from snapconv.__main__ import run
+        if sys.argv[0] == "snapconv":
+            from snapconv.__main__ import run
 
-        run()
+            run()
+        runpy.run_path(sys.argv[0], run_name="__main__")
+        sys.exit()
     print(pid, flush=True)
     print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)

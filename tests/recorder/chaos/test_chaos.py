@@ -62,8 +62,9 @@ class Launcher:
             text=True,
         )
 
-    def start(self, folder, command):
-        case = {"folder": str(folder), "command": command, "environment": {"OMP_NUM_THREADS": "1"}}
+    def start(self, folder, command, **environment):
+        environment = {"OMP_NUM_THREADS": "1", **environment}
+        case = {"folder": str(folder), "command": command, "environment": environment}
         self._process.stdin.write(json.dumps(case) + "\n")
         self._process.stdin.flush()
         return int(self._process.stdout.readline())
@@ -84,20 +85,14 @@ def launcher():
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory):
+def plain(launcher, tmp_path_factory):
     """What Python alone makes of a script, by its kind and whether its seed is odd: exit code and output."""
 
     @cache
     def plain(what, seed):
-        done = subprocess.run(
-            [sys.executable, str(HERE / "script.py"), what, str(seed)],
-            cwd=tmp_path_factory.mktemp("plain"),
-            env={**os.environ, "CHAOS_DEVICE": "cpu"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        return done.returncode, done.stdout
+        folder = tmp_path_factory.mktemp("plain")
+        launcher.start(folder, [str(HERE / "script.py"), what, str(seed)], CHAOS_DEVICE="cpu")
+        return launcher.wait(), (folder / "out.txt").read_text()
 
     return plain
 
@@ -164,7 +159,7 @@ def try_one(launcher, plain, folder, what, seed):
     shutil.copy(HERE / "script.py", folder / "script.py")
     (folder / "out.txt").touch()
     stop = [] if what in SENT or draw.random() < 0.8 else ["--warm-up", "0"]
-    command = ["record", "--simulate", *stop, "-o", "train.capture", "script.py", what, str(seed)]
+    command = ["snapconv", "record", "--simulate", *stop, "-o", "train.capture", "script.py", what, str(seed)]
     pid = launcher.start(folder, command)
     if what in SENT:
         send(pid, what, folder, draw)

@@ -58,12 +58,6 @@ def test_a_newer_form_drops_what_was_recorded_before(torch):
     assert start(torch, form) == [("all", True, None)]
 
 
-def test_a_form_that_hides_its_arguments_is_taken_for_the_first(torch):
-    assert start(torch, lambda enabled="all", *_, **named: torch.calls.append((enabled, named))) == [
-        ("all", ASKED)
-    ]
-
-
 @pytest.mark.parametrize(
     ("snapshot", "is_empty"),
     [

@@ -177,7 +177,7 @@ def test_a_chosen_device_is_what_cuda_means(run):
 def test_without_a_gpu_nothing_of_the_script_runs(run):
     done = run("print('it ran')", simulate=None)
     assert (done.code, done.out) == (6, "")
-    assert "add --simulate" in done.err
+    assert "record --simulate" in done.err
     assert done.names == []
 
 
@@ -189,6 +189,13 @@ def test_a_history_that_cannot_begin_is_told_before_the_script_runs(run, monkeyp
     done = run("print('it ran')")
     assert (done.code, done.out, done.names) == (6, "", [])
     assert "no history" in done.err
+
+
+def test_nothing_of_the_recording_stays_behind_in_the_later_iterations(run):
+    peak = "torch.cuda.reset_peak_memory_stats(); step(); print(torch.cuda.max_memory_allocated())"
+    lines = run(f"\nfor _ in range(7):\n    {peak}\n").out.splitlines()
+    # 0 warm-up, 1 memory, 2 and 3 timed, 4 to 6 on its own.
+    assert len(set(lines[1:])) == 1, lines
 
 
 # --- how a script may end
@@ -215,23 +222,12 @@ def test_the_traceback_through_torch_shows_no_frame_of_ours(run):
     assert os.path.dirname(snapconv.__file__) not in done.err  # noqa: PTH120  # as a text
 
 
-@pytest.mark.parametrize(
-    ("argument", "code", "said", "detail"),
-    [
-        ("3", 3, "", "3"),
-        ("", 0, "", ""),
-        ("-1", 255, "", "-1"),
-        ("True", 1, "", "True"),
-        ("'a last word'", 1, "a last word\n", "a last word"),
-        ("[3]", 1, "[3]\n", "[3]"),
-    ],
-)
-def test_sys_exit_is_obeyed(run, argument, code, said, detail):
-    done = run(f"import sys; train(1); sys.exit({argument})")
-    assert done.code == code
-    assert said in done.err
+def test_sys_exit_is_obeyed(run):
+    done = run("import sys; train(1); sys.exit('a last word')")
+    assert done.code == 1
+    assert done.err.endswith("a last word\n")
     assert "Traceback" not in done.err
-    assert done.metadata["ended"] == {"how": "exit", "detail": detail}
+    assert done.metadata["ended"] == {"how": "exit", "detail": "a last word"}
 
 
 def test_ctrl_c_leaves_what_there_is(run):

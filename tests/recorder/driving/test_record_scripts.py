@@ -1,8 +1,7 @@
 """What scripts do, on their own or in spite of us: they run as alone, and the capture is what was meant."""
 
 import os
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
 
@@ -151,7 +150,7 @@ def test_a_simulation_takes_the_allocators_settings_that_the_script_makes_itself
     assert done.out.split() == [str(5 << 18), str(5 << 19)], done.err
 
 
-def test_the_results_of_training_are_those_without_recording(run):
+def test_the_results_of_training_are_those_without_recording(run, capfd):
     script = """
     torch.manual_seed(0)
     for parameter in model.parameters():
@@ -160,14 +159,9 @@ def test_the_results_of_training_are_those_without_recording(run):
     print([parameter.double().sum().item() for parameter in model.parameters()])
     """
     recorded = run(script).out
-    on_cpu = "exec(open('train.py').read().replace('.cuda()', '').replace('cuda', 'cpu'))"
-    plain = subprocess.run(
-        [sys.executable, "-c", on_cpu],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert recorded == plain.stdout
+    on_cpu = Path("train.py").read_text(encoding="utf-8").replace(".cuda()", "").replace("cuda", "cpu")
+    exec(on_cpu, {"__name__": "__main__"})
+    assert recorded == capfd.readouterr().out
 
 
 def test_a_script_that_needs_values_where_there_are_none_is_told_its_line(run):

@@ -1,10 +1,5 @@
-"""A warning of torch's names the line that the user wrote, though our modes stand in between.
+"""A warning of torch's names the line that the user wrote, though our modes stand in between."""
 
-In processes of their own: here warnings are errors, and torch says this one once.
-"""
-
-import subprocess
-import sys
 import warnings
 
 import pytest
@@ -14,26 +9,22 @@ from snapconv.recorder.program.script import warnings_name_the_user
 SCRIPT = """
 import torch
 
+torch.set_warn_always(True)
 loss = torch.nn.Linear(8, 8).cuda()(torch.randn(4, 8, device="cuda")).sum()
 float(loss)
+torch.set_warn_always(False)
 """
 
 
-PLAIN = "import torch; float(torch.ones(1, requires_grad=True).sum())"
-
-
-def test_a_warning_of_torchs_names_the_users_line(tmp_path):
-    pytest.importorskip("torch")
-    plain = subprocess.run([sys.executable, "-c", PLAIN], capture_output=True, text=True, check=True)
-    if "Converting a tensor with requires_grad" not in plain.stderr:
+def test_a_warning_of_torchs_names_the_users_line(run, recwarn):
+    done = run(SCRIPT, before="")
+    assert done.code == 0, done.err
+    shown = [
+        warning for warning in recwarn if "Converting a tensor with requires_grad" in str(warning.message)
+    ]
+    if not shown:
         pytest.skip("this torch has no such warning")
-    (tmp_path / "train.py").write_text(SCRIPT)
-    command = [sys.executable, "-m", "snapconv", "record", "--simulate", "train.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    said = f"{tmp_path}/train.py:5: UserWarning: Converting a tensor with requires_grad"
-    assert said in done.stderr
-    assert "snapconv/recorder" not in done.stderr
+    assert {(warning.filename, warning.lineno) for warning in shown} == {(str(done.folder / "train.py"), 6)}
 
 
 def test_who_shows_warnings_does_so_again_afterwards():

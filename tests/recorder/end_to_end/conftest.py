@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.entries import ENTRIES, KINDS, copy_for_the_cpu, run
+from tests.entries import ENTRIES, KINDS, copy_for_the_cpu
+from tests.entries import run as run_entry
+from tests.recorder.driving.conftest import run  # noqa: F401  # a fixture
 from tests.recordings import Recording, one_thread, record, watch
 
 SMOKE_CASES = {("transformer", "train"), ("lstm", "providers")}
@@ -59,4 +61,4 @@ def unrecorded(recording, tmp_path: Path):
     """The steps of the same training that nobody records."""
     if recording.entry in DIFFERS_ON_THE_CPU:
         return watch(recording.entry, recording.kind).steps
-    return run(recording.entry, recording.kind, copy_for_the_cpu(recording.entry, tmp_path))
+    return run_entry(recording.entry, recording.kind, copy_for_the_cpu(recording.entry, tmp_path))

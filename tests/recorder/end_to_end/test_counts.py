@@ -1,10 +1,6 @@
 """Weights and states at the peak are what the program itself holds, counted by its own last lines."""
 
 import json
-import subprocess
-import sys
-import textwrap
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +10,6 @@ pytest.importorskip("torch")
 import snapconv
 from snapconv.classification.categories import Category
 
-ROOT = Path(__file__).parents[3]
 # A block is a multiple of 512 bytes (c10/core/AllocatorConfig.h); nothing here is larger than 1 MiB, where
 # the rest of a block may be kept.
 COUNT = """
@@ -23,8 +18,9 @@ def n_bytes(tensors):
     return sum(-(-n // 512) * 512 for n in storages.values())
 
 def count(**groups):
-    import json
-    open("count.json", "w").write(json.dumps({name: n_bytes(list(found)) for name, found in groups.items()}))
+    import json, pathlib
+    counted = {name: n_bytes(list(found)) for name, found in groups.items()}
+    pathlib.Path("count.json").write_text(json.dumps(counted))
 """
 MODEL = """
 import copy, torch
@@ -88,25 +84,16 @@ with torch.no_grad():
     [(AVERAGED, 8), (MASTERS, 8), (LOADED, 4)],
     ids=["averaged", "masters", "loaded again"],
 )
-def test_weights_and_states_at_the_peak_are_what_the_program_counts(script, n_weights, tmp_path):
-    text = "\n".join(textwrap.dedent(part) for part in (COUNT, MODEL, script))
-    (tmp_path / "train.py").write_text(text, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-m", "snapconv", "record", "--simulate", "train.py"],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    (found,) = snapconv.load(tmp_path / "train.capture").devices
+def test_weights_and_states_at_the_peak_are_what_the_program_counts(script, n_weights, run):
+    done = run(script, before=COUNT + MODEL)
+    assert done.code == 0, done.err
+    (found,) = snapconv.load(done.folder / "train.capture").devices
     live = found.allocations.live_at(found.peak_event)
     of_category = {
         category: int(found.allocations.block_bytes[live & (found.classification.category == category)].sum())
         for category in Category
     }
-    counted = json.loads((tmp_path / "count.json").read_text(encoding="utf-8"))
+    counted = json.loads((done.folder / "count.json").read_text(encoding="utf-8"))
     assert of_category[Category.WEIGHT] == counted["weight"]
     assert of_category[Category.OPTIMIZER_STATE] == counted["optimizer_state"]
     assert of_category[Category.UNKNOWN] == 0

@@ -1,17 +1,10 @@
 """Leaks of all sorts planted in a training script, and scripts without one, recorded on a simulated GPU."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 pytest.importorskip("torch")
 
 import snapconv  # after the skip
-
-ROOT = Path(__file__).parents[3]
 
 # ``keep`` is what a case does at the end of a step, ``in_forward`` in the model. The line that is to be found
 # has a comment.
@@ -103,23 +96,13 @@ NONE = [
 
 
 @pytest.fixture
-def growth_of(tmp_path):
+def growth_of(run):
     """Record the memory of twelve iterations, and find what grows."""
 
     def growth_of(source):
-        (tmp_path / "train.py").write_text(source, encoding="utf-8")
-        options = ("--simulate", "--no-compute", "-q", "--iterations", "12", "-o", "it.capture")
-        done = subprocess.run(
-            [sys.executable, "-m", "snapconv", "record", *options, "train.py"],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            encoding="utf-8",
-            timeout=120,
-        )
-        assert done.returncode == 0, done.stderr
-        session = snapconv.load(tmp_path / "it.capture")
-        return session.report().growth
+        done = run(source, before="", options=["--no-compute", "-q", "--iterations", "12"])
+        assert done.code == 0, done.err
+        return snapconv.load(done.folder / "train.capture").report().growth
 
     return growth_of
 

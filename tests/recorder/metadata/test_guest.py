@@ -21,6 +21,7 @@ from torch.optim.optimizer import (  # noqa: E402
 
 from snapconv.recorder.observe import tensors  # noqa: E402
 from snapconv.recorder.observe.observer import Observer  # noqa: E402
+from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
 from tests.recorder.metadata.watching import train, watching  # noqa: E402
 
 
@@ -164,3 +165,34 @@ def test_it_may_be_stopped_from_within_a_step(of_all):
             hook.remove()
         assert [row["phase"] for row in observer.facts({})["phases"]] == ["forward", "backward", "optimizer"]
     assert not _global_optimizer_post_hooks
+
+
+def events():
+    """The trace so far, but for times and stacks; taking it leaves an event of its own."""
+    trace = torch.cuda.memory._snapshot()["device_traces"][0]
+    found = [tuple(e.get(key) for key in ("action", "addr", "size", "stream")) for e in trace]
+    return [event for event in found if event[0] != "snapshot"]
+
+
+def test_noting_at_an_out_of_memory_allocates_nothing():
+    with simulated(SimulationOptions(capacity_bytes=64 << 20)):
+        torch.cuda.memory._record_memory_history(max_entries=10_000)
+        observer = Observer()
+        observer.start()
+        traces = []
+
+        def out_of_memory(*_):
+            traces.append(events())
+            observer.note_now()
+            traces.append(events())
+
+        torch._C._cuda_attach_out_of_memory_observer(out_of_memory)
+        model = nn.Linear(512, 512).cuda()
+        model(torch.ones(1, 512, device="cuda")).sum().backward()
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.empty(80 << 20, device="cuda")
+        facts = observer.facts({})
+        observer.stop()
+        torch.cuda.memory._record_memory_history(enabled=None)
+    assert traces[0] == traces[1] != []
+    assert len(facts["gradients"]) == len(facts["parameters"]) == 2
