@@ -69,9 +69,7 @@ _WRITERS = (
     "to-sqlite FILE -o OUT.sqlite --extended",
     "to-sqlite FILE -o OUT.sqlite --extended --json",
     "view FILE -o OUT.html",
-    "export FILE --format perfetto -o OUT",
-    "export FILE --format snapshot -o OUT",
-    "export FILE --format snapshot --redact --no-cpp-frames -o OUT",
+    "export FILE -o OUT",
 )
 # torch frees gradients in the order of a set of their addresses: what names single events is not comparable.
 _OF_CAPTURES = (

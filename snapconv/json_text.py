@@ -40,24 +40,13 @@ class JsonError(ValueError):
         self.is_truncated = is_truncated
 
 
-def read_json(text: bytes) -> Any:
+def read_json(text: bytes, *, is_lenient: bool = False) -> Any:
     """Read a text as JSON is defined; a whole number of more than 64 bits becomes a float.
 
-    Raises JsonError, MalformedSnapshotError for a text that would take far more memory than its length
-    suggests, and MemoryError.
+    ``is_lenient``: also as Python's own ``json.dump`` writes it, with NaN, infinities and lone surrogates, as
+    torch's own files have them. Raises JsonError, MalformedSnapshotError for a text that would take far more
+    memory than its length suggests, and MemoryError.
     """
-    return _read(text, is_lenient=False)
-
-
-def read_lenient_json(text: bytes) -> Any:
-    """Read a text as ``read_json`` does, or as Python's own ``json.dump`` writes it.
-
-    That writes NaN, infinities and lone surrogates, and so do torch's own files.
-    """
-    return _read(text, is_lenient=True)
-
-
-def _read(text: bytes, *, is_lenient: bool) -> Any:
     _refuse_empty_lists(text)
     if not _has_room(text):
         return _read_slowly(text, JsonError("not JSON"), is_lenient=is_lenient)

@@ -92,18 +92,12 @@ def _answers(file: str) -> list[Command]:
 
 def _writers(file: str, folder: Path) -> list[Command]:
     """Every output that a snapshot can become."""
-    exports = [
-        ["export", file, "--format", name, "-o", str(folder / f"out.{name}")]
-        for name in ("perfetto", "snapshot")
-    ]
     return [
         ["to-sqlite", file, "-o", str(folder / "out.sqlite")],
         ["to-sqlite", file, "--extended", "--json", "-o", str(folder / "out.sqlite")],
         ["view", file, "-o", str(folder / "out.html")],
         ["view", file, str(FIXTURES / "torch_2_13.pickle"), "-o", str(folder / "out.html")],
-        *exports,
-        [*exports[-1], "--no-cpp-frames", "--redact"],
-        [*exports[0], "--device", "0"],
+        ["export", file, "-o", str(folder / "out.json")],
     ]
 
 
@@ -156,7 +150,7 @@ def _times(folder: Path, data: bytes) -> list[Command]:
     outputs = [
         ["to-sqlite", str(capture), "-o", str(folder / "out.sqlite")],
         ["to-sqlite", str(capture), "--extended", "--json", "-o", str(folder / "out.sqlite")],
-        ["export", str(capture), "--format", "perfetto", "-o", str(folder / "out.json")],
+        ["export", str(capture), "-o", str(folder / "out.json")],
     ]
     return [["info", str(capture), "--json"], *_some(data, outputs, 2)]
 
@@ -236,7 +230,6 @@ def _with_words(_folder: Path, data: bytes) -> list[Command]:
         ["explain", snapshot, "--", first],
         ["what-if", snapshot, f"--setting={first}", f"--capacity={second}", "--json"],
         ["check", snapshot, f"--max-peak={first}", f"--max-category={second}"],
-        ["export", snapshot, "--format=snapshot", f"--events={first}", "-o", "out.pickle"],
         ["tree", snapshot, f"--at={first}"],
         ["verdict", snapshot, f"--include={second}", f"--project-root={first}"],
         ["oom", snapshot, f"--device={first}"],

@@ -264,15 +264,3 @@ _READERS: dict[str, tuple[tuple[str, ...], Callable[[str, str, AllocatorSettings
     "roundup_power2_divisions": (("roundup_power2_divisions",), _divisions),
 }
 MODELLED_SETTINGS = tuple(sorted(_READERS))
-# The names that torch has for settings, which are nobody's secret.
-TORCH_SETTING_NAMES = frozenset(
-    {
-        *_READERS,
-        *(AllocatorSettings().as_snapshot().keys() - {"PYTORCH_CUDA_ALLOC_CONF"}),
-        "backend",
-        "max_cached_size",
-        "max_round_threshold",
-        "pinned_use_background_threads",
-        "release_lock_on_hipmalloc",
-    }
-)

@@ -65,14 +65,8 @@ _OPTIONS = {
     "to_sqlite.output": "PATH | The report's file. Default: SNAPSHOT.memory.sqlite, here. A capture with "
     "times becomes NAME.memory.sqlite and NAME.time.sqlite: name either, or NAME alone.",
     "view.output": "PATH | The page's file. Default: SNAPSHOT.view.html, of two files NEWER.compare.html.",
-    "export.output": "PATH | Default: named after both, in the current folder.",
+    "export.output": "PATH | The trace's file. Default: SNAPSHOT.trace.json, here.",
     "open_page": "Open the page in the browser.",
-    "format": "FORMAT | perfetto or snapshot.",
-    "events": "A:B | snapshot: only events A to B, such as 1000:1999 or 1000:.",
-    "iterations": "A:B | snapshot: only iterations A to B.",
-    "no_cpp_frames": "snapshot: leave out the frames of C++ code.",
-    "redact": "snapshot: replace the names of files, functions and annotations, and move times and "
-    "addresses, so that it can be given away.",
     # Questions.
     "at": "MOMENT | The moment: peak, start, end, worst (most reserved and not in use), oom, oom:2, "
     "iteration:3, annotation:NAME, 'largest activations', or an event such as 1234.",
@@ -104,7 +98,7 @@ _OPTIONS = {
     "fail_over": "PERCENT | End with 7 where a device's peak of allocated bytes is higher by more than this, "
     "such as 2%.",
     "baseline": "FILE | A file to compare with, for --fail-over and --no-faults-above.",
-    "check.format": "FORMAT | text or github (a table in Markdown for a job's summary). Default: text.",
+    "format": "FORMAT | text or github (a table in Markdown for a job's summary). Default: text.",
     # Ranks of a job.
     "ranks.output": "PATH | Write an SQLite database; a name ending in .html gets a page.",
     "mesh": "AXES | The job's device mesh, outermost axis first, such as pp=4,dp=8,tp=2. Default: as "
@@ -124,7 +118,7 @@ _OPTIONS = {
     "copies them. Default: captures, here.",
     "record.force": "Replace an existing capture.",
     "warm_up": "Iterations before the first that is looked at closely. Default: 1.",
-    "record.iterations": "Iterations to record the memory of; after one more, as many are timed. Default: 1.",
+    "iterations": "Iterations to record the memory of; after one more, as many are timed. Default: 1.",
     "stop": "End the script when all is recorded, instead of letting it run on.",
     "batch_size": "For providers. Default: that of the input provider.",
     "record.device": "The CUDA device to make the current one, and to time. Default: time that of LOCAL_RANK "

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from shutil import get_terminal_size
 from textwrap import wrap
 from time import monotonic
 from typing import Any, TextIO
@@ -22,7 +23,6 @@ JSON_VERSION = 3
 _WORTH_A_BAR_S = 0.5
 # Narrower, a terminal breaks lines itself.
 LEAST_WIDTH = 40
-_MOST_DIGITS = 6
 # Two spaces end a column.
 _GAP = re.compile(r"(?<=\S)  +")
 _LINE_NUMBER = re.compile(r":\d")
@@ -67,16 +67,9 @@ def print_lines(lines: Iterable[str], stream: TextIO | None) -> None:
 
 def width_of(stream: TextIO) -> int | None:
     """Return the columns of a line: those of ``COLUMNS``, else of the terminal; None: as many as it has."""
-    given = os.environ.get("COLUMNS", "")
-    if given.isdecimal() and len(given) <= _MOST_DIGITS and int(given) >= LEAST_WIDTH:
-        return int(given)
-    if not stream.isatty():
+    if not stream.isatty() and not os.environ.get("COLUMNS", "").isdecimal():
         return None
-    try:
-        columns = os.get_terminal_size(stream.fileno()).columns
-    except (OSError, ValueError):  # a terminal that is none of the system's, as in an editor
-        columns = 0
-    return max(columns, LEAST_WIDTH) if columns else 80
+    return max(get_terminal_size().columns, LEAST_WIDTH)
 
 
 def fitted(line: str, width: int | None, *, shortens_paths: bool) -> list[str]:
@@ -146,10 +139,16 @@ def print_json(values: Mapping[str, object], *, n_bytes: int | None = None) -> N
     ``n_bytes`` is the size of the file that they are about: the document is in proportion to it.
     """
     document: dict[str, object] = {"json_version": JSON_VERSION, **values}
-    text, notes = (json_text(document), ()) if n_bytes is None else bounded_text(document, json_text, n_bytes)
+    allowed = sys.maxsize if n_bytes is None else most_bytes_of_output(n_bytes)
+    text, n_items, n_characters = limited_text(document, json_text, allowed)
     sys.stdout.write(text)
     sys.stdout.flush()
-    show_notes(notes)
+    if n_items is not None:
+        message = (
+            f"of every list only the first {n_items} entries are printed, and of every text {n_characters} "
+            "characters: all would be many times the size of the file"
+        )
+        show_notes([Note("left-out", message)])
 
 
 def show_notes(notes: Sequence[Note]) -> None:
@@ -204,23 +203,6 @@ def _bar() -> Iterator[Progress]:
 _TRIED = ((1000, 4000), (300, 1000), (100, 300), (30, 100), (10, 100), (3, 100), (1, 50), (0, 50))
 # Lists of which nothing is left out: an entry for each device or category, in an order of their own.
 _WHOLE = ("devices", "reports", "categories")
-
-
-def bounded_text(
-    values: object, written: Callable[[object], str], n_bytes: int
-) -> tuple[str, tuple[Note, ...]]:
-    """Write values as JSON; where that is many times the size of the file, only the first entries of lists.
-
-    ``n_bytes`` is the size of the file, unpacked. The note says what was left out.
-    """
-    text, n_items, n_characters = limited_text(values, written, most_bytes_of_output(n_bytes))
-    if n_items is None:
-        return text, ()
-    message = (
-        f"of every list only the first {n_items} entries are printed, and of every text {n_characters} "
-        "characters: all would be many times the size of the file"
-    )
-    return text, (Note("left-out", message),)
 
 
 def limited_text(

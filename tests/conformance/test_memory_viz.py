@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import snapconv
-from snapconv.cli.app import main
 
 _memory_viz = pytest.importorskip("torch.cuda._memory_viz")
 
@@ -67,36 +66,3 @@ def test_every_allocation_of_the_trace_is_one_that_torch_prints(name, device):
 def test_an_annotation_is_where_torch_prints_it():
     (line,) = re.findall(r".*rows of the table.*", _memory_viz.trace(raw_of("torch_2_15", 0)))
     assert "annotate" in line
-
-
-@pytest.mark.parametrize(
-    "wanted", [["--events", "40:90"], ["--events", "10:60", "--redact", "--no-cpp-frames"]]
-)
-@pytest.mark.parametrize("name", ["several_streams", "expandable_segments", "private_pools", "out_of_memory"])
-def test_torchs_pages_can_be_made_of_a_smaller_snapshot_and_hold_it(tmp_path, name, wanted):
-    output = tmp_path / "window.pickle"
-    source = str(FIXTURES / f"{name}.pickle")
-    assert main(["export", source, "--format", "snapshot", "-o", str(output), "--quiet", *wanted]) == 0
-    raw = pickle.loads(output.read_bytes())
-    replayed = snapconv.load(output).devices[0].replay
-    for make in (_memory_viz.trace_plot, _memory_viz.segment_plot):
-        page = tmp_path / "page.html"
-        page.write_text(make(raw))
-        assert snapconv.load(page).devices[0].replay.requested.peak == replayed.requested.peak
-    reserved = _memory_viz.Bytes(replayed.reserved.end)
-    assert printed(_memory_viz.segsum(raw), "total_reserved") == repr(reserved)
-
-
-def test_torch_reads_a_smaller_snapshot_as_it_reads_the_window_in_the_whole_one(tmp_path):
-    output = tmp_path / "window.pickle"
-    source = str(FIXTURES / "training_step.pickle")
-    wanted = ["--format", "snapshot", "--iterations", "1:2", "--output", str(output), "--quiet"]
-    assert main(["export", source, *wanted]) == 0
-    whole, raw = pickle.loads(Path(source).read_bytes()), pickle.loads(output.read_bytes())
-    # The window ends with the trace, so the memory at its end is that of the dump.
-    assert _memory_viz.segsum(raw) == _memory_viz.segsum(whole)
-    printed = re.findall(r"^\w+ = \w+\[\d+:", _memory_viz.trace(raw), re.MULTILINE)
-    first = snapconv.load(source).devices[0].iterations[1].first_event
-    events = raw["device_traces"][0]
-    assert events == whole["device_traces"][0][first:]
-    assert len(printed) == sum(event["action"] == "alloc" for event in events) > 0

@@ -59,12 +59,7 @@ REPORTS = {
     "to-sqlite --extended --json": ("to-sqlite", FILE, "--extended", "--json"),
     "view": ("view", FILE),
     "view of two": ("view", FILE, FILE),
-    "export of all devices as perfetto": ("export", FILE, "--format", "perfetto"),
-    **{
-        f"export --format {name}": ("export", FILE, "--format", name, "--device", "0")
-        for name in ("perfetto", "snapshot")
-    },
-    "export --redact": ("export", FILE, "--format", "snapshot", "--redact", "--device", "0"),
+    "export": ("export", FILE),
 }
 COMMANDS = QUESTIONS | {name: (*command, "-o", OUT) for name, command in REPORTS.items()}
 

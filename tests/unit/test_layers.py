@@ -64,8 +64,6 @@ MAY_IMPORT_FROM_OUTSIDE = (
         "integrations": {"transformers", "lightning", "pytorch_lightning"},
     }
 )
-# The file that writes torch's dictionaries: those that it looks into are its own.
-WRITES_SNAPSHOTS = PACKAGE / "writers" / "exports" / "snapshot_pickle.py"
 # Keeps in memory what a program saves, and builds it again: it reads no file's pickle.
 KEEPS_PICKLES = PACKAGE / "simulation" / "files.py"
 # The formats in which snapshots come. Outside snapshot/ they may be written, never read.
@@ -73,7 +71,7 @@ KEEPS_PICKLES = PACKAGE / "simulation" / "files.py"
 FORMATS = {"pickle", "_pickle", "json", "orjson"}
 WRITES_FORMATS = {"writers", "recorder"}
 READING = {"load", "loads", "Unpickler", "JSONDecoder"}
-JSON_READERS = {"snapconv.json_text.read_json", "snapconv.json_text.read_lenient_json"}
+JSON_READERS = {"snapconv.json_text.read_json"}
 RAW_KEYS = {
     "device_traces",
     "segments",
@@ -169,7 +167,7 @@ def faults(source: str, path: Path) -> list[str]:
 def raw_reads(tree: ast.AST, path: Path) -> list[str]:
     """Places that parse a file, or look up a key of torch's dictionaries."""
     found, package = [], package_name(path)
-    may_look_up = package in GUEST | {"allocator"} or path == WRITES_SNAPSHOTS
+    may_look_up = package in GUEST | {"allocator"}
     for node in ast.walk(tree):
         match node:
             case ast.Attribute(value=ast.Name(id=module) | ast.Attribute(attr=module), attr=name) if (

@@ -104,14 +104,6 @@ def test_a_session_keeps_its_devices_and_is_compared_at_the_first_that_both_have
     assert differences == {"same"}
 
 
-def test_a_page_is_opened_in_the_browser_by_its_address(run, monkeypatch):
-    opened = []
-    monkeypatch.setattr("webbrowser.open", opened.append)
-    made = load(run).view()
-    made.open()
-    assert opened == [made.path.as_uri()]
-
-
 def test_devices_of_two_kinds_have_nothing_to_compare():
     page = written(FIXTURES / "host_only.pickle", FIXTURES / "perceptron.pickle")
     assert page_values(page)["comparison"] is None

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, TypeGuard
 
 from snapconv.errors import InputError, MalformedSnapshotError, NotASnapshotError, TruncatedFileError
 from snapconv.files import open_input
-from snapconv.json_text import JsonError, read_lenient_json
+from snapconv.json_text import JsonError, read_json
 from snapconv.notes import Progress
 from snapconv.snapshot.event_table import ACTION_CODES, Action
 from snapconv.snapshot.readers.compiled_pickle import OddFile, read_compiled
@@ -250,7 +250,7 @@ def _read(file: BinaryIO, n_bytes: int, progress: Progress | None) -> tuple[obje
 
 def _read_json(text: bytes) -> object:
     try:
-        return read_lenient_json(text)
+        return read_json(text, is_lenient=True)
     except JsonError as error:
         if error.is_truncated:
             raise TruncatedFileError.of("the JSON text", len(text)) from error

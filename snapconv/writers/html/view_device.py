@@ -210,10 +210,7 @@ def encoded_times(times: Int64Column | None, most_bytes: int) -> tuple[int, Colu
         encoded = encode_column(kept, differences=True)
         if len(encoded.base64) <= most_bytes or step >= len(times):
             return step, {"time": encoded}
-        # Fewer times take no fewer bytes each: a step that is too small by that need not be tried.
-        least = 2 * step if step > 1 else -(-len(encoded.base64) // max(1, most_bytes))
-        while step < least:
-            step *= 2
+        step *= 2
 
 
 def _segment_columns(found: SegmentLifetimes, streams: Int64Column, base: int) -> Columns:

@@ -65,14 +65,6 @@ def peak_in(report):
 # --- help and version
 
 
-@pytest.mark.parametrize("command", ["to-sqlite", "info", "explain"])
-def test_help_of_a_command_ends_with_0_and_goes_to_stdout(snapconv, command):
-    done = snapconv(command, "--help")
-    assert (done.code, done.err) == (0, "")
-    assert command in done.out
-    assert "--json" in done.out
-
-
 @pytest.mark.parametrize("columns", ["50", "80", "200"])
 def test_help_describes_in_a_whole_sentence_what_every_command_does(snapconv, monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", columns)
@@ -177,15 +169,6 @@ def test_a_file_that_cannot_be_opened_is_named_with_advice(folder, snapconv, pat
     assert done.code == 3
     assert done.err.startswith(f"error: {path}: ")
     assert advice in done.err
-
-
-def test_a_missing_device_ends_with_3_and_names_those_there(folder, snapconv):
-    write(n_devices=2)
-    done = snapconv("to-sqlite", "run.pickle", "--device", "7")
-    assert (done.code, done.out) == (3, "")
-    assert "device 7" in done.err
-    assert "0, 1" in done.err
-    assert names(folder) == ["run.pickle"]
 
 
 @pytest.mark.parametrize(
@@ -318,7 +301,7 @@ def test_a_report_is_named_after_the_snapshot_or_as_it_is_configured(folder, sna
     assert peak_in(report) == 1024
 
 
-@pytest.mark.parametrize("command", ["to-sqlite", "view", "export --format snapshot"])
+@pytest.mark.parametrize("command", ["to-sqlite", "view", "export"])
 def test_the_current_folder_gets_every_output_and_of_one_name_only_the_first(folder, snapconv, command):
     """The snapshots may lie in somebody else's folders."""
     for sub in ("a", "b"):
@@ -333,19 +316,13 @@ def test_the_current_folder_gets_every_output_and_of_one_name_only_the_first(fol
     assert names(folder / "a") == names(folder / "b") == ["run.pickle"]
 
 
-def test_force_replaces_a_report(folder, snapconv):
-    write()
-    Path("run.memory.sqlite").write_text("old")
-    assert snapconv("to-sqlite", "run.pickle", "--force").code == 0
-    assert peak_in("run.memory.sqlite") == 1024
-
-
 @pytest.mark.parametrize(
     ("options", "reports"),
     [
         ([], ["run.cuda0.memory.sqlite", "run.cuda1.memory.sqlite"]),
         (["-o", "r.sqlite"], ["r.cuda0.sqlite", "r.cuda1.sqlite"]),
         (["-o", "r"], ["r.cuda0", "r.cuda1"]),
+        (["-o", "r.sqlite", "--device", "1"], ["r.sqlite"]),
     ],
 )
 def test_every_device_gets_its_own_report(folder, snapconv, options, reports):
@@ -353,25 +330,8 @@ def test_every_device_gets_its_own_report(folder, snapconv, options, reports):
     done = snapconv("to-sqlite", "run.pickle", *options)
     assert done.code == 0
     assert names(folder) == sorted(["run.pickle", *reports])
-    assert [peak_in(report) for report in reports] == [1024, 2048]
-    assert "cuda:0" in done.out
+    assert [peak_in(report) for report in reports] == [1024, 2048][-len(reports) :]
     assert "cuda:1" in done.out
-
-
-def test_one_device_of_several_is_reported_alone(folder, snapconv):
-    write(n_devices=2)
-    assert snapconv("to-sqlite", "run.pickle", "--device", "1", "-o", "r.sqlite").code == 0
-    assert names(folder) == ["r.sqlite", "run.pickle"]
-    assert peak_in("r.sqlite") == 2048
-
-
-def test_where_one_of_two_reports_exists_none_is_written(folder, snapconv):
-    write(n_devices=2)
-    Path("run.cuda1.memory.sqlite").write_text("precious")
-    done = snapconv("to-sqlite", "run.pickle")
-    assert done.code == 5
-    assert "run.cuda1.memory.sqlite" in done.err
-    assert names(folder) == ["run.cuda1.memory.sqlite", "run.pickle"]
 
 
 @pytest.mark.parametrize(
@@ -415,20 +375,6 @@ def test_quiet_prints_nothing_and_writes(folder, snapconv, options):
     write(frames=None)
     assert snapconv("to-sqlite", "run.pickle", "-q", *options) == (0, "", "")
     assert names(folder) == ["run.memory.sqlite", "run.pickle"]
-
-
-def test_quiet_still_prints_errors(folder, snapconv):
-    done = snapconv("to-sqlite", "missing.pickle", "--quiet")
-    assert done.code == 3
-    assert "missing.pickle" in done.err
-
-
-def test_info_writes_nothing(folder, snapconv):
-    write()
-    done = snapconv("info", "run.pickle")
-    assert done.code == 0
-    assert "cuda:0" in done.out
-    assert names(folder) == ["run.pickle"]
 
 
 HOSTILE = "##[add-mask]/ ##[stop-commands]x"

@@ -2,43 +2,42 @@
 
 import json
 
-from snapconv.cli.terminal import bounded_text
+import pytest
+
+from snapconv.cli.terminal import limited_text, print_json
+from snapconv.files import most_bytes_of_output
 
 
 def bounded(values, n_bytes):
-    text, notes = bounded_text(values, json.dumps, n_bytes)
-    return json.loads(text), notes
+    text, n_items, _ = limited_text(values, json.dumps, most_bytes_of_output(n_bytes))
+    assert len(text) <= most_bytes_of_output(n_bytes)
+    return json.loads(text), n_items
 
 
-def test_what_fits_is_whole():
+LINES = [{"line": i, "bytes": 10**6 - i} for i in range(50_000)]
+DEVICES = [{"device": i, "names": ["n" * 100] * 1000} for i in range(100)]
+
+
+def test_what_fits_is_whole_and_the_bound_grows_with_the_file():
     values = {"devices": [{"lines": list(range(5000)), "name": "n" * 9000}]}
-    assert bounded(values, 0) == (values, ())
+    assert bounded(values, 0) == (values, None)
+    assert bounded({"lines": LINES}, 1 << 20) == ({"lines": LINES}, None)
 
 
-def test_the_first_entries_of_lists_remain_and_the_note_says_how_many():
-    lines = [{"line": i, "bytes": 10**6 - i} for i in range(50_000)]
-    found, (note,) = bounded({"devices": [{"lines": lines}]}, 1000)
-    assert found["devices"][0]["lines"] == lines[:1000]
-    assert note.slug == "left-out"
-    assert "first 1000 entries" in note.message
-
-
-def test_every_device_remains():
-    devices = [{"device": i, "names": ["n" * 100] * 1000} for i in range(2000)]
-    found, _ = bounded({"devices": devices}, 10)
-    assert [one["device"] for one in found["devices"]] == list(range(2000))
-    assert len(json.dumps(found)) < 1 << 20
+def test_the_first_entries_of_lists_and_every_device_remain():
+    assert bounded({"devices": [{"lines": LINES}]}, 1000) == ({"devices": [{"lines": LINES[:1000]}]}, 1000)
+    assert [one["device"] for one in bounded({"devices": DEVICES}, 10)[0]["devices"]] == list(range(100))
 
 
 def test_long_texts_and_keys_are_cut_with_what_is_left_out():
-    found, notes = bounded({"k" * 500_000: 1, "text": "t" * 900_000}, 0)
-    assert notes
+    found, _ = bounded({"k" * 500_000: 1, "text": "t" * 900_000}, 0)
     assert found["text"].startswith("ttt")
     assert "characters more" in found["text"]
-    assert len(json.dumps(found)) < 1 << 20
 
 
-def test_the_bound_grows_with_the_file():
-    values = {"lines": ["x" * 100] * 20_000}
-    assert bounded(values, 0)[1]
-    assert not bounded(values, 1 << 20)[1]
+@pytest.mark.parametrize(
+    ("n_bytes", "said"), [(0, "note: left-out: of every list only the first 1000"), (None, "")]
+)
+def test_a_note_says_what_is_left_out(capsys, n_bytes, said):
+    print_json({"lines": LINES}, n_bytes=n_bytes)
+    assert capsys.readouterr().err.startswith(said)

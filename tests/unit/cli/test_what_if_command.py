@@ -7,13 +7,11 @@ import pytest
 
 from tests.unit.cli.conftest import screens
 
-ROOT = Path(__file__).parents[3]
-FIXTURES = ROOT / "fixtures"
-REAL = sorted((ROOT.parent / "shared" / "snapshots").glob("*.pickle"))
+FIXTURES = Path(__file__).parents[3] / "fixtures"
 FILES = sorted(path for path in FIXTURES.iterdir() if ".pickle" in path.name or ".html" in path.name)
 
 
-@pytest.mark.parametrize("path", [*FILES, *REAL], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_every_device_of_every_file_is_answered_on_one_screen(path, snapconv):
     code, out, _ = snapconv("what-if", path, "--setting", "expandable_segments:True", "--capacity", "100GiB")
     assert code == 0

@@ -263,10 +263,6 @@ def test_the_peak_view_shows_how_sure_a_size_is_and_in_which_pool_and_phase_it_w
     ]
 
 
-def test_the_peak_view_sums_to_the_peak(ask):
-    assert ask("SELECT sum(block_bytes) FROM snapconv_peak_allocations") == [(3584,)]
-
-
 def test_at_every_event_the_live_view_sums_to_the_timeline(ask):
     timeline = small_analysis().replay.allocated.after.tolist()
     moments = [Moment(PEAK_ALLOCATED, -1, None, 1024)]
@@ -341,11 +337,3 @@ def test_every_row_arrives_once_and_in_order_whatever_their_number(ask, n_rows):
         "SELECT count(*), coalesce(sum(event = time_us AND event = reserved_bytes), 0) FROM snapconv_timeline"
     )
     assert ask(sql, small_report(analysis=analysis)) == [(n_rows, n_rows)]
-
-
-def test_the_size_of_a_chunk_changes_nothing(ask, tmp_path, monkeypatch):
-    ask("SELECT 1")
-    whole = (tmp_path / "report.sqlite").read_bytes()
-    monkeypatch.setattr(tables, "CHUNK_ROWS", 3)
-    ask("SELECT 1")
-    assert (tmp_path / "report.sqlite").read_bytes() == whole

@@ -11,13 +11,13 @@ import snapconv
 from snapconv.classification.categories import Category
 from snapconv.cli.app import main
 
-FIXTURES = Path(__file__).parents[4] / "fixtures"
+FIXTURES = Path(__file__).parents[3] / "fixtures"
 CAPTURE = FIXTURES / "transformer.capture"
 
 
 def exported(folder, source):
     output = folder / "out.json"
-    assert main(["export", str(source), "--format", "perfetto", "-o", str(output), "--quiet"]) == 0
+    assert main(["export", str(source), "-o", str(output), "--quiet"]) == 0
     return json.loads(output.read_text())["traceEvents"]
 
 
