@@ -95,9 +95,9 @@ def export(
     read: ReadOptions,
     quiet: bool = False,
 ) -> None:
-    """Write its memory over time as a trace for ui.perfetto.dev.
+    """Write its memory over time as a trace for Perfetto.
 
-    Every device with its curves, categories, iterations, phases and annotations.
+    It has the curves, categories, iterations, phases and annotations of every device: ui.perfetto.dev opens it.
     """
     from snapconv.answers.notes import main_notes
     from snapconv.writers.perfetto_trace import write_trace

@@ -74,8 +74,10 @@ def test_a_number_beyond_64_bits_is_a_float():
 @READERS
 def test_a_lack_of_memory_is_no_fault_of_the_text(read):
     limit = 250 << 20
+    options = getattr(read, "keywords", {})
     program = (
-        f"from snapconv.json_text import {read.__name__} as read\nread(b'\"' + b'a' * {limit >> 1} + b'\"')"
+        "from snapconv.json_text import read_json\n"
+        f"read_json(b'\"' + b'a' * {limit >> 1} + b'\"', **{options})"
     )
 
     def set_limit() -> None:

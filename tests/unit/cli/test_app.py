@@ -384,7 +384,7 @@ HOSTILE = "##[add-mask]/ ##[stop-commands]x"
 def test_no_name_of_a_file_is_a_command_for_githubs_runner(tmp_path, monkeypatch, capsys, arguments):
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     trace = TraceBuilder().segment().alloc(512, frames=[frame(HOSTILE, f"/home/me/{HOSTILE}.py")])
-    path = trace.write(tmp_path / "x.pickle", **{HOSTILE: 1})
+    path = trace.write(tmp_path / "x.pickle", allocator_settings={HOSTILE: HOSTILE})
     main([*arguments[:1], str(path), *arguments[1:]])
     said = capsys.readouterr()
     assert "add-mask" in said.out + said.err
