@@ -35,7 +35,7 @@ _ARGUMENTS = {
     "new": "NEW | The file to judge.",
     "question": "ADDR-OR-EVENT | An address such as 0x7f3c40001000, also inside a block, or an event such as "
     "'#1234'.",
-    "patterns": "PATTERN... | Snapshots, captures, folders, globs in quotes, @LIST for a file with one a "
+    "patterns": "PATTERN | Snapshots, captures, folders, globs in quotes, @LIST for a file with one a "
     "line; or URLs of a store (s3://, gs://, hf://, ssh://; pip install 'snapconv[remote]' and the store's "
     "package).",
     "folders": "FOLDER | A folder whose files may be read, with those below it.",
@@ -180,7 +180,7 @@ class Command(TyperCommand):
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the parts of the usage line."""
-        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
+        return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
 
 
 def no_pipe(path: Path | None) -> Path | None:

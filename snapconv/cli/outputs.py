@@ -97,7 +97,7 @@ def export(
 ) -> None:
     """Write its memory over time as a trace for Perfetto.
 
-    It has the curves, categories, iterations, phases and annotations of every device: ui.perfetto.dev opens it.
+    Every device with its curves, categories, iterations, phases and annotations; ui.perfetto.dev opens it.
     """
     from snapconv.answers.notes import main_notes
     from snapconv.writers.perfetto_trace import write_trace
