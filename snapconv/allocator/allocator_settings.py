@@ -85,9 +85,12 @@ class AllocatorSettings:
         n_bytes += self.padding_bytes
         if n_bytes < MIN_BLOCK_BYTES:
             return MIN_BLOCK_BYTES
-        divisions = self.roundup_power2_divisions[_roundup_interval(n_bytes)]
+        # Everything below 2 MiB falls into the first interval, everything from 32 GiB into the last.
+        interval = min(max(n_bytes.bit_length() - MIB.bit_length(), 0), N_ROUNDUP_INTERVALS - 1)
+        divisions = self.roundup_power2_divisions[interval]
         if divisions > 1 and n_bytes > MIN_BLOCK_BYTES * divisions:
-            return _round_to_division(n_bytes, divisions)
+            # To the next of as many equal steps, of 512 bytes or more, between two powers of two.
+            return _round_up(n_bytes, (1 << (n_bytes.bit_length() - 1)) // divisions)
         return _round_up(n_bytes, MIN_BLOCK_BYTES)
 
     def segment_size(self, block_bytes: int) -> int:
@@ -137,16 +140,6 @@ class AllocatorSettings:
 
 def _round_up(n_bytes: int, granule: int) -> int:
     return -(-n_bytes // granule) * granule
-
-
-def _roundup_interval(n_bytes: int) -> int:
-    # Everything below 2 MiB falls into the first interval, everything from 32 GiB into the last.
-    return min(max(n_bytes.bit_length() - MIB.bit_length(), 0), N_ROUNDUP_INTERVALS - 1)
-
-
-def _round_to_division(n_bytes: int, divisions: int) -> int:
-    """Round up to the next of ``divisions`` equal steps, of 512 bytes or more, between two powers of two."""
-    return _round_up(n_bytes, (1 << (n_bytes.bit_length() - 1)) // divisions)
 
 
 def split_conf(conf: str) -> dict[str, str]:

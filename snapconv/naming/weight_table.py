@@ -4,7 +4,7 @@ A recorder wrote which they are; nothing in a bare snapshot links a weight with 
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,22 +35,17 @@ class WeightTable:
 
 
 def weight_names(given: Sequence[str], stack_ids: Int32Column, lines: ProjectLines) -> tuple[str, ...]:
-    """Name every weight: as given, or else by its line, ``train.py:48#3``, or else by its number."""
-    by_line = _names_by_line(stack_ids, lines)
-    return tuple(
-        name or line or f"weight_{number}"
-        for number, (name, line) in enumerate(zip(given, by_line, strict=True), 1)
-    )
+    """Name every weight: as given, or else by its line, ``train.py:48#3``, or else by its number.
 
-
-def _names_by_line(stack_ids: Int32Column, lines: ProjectLines) -> Iterator[str]:
-    """Yield the innermost line of the project that each was allocated from, with its number there."""
-    numbers: Counter[str] = Counter()
-    for stack_id in stack_ids.tolist():
+    The line is the innermost one of the project that it was allocated from, with its number there.
+    """
+    names, numbers = [], Counter[str]()
+    for number, (name, stack_id) in enumerate(zip(given, stack_ids.tolist(), strict=True), 1):
         line = lines.innermost(stack_id)
         if line:
             numbers[line.place] += 1
-        yield f"{line.place}#{numbers[line.place]}" if line else ""
+        names.append(name or (f"{line.place}#{numbers[line.place]}" if line else f"weight_{number}"))
+    return tuple(names)
 
 
 def live_weights(allocations: AllocationTable, category: Int8Column, event: int) -> Int64Column:

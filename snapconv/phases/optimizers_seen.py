@@ -64,12 +64,11 @@ def steps_on_several_lines(snapshot: Snapshot, roles: StackRoles) -> bool:
 
 def _optimizers(snapshot: Snapshot, roles: StackRoles) -> set[OptimizerRule | None]:
     """Return the rules of the optimizers seen, None for an unknown one."""
-    return set(_by_names(snapshot)) or set(_by_files(snapshot, roles))
-
-
-def _by_names(snapshot: Snapshot) -> Iterator[OptimizerRule | None]:
-    for name in optimizer_names(snapshot):
-        yield next((rule for rule in OPTIMIZER_RULES if re.search(rule.name, name)), None)
+    by_name = {
+        next((rule for rule in OPTIMIZER_RULES if re.search(rule.name, name)), None)
+        for name in optimizer_names(snapshot)
+    }
+    return by_name or set(_by_files(snapshot, roles))
 
 
 def _by_files(snapshot: Snapshot, roles: StackRoles) -> Iterator[OptimizerRule | None]:

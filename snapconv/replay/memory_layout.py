@@ -87,7 +87,9 @@ class _Walk:
             segments.addr.tolist(),
             (segments.addr + segments.total_bytes).tolist(),
             list(map(_Facts, *(column.tolist() for column in columns))),
-            is_one=_is_one_segment,
+            is_one=lambda one, other: (
+                one.is_expandable and other.is_expandable and one.stream == other.stream
+            ),
         )
         self._events = real_events(device.events)
         action = self._events.action
@@ -140,10 +142,6 @@ def is_small_segment(n_bytes: int, *, is_expandable: bool) -> bool:
     if is_expandable:
         return n_bytes % LARGE_SEGMENT_BYTES != 0
     return n_bytes == SMALL_SEGMENT_BYTES
-
-
-def _is_one_segment(one: _Facts, other: _Facts) -> bool:
-    return one.is_expandable and other.is_expandable and one.stream == other.stream
 
 
 def _layout(

@@ -65,7 +65,9 @@ class RoundingRules:
             return plain
         divisions = self._divisions(padded)
         divided = (divisions > 1) & (padded > MIN_BLOCK_BYTES * divisions)
-        plain[divided] = _next_division(padded[divided], divisions[divided])
+        # To the next of the equal parts, of 512 bytes or more, into which a power of two is divided.
+        part = np.left_shift(1, _log2_floor(padded[divided])) // divisions[divided]
+        plain[divided] = -(-padded[divided] // part) * part
         return plain
 
     def least_remainder(self, rounded_bytes: Int64Column, addr: Int64Column) -> Int64Column:
@@ -90,12 +92,6 @@ class RoundingRules:
 def _log2_floor(size: Int64Column) -> Int64Column:
     # Beyond 2^53 a float may be rounded up to the next power of two, which is where the last part ends too.
     return np.frexp(size.astype(np.float64))[1].astype(np.int64) - 1
-
-
-def _next_division(size: Int64Column, divisions: Int64Column) -> Int64Column:
-    """Round up to the next of the equal parts, of 512 bytes or more, into which a power of two is divided."""
-    part = np.left_shift(1, _log2_floor(size)) // divisions
-    return -(-size // part) * part
 
 
 def expandable_ranges(segments: SegmentTable, events: EventTable) -> ExpandableRanges:

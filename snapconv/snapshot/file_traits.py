@@ -67,14 +67,11 @@ def infer_era(traits: AbstractSet[str], places: AbstractSet[str], backend: str =
     first, last = _SNAPSHOTS_SINCE.get(backend, "2.0"), None
     for since, until, trait, place in _RELEASES:
         if trait in traits:
-            return Era(_later(since, first), last, backend)
+            later = max(since, first, key=lambda release: int(release.partition(".")[2]))
+            return Era(later, last, backend)
         if place in places and backend == "cuda" and PLOT not in traits:
             last = until
     return Era(first, last, backend)
-
-
-def _later(one: str, other: str) -> str:
-    return max(one, other, key=lambda release: int(release.partition(".")[2]))
 
 
 _ENOUGH_SEGMENTS = 50
@@ -95,7 +92,7 @@ def traits_of_raw(raw: dict[str, object], segments: list[object], traces: Sequen
     if any(_first_has(rows, "address") for rows in blocks):
         found.add(BLOCK_ADDRESSES)
     if any(
-        trace.first_has_category() if isinstance(trace, CompiledTrace) else _first_has(trace, "category")
+        trace.has_category if isinstance(trace, CompiledTrace) else _first_has(trace, "category")
         for trace in traces
     ):
         found.add(PLOT)

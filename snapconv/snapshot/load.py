@@ -1,10 +1,11 @@
 """The entry point of this package: a path in, a Snapshot of columns out, and no dictionary with it."""
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from ctypes import CDLL
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -213,7 +214,7 @@ class _Reading:
         compiled = CompiledTraceReader(self.collected)
         traces = []
         for device, (where, trace) in enumerate(lists.items()):
-            progress = _counting_on(self.progress, n_read, n_events) if self.progress else None
+            progress = partial(self._report, n_read, n_events)
             if isinstance(trace, CompiledTrace):
                 table = compiled.read(trace, where, progress)
             else:
@@ -222,6 +223,10 @@ class _Reading:
             traces.append(self._in_order(table, device if device < len(raw) else HOST))
         compiled.finish()
         return traces
+
+    def _report(self, n_before: int, n_events: int, done: int) -> None:
+        if self.progress:
+            self.progress("reading", n_before + done, n_events)
 
     def _in_order(self, events: EventTable, device: int) -> EventTable:
         """Undo the shuffling of a ring buffer whose size was changed while it was full."""
@@ -310,11 +315,6 @@ def _list(value: object, where: str) -> list[object]:
 
 def _trace(value: object, where: str) -> Trace:
     return value if isinstance(value, CompiledTrace) else _list(value, where)
-
-
-def _counting_on(report: Progress, n_before: int, n_events: int) -> Callable[[int], None]:
-    """Report the events of one trace as a part of those of all."""
-    return lambda done: report("reading", n_before + done, n_events)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ _Item = TypeVar("_Item")
 LIBRARY_ONLY, NO_STACK = "library code only", "no stack recorded"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class SourceLine:
     """A line of the user's project; ``file_path`` is relative to the project root, ``/`` between."""
 
@@ -26,13 +26,6 @@ class SourceLine:
     def place(self) -> str:
         """The line as an editor takes it: ``net/model.py:35``."""
         return f"{self.file_path}:{self.line_number}"
-
-    def __lt__(self, other: "SourceLine") -> bool:
-        return self._key < other._key
-
-    @property
-    def _key(self) -> tuple[str, int, str]:
-        return self.file_path, self.line_number, self.function
 
 
 def line_values(line: SourceLine | None) -> dict[str, object]:

@@ -68,12 +68,11 @@ def _places(stacks: StackTable) -> list[bool]:
     Not torch's own, where a Sequential calls all its modules on one line, and not those of Python's library,
     where every function of a thread is called on one.
     """
-    return [_is_place(normal(name)) for name in stacks.frames.filenames]
-
-
-def _is_place(path: str) -> bool:
-    is_of_torch = is_library(path) and "/torch/" in path
-    return is_python(path) and not is_of_torch and not is_standard_library(path)
+    paths = (normal(name) for name in stacks.frames.filenames)
+    return [
+        is_python(path) and not is_standard_library(path) and not (is_library(path) and "/torch/" in path)
+        for path in paths
+    ]
 
 
 def _callers(frames: list[int], is_call: list[bool], is_place: list[bool]) -> list[int]:

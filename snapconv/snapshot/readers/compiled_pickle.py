@@ -101,8 +101,9 @@ class CompiledTrace:
         column = self.events.columns[name]
         return None if column is None else column[self.start : self.start + self.n_events]
 
-    def first_has_category(self) -> bool:
-        """Return whether the first event has a category, as in what torch's profiler draws."""
+    @property
+    def has_category(self) -> bool:
+        """Whether the first event has a category, as in what torch's profiler draws."""
         column = self.column("has_category")
         return column is not None and bool(column[0])
 
@@ -179,7 +180,8 @@ def _feed(core: ctypes.CDLL, reader: int, fill: Fill) -> None:
         if not n_new:
             raise OddFile
         n = n_left + n_new
-        status = core.snapconv_reader_feed(reader, _address(window), n, ctypes.byref(taken))
+        address = ctypes.addressof(ctypes.c_char.from_buffer(window))
+        status = core.snapconv_reader_feed(reader, address, n, ctypes.byref(taken))
         if status == DONE:
             return
         if status != MORE:
@@ -191,10 +193,6 @@ def _feed(core: ctypes.CDLL, reader: int, fill: Fill) -> None:
             window = window + bytes(len(window))
         else:
             window[:n_left] = window[taken.value : n]
-
-
-def _address(window: bytearray) -> int:
-    return ctypes.addressof(ctypes.c_char.from_buffer(window))
 
 
 def _with_traces(raw: object, events: CompiledEvents, n_traces: int) -> object:
