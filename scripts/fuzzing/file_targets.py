@@ -157,17 +157,14 @@ def _times(folder: Path, data: bytes) -> list[Command]:
 
 def _params_seeds() -> list[bytes]:
     rows = {f"layers.{i}.weight": {"shape": [16, 4 * i], "dtype": "float32"} for i in range(9)}
-    header = to_json({"w": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}})
     return [
         to_json({"w": [16, 4], "b": [16]}),
         to_json(rows),
-        to_json({"metadata": {"total_size": 9}, "weight_map": {"w": "x.safetensors"}}),
-        len(header).to_bytes(8, "little") + header + bytes(16),
     ]
 
 
 def _with_params(folder: Path, data: bytes) -> list[Command]:
-    file = folder / "params.safetensors" if data[7:8] == b"\0" else folder / "params.json"
+    file = folder / "params.json"
     file.write_bytes(data)
     snapshot = str(FIXTURES / "perceptron.pickle")
     return [["to-sqlite", snapshot, "--params", str(file), "-o", str(folder / "out.sqlite"), "--json"]]

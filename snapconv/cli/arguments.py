@@ -52,7 +52,7 @@ _OPTIONS = {
     "or a folder as the file has it. May be repeated. Always counted: transformers.models, diffusers.models.",
     "rules": "Your own patterns of frames for categories (TOML), evaluated before snapconv's rules.",
     "certain": "Count only what is certain: what is likely becomes unknown.",
-    "params": "Names for weights that no recording named: safetensors, its index, or JSON.",
+    "params": "Names for weights that no recording named, as JSON.",
     "device": "N | This device only, or `host` for pinned memory. Default: each.",
     "device_total": "SIZE | The device's memory, such as 80GiB, where the file does not have it (nvidia-smi "
     "shows it).",

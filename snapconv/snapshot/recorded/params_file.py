@@ -1,41 +1,31 @@
 """A list of a model's tensors, from a file given beside a snapshot -> columns. Runs nothing.
 
-Read are safetensors files (their headers, never their data), the index of a checkpoint in shards, and
-JSON: names with shapes and dtypes. See docs/guide/better-names.md. The
-files are as untrusted as a snapshot.
+Read is JSON: names with shapes and dtypes. See docs/guide/better-names.md. The file is as untrusted as a
+snapshot.
 """
 
 import re
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from snapconv.columns import BoolColumn, Int64Column, read_only
-from snapconv.errors import InputError, MalformedSnapshotError, TruncatedFileError
+from snapconv.errors import InputError, MalformedSnapshotError
 from snapconv.files import open_input
-from snapconv.snapshot.fields import (
-    BYTES,
-    check_total,
-    errors_of,
-    expect,
-    read_json_file,
-    read_unchecked_json,
-)
+from snapconv.snapshot.fields import BYTES, check_total, errors_of, expect, read_json_file
 from snapconv.units import shown
 
-# What the safetensors library itself allows for a header; a list as JSON is no longer than one.
 _MAX_JSON_BYTES = 100_000_000
-_MAX_ROWS, _MAX_SHARDS, _MAX_NAME, _MAX_DIMENSIONS = 1_000_000, 10_000, 2000, 64
-_LENGTH_BYTES = 8
+_MAX_ROWS, _MAX_NAME, _MAX_DIMENSIONS = 1_000_000, 2000, 64
 
-# As torch names types and as safetensors does: float32, F32, bfloat16, float8_e4m3fn.
-_DTYPE = r"(?:torch\.)?(bfloat|bf|float|f|uint|u|int|i|complex|c)(8|16|32|64|128)(?:_\w+)?"
+# As torch names types: torch.float32, bfloat16, float8_e4m3fn.
+_DTYPE = r"(?:torch\.)?(bfloat|float|uint|int|complex)(8|16|32|64|128)(?:_\w+)?"
 _CHECKPOINT = (
-    "this is a checkpoint of torch.save, which only torch can open, and only by running what is in it: save "
-    "it with safetensors, or list the model as docs/guide/better-names.md does"
+    "this is a checkpoint, which has not the order in which a model allocates its weights: list the model as "
+    "docs/guide/better-names.md does"
 )
 
 
@@ -72,108 +62,18 @@ def load_params(path: str | Path) -> ParamList:
     """
     path = Path(path)
     with errors_of(path):
-        rows, is_ordered = _read(path)
-        return _table(path, rows, is_ordered=is_ordered)
-
-
-def _read(path: Path) -> tuple[list[_Row], bool]:
-    if path.is_dir():
-        raise InputError("this is a folder: name the .safetensors file in it, or the index of its shards")
-    with open_input(path) as file:
-        start = file.read(16)
-        if _is_safetensors(start):
-            return _safetensors(file, start), False
-    text = start.lstrip(b"\xef\xbb\xbf \t\r\n")
-    if text and not text.startswith((b"{", b"[")):
-        raise InputError(
-            "no list of parameters: expected a safetensors file, a .safetensors.index.json, or a JSON "
-            "object of names with shapes"
-        )
-    raw, _ = read_json_file(path, _MAX_JSON_BYTES)
-    if isinstance(raw, dict) and "weight_map" in raw:
-        return _shards(path, raw["weight_map"]), False
-    rows = [_row(name, value) for name, value in expect(raw, dict, "the file").items()]
-    # State dictionaries keep the model's order; sorted names were sorted later.
-    names = [row.name for row in rows]
-    return rows, names != sorted(names) or len(names) < 2
-
-
-def _is_safetensors(start: bytes) -> bool:
-    """Return whether a length comes first, and then JSON; a NUL is in every length, and in no JSON."""
-    has_header = start[_LENGTH_BYTES:].startswith(b"{") and b"\0" in start[:_LENGTH_BYTES]
-    if not has_header and start.startswith((b"PK\x03\x04", b"\x80")):
-        raise InputError(_CHECKPOINT)
-    return has_header
-
-
-# --- safetensors
-
-
-def _safetensors(file: BinaryIO, start: bytes) -> list[_Row]:
-    """Read the header alone: its length as eight bytes, then JSON: name -> dtype, shape, data_offsets."""
-    length = int.from_bytes(start[:_LENGTH_BYTES], "little")
-    if length > _MAX_JSON_BYTES:
-        raise MalformedSnapshotError(f"the header has {length} bytes, of at most {_MAX_JSON_BYTES}")
-    file.seek(_LENGTH_BYTES)
-    text = file.read(length)
-    if len(text) < length:
-        raise TruncatedFileError(f"the file ends after {len(text)} of its header's {length} bytes")
-    header = expect(read_unchecked_json(text), dict, "header")
-    tensors = [_tensor(name, raw) for name, raw in header.items() if name != "__metadata__"]
-    return [row for _, row in sorted(tensors, key=lambda tensor: tensor[0])]
-
-
-def _tensor(name: str, raw: object) -> tuple[int, _Row]:
-    """Make a row, and return where its data begins."""
-    where = f"header.{shown(name)}"
-    found = expect(raw, dict, where)
-    offsets = found.get("data_offsets")
-    if not (isinstance(offsets, list) and len(offsets) == 2 and all(map(_is_size, offsets))):
-        raise MalformedSnapshotError(f"{where}.data_offsets: expected two numbers of bytes")
-    n_bytes = offsets[1] - offsets[0]
-    dtype = expect(found.get("dtype"), str, f"{where}.dtype")
-    n_elements = _n_elements(found.get("shape"), f"{where}.shape")
-    # The format grows new types: their bytes are known all the same.
-    width, is_floating = _dtype(dtype) or (0, False)
-    if n_bytes < 0 or (width and n_bytes != width * n_elements):
-        raise MalformedSnapshotError(
-            f"{where}.data_offsets: {n_bytes} bytes for {n_elements} elements of {shown(dtype)}"
-        )
-    return offsets[0], _Row(name, n_elements, n_bytes, is_floating)
-
-
-def _shards(path: Path, raw: object) -> list[_Row]:
-    """Read the headers of all shards that an index names; they are beside it."""
-    wanted: dict[str, set[str]] = {}
-    for name, shard in expect(raw, dict, "weight_map").items():
-        wanted.setdefault(expect(shard, str, f"weight_map.{shown(name)}"), set()).add(name)
-    if len(wanted) > _MAX_SHARDS:
-        raise MalformedSnapshotError(f"weight_map: names {len(wanted)} files, of at most {_MAX_SHARDS}")
-    rows: list[_Row] = []
-    for shard in sorted(wanted):
-        found = _shard(path, shard)
-        rows += [row for row in found if row.name in wanted[shard]]
-        missing = wanted[shard] - {row.name for row in found}
-        if missing:
-            raise MalformedSnapshotError(f"weight_map: {shown(min(missing))} is not in {shown(shard)}")
-    return rows
-
-
-def _shard(index: Path, name: str) -> list[_Row]:
-    # Only what is beside: an index must not lead to other folders.
-    if not name or name in (".", "..") or not {"/", "\\", "\0"}.isdisjoint(name):
-        raise MalformedSnapshotError(f"weight_map: expected files beside the index, got {shown(name)}")
-    path = index.with_name(name)
-    if not path.is_file():
-        raise InputError(
-            f"weight_map: there is no {shown(name)} beside the index; only its header is needed, the first "
-            "megabyte or so"
-        )
-    with errors_of(Path(shown(name))), open_input(path) as file:
-        start = file.read(16)
-        if not _is_safetensors(start):
-            raise MalformedSnapshotError("expected a safetensors file")
-        return _safetensors(file, start)
+        if path.is_dir():
+            raise InputError("this is a folder: name the list in it")
+        with open_input(path) as file:
+            start = file.read(16)
+        # A checkpoint of torch.save, or a file of safetensors, which begins with a length.
+        if start.startswith((b"PK\x03\x04", b"\x80")) or (b"\0" in start[:8] and start[8:9] == b"{"):
+            raise InputError(_CHECKPOINT)
+        text = start.lstrip(b"\xef\xbb\xbf \t\r\n")
+        if text and not text.startswith((b"{", b"[")):
+            raise InputError("no list of parameters: expected a JSON object of names with shapes")
+        raw, _ = read_json_file(path, _MAX_JSON_BYTES)
+        return _table(path, [_row(name, value) for name, value in expect(raw, dict, "the file").items()])
 
 
 def _row(name: str, raw: object) -> _Row:
@@ -188,9 +88,9 @@ def _row(name: str, raw: object) -> _Row:
 
 def _dtype(text: str) -> tuple[int, bool] | None:
     """Return the bytes of an element, and whether it is real and floating; None for a name not known."""
-    if text in ("bool", "torch.bool", "BOOL"):
+    if text in ("bool", "torch.bool"):
         return 1, False
-    found = re.fullmatch(_DTYPE, text.lower())
+    found = re.fullmatch(_DTYPE, text)
     return (int(found[2]) // 8, "f" in found[1]) if found else None
 
 
@@ -211,7 +111,7 @@ def _is_size(value: object) -> bool:
 # --- the table
 
 
-def _table(path: Path, rows: list[_Row], *, is_ordered: bool) -> ParamList:
+def _table(path: Path, rows: list[_Row]) -> ParamList:
     if not 0 < len(rows) <= _MAX_ROWS:
         raise MalformedSnapshotError(f"expected 1 to {_MAX_ROWS} tensors, got {len(rows)}")
     wrong = next((row.name for row in rows if not 0 < len(row.name) <= _MAX_NAME), None)
@@ -220,5 +120,7 @@ def _table(path: Path, rows: list[_Row], *, is_ordered: bool) -> ParamList:
     names, n_elements, n_bytes, is_floating = zip(*rows, strict=True)
     sizes = np.array(n_bytes, np.int64)
     check_total(sizes, "the file")
+    # State dictionaries keep the model's order; sorted names were sorted later.
+    is_ordered = list(names) != sorted(names) or len(names) < 2
     floating = np.array(is_floating, np.bool_)
     return read_only(ParamList(path, names, np.array(n_elements, np.int64), sizes, floating, is_ordered))
