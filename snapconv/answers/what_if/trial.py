@@ -288,9 +288,9 @@ class _Run:
             return
         fitting = [size for size, _, _ in pool.free_of(stream)]
         free = [block.size for block in self.allocator.free_blocks()]
-        ledger, rounded = self.allocator.ledger, int(self.calls.events.size[event])
-        if row >= 0:
-            rounded = self.rounded[row]
+        ledger = self.allocator.ledger
+        # What a trace began with has no event.
+        rounded = self.rounded[row] if row >= 0 else int(self.calls.events.size[event])
         self.ran_out = FailedRequest(
             event=event,
             row=row,

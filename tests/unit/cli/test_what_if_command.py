@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.builders import MIB, TraceBuilder
 from tests.unit.cli.conftest import screens
 
 FIXTURES = Path(__file__).parents[3] / "fixtures"
@@ -28,6 +29,13 @@ def test_a_trial_that_runs_out_says_where_and_for_what(snapconv):
     assert lines[3].split()[:5] == ["out", "of", "memory", "at", "event"]
     assert " asked for " in lines[4]
     assert lines[5].startswith("      cached memory that this request could use: ")
+
+
+def test_memory_without_a_trace_may_not_fit_either(tmp_path, snapconv):
+    builder = TraceBuilder().segment(20 * MIB, traced=False).alloc(12 * MIB, traced=False)
+    code, out, _ = snapconv("what-if", builder.write(tmp_path / "x.pickle"), "--capacity", "8MiB")
+    assert code == 0
+    assert "out of memory" in " ".join(out.split())
 
 
 def test_json_has_what_the_table_has(snapconv):
