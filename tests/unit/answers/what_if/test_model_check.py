@@ -52,5 +52,5 @@ def test_a_block_elsewhere_and_another_end_are_found():
 
 def test_other_settings_do_not_give_the_own_segments():
     own = {"max_split_size_bytes": None}
-    ((calls, device, allocations),) = checked(ROOT / "fixtures" / "max_split_size.pickle", own=own)
+    ((calls, _, _),) = checked(ROOT / "fixtures" / "max_split_size.pickle", own=own)
     assert try_out(calls, Trial(calls.own, is_check=True)).differs_at is not None
