@@ -32,7 +32,7 @@ def find_difference(calls: AllocatorCalls, device: DeviceSnapshot, addr: Int64Co
         if operation == Operation.MALLOC:
             addresses.go_on_to(event)
         run._make(number, number + 1)
-        if run.differs_at is not None:
+        if run.outcome.differs_at is not None:
             return (
                 f"from event {event} on: the model has {run.allocator.ledger.reserved_bytes} bytes reserved"
             )

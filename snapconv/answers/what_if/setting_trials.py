@@ -105,7 +105,7 @@ class Tried:
             "n_segment_allocs": ledger.n_segment_allocs,
             "n_segment_maps": ledger.n_segment_maps,
             "n_segment_frees": ledger.n_segment_frees,
-            "served_events": list(outcome.served),
+            "served_events": outcome.served,
             "out_of_memory": failed,
         }
 

@@ -5,7 +5,7 @@
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -79,7 +79,7 @@ class FailedRequest:
     n_free_blocks: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Outcome:
     """The outcome of a trial; ``ledger`` has the peaks and the counts of segments.
 
@@ -92,13 +92,13 @@ class Outcome:
 
     trial: Trial
     ledger: Ledger
-    peak_reserved_event: int
-    ran_out: FailedRequest | None
-    failed_again: tuple[int, ...]
-    served: tuple[int, ...]
-    is_placed_anew: bool
-    assumptions: tuple[str, ...]
-    differs_at: int | None
+    peak_reserved_event: int = -1
+    ran_out: FailedRequest | None = None
+    failed_again: list[int] = field(default_factory=list)
+    served: list[int] = field(default_factory=list)
+    is_placed_anew: bool = False
+    assumptions: tuple[str, ...] = ()
+    differs_at: int | None = None
 
 
 def try_out(calls: AllocatorCalls, trial: Trial, *, progress: Progress | None = None) -> Outcome:
@@ -111,7 +111,8 @@ def try_out(calls: AllocatorCalls, trial: Trial, *, progress: Progress | None = 
     run = _Run(calls, trial)
     if run.start():
         run.run(progress)
-    return run.outcome()
+    run.outcome.assumptions = tuple(run.assumptions())
+    return run.outcome
 
 
 def capacity_at_oom(calls: AllocatorCalls, event: int) -> int:
@@ -145,12 +146,7 @@ class _Run:
         self.pool_place = pool * 2 + (rounded > SMALL_REQUEST_BYTES)
         self.rounded: list[int] = rounded.tolist()
         self.blocks: list[Block | None] = [None] * len(self.rounded)
-        self.peak_event = -1
-        self.ran_out: FailedRequest | None = None
-        self.failed_again: list[int] = []
-        self.served: list[int] = []
-        self.is_placed_anew = False
-        self.differs_at: int | None = None
+        self.outcome = Outcome(trial, self.allocator.ledger)
         self.is_full = False
 
     def start(self) -> bool:
@@ -159,8 +155,8 @@ class _Run:
         fits = all(most is None or reserved <= most for most in (self.trial.capacity, self.trial.limit))
         same = {name: getattr(self.calls.own, name) for name in _MOVES_NOTHING}
         is_alike = replace(self.trial.settings, **same) == self.calls.own
-        self.is_placed_anew = self.trial.is_placed_anew or not (fits and is_alike)
-        if self.is_placed_anew:
+        self.outcome.is_placed_anew = self.trial.is_placed_anew or not (fits and is_alike)
+        if self.outcome.is_placed_anew:
             return self._place_anew()
         for addr, block in self.allocator.adopt_layout(layout.segments).items():
             self.blocks[layout.rows[addr]] = block
@@ -217,14 +213,14 @@ class _Run:
                     blocks[row] = take(pool, stream, rounded[row], n_bytes)
                 except ModelOutOfMemory as error:
                     self._fail(event, row, pool, stream, error)
-                    self.differs_at = event
+                    self.outcome.differs_at = event
                     return False
                 if ledger.reserved_bytes > peak:
-                    peak, self.peak_event = ledger.reserved_bytes, event
+                    peak, self.outcome.peak_reserved_event = ledger.reserved_bytes, event
                 if is_check and self.is_full:
                     self.is_full, allocator.capacity = False, self.trial.capacity
                 if is_check and ledger.reserved_bytes != calls.reserved_after[event]:
-                    self.differs_at = event
+                    self.outcome.differs_at = event
                     return False
             elif operation == 1:  # FREE
                 block = blocks[row]
@@ -255,14 +251,14 @@ class _Run:
         if self.trial.is_check:
             self.allocator.capacity = int(self.calls.reserved_after[event])
         elif self.trial.capacity is None and self.trial.limit is None:
-            self.served.append(event)
+            self.outcome.served.append(event)
             return
         size, stream = int(self.calls.events.size[event]), int(self.calls.events.stream[event])
         block = self._take(event, -1, self.calls.pool_of_event(event), stream, size)
         self.is_full, self.allocator.capacity = False, self.trial.capacity
-        (self.failed_again if block is None else self.served).append(event)
+        (self.outcome.failed_again if block is None else self.outcome.served).append(event)
         if block is not None:
-            self.differs_at = event
+            self.outcome.differs_at = event
             self.allocator.give_back(block)
 
     def _take(self, event: int, row: int, pool_id: PoolId, stream: int, size: int) -> Block | None:
@@ -284,14 +280,14 @@ class _Run:
         return [pools[i] for i in place.reshape(-1).tolist()]
 
     def _fail(self, event: int, row: int, pool: BlockPool, stream: int, error: ModelOutOfMemory) -> None:
-        if self.ran_out is not None:
+        if self.outcome.ran_out is not None:
             return
         fitting = [size for size, _, _ in pool.free_of(stream)]
         free = [block.size for block in self.allocator.free_blocks()]
         ledger = self.allocator.ledger
         # What a trace began with has no event.
         rounded = self.rounded[row] if row >= 0 else int(self.calls.events.size[event])
-        self.ran_out = FailedRequest(
+        self.outcome.ran_out = FailedRequest(
             event=event,
             row=row,
             requested_bytes=int(self.calls.requested_bytes[row]) if row >= 0 else rounded,
@@ -311,21 +307,7 @@ class _Run:
             n_free_blocks=len(free),
         )
 
-    def outcome(self) -> Outcome:
-        """Put together what was found."""
-        return Outcome(
-            trial=self.trial,
-            ledger=self.allocator.ledger,
-            peak_reserved_event=self.peak_event,
-            ran_out=self.ran_out,
-            failed_again=tuple(self.failed_again),
-            served=tuple(self.served),
-            is_placed_anew=self.is_placed_anew,
-            assumptions=tuple(self._assumptions()),
-            differs_at=self.differs_at,
-        )
-
-    def _assumptions(self) -> Iterator[str]:
+    def assumptions(self) -> Iterator[str]:
         """List what the outcome assumes beside the trace."""
         start, calls = self.calls.start, self.calls
         if self.trial.settings.garbage_collection_threshold and self.trial.limit is None:
@@ -333,7 +315,7 @@ class _Run:
                 "garbage_collection_threshold did nothing: it needs per_process_memory_fraction below 1, and "
                 "a capacity that this is a part of"
             )
-        if start.rows and self.is_placed_anew:
+        if start.rows and self.outcome.is_placed_anew:
             placed = f"{counted(len(start.rows), 'block')} from before the trace placed anew"
             yield f"{placed}, in the order of their addresses"
         elif start.n_inexact:

@@ -90,11 +90,11 @@ def test_a_request_that_failed_is_tried_again(calls_of):
     oom = next(i for i, size in enumerate(calls.events.size.tolist()) if size == 60 * MIB)
     assert capacity_at_oom(calls, oom) == 150 * MIB
     again = try_out(calls, Trial(calls.own, capacity=150 * MIB))
-    assert (again.failed_again, again.served) == ((oom,), ())
+    assert (again.failed_again, again.served) == ([oom], [])
     assert [failed.event for failed in (again.ran_out,) if failed] == [oom]
     assert again.ledger.allocated_bytes == 0  # the trace goes on: the program did
     larger = try_out(calls, Trial(calls.own, capacity=200 * MIB))
-    assert (larger.failed_again, larger.served, larger.ran_out) == ((), (oom,), None)
+    assert (larger.failed_again, larger.served, larger.ran_out) == ([], [oom], None)
 
 
 def test_a_fraction_was_the_limit_where_the_device_had_the_segment_free(tmp_path):
