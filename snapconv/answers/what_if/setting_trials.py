@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 
 import numpy as np
 
@@ -112,39 +112,29 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class SettingTrials:
-    """All trials of one device, at ``scale`` times the batch; ``recorded`` are the figures of the file.
+    """All trials of one device, at ``batch_scale`` times the batch; ``recorded`` are the figures of the file.
 
     ``capacity_from`` says where the capacity is from; empty: it was given, or there is none.
-    ``tried`` begins with the file's own settings; after a search the others are ranked: those that do not run
-    out of memory first, the least reserved first. ``is_exact``: under the file's own settings as much is
-    reserved after every request as in the trace. ``estimated`` are reasons why the figures are estimates.
+    ``tried`` begins with the file's own settings; after a search the others are ranked: those that do not
+    run out of memory first, the least reserved first. ``model_is_exact``: under the file's own settings as
+    much is reserved after every request as in the trace. ``estimated``: why the figures are estimates.
     """
 
     device: int
     n_events: int
     recorded: dict[str, int]
-    capacity: int | None
+    capacity_bytes: int | None
     capacity_from: str
-    scale: float
+    batch_scale: float
     tried: tuple[Tried, ...]
-    is_exact: bool
+    model_is_exact: bool
     estimated: tuple[str, ...]
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values; docs/reference/json.md has the schema."""
-        return {
-            "device": self.device,
-            "kind": device_kind(self.device),
-            "unknown": None,
-            "n_events": self.n_events,
-            "capacity_bytes": self.capacity,
-            "capacity_from": self.capacity_from,
-            "batch_scale": self.scale,
-            "recorded": self.recorded,
-            "model_is_exact": self.is_exact,
-            "estimated": list(self.estimated),
-            "tried": [tried.to_json() for tried in self.tried],
-        }
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        tried = [tried.to_json() for tried in self.tried]
+        return values | {"kind": device_kind(self.device), "unknown": None, "tried": tried}
 
 
 def read_setting(text: str) -> str:
@@ -195,11 +185,11 @@ def try_settings(
         device=analysis.device.device,
         n_events=after - first,
         recorded=_recorded(analysis.device, replayed),
-        capacity=capacity,
+        capacity_bytes=capacity,
         capacity_from=capacity_from,
         tried=tuple(Tried(name, found, _line_of(found.ran_out, analysis)) for name, found in outcomes),
-        is_exact=not difference,
-        scale=scale,
+        batch_scale=scale,
+        model_is_exact=not difference,
         estimated=tuple(
             dict.fromkeys([*reasons, *(text for _, one in outcomes for text in one.assumptions)])
         ),

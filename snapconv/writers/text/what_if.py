@@ -14,7 +14,7 @@ _INDENT = 6
 
 def what_if_lines(trials: SettingTrials) -> Iterator[str]:
     """Show the trials of one device."""
-    batch = "" if trials.scale == 1 else f", batch × {trials.scale:g}"
+    batch = "" if trials.batch_scale == 1 else f", batch × {trials.batch_scale:g}"
     events = counted(trials.n_events, "event")
     yield f"{device_name(trials.device)}  {events} replayed{batch}, {_capacity(trials)}"
     yield _columns("reserved", "allocated", "unused", "cudaMalloc")
@@ -29,7 +29,7 @@ def what_if_lines(trials: SettingTrials) -> Iterator[str]:
     for same in _with_equal_ends(trials.tried):
         yield from _trial_lines(same[0], [tried.name for tried in same])
     yield "  reserved and allocated: peaks; unused: (reserved - allocated) / reserved"
-    if trials.is_exact:
+    if trials.model_is_exact:
         yield "  check passed: replaying the recorded settings reproduces the file exactly"
     for reason in trials.estimated:
         yield f"  estimated: {reason}"
@@ -82,7 +82,7 @@ def _trial_lines(tried: Tried, names: Sequence[str]) -> Iterator[str]:
 
 def _capacity(trials: SettingTrials) -> str:
     """Show the capacity and where it is from."""
-    if trials.capacity is None:
+    if trials.capacity_bytes is None:
         return "on a device that never runs out of memory"
     source = f", {trials.capacity_from}" if trials.capacity_from else ""
-    return f"with {format_bytes(trials.capacity)}{source}"
+    return f"with {format_bytes(trials.capacity_bytes)}{source}"

@@ -41,7 +41,7 @@ def test_the_own_settings_come_first_and_alternatives_as_given(tried_on):
     found = tried_on(two_segments(), Request((own, "max_split_size_mb:64", "expandable_segments:True")))
     assert [one.name for one in found.tried] == [OWN, "max_split_size_mb:64", "expandable_segments:True"]
     assert found.recorded["peak_reserved"] == found.tried[0].outcome.ledger.max_reserved_bytes == 40 * MIB
-    assert found.is_exact
+    assert found.model_is_exact
     assert found.estimated == ()
 
 
@@ -67,7 +67,7 @@ def test_a_failed_request_gives_the_capacity(tried_on):
     builder = two_segments().oom(22 * MIB, device_free=10 * MIB)
     found = tried_on(builder, Request(("expandable_segments:True",)))
     assert found.estimated == ()
-    assert found.capacity == 50 * MIB
+    assert found.capacity_bytes == 50 * MIB
     assert found.capacity_from == "as torch had when event 6 failed"
     assert [one.outcome.ran_out is None for one in found.tried] == [False, False]
     # 36 MiB of blocks and 22 fit into three pages of 20 MiB; another segment of 22 MiB does not fit.
@@ -85,7 +85,7 @@ def test_a_card_is_less_what_a_failed_request_shows_outside_of_torch(is_simulate
     assert session.snapshot.metadata is not None
     request = Request(card_bytes=200 * MIB)
     (found,) = session.what_if(replace(request, card_bytes=2 << 30) if is_simulated else request)
-    assert found.capacity == ((1 << 30) if is_simulated else 150 * MIB)
+    assert found.capacity_bytes == ((1 << 30) if is_simulated else 150 * MIB)
     assert found.capacity_from == (
         "2.00 GiB less 1.00 GiB outside PyTorch (estimated; --capacity is exact)"
         if is_simulated
@@ -97,7 +97,7 @@ def test_a_fraction_is_of_the_whole_card(tried_on):
     # Of 1079 MiB 1 GiB is taken for what is not torch's: a half is more than the 55 that are left, no limit.
     card, settings = 1079 * MIB, ("per_process_memory_fraction:0.5", "per_process_memory_fraction:0.02")
     found = tried_on(two_segments(), Request(settings, card_bytes=card))
-    assert found.capacity == 55 * MIB
+    assert found.capacity_bytes == 55 * MIB
     assert [one.outcome.trial.limit for one in found.tried] == [None, card // 2, int(0.02 * card)]
     assert [one.outcome.ran_out is None for one in found.tried] == [True, True, False]
 
@@ -140,7 +140,7 @@ def test_a_search_of_a_long_trace_replays_the_events_around_its_peak(tried_on, m
         builder.alloc(2 * MIB).free()
     part = tried_on(builder, Request(is_search=True))
     assert part.n_events == 8
-    assert part.is_exact
+    assert part.model_is_exact
     assert part.tried[0].outcome.ledger.max_reserved_bytes == part.recorded["peak_reserved"] == 60 * MIB
     assert part.estimated[0].startswith("only events ")
     failed = tried_on(builder.oom(30 * MIB), Request(is_search=True))
