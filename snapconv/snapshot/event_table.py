@@ -1,4 +1,4 @@
-"""One device's trace as columns: an EventTable, read in Python or by the compiled core.
+"""One device's trace as columns: an EventTable, read in Python or by the compiled core; and the annotations.
 
 TraceReader reads torch's list of TraceEntry dictionaries. CompiledTraceReader takes the columns of the core,
 with the values, ids and refusals of TraceReader; a refusal may lack its place, since it sends the file to
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snapconv.columns import (
+    BoolColumn,
     Int8Column,
     Int32Column,
     Int64Column,
@@ -28,6 +29,7 @@ from snapconv.snapshot.fields import (
     MAX_TOTAL_BYTES,
     TIME,
     Bounds,
+    Interner,
     Place,
     Rows,
     are_within,
@@ -286,3 +288,32 @@ def _times(column: Int64Column | None) -> Int64Column | None:
     if column.min() > MISSING_TIME:
         return column
     return np.where(column == MISSING_TIME, -1, column)
+
+
+# --- annotations
+
+
+@dataclass(frozen=True, slots=True)
+class AnnotationTable:
+    """record_function ranges as they were entered and left; ``name_id`` is a position in ``texts``."""
+
+    name_id: Int32Column
+    is_start: BoolColumn
+    device: Int64Column
+    time_us: Int64Column
+
+    def __len__(self) -> int:
+        return len(self.name_id)
+
+
+def read_annotations(raw: object, texts: Interner, where: str) -> AnnotationTable:
+    """Turn ``external_annotations`` (torch >= 2.5) into columns; None means there are none."""
+    rows = Rows.of(raw, where)
+    names = rows.text_ids("name", texts)
+    columns = AnnotationTable(
+        name_id=np.full(len(rows), -1, np.int32) if names is None else names,
+        is_start=np.array([stage == "START" for stage in rows.values("stage")], np.bool_),
+        device=rows.ints("device", missing=0),
+        time_us=rows.ints("time_us", TIME, missing=-1),
+    )
+    return read_only(columns)

@@ -16,7 +16,13 @@ from snapconv.errors import InputError, MalformedSnapshotError
 from snapconv.files import file_and_key, snapshot_file
 from snapconv.native.library import core
 from snapconv.notes import Note, Progress
-from snapconv.snapshot.event_table import CompiledTraceReader, EventTable, TraceReader
+from snapconv.snapshot.event_table import (
+    AnnotationTable,
+    CompiledTraceReader,
+    EventTable,
+    TraceReader,
+    read_annotations,
+)
 from snapconv.snapshot.fields import DEVICE, errors_of, expect, reject_shared
 from snapconv.snapshot.file_traits import (
     Era,
@@ -31,12 +37,12 @@ from snapconv.snapshot.readers.compiled_pickle import CompiledTrace, OddFile
 from snapconv.snapshot.readers.containers import Container, as_snapshot_dict, read_raw
 from snapconv.snapshot.recorded.metadata import KEY as METADATA_KEY
 from snapconv.snapshot.recorded.metadata import NOT_RECORDED, Metadata, RecordedProject, read_metadata
-from snapconv.snapshot.segment_table import BlockTable, SegmentTable, read_segments
-from snapconv.snapshot.settings_table import (
-    AnnotationTable,
+from snapconv.snapshot.segment_table import (
+    BlockTable,
     Entries,
+    SegmentTable,
     are_expandable,
-    read_annotations,
+    read_segments,
     read_settings,
 )
 from snapconv.snapshot.stack_table import Collected, StackTable, bound_stacks

@@ -1,17 +1,21 @@
-"""The allocator's final state as columns: torch's segments and blocks become two tables.
+"""The allocator's final state as columns: torch's segments and blocks become two tables; and its settings.
 
 Blocks of torch 2.0 have no address and keep their occupants in ``history``, newest first, whose
 ``real_size`` is the requested size in spite of its name; blocks of 1.x have no requested size at all.
 """
 
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import chain
+from itertools import chain, islice
 
 import numpy as np
 
+from snapconv.allocator.allocator_settings import AllocatorSettings
 from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, read_only
-from snapconv.errors import MalformedSnapshotError
+from snapconv.errors import MalformedSnapshotError, SettingError
+from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.fields import (
     ADDRESS,
     BYTES,
@@ -174,3 +178,58 @@ def _states(blocks: Rows) -> Int8Column:
                 f"{blocks.place(i)}.state: expected one of {', '.join(_STATES)}, got {got}"
             )
     return np.array([_STATES[value] for value in values], np.int8)
+
+
+# --- settings
+
+# torch writes a dozen settings of a few words; one text may stand in a file very many times.
+_MAX_ENTRIES, _MAX_TEXT = 200, 2000
+
+
+Entries = tuple[tuple[str, str], ...]
+
+
+def read_settings(raw: object, where: str) -> tuple[AllocatorSettings, Entries]:
+    """Turn ``allocator_settings`` (torch >= 2.3) into what the allocator goes by, and everything as text.
+
+    What the file does not have is as torch has it by default.
+    """
+    if raw is None:
+        return AllocatorSettings(), ()
+    known: dict[str, object] = expect(raw, dict, where)
+    entries = tuple(
+        (key[:_MAX_TEXT], _as_text(value))
+        for key, value in islice(known.items(), _MAX_ENTRIES)
+        if type(key) is str
+    )
+    # Each backend has a key of its own for it.
+    conf = next((text for key, text in entries if key.endswith("ALLOC_CONF")), "")
+    settings = AllocatorSettings(conf=conf)
+    with suppress(SettingError):  # nothing of a text that torch would refuse
+        settings = AllocatorSettings.from_conf(conf)
+    try:
+        return settings.with_snapshot_values(known), entries
+    except ValueError as error:
+        raise MalformedSnapshotError(f"{where}.{error}") from error
+
+
+def are_expandable(segments: SegmentTable, traces: Iterable[EventTable]) -> bool:
+    """Return whether segments grow, as a file without that setting shows it (torch before 2.3, torch_npu).
+
+    One device that shows it is enough: the setting is the process's own.
+    """
+    return bool(segments.is_expandable.any()) or any(
+        np.isin(trace.action, (Action.SEGMENT_MAP, Action.SEGMENT_UNMAP)).any() for trace in traces
+    )
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, dict):
+        items = islice(value.items(), _MAX_ENTRIES)
+        parts = (f"{key}:{_scalar_as_text(item)}" for key, item in items if type(key) is str)
+        return ",".join(parts)[:_MAX_TEXT]
+    return _scalar_as_text(value)
+
+
+def _scalar_as_text(value: object) -> str:
+    return str(value)[:_MAX_TEXT] if isinstance(value, (str, int, float, bool)) else type(value).__name__

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from snapconv.classification.categories import Category
-from snapconv.phases.optimizers_seen import (
+from snapconv.phases.trace_phases import (
     states_are_built,
     states_per_parameter,
     steps_on_several_lines,

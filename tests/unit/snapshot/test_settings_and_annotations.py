@@ -4,8 +4,9 @@ import pytest
 
 from snapconv.allocator.allocator_settings import AllocatorSettings
 from snapconv.errors import MalformedSnapshotError
+from snapconv.snapshot.event_table import read_annotations
 from snapconv.snapshot.fields import Interner
-from snapconv.snapshot.settings_table import read_annotations, read_settings
+from snapconv.snapshot.segment_table import read_settings
 from tests.builders import START_US
 
 MIB_BUCKETS = [str(1 << i) for i in range(16)]
