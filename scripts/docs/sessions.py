@@ -4,6 +4,7 @@ A page names its commands itself, separated by ``;``. They run in a folder that 
 name and nothing else, so that a page shows what a reader gets in a checkout.
 """
 
+import io
 import os
 import re
 import shlex
@@ -11,7 +12,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from unittest.mock import patch
+
+from snapconv.cli.app import main
 
 ROOT = Path(__file__).parents[2]
 PART = re.compile(r"<!-- run: (?P<commands>.+?) -->\n.*?<!-- end -->", re.DOTALL)
@@ -39,11 +44,29 @@ def _shown(commands: str) -> str:
 def ran(command: str, folder: Path) -> str:
     """Run a command in a folder, and return what a terminal would show."""
     program, *arguments = shlex.split(command)
-    start = {"snapconv": [sys.executable, "-m", "snapconv"], "python": [sys.executable]}[program]
     for word in arguments:
         _copy(word, folder)
+    code, said = (_ran_here if program == "snapconv" else _ran_by_python)(arguments, folder)
+    if code not in _GOOD_ENDS:
+        raise RuntimeError(f"{command} ended with {code}:\n{said}")
+    shown = said.replace(str(folder.resolve()), HOME)
+    return "\n".join(line.rstrip() for line in shown.rstrip().splitlines())
+
+
+def _ran_here(arguments: list[str], folder: Path) -> tuple[int, str]:
+    """Run a command of snapconv in this process, which has imported it."""
+    said, before = io.StringIO(), Path.cwd()
+    os.chdir(folder)
+    try:
+        with patch.dict(os.environ, COLUMNS="80"), redirect_stdout(said), redirect_stderr(said):
+            return main(arguments), said.getvalue()
+    finally:
+        os.chdir(before)
+
+
+def _ran_by_python(arguments: list[str], folder: Path) -> tuple[int, str]:
     done = subprocess.run(
-        [*start, *arguments],
+        [sys.executable, *arguments],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUTF8": "1", "COLUMNS": "80"},
         stdout=subprocess.PIPE,
@@ -51,10 +74,7 @@ def ran(command: str, folder: Path) -> str:
         encoding="utf-8",
         check=False,
     )
-    if done.returncode not in _GOOD_ENDS:
-        raise RuntimeError(f"{command} ended with {done.returncode}:\n{done.stdout}")
-    shown = done.stdout.replace(str(folder.resolve()), HOME)
-    return "\n".join(line.rstrip() for line in shown.rstrip().splitlines())
+    return done.returncode, done.stdout
 
 
 def _copy(name: str, folder: Path) -> None:
