@@ -66,7 +66,7 @@ def test_every_event_is_one_that_the_allocator_makes(session):
     assert device.replay.size_check.n_checked > 0
     assert device.replay.size_check.n_different == 0
     (tried,) = session.what_if(Request(("expandable_segments:False",)))
-    assert tried.is_exact
+    assert tried.model_is_exact
 
 
 def test_a_list_of_frames_is_shared_as_torch_shares_it(snapshot):

@@ -92,7 +92,7 @@ def test_settings_to_try_are_taken_as_the_command_line_takes_them(two_devices):
     (tried,) = session.what_if("expandable_segments:True")
     assert [one.name for one in tried.tried][1:] == ["expandable_segments:True"]
     (tried,) = session.what_if(snapconv.Request.read("max_split_size_mb:128", capacity="1MiB"))
-    assert tried.capacity == 1 << 20
+    assert tried.capacity_bytes == 1 << 20
     with pytest.raises(ValueError, match="no_such_key"):
         session.what_if("no_such_key:1")
 
