@@ -276,11 +276,10 @@ def _place(analysis: DeviceAnalysis, row: int) -> Values:
 
 def _origin(analysis: DeviceAnalysis, row: int) -> Values:
     table, named = analysis.allocations, analysis.named
-    operation = named.found[int(named.id[row])]
+    operation = named.names[int(named.name_id[row])]
     free_stack = int(table.free_stack_id[row]) if analysis.phases.free_sites_known else -1
     return {
-        "operation": None if operation.name == UNNAMED else operation.name,
-        "operation_from": operation.source,
+        "operation": None if operation == UNNAMED else operation,
         "stack": _stack(analysis, int(table.stack_id[row])),
         "free_stack": _stack(analysis, free_stack),
     }

@@ -5,7 +5,7 @@ recorder wrote it, else by the lines of its call.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,11 +14,9 @@ from snapconv.columns import Int8Column, Int32Column, Int64Column, read_only
 from snapconv.phases.recorded_matches import RecordedMatches
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.snapshot.stack_table import StackTable
-from snapconv.stacks.operations import Operations, StackOperation, name_of_node, operations_of
+from snapconv.stacks.operations import Operations, name_of_node
 from snapconv.stop_signals import stage
-from snapconv.torch_knowledge.operation_catalog import UNNAMED
 
-BY_NODE = "the node of backward that freed it"
 # A recorder's word for the model itself is the empty path.
 _ROOT = "(model)"
 
@@ -27,24 +25,19 @@ _Known = dict[tuple[str, Evidence], int]
 
 @stage
 def name_allocations(stacks: StackTable, by_stack: Operations, allocations: AllocationTable) -> Operations:
-    """Name every allocation, with the source of each name; ``by_stack`` has the operation of every stack.
+    """Name every allocation; ``by_stack`` has the operation of every stack.
 
     What its own stack does not name, the backward node does that freed it.
     """
-    numbers = {operation: number for number, operation in enumerate(by_stack.found)}
-    ids = np.append(by_stack.id, np.int32(0))[allocations.stack_id]  # what -1 finds stands at the end
-    name_id = np.append(by_stack.name_id, np.int32(0))[allocations.stack_id]
-    rows = (name_id == 0) & (allocations.free_stack_id >= 0)
+    numbers = {name: number for number, name in enumerate(by_stack.names)}
+    ids = np.append(by_stack.name_id, np.int32(0))[allocations.stack_id]  # what -1 finds stands at the end
+    rows = (ids == 0) & (allocations.free_stack_id >= 0)
     freed_by, inverse = np.unique(allocations.free_stack_id[rows], return_inverse=True)
     nodes = [name_of_node(stacks, stack) for stack in freed_by.tolist()]
-    found = [
-        0 if node == UNNAMED else numbers.setdefault(StackOperation(node, BY_NODE), len(numbers))
-        for node in nodes
-    ]
-    if len(numbers) == len(by_stack.found):  # a file may have many devices, and many names
-        return read_only(replace(by_stack, id=ids, name_id=name_id))
+    found = [numbers.setdefault(node, len(numbers)) for node in nodes]
     ids[rows] = np.array(found, np.int32)[inverse]
-    return operations_of(numbers, ids)
+    is_new = len(numbers) > len(by_stack.names)  # a file may have many devices, and many names
+    return read_only(Operations(tuple(numbers) if is_new else by_stack.names, ids))
 
 
 # --- modules

@@ -40,35 +40,14 @@ _RUNS_COMPILED = re.compile(r"/torch/(_inductor|_functorch|_dynamo|fx)/")
 
 
 @dataclass(frozen=True, slots=True)
-class StackOperation:
-    """The operation of a stack, and what it was inferred from (``source``)."""
-
-    name: str
-    source: str
-
-
-NO_OPERATION = StackOperation(UNNAMED, "no known frame")
-
-
-@dataclass(frozen=True, slots=True)
 class Operations:
-    """The operations of stacks, or of a device's allocations: each once in ``found``, NO_OPERATION first.
+    """The operations of stacks, or of a device's allocations, by name.
 
-    ``names`` are distinct, UNNAMED first. ``id`` and ``name_id`` are positions in both, one entry per stack,
-    or per allocation.
+    ``names`` are distinct, UNNAMED first; ``name_id`` is a position in them, one per stack or allocation.
     """
 
-    found: tuple[StackOperation, ...]
-    id: Int32Column
     names: tuple[str, ...]
     name_id: Int32Column
-
-
-def operations_of(numbers: dict[StackOperation, int], ids: Int32Column) -> Operations:
-    """Return the table of operations that have these numbers, from 0 on."""
-    names: dict[str, int] = {}
-    name_of = np.array([names.setdefault(operation.name, len(names)) for operation in numbers], np.int32)
-    return read_only(Operations(tuple(numbers), ids, tuple(names), name_of[ids]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +69,13 @@ def infer_operations(stacks: StackTable) -> Operations:
     """Infer the operation of every stack, by stack id."""
     frames = stacks.frames
     python_frames = [is_python(name) for name in frames.filenames]
-    known = {NO_OPERATION: 0}
+    known = {UNNAMED: 0}
     ids = np.zeros(len(stacks), np.int32)
     for stack_id in range(len(stacks)):
         leaf = _leaf_frames(frames, stacks.frames_of(stack_id).tolist(), python_frames)
-        found = next(candidate for candidate in _candidates(frames, leaf) if candidate.name)
+        found = next(filter(None, _candidates(frames, leaf)), UNNAMED)
         ids[stack_id] = known.setdefault(found, len(known))
-    return operations_of(known, ids)
+    return read_only(Operations(tuple(known), ids))
 
 
 def name_of_node(stacks: StackTable, stack_id: int) -> str:
@@ -135,27 +114,18 @@ def _originals(frames: FrameTable, python: list[int]) -> list[int]:
     return python[: next(runs, 0)]
 
 
-def _candidates(frames: FrameTable, leaf: _LeafFrames) -> Iterator[StackOperation]:
+def _candidates(frames: FrameTable, leaf: _LeafFrames) -> Iterator[str]:
     """Yield candidates for the operation, the best evidence first; an empty name is none."""
-    functional = StackOperation(
-        _name_of_functional(frames, leaf.library), "the function of torch.nn.functional in its stack"
-    )
+    functional, native = _name_of_functional(frames, leaf.library), name_in_native(leaf.native) or ""
     if leaf.generated is None:
-        yield functional
-    yield StackOperation(name_in_native(leaf.native) or "", "the C++ frames of its stack")
-    if leaf.generated is None:
-        method = _name_of_tensor_method(frames, leaf.library)
-        yield StackOperation(method, "the method of torch.Tensor in its stack")
+        yield from (functional, native, _name_of_tensor_method(frames, leaf.library))
     else:
         # Here C++ shows the very kernel, and the original line only what it was made from.
-        yield functional
-    yield StackOperation(_name_of_module_file(frames, leaf.library), "the module of torch.nn in its stack")
+        yield from (native, functional)
+    yield _name_of_module_file(frames, leaf.library)
     if leaf.generated is not None:
-        yield StackOperation(COMPILED, "the code that torch.compile wrote")
-    yield StackOperation(
-        _name_of_innermost(frames, leaf.python), "the innermost Python function of its stack"
-    )
-    yield NO_OPERATION
+        yield COMPILED
+    yield _name_of_innermost(frames, leaf.python)
 
 
 def _name_of_functional(frames: FrameTable, library: list[int]) -> str:

@@ -95,7 +95,7 @@ def _code(origin: Values) -> Iterator[_Row]:
         [_frame(frame) for frame in origin[name] if frame["is_project"]] for name in ("stack", "free_stack")
     )
     mine = mine or [library]
-    yield "operation", [f"{origin['operation'] or 'not known'} ({origin['operation_from']})"]
+    yield "operation", [origin["operation"] or "not known"]
     yield "code", mine
     yield "freed in", ["the same lines"] if freed_in == mine else freed_in
 
