@@ -265,13 +265,10 @@ _CALLS_AND_GROWTH = (
 
 def _stacks_that_empty(stacks: StackTable) -> NDArray[np.bool_]:
     """Mark the stacks that contain a call of ``empty_cache()``; one entry more than stacks, for none."""
-    names = np.array(
-        [name == "empty_cache" or "emptyCache" in name for name in stacks.frames.names], np.bool_
-    )
+    names = [name == "empty_cache" or "emptyCache" in name for name in stacks.frames.names]
     found = np.zeros(len(stacks) + 1, np.bool_)
-    if names.any():
-        stack_of_frame = np.repeat(np.arange(len(stacks)), np.diff(stacks.offsets))
-        found[stack_of_frame[names[stacks.frame_ids]]] = True
+    stack_of_frame = np.repeat(np.arange(len(stacks)), np.diff(stacks.offsets))
+    found[stack_of_frame[np.array(names, np.bool_)[stacks.frame_ids]]] = True
     return found
 
 
@@ -280,28 +277,16 @@ def _pools_of(device: DeviceSnapshot, replayed: Replay, default: int) -> Int64Co
     rows, segments = replayed.allocations, device.segments
     pool = rows.pool_id.astype(np.int64)
     unknown = np.flatnonzero(pool < 0)
-    if not len(unknown):
-        return pool
     pool[unknown] = default
-    if not len(segments) or not np.any(segments.pool_id != default):
-        return pool
-    born = _birth_events(device)
-    order = np.argsort(segments.addr)
-    place = order[np.maximum(np.searchsorted(segments.addr[order], rows.addr[unknown], side="right") - 1, 0)]
-    is_inside = (segments.addr[place] <= rows.addr[unknown]) & (
-        rows.addr[unknown] < segments.addr[place] + segments.total_bytes[place]
-    )
-    is_there = is_inside & (rows.alloc_event[unknown] >= born[place]) & (segments.pool_id[place] >= 0)
-    pool[unknown[is_there]] = segments.pool_id[place[is_there]]
+    if len(segments):
+        addr, order = rows.addr[unknown], np.argsort(segments.addr)
+        place = order[np.maximum(np.searchsorted(segments.addr[order], addr, side="right") - 1, 0)]
+        start, size, its_pool = (
+            column[place] for column in (segments.addr, segments.total_bytes, segments.pool_id)
+        )
+        is_there = (start <= addr) & (addr < start + size) & (its_pool >= 0)
+        pool[unknown[is_there]] = its_pool[is_there]
     return pool
-
-
-def _birth_events(device: DeviceSnapshot) -> Int64Column:
-    """Find the last event that got each final segment from the device; -1: before the trace."""
-    events = device.events
-    got = np.flatnonzero(events.action == Action.SEGMENT_ALLOC)
-    last = dict(zip(events.addr[got].tolist(), got.tolist(), strict=True))
-    return np.array([last.get(addr, -1) for addr in device.segments.addr.tolist()], np.int64)
 
 
 def start_before(
