@@ -26,10 +26,6 @@ OWN = "the file's own settings"
 OWN_PLACED_ANEW = f"{OWN}, placed anew"
 # A CUDA context and libraries on devices of 2016 to 2026: 0.3 to 1.5 GiB.
 _USUAL_OUTSIDE_BYTES = 1 << 30
-# A search makes about a dozen replays, each of which takes some seconds for a million events.
-MOST_EVENTS_OF_SEARCH = 200_000
-
-
 # The collector works with a memory fraction only; this one takes next to nothing away.
 _COLLECTION = "garbage_collection_threshold:0.8,per_process_memory_fraction:0.99"
 # Changes of settings that are worth a trial, written as in PYTORCH_ALLOC_CONF: those of ``--search``.
@@ -55,7 +51,7 @@ class Request:
 
     ``capacity`` is what torch can have, None: as much as it likes, or, in a file with a failed request, what
     it had then. ``card_bytes`` in its place is a whole card, of which something is not torch's: as much as
-    the file shows, or as is usual. A search of more than MOST_EVENTS_OF_SEARCH events replays a part of them.
+    the file shows, or as is usual.
     """
 
     settings: tuple[str, ...] = ()
@@ -164,17 +160,14 @@ def try_settings(
 
     Raises InputError where a setting contradicts the file's own.
     """
-    replayed, n_events = analysis.replay, len(analysis.device.events)
-    first, after = _window(analysis, request)
-    calls = find_calls(analysis.snapshot, analysis.device, replayed, first_event=first).until(after)
-    difference = _difference(calls, replayed, to_end=after == n_events, progress=progress)
+    replayed = analysis.replay
+    calls = find_calls(analysis.snapshot, analysis.device, replayed)
+    difference = _difference(calls, replayed, progress)
     capacity, capacity_from = _capacity(analysis, calls, request)
     reasons = []
     if scale != 1:
         calls = calls.resized(scaled_requests(analysis, scale), scale)
         reasons.append(f"batch × {scale:g}: {GROWS_WITH_BATCH}")
-    if after - first != n_events:
-        reasons.append(f"only events {first} to {after - 1} of {n_events} are replayed")
     if difference:
         reasons.append(f"under the file's own settings the model differs from the file {difference}")
     if analysis.history.verdict is Verdict.TRUNCATED:
@@ -183,7 +176,7 @@ def try_settings(
     outcomes = _try_all(calls, request, is_placed_anew=scale != 1, progress=progress)
     return SettingTrials(
         device=analysis.device.device,
-        n_events=after - first,
+        n_events=len(analysis.device.events),
         recorded=_recorded(analysis.device, replayed),
         capacity_bytes=capacity,
         capacity_from=capacity_from,
@@ -196,7 +189,7 @@ def try_settings(
     )
 
 
-def _difference(calls: AllocatorCalls, replayed: Replay, *, to_end: bool, progress: Progress | None) -> str:
+def _difference(calls: AllocatorCalls, replayed: Replay, progress: Progress | None) -> str:
     """Say where a replay under the file's own settings differs from the trace; empty: nowhere.
 
     The tests compare the addresses of all blocks too, on traces of real devices.
@@ -204,22 +197,8 @@ def _difference(calls: AllocatorCalls, replayed: Replay, *, to_end: bool, progre
     found, reserved = try_out(calls, Trial(calls.own, is_check=True), progress=progress), replayed.reserved
     if found.differs_at is not None:
         return f"from event {found.differs_at} on"
-    is_other_end = to_end and found.ledger.reserved_bytes != reserved.at(len(reserved.after) - 1)
-    return "at the end" if is_other_end else ""
-
-
-def _window(analysis: DeviceAnalysis, request: Request) -> tuple[int, int]:
-    """Choose the events to replay: all, or in a search of many those around the most that was reserved.
-
-    Where a request failed, its capacity is what is tried: the events end with that request.
-    """
-    n_events = len(analysis.device.events)
-    if not request.is_search or n_events <= MOST_EVENTS_OF_SEARCH:
-        return 0, n_events
-    failed = analysis.phases.oom_events
-    last = int(failed[0]) if len(failed) else analysis.replay.reserved.peak_event + MOST_EVENTS_OF_SEARCH // 4
-    first = max(min(last + 1, n_events) - MOST_EVENTS_OF_SEARCH, 0)
-    return first, first + MOST_EVENTS_OF_SEARCH
+    is_same_end = found.ledger.reserved_bytes == reserved.at(len(reserved.after) - 1)
+    return "" if is_same_end else "at the end"
 
 
 def _line_of(failed: FailedRequest | None, analysis: DeviceAnalysis) -> SourceLine | None:

@@ -8,7 +8,6 @@ import pytest
 
 from snapconv.allocator.allocator_settings import MIB
 from snapconv.answers.advice.changes import scaled_requests
-from snapconv.answers.what_if import setting_trials
 from snapconv.answers.what_if.setting_trials import OF_SEARCH, OWN, OWN_PLACED_ANEW, Request, read_setting
 from snapconv.classification.categories import Category
 from snapconv.phases.trace_phases import Phase
@@ -128,23 +127,6 @@ def test_without_a_card_the_own_fraction_has_left_what_torch_can_have(tmp_path):
 def test_a_setting_that_cannot_be_tried_is_refused(text, reason):
     with pytest.raises(ValueError, match=reason):
         read_setting(text)
-
-
-def test_a_search_of_a_long_trace_replays_the_events_around_its_peak(tried_on, monkeypatch):
-    monkeypatch.setattr(setting_trials, "MOST_EVENTS_OF_SEARCH", 8)
-    builder = two_segments()
-    for _ in range(10):
-        builder.alloc(2 * MIB).free()
-    builder.segment(20 * MIB, segment_type="large").alloc(9 * MIB)
-    for _ in range(10):
-        builder.alloc(2 * MIB).free()
-    part = tried_on(builder, Request(is_search=True))
-    assert part.n_events == 8
-    assert part.model_is_exact
-    assert part.tried[0].outcome.ledger.max_reserved_bytes == part.recorded["peak_reserved"] == 60 * MIB
-    assert part.estimated[0].startswith("only events ")
-    failed = tried_on(builder.oom(30 * MIB), Request(is_search=True))
-    assert all(one.outcome.ran_out is not None for one in failed.tried)
 
 
 def test_another_batch_is_estimated_by_category():
