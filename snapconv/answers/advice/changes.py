@@ -116,9 +116,7 @@ def smaller(analysis: DeviceAnalysis, rows: Int64Column, share_saved: float) -> 
 
 
 # What an engineer expects to grow with the batch; of these, what the optimizer's step allocates does not.
-_GROWING = [
-    category for category in Category if category.label in ("activation", "input", "temporary", "kv_cache")
-]
+_GROWING = (Category.ACTIVATION, Category.INPUT, Category.TEMPORARY, Category.KV_CACHE)
 GROWS_WITH_BATCH = (
     "activations, inputs and temporaries grow with the batch; weights, gradients and optimizer do not"
 )

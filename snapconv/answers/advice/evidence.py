@@ -93,11 +93,6 @@ class LineCalls:
         """Return the project's line of a path: its innermost."""
         return next((line for frame in reversed(path) if (line := self.lines.of_frame(frame))), None)
 
-    def alloc_after(self, event: int) -> int:
-        """Return the first event after this one that allocates; the number of events where none does."""
-        place = int(np.searchsorted(self.alloc_events, event, side="right"))
-        return int(self.alloc_events[place]) if place < len(self.alloc_events) else len(self._events)
-
 
 class Evidence:
     """One device at one moment, where a detector looks for memory that need not be there.

@@ -84,8 +84,11 @@ class _Finder:
         # A row's, once: there are thousands of bursts, and each looks at a few rows.
         self.freed = freed = self.table.freed_event.astype(np.int64)
         self.burst = np.where(freed >= 0, calls.n_allocs[np.maximum(freed, 0)], -1)
-        self._paths: dict[tuple[int, ...], int] = {}
-        self.path_id = self._path_ids()
+        # A number for the Python frames that freed each allocation; stacks differ in C++ too.
+        stacks, group = np.unique(self.table.free_stack_id, return_inverse=True)
+        known = self._paths = dict[tuple[int, ...], int]()
+        ids = [known.setdefault(calls.path(stack), len(known)) for stack in stacks.tolist()]
+        self.path_id = np.array(ids, np.int64)[group.reshape(-1)]
         # The allocs of each stack, in their order.
         traced = np.flatnonzero(self.table.alloc_event >= 0)
         order = traced[np.argsort(self.table.stack_id[traced], kind="stable")]
@@ -93,13 +96,6 @@ class _Finder:
         self._row = order
         self._n_events = len(analysis.device.events)
         self._key = self._stack.astype(np.int64) * (self._n_events + 1) + self._alloc
-
-    def _path_ids(self) -> Int64Column:
-        """Return a number for the Python frames that freed each allocation; stacks differ in C++ too."""
-        known = self._paths
-        stacks, group = np.unique(self.table.free_stack_id, return_inverse=True)
-        ids = [known.setdefault(self.calls.path(stack), len(known)) for stack in stacks.tolist()]
-        return np.array(ids, np.int64)[group.reshape(-1)] if len(ids) else np.zeros(0, np.int64)
 
     def bursts(self, rows: Int64Column) -> Iterator[Int64Column]:
         """Group allocations by the burst and the line that freed them."""
@@ -176,7 +172,9 @@ class _Finder:
         newest = int(self.table.alloc_event[rows].max())
         call, is_graph = self.calls.began(path, freed), self._is_graph(rows)
         if call <= newest:  # nothing but this line in the loop, or a temporary of the call itself
-            call = self.calls.alloc_after(newest)
+            allocs = self.calls.alloc_events
+            place = int(np.searchsorted(allocs, newest, side="right"))
+            call = next(iter(allocs[place : place + 1].tolist()), self._n_events)
             if not is_graph:
                 return None
         is_made_anew = self._is_made_anew(rows, newest, call, freed)

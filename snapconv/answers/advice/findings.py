@@ -4,7 +4,7 @@ Every kind is a row of KINDS: its sentences, and a detector. Detectors look at t
 is left without their findings. A fault keeps memory for nothing; a trade saves memory for a price.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
@@ -212,7 +212,11 @@ def advise(
     wanted = [kind for kind in KINDS if kind.sort == FAULT or trades]
     kinds = [kind for kind in wanted if kind.is_cheap or not cheap]
     unknown, rounds = _why_unknown(analysis), 1 if cheap else _ROUNDS
-    found = _largest([] if unknown else _search(demand, kinds, goal_bytes, rounds=rounds))
+    # The faults, then the trades, each with the largest first.
+    found = sorted(
+        [] if unknown else _search(demand, kinds, goal_bytes, rounds=rounds),
+        key=lambda one: (one.sort != FAULT, -one.saved_bytes, -one.held_bytes, one.kind, one.what),
+    )[:MOST_FINDINGS]
     return Advice(
         device=analysis.device.device,
         peak=demand.peak,
@@ -304,11 +308,3 @@ def _finding(kind: Kind, found: Detected, evidence: Evidence, others: Sequence[C
         peak=alone,
         change=found.change,
     )
-
-
-def _largest(found: Iterable[Finding]) -> list[Finding]:
-    """Return the faults, then the trades, each with the largest first."""
-    order = sorted(
-        found, key=lambda one: (one.sort != FAULT, -one.saved_bytes, -one.held_bytes, one.kind, one.what)
-    )
-    return order[:MOST_FINDINGS]

@@ -161,7 +161,9 @@ def fragmentation_lines(found: Fragmentation) -> Iterator[str]:
         values = [getattr(column, name) for column in columns]
         if any(values) or name not in _MAY_BE_NOTHING:
             yield f"  {label:<{_LABEL - 2}}" + "".join(f"{format_bytes(v):>{_COLUMN}}" for v in values)
-    yield from _event_row(columns)
+    if has_trace:
+        events = ["start" if column.event is None else str(column.event) for column in columns]
+        yield f"  {'after event':<{_LABEL - 2}}" + "".join(f"{event:>{_COLUMN}}" for event in events)
     yield from _pool_lines(found.pools, found.details_at)
     yield from _holder_lines(found.holders, found.details_at)
     yield from _limits(found)
@@ -169,12 +171,6 @@ def fragmentation_lines(found: Fragmentation) -> Iterator[str]:
 
 def _heading(column: FreeMemory) -> str:
     return {"the most reserved and not in use": "worst"}.get(column.moment, column.moment)[: _COLUMN - 1]
-
-
-def _event_row(columns: Sequence[FreeMemory]) -> Iterator[str]:
-    if any(column.event is not None for column in columns):
-        events = ["start" if column.event is None else str(column.event) for column in columns]
-        yield f"  {'after event':<{_LABEL - 2}}" + "".join(f"{event:>{_COLUMN}}" for event in events)
 
 
 def _pool_lines(pools: Sequence[PoolMemory], moment: str) -> Iterator[str]:
