@@ -19,12 +19,6 @@ from snapconv.version import VERSION
 METADATA_VERSION = 1
 
 
-def find_torch() -> None:
-    """Raise TorchMissingError where there is no torch to import; imports nothing."""
-    if sys.modules.get("torch") is None and find_spec("torch") is None:
-        raise _no_torch()
-
-
 def require_torch() -> None:
     """Import torch, or raise TorchMissingError."""
     try:
@@ -62,7 +56,12 @@ def _build() -> tuple[str, bool, bool] | None:
 
 
 def refuse_without_cuda() -> None:
-    """Raise NoCudaError where no program can use CUDA, whatever it does; starts and imports nothing."""
+    """Raise NoCudaError where no program can use CUDA, whatever it does; starts and imports nothing.
+
+    Raises TorchMissingError where there is no torch to import.
+    """
+    if sys.modules.get("torch") is None and find_spec("torch") is None:
+        raise _no_torch()
     build = _build()
     if build is None:
         return

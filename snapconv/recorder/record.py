@@ -23,8 +23,9 @@ from snapconv.recorder.driver import Driver, Say, silent
 from snapconv.recorder.guard import Guard, fault_note
 from snapconv.recorder.memory_history import nothing_allocated
 from snapconv.recorder.options import RecordedProgram, RecordingOptions
-from snapconv.recorder.program import own_frames, script, script_signals
+from snapconv.recorder.program import script, script_signals
 from snapconv.recorder.program.entry import Entry, imported, load_providers, provider_module
+from snapconv.recorder.program.own_frames import call_user
 from snapconv.recorder.program.script import (
     Ended,
     Stop,
@@ -311,7 +312,6 @@ def _hint_at_shapes_only(options: RecordingOptions, driver: Driver, say: Say) ->
 def _device(options: RecordingOptions, parts: ExitStack) -> "Simulation | None":
     """Refuse where there can be no CUDA device, without importing torch; or simulate one."""
     if options.simulation is None:
-        environment.find_torch()
         environment.refuse_without_cuda()
         return None
     try:
@@ -352,11 +352,13 @@ def _run_script(entry: Entry, argv: Sequence[str], _driver: Driver | None = None
 
 def _run_providers(entry: Entry, argv: Sequence[str], driver: Driver) -> None:
     """Build the model once; every iteration gets inputs of its own, which go when it ends."""
+    batch_size = driver.options.batch_size
+    arguments = () if batch_size is None else (batch_size,)
     with script.surroundings(entry.path, argv), imported(provider_module(entry)) as module:
-        providers = load_providers(entry, module, batch_size=driver.options.batch_size)
-        iteration = providers.iteration(providers.model())
+        model, inputs, iteration = load_providers(entry, module)
+        step = call_user(iteration, call_user(model))
         while not driver.is_complete:
-            own_frames.call_user(iteration, *providers.inputs())
+            call_user(step, *call_user(inputs, *arguments))
             if not driver.uses_device:
                 return
             driver.iteration_ended()

@@ -3,12 +3,11 @@
 Providers are the three functions that Skyline (``skyline_…``) and DeepView (``deepview_…``) require.
 """
 
-import inspect
 import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import decode_source
@@ -46,15 +45,6 @@ class Entry:
     def stem(self) -> str:
         """The name that the capture is called after."""
         return self.path if self.kind == "module" else Path(self.path).stem
-
-
-@dataclass(frozen=True, slots=True)
-class Providers:
-    """The three functions of an entry file, checked; each returns what was checked too."""
-
-    model: Callable[[], Any]
-    inputs: Callable[[], Iterable[Any]]
-    iteration: Callable[[Any], Callable[..., Any]]
 
 
 # Programs that start the training in processes of their own, which a recording around them does not reach,
@@ -159,20 +149,19 @@ def _marks_steps(text: str) -> bool:
     return bool(_IMPORTS_STEP.search(text)) or any(re.search(rf"\b{name}\.step\b", text) for name in names)
 
 
-def load_providers(entry: Entry, module: ModuleType, *, batch_size: int | None) -> Providers:
-    """Run a providers file in ``module``, check its functions, and return them.
+def load_providers(entry: Entry, module: ModuleType) -> list[Callable[..., Any]]:
+    """Run a providers file in ``module``, and return its functions: model, inputs, iteration.
 
-    Raises EntryPointError where a function is not as it must be; what the file raises goes through.
+    What the file raises goes through.
     """
     assert entry.code is not None
     call_user(exec, entry.code, module.__dict__)
-    model, inputs, iteration = (_provider(entry, module, role) for role in _ROLES)
-    arguments = () if batch_size is None else (batch_size,)
-    return Providers(
-        lambda: _checked(entry, "model", call_user(model)),
-        lambda: _checked(entry, "input", call_user(inputs, *arguments)),
-        lambda built: _checked(entry, "iteration", call_user(iteration, built)),
-    )
+    found = [getattr(module, _name(entry.prefix, role), None) for role in _ROLES]
+    for role, function in zip(_ROLES, found, strict=True):
+        if not callable(function):
+            name = _name(entry.prefix, role)
+            raise EntryPointError(f"{entry.path}: {name} is not a function once the file has run")
+    return found  # type: ignore[return-value]  # callable, as checked
 
 
 def provider_module(entry: Entry) -> ModuleType:
@@ -195,46 +184,3 @@ def imported(module: ModuleType) -> Iterator[ModuleType]:
 
 def _name(prefix: str, role: str) -> str:
     return f"{prefix}_{role}_provider"
-
-
-# What a provider must do, for the message, and what it must return.
-_RULES = {
-    "model": ("take no parameters", "a model: something that can be called"),
-    "input": (
-        "take one parameter, batch_size, with an int for its default: (batch_size=32)",
-        "all inputs of an iteration in a tuple or list, even a single one",
-    ),
-    "iteration": ("take one parameter, the model", "a function that runs one iteration on the inputs"),
-}
-
-
-def _provider(entry: Entry, module: ModuleType, role: str) -> Callable[..., Any]:
-    name = _name(entry.prefix, role)
-    function = getattr(module, name, None)
-    if not callable(function):
-        raise EntryPointError(f"{entry.path}: {name} is not a function once the file has run")
-    parameters = inspect.signature(function).parameters
-    is_right = len(parameters) == (role != "model")
-    if role == "input":
-        is_right = list(parameters) == ["batch_size"] and type(parameters["batch_size"].default) is int
-    if not is_right:
-        code = getattr(function, "__code__", None)
-        where = f"{entry.path}, line {code.co_firstlineno}" if code else entry.path
-        raise EntryPointError(f"{where}: {name} must {_RULES[role][0]}")
-    return function  # type: ignore[no-any-return]  # callable, as checked
-
-
-def _checked(entry: Entry, role: str, value: Any) -> Any:
-    """Return what a provider returned, if it is of use."""
-    import torch
-
-    if role == "input":
-        is_right = isinstance(value, Iterable) and not isinstance(value, torch.Tensor)
-    else:
-        is_right = callable(value)
-    if not is_right:
-        raise EntryPointError(
-            f"{entry.path}: {_name(entry.prefix, role)} must return {_RULES[role][1]}; it returned a "
-            f"{type(value).__name__}"
-        )
-    return value

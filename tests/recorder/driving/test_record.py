@@ -151,11 +151,11 @@ def test_providers_are_driven_until_everything_is_recorded(run, prefix):
     assert [row["name"] for row in done.metadata["parameters"]] == ["weight", "bias"]
 
 
-def test_a_provider_with_wrong_parameters_leaves_nothing(run):
-    done = run("", before=PROVIDERS.format("skyline").replace("batch_size=32", "n=32"))
-    assert done.code == 6
-    assert "train.py, line 7: skyline_input_provider must take one parameter" in done.err
-    assert done.names == []
+def test_a_provider_with_wrong_parameters_fails_as_python_has_it_and_leaves_nothing(run):
+    done = run("", before=PROVIDERS.format("skyline").replace("(batch_size=32)", "(n)"))
+    assert done.code == 1
+    assert "TypeError: skyline_input_provider() missing 1 required positional argument" in done.err
+    assert "snapconv/recorder" not in done.err
 
 
 def test_a_module_is_recorded_as_python_m_runs_it(run, tmp_path):
