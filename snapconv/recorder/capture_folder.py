@@ -24,10 +24,7 @@ from snapconv.json_text import write_json
 # What every reader of snapshots can read, torch's viewer in the browser included.
 _PICKLE_PROTOCOL = 4
 
-_PLACE_IS_LOST = {
-    *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY),
-    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENODEV, errno.ESTALE),
-}
+_DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def check_output(output: Path, *, force: bool) -> None:
@@ -74,7 +71,7 @@ def free_name(path: Path) -> Path:
 def _is_place_lost(error: OutputError) -> bool:
     """Whether another place may do: not where a disk is full."""
     cause = error.__cause__
-    return not isinstance(cause, OSError) or cause.errno in _PLACE_IS_LOST
+    return not isinstance(cause, OSError) or cause.errno not in _DISK_IS_FULL
 
 
 def _other_folders(output: Path) -> Iterator[Path]:

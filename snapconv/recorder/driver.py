@@ -158,8 +158,6 @@ class Driver:
         return Observer(
             model=self.options.model,
             optimizer=self.options.optimizer,
-            # A job that records chosen steps is not to pay for searching the graphs of any.
-            leaves=self.options.program.kind != "production" or bool(self.options.steps),
             guards=self.guards,
             interception=self.interception,
         )

@@ -35,8 +35,7 @@ class Observer:
 
     Without a ``model`` the models are found among the modules that are built after ``start``. It works in
     the thread that made it, whichever imports torch, and in no forked child. After a failure of its own it
-    records no more. Without ``leaves`` it does not search graphs for tensors that no module and no optimizer
-    holds.
+    records no more.
     """
 
     def __init__(
@@ -44,7 +43,6 @@ class Observer:
         *,
         model: "Module | None" = None,
         optimizer: Any = None,
-        leaves: bool = True,
         guards: Guards | None = None,
         interception: Interception | None = None,
     ) -> None:
@@ -60,7 +58,6 @@ class Observer:
         self._optimizers: list[weakref.ref[Any]] = []
         self._models = Models(self._registrations, model, optimizers=self._living_optimizers)
         self._records = MemoryRecords(self._models)
-        self._has_leaves = leaves
         self._phases = SpanLog(_MAX_PHASES)
         self._running: list[Module] = []  # the modules whose forward runs, the innermost last
         self._saved_tensors = SavedTensors(self._saved, self._guards.of(Feature.SAVED_TENSORS))
@@ -218,8 +215,7 @@ class Observer:
             return
         if not is_grad:
             self._saved_tensors.close()
-            if self._has_leaves:
-                self._records.search_leaves(roots, self._iteration)
+            self._records.search_leaves(roots, self._iteration)
         goes_on = OPTIMIZER if self._is_in_step else FORWARD if is_grad else None
         self._after_backward = goes_on if self._phase() in (goes_on, FORWARD) else None
         self._begin(BACKWARD)

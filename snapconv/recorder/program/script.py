@@ -8,6 +8,7 @@ import builtins
 import os
 import signal
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -16,7 +17,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
-from types import CodeType, FrameType, ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from snapconv.errors import EntryPointError, RecorderError
@@ -187,6 +188,9 @@ def ended_by(raised: BaseException | None) -> Ended:
     return Ended("exception", text)
 
 
+_OF_TORCH = f"-packages{os.sep}torch{os.sep}"
+
+
 @contextmanager
 def warnings_name_the_user() -> Iterator[None]:
     """Show warnings that would name a line of ours with the user's; others as they are."""
@@ -209,17 +213,11 @@ def warnings_name_the_user() -> Iterator[None]:
 
 
 def _users_line() -> tuple[str, int] | None:
-    """Find the innermost frame that is neither torch's, nor ours, nor of the warnings themselves."""
-    torch_folder = (
-        str(Path(str(sys.modules["torch"].__file__)).parent) + os.sep if "torch" in sys.modules else None
-    )
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
+    """Find the innermost line that is neither torch's, nor ours, nor of the warnings themselves."""
+    for frame, line in traceback.walk_stack(sys._getframe()):
         filename = frame.f_code.co_filename
-        is_torch = torch_folder is not None and filename.startswith(torch_folder)
-        if not is_ours(filename) and not is_torch and filename != warnings.__file__:
-            return filename, frame.f_lineno
-        frame = frame.f_back
+        if not is_ours(filename) and _OF_TORCH not in filename and filename != warnings.__file__:
+            return filename, line
     return None
 
 

@@ -15,26 +15,14 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import FunctionType
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from snapconv.recorder.guard import Guard
 from snapconv.recorder.interception import replaced
 from snapconv.recorder.program.own_frames import calls_original, stands_in
 
-
-class Around(Protocol):
-    """A function that makes a call and records it; ``module`` is the module that is called, if one is."""
-
-    def __call__(
-        self,
-        name: str,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        module: Any = None,
-    ) -> Any:
-        """Call the function and return its result."""
-
+# (name, function, args, kwargs, module=None) -> result: a call that is made and recorded
+Around: TypeAlias = Callable[..., Any]
 
 # Questions about a tensor: they do no work, and there are many of them.
 _QUESTIONS = frozenset(
@@ -191,20 +179,17 @@ def _opaque_function(compiled: Any, around: Around, guard: Guard) -> Callable[..
 @contextmanager
 def opaque_modules(around: Around, guard: Guard) -> Iterator[None]:
     """Hand every call of a compiled or scripted module to ``around``."""
+    import torch
+
+    kinds = {"scripted": torch.jit.ScriptModule}
+    # Where nothing was compiled it is not there, and importing it takes seconds.
+    if dynamo := sys.modules.get("torch._dynamo.eval_frame"):
+        kinds["compiled"] = dynamo.OptimizedModule
     with ExitStack() as stack:
-        for kind, prefix in _opaque_types():
+        for prefix, kind in kinds.items():
             ours = _opaque_call(kind, prefix, around, guard)
             stack.enter_context(replaced(kind, "__call__", ours, even_if_wrapped=True))
         yield
-
-
-def _opaque_types() -> Iterator[tuple[Any, str]]:
-    import torch
-
-    yield torch.jit.ScriptModule, "scripted"
-    # Where nothing was compiled it is not there, and importing it takes seconds.
-    if dynamo := sys.modules.get("torch._dynamo.eval_frame"):
-        yield dynamo.OptimizedModule, "compiled"
 
 
 def _opaque_call(kind: Any, prefix: str, around: Around, guard: Guard) -> Callable[..., Any]:

@@ -14,7 +14,6 @@ torch = pytest.importorskip("torch")
 import snapconv  # noqa: E402  # after the skip
 from snapconv.errors import OutputWriteError  # noqa: E402
 from snapconv.recorder import driver, environment  # noqa: E402
-from snapconv.recorder.observe.memory_records import MemoryRecords  # noqa: E402
 from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
 
 pytestmark = pytest.mark.smoke("recording")
@@ -80,17 +79,6 @@ def test_chosen_steps_are_captured_and_no_others(job, tmp_path):
     found = metadata(tmp_path / "step-000003.capture")
     assert {row["iteration"] for row in found["phases"]} == {3}
     assert {row["phase"] for row in found["phases"]} == {"forward", "backward", "optimizer"}
-
-
-@pytest.mark.parametrize(("steps", "is_searched"), [((), False), ((0, 1), True)])
-def test_graphs_are_searched_for_weights_without_a_module_in_chosen_steps_only(
-    job, tmp_path, monkeypatch, steps, is_searched
-):
-    searched = []
-    monkeypatch.setattr(MemoryRecords, "search_leaves", lambda *_: searched.append(1))
-    with snapconv.recording(tmp_path, steps=steps):
-        job.train(2)
-    assert bool(searched) == is_searched
 
 
 def test_what_a_capture_holds_can_be_read(job, tmp_path):

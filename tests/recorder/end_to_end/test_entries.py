@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.entries import ENTRIES, KINDS, weights_of
+from tests.entries import ENTRIES, weights_of
 from tests.entry_checks import EntryChecks
 from tests.recordings import convert, record, sequence, watch
 
@@ -13,12 +13,9 @@ class TestSimulatedEntries(EntryChecks):
     """All that must hold of any recording."""
 
 
-@pytest.mark.parametrize("entry", ENTRIES)
-@pytest.mark.parametrize("kind", KINDS)
-def test_recording_leaves_the_sequence_of_allocations_as_it_is(entry, kind, recorded):
-    alone = watch(entry, kind)
+def test_recording_leaves_the_sequence_of_allocations_as_it_is(recording):
+    alone = watch(recording.entry, recording.kind)
     assert len(alone.sequence) > 100
-    recording = recorded(entry, kind)
     assert sequence(recording.snapshot, with_addresses=True) == alone.sequence
     assert recording.metadata["devices"][0]["max_memory_allocated"] == alone.max_memory_allocated
 

@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402  # after the check that torch is there
 
+from snapconv.recorder.observe import memory_records  # noqa: E402
 from tests.recorder.metadata.watching import addr, train, watching  # noqa: E402
 
 pytestmark = pytest.mark.smoke("metadata")
@@ -138,28 +139,18 @@ def test_an_input_that_is_differentiated_for_is_no_parameter_and_its_gradient_is
     assert (facts["gradients"][-1]["addr"], facts["gradients"][-1]["parameter"]) == (addr(x.grad), None)
 
 
-def n_walks(monkeypatch, **options):
-    """How many graphs are walked through in five iterations of two backward passes each."""
-    from snapconv.recorder.observe import memory_records
-
+def test_graphs_are_walked_through_in_two_iterations_and_no_more(monkeypatch):
+    """Of two backward passes each."""
     walk, walked = memory_records.graph_nodes, []
     monkeypatch.setattr(memory_records, "graph_nodes", lambda roots: walked.append(1) or walk(roots))
     w = torch.ones(2, requires_grad=True)
-    with watching(**options) as observer:
+    with watching() as observer:
         for number in range(5):
             observer.iteration_began(number)
             for _ in range(2):
                 (w * 2).sum().backward()
             observer.iteration_ended(number)
-    return len(walked)
-
-
-def test_graphs_are_walked_through_in_two_iterations_and_no_more(monkeypatch):
-    assert n_walks(monkeypatch) == 4
-
-
-def test_graphs_are_never_walked_through_where_leaves_are_not_wanted(monkeypatch):
-    assert n_walks(monkeypatch, leaves=False) == 0
+    assert len(walked) == 4
 
 
 def test_a_copied_model_is_a_model():
