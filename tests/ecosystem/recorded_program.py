@@ -1,4 +1,4 @@
-"""A program of the catalogue, recorded and converted by the command line in processes of their own."""
+"""A program of the catalogue, recorded by the command line in a process of its own, and converted."""
 
 import json
 import os
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.ecosystem.catalogue import MODES, PROGRAMS_FOLDER, Program, RefusedProgram
+from tests.recordings import convert
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 600
@@ -51,9 +52,7 @@ class Recorded:
     @cached_property
     def summary(self) -> dict[str, Any]:
         """The JSON of ``to-sqlite``, which also writes the reports."""
-        made = run_snapconv(["to-sqlite", "it.capture", "--extended", "--json", "--force"], self.folder)
-        assert made.code == 0, made.said
-        return json.loads(made.out)
+        return convert(self.folder / "it.capture").values
 
     @property
     def memory(self) -> dict[str, Any]:
