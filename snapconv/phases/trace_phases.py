@@ -137,7 +137,6 @@ def find_phases(
         certain = _labels(events, roles, in_step, in_zero_grad, free_sites_known=free_sites_known)
     # A step for one parameter, as soon as it has its gradient, ends neither backward nor the iteration.
     in_hook = roles.is_in_hook(events.stack_id) & (certain > 0)
-    has_step_in_hook = bool(np.any(in_hook & (certain == Phase.OPTIMIZER)))
     merged = np.where(in_hook, np.int8(Phase.BACKWARD), certain).astype(np.int8)
     phase, begins, ends, lasts = _runs(merged)
     counted = recorded_iterations(snapshot.metadata, events) if snapshot.metadata else None
@@ -159,7 +158,7 @@ def find_phases(
         n_iterations=int(iteration[-1]) + 1 if n else 1,
         free_sites_known=free_sites_known,
         is_recorded=marked is not None,
-        has_steps=has_steps or has_step_in_hook or counted is not None,
+        has_steps=has_steps or counted is not None or bool(np.any(in_hook & (certain == Phase.OPTIMIZER))),
         states_range=states_per_parameter(snapshot, roles),
         states_are_built=states_are_built(snapshot, roles),
         optimizers=optimizer_names(snapshot),

@@ -116,14 +116,7 @@ def find_project(
     own = {
         path
         for path in every
-        if path in mine
-        # A script started as `python train.py` is recorded by that relative name.
-        and (
-            not is_absolute(path)
-            or is_notebook(path)
-            or (chosen is not None and is_under(path, chosen))
-            or not (is_named or is_hidden(path))
-        )
+        if path in mine and (_belongs(path, chosen) or not (is_named or is_hidden(path)))
     }
     entry = None if own or is_named or includes else _entry_package(stacks, paths, bytes_of_stack)
     wanted = dict.fromkeys((*MODEL_LIBRARIES, *([entry] if entry else ()), *recorded.includes, *includes))
@@ -176,6 +169,11 @@ def _not_installed(paths: set[str]) -> set[str]:
     mine = {path for path in paths if is_python(path) and not is_library(path)}
     checkouts = {path.removesuffix(_OF_TORCH) + "/torch" for path in paths if path.endswith(_OF_TORCH)}
     return {path for path in mine if not any(is_under(path, checkout) for checkout in checkouts)}
+
+
+def _belongs(path: str, root: str | None) -> bool:
+    # A script started as `python train.py` is recorded by that relative name.
+    return not is_absolute(path) or is_notebook(path) or (root is not None and is_under(path, root))
 
 
 def _shown(path: str, root: str | None, *, is_own: bool) -> str:
