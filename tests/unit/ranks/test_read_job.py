@@ -52,7 +52,7 @@ def test_a_job_is_read_whatever_is_wrong_with_some_of_its_files(tmp_path):
 
 
 def test_a_worker_that_is_killed_costs_no_file(tmp_path):
-    write_job(tmp_path, 40)
+    write_job(tmp_path, 20)
     killed = []
 
     def kill_one(n_done, *_):
@@ -63,11 +63,12 @@ def test_a_worker_that_is_killed_costs_no_file(tmp_path):
 
     report = read_job([str(tmp_path)], JobOptions(workers=2), progress=kill_one)
     assert killed
-    assert [file.rank for file in report.files] == list(range(40))
+    assert [file.rank for file in report.files] == list(range(20))
     assert errors_of(report) == {}
 
 
-def test_a_rank_that_no_file_is_of_is_a_row_with_an_error(tmp_path, capsys):
+def test_a_rank_that_no_file_is_of_is_a_row_with_an_error(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(workers, "local_workers", in_threads)
     paths = write_job(tmp_path, 8)
     paths[5].unlink()
     paths[7].unlink()  # that it is missing shows in what the others recorded
@@ -83,6 +84,7 @@ def test_a_rank_that_no_file_is_of_is_a_row_with_an_error(tmp_path, capsys):
 
 
 def test_a_file_that_no_worker_answers_for_is_a_row_with_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(workers, "local_workers", in_threads)
     paths = write_job(tmp_path, 4)
     real = workers.answers
     monkeypatch.setattr(
