@@ -142,7 +142,7 @@ EXIT_CODES: dict[int, tuple[str, str]] = {
         "the recording could not begin, or recorded nothing",
         "the message gives the reason; without a GPU: `--simulate`",
     ),
-    7: ("a limit of `check`, or of `--fail-over`, does not hold", "[limits](../guide/ci.md)"),
+    7: ("a limit of `check` does not hold", "[limits](../guide/ci.md)"),
     129: ("the terminal was closed (SIGHUP); without effect under `nohup`", ""),
     130: ("stopped with Ctrl-C", ""),
     141: ("the reader of a pipe went away, as `head -1` does; a report is whole all the same", ""),

@@ -298,27 +298,21 @@ def info(snapshot: Path) -> Answer:
 
 
 @question
-def diff(
-    old: Path, new: Path, *, fail_over: str | None = None, device: str | None = None, read: ReadOptions
-) -> Answer:
+def diff(old: Path, new: Path, *, device: str | None = None, read: ReadOptions) -> Answer:
     """Compare two files: what appeared, went and grew, and what it did to the peak.
 
     By category, line, module and operation. Lines are matched by file, function and order, also where they
     moved; never by address.
     """
-    from snapconv.answers.check import Budgets, parse_allowance
     from snapconv.writers.text.comparisons import diff_lines
 
-    allowed = None if fail_over is None else parsed(fail_over, parse_allowance, "--fail-over")
     before, after = (read_session(path, read, device=device) for path in (old, new))
     report = after.compared_with(before)
-    checks = after.check(Budgets(fail_over=allowed), baseline=before) if allowed is not None else ()
     return Answer(
         report.to_json(),
         diff_lines(report),
         _notes_of_both(before.notes, after.notes),
         sum(one.snapshot.container.n_unpacked_bytes for one in (before, after)),
-        exceeded="; ".join(check.sentence for check in checks if not check.holds),
     )
 
 

@@ -14,14 +14,15 @@ FILES = sorted(path for path in FIXTURES.iterdir() if ".pickle" in path.name or 
 SCREEN = (40, 80)
 AT_A_MOMENT = ("summary", "tree", "fragmentation")
 COMMANDS = (*AT_A_MOMENT, "oom", "verdict")
+WHAT_IF = ("what-if", "--setting", "expandable_segments:True", "--capacity", "100GiB")
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_every_device_of_every_file_is_answered_on_one_screen(path, snapconv, analysed_once, monkeypatch):
     # The verdict shows the path, which may be long where the checkout lies deep.
     monkeypatch.chdir(path.parent)
-    for command in COMMANDS:
-        code, out, _ = snapconv(command, path.name)
+    for command, *options in (*((name,) for name in COMMANDS), WHAT_IF):
+        code, out, _ = snapconv(command, path.name, *options)
         assert code == 0
         for lines in screens(out, SCREEN[1]):
             assert 1 <= len(lines) <= SCREEN[0], command

@@ -221,7 +221,7 @@ from pathlib import Path
 from dataclasses import replace
 from tests.report_builder import WEIGHT, small_report, write_memory_reports
 
-def write(path, n_weights=200_000, **options):
+def write(path, n_weights=100_000, **options):
     report = small_report(weights=(WEIGHT,) * n_weights)
     write_memory_reports([(Path(path), report)], extended=True, force=True, **options)
 """
@@ -240,7 +240,7 @@ except OutputWriteError as error:
 KILLED = """
 import os, signal
 def progress(done, total):
-    if done > 300_000:
+    if done > 150_000:
         os.kill(os.getpid(), signal.SIGKILL)
 write(sys.argv[1], progress=progress)
 """
