@@ -19,7 +19,7 @@ from snapconv.allocator.allocator_settings import (
 )
 from snapconv.allocator.allocator_trace import DEFAULT_POOL, PoolId
 from snapconv.allocator.blocks import LiveBlock, SegmentLayout
-from snapconv.columns import BoolColumn, Int8Column, Int64Column, is_among, read_only
+from snapconv.columns import BoolColumn, Int8Column, Int64Column, is_among, read_only, run_starts
 from snapconv.replay.device_replay import AllocationTable, Replay
 from snapconv.replay.lifetimes import real_events
 from snapconv.replay.memory_layout import MemoryLayout, layout_at
@@ -92,12 +92,6 @@ class AllocatorCalls:
 
     def __len__(self) -> int:
         return len(self.operation)
-
-    def pool_of_event(self, event: int) -> PoolId:
-        """Return the pool that an event is about; one that it does not name is the default."""
-        column = self.events.pool_id
-        found = int(column[event]) if column is not None else -1
-        return self.pools[found if found >= 0 else self.default_pool]
 
     def kept(self, calls: NDArray[Any] | slice) -> "AllocatorCalls":
         """Return some of the calls."""
@@ -234,10 +228,9 @@ def _find_returns(
     action, settings = events.action, replayed.rules.settings
     is_return = (action == Action.SEGMENT_FREE) | (action == Action.SEGMENT_UNMAP)
     at = np.flatnonzero(is_return | np.isin(action, _CALLS_AND_GROWTH))
-    is_return = is_return[at]
-    first = np.flatnonzero(is_return & ~np.concatenate(([False], is_return))[:-1])
-    last = np.flatnonzero(is_return & ~np.concatenate((is_return, [False]))[1:])
-    begins, follower = at[first], np.append(at, len(events))[last + 1]
+    starts = at[run_starts(is_return[at])]
+    runs = np.flatnonzero(is_return[starts])
+    begins, follower = starts[runs], np.append(starts, len(events))[runs + 1]
     next_action = np.append(action, Action.UNKNOWN)[follower]
     is_growth = np.isin(next_action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP))
     stack, next_stack = events.stack_id[begins], np.append(events.stack_id, -1)[follower]

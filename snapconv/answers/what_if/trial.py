@@ -253,8 +253,10 @@ class _Run:
         elif self.trial.capacity is None and self.trial.limit is None:
             self.outcome.served.append(event)
             return
-        size, stream = int(self.calls.events.size[event]), int(self.calls.events.stream[event])
-        block = self._take(event, -1, self.calls.pool_of_event(event), stream, size)
+        calls, events = self.calls, self.calls.events
+        pool = int(events.pool_id[event]) if events.pool_id is not None else -1
+        pool_id = calls.pools[pool if pool >= 0 else calls.default_pool]
+        block = self._take(event, -1, pool_id, int(events.stream[event]), int(events.size[event]))
         self.is_full, self.allocator.capacity = False, self.trial.capacity
         (self.outcome.failed_again if block is None else self.outcome.served).append(event)
         if block is not None:
