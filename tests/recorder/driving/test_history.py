@@ -58,25 +58,6 @@ def test_a_newer_form_drops_what_was_recorded_before(torch):
     assert start(torch, form) == [("all", True, None)]
 
 
-@pytest.mark.parametrize(
-    ("snapshot", "is_empty"),
-    [
-        ({"segments": [], "device_traces": []}, True),
-        ({"segments": [], "device_traces": [[], []]}, True),
-        ({"segments": [{}], "device_traces": [[]]}, False),
-        ({"segments": [], "device_traces": [[], [{}]]}, False),
-    ],
-)
-def test_a_snapshot_without_segments_and_events_is_empty(snapshot, is_empty):
-    assert memory_history.is_empty(snapshot) == is_empty
-
-
-def test_a_full_buffer_has_overflowed():
-    snapshot = {"device_traces": [[{}], [{}, {}]]}
-    assert memory_history.has_overflowed(snapshot, 2)
-    assert not memory_history.has_overflowed(snapshot, 3)
-
-
 def test_an_observer_hears_nothing_once_it_is_taken_off(torch):
     attached, heard = [], []
     torch._C._cuda_attach_out_of_memory_observer = attached.append

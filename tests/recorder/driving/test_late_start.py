@@ -63,13 +63,10 @@ def test_the_history_begins_when_the_script_starts_cuda_and_before_the_first_all
     assert done.code == 0, done.err
     assert card[:3] == ["init", "history all", "allocation"]
     assert card.count("init") == 1
+    actions = [event["action"] for event in done.snapshot["device_traces"][0]]
+    assert actions[:2] == ["segment_alloc", "alloc"]
     assert done.metadata["ended"]["how"] == "complete"
     assert "note:" not in done.err
-
-
-def test_the_first_allocations_are_in_the_capture(run, card):
-    actions = [event["action"] for event in run("train(5)", simulate=None).snapshot["device_traces"][0]]
-    assert actions[:2] == ["segment_alloc", "alloc"]
 
 
 def test_what_a_script_sets_in_its_environment_is_there_when_cuda_starts(run, card):

@@ -126,27 +126,18 @@ def test_the_processors_clock_knows_nothing_of_launches():
     assert trace["simulated"]
 
 
-def test_in_a_forked_child_nothing_is_marked(device, monkeypatch):
+@pytest.mark.parametrize("what", ["a forked child", "a CUDA graph is captured"])
+def test_where_cuda_refuses_it_nothing_is_marked(device, monkeypatch, what):
     timer = Timer(device=3, clock="cuda", project_root=HERE, module_path=lambda module: None)
+    pid = os.getpid()
     with timer:
         timer.begin(0)
         n_recorded = device.n_recorded
-        pid = os.getpid()
-        with monkeypatch.context() as forked:
-            forked.setattr(os, "getpid", lambda: pid + 1)
-            (W * 2).sum().backward()
-            torch.optim.SGD([W]).step()
-        assert device.n_recorded == n_recorded
-        timer.end()
-
-
-def test_nothing_is_marked_while_a_cuda_graph_is_captured(device, monkeypatch):
-    timer = Timer(device=3, clock="cuda", project_root=HERE, module_path=lambda module: None)
-    with timer:
-        timer.begin(0)
-        n_recorded = device.n_recorded
-        with monkeypatch.context() as capturing:
-            capturing.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+        with monkeypatch.context() as patch:
+            if what == "a forked child":
+                patch.setattr(os, "getpid", lambda: pid + 1)
+            else:
+                patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
             (W * 2).sum().backward()
             torch.optim.SGD([W]).step()
         assert device.n_recorded == n_recorded
