@@ -7,7 +7,7 @@ Raw = dict[str, Any]
 
 def memory_row(addr: int, n_bytes: int, at_us: int, *, device: int = 0, **fields: Any) -> Raw:
     """Where memory lay at a time; further fields make a gradient, a state or another row of it."""
-    place = {"device": device, "addr": addr, "bytes": n_bytes, "storage_bytes": n_bytes, "noted_us": at_us}
+    place = {"device": device, "addr": addr, "bytes": n_bytes, "noted_us": at_us}
     return place | fields
 
 
@@ -15,13 +15,10 @@ def parameter(name: str, addr: int, n_bytes: int, at_us: int, **fields: Any) -> 
     """A float32 vector called ``name``."""
     about = {
         "name": name,
-        "names": [name],
         "kind": "parameter",
         "module": name.rpartition(".")[0],
-        "module_class": "Linear",
         "shape": [n_bytes // 4],
         "dtype": "float32",
-        "requires_grad": True,
         "frames": [],
     }
     return about | memory_row(addr, n_bytes, at_us) | fields

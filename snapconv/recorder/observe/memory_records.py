@@ -215,13 +215,10 @@ class MemoryRecords:
 
 def _about(place: Place, tensor: "Tensor") -> Row:
     return {
-        "name": place.names[0],
-        "names": list(place.names),
+        "name": place.name,
         "kind": place.kind,
         "module": place.module,
-        "module_class": place.module_class,
         **shape_and_type(tensor),
-        "requires_grad": tensor.requires_grad,
         "frames": place.frames,
     }
 

@@ -18,7 +18,6 @@ from snapconv.recorder.torch_surface import Module, Tensor
 
 # A module that stands in many places has a name for each; two such levels multiply.
 _MAX_PLACES = 1_000_000
-_MAX_NAMES = 100
 _MAX_FRAMES = 100
 
 Key = tuple[int, str]
@@ -112,7 +111,7 @@ def _frames(frame: FrameType | None) -> tuple[Frame, ...]:
 class Place:
     """The place of a parameter or buffer: it is looked up when needed, as holding it keeps it alive.
 
-    ``names`` begins with the name that ``named_parameters`` gives; the others are those of tied weights.
+    ``name`` is the one that ``named_parameters`` gives.
     ``key`` stays the same from survey to survey. ``is_loose``: an optimizer has it, and no module.
     """
 
@@ -120,9 +119,8 @@ class Place:
     owner: "weakref.ref[Any]"
     local_name: str
     kind: str
-    names: tuple[str, ...]
+    name: str
     module: str
-    module_class: str
     frames: tuple[Frame, ...] = ()
     is_loose: bool = False
 
@@ -213,8 +211,8 @@ class Models:
                         place = f"{number}.{i}"
                         key = (-id(optimizer), place)  # numbers of modules are positive
                         yield Place(
-                            key, weakref.ref(optimizer), place, "parameter", (f"{prefix}.{place}",),
-                            kind, kind, is_loose=True,
+                            key, weakref.ref(optimizer), place, "parameter", f"{prefix}.{place}", kind,
+                            is_loose=True,
                         )  # fmt: skip
 
     def _place(self, tensor: "Tensor", kind: str, where: "list[tuple[str, str, Module]]") -> Place:
@@ -224,9 +222,8 @@ class Models:
             owner=weakref.ref(module),
             local_name=name,
             kind=kind,
-            names=tuple(f"{at}.{local}" if at else local for at, local, _ in where[:_MAX_NAMES]),
+            name=f"{path}.{name}" if path else name,
             module=path,
-            module_class=type(module).__name__,
             frames=self._registrations.frames(((holder, local) for _, local, holder in where), tensor),
         )
 

@@ -127,10 +127,7 @@ def _torch() -> Any:
 
 
 def where_memory_lies(tensor: "Tensor") -> Iterator[Row]:
-    """Say where a tensor's memory lies now, one row per piece of it; none off the device.
-
-    ``bytes`` is what the tensor itself needs, ``storage_bytes`` what the storage has that it views.
-    """
+    """Say where a tensor's memory lies now, one row per piece of it; none off the device."""
     for piece in plain_tensors(tensor):
         location = locate(piece)
         if location is not None and location.addr and location.n_bytes:
@@ -138,7 +135,6 @@ def where_memory_lies(tensor: "Tensor") -> Iterator[Row]:
                 "device": location.device,
                 "addr": location.addr,
                 "bytes": piece.numel() * piece.element_size(),
-                "storage_bytes": location.n_bytes,
                 "noted_us": now_us(),
             }
 

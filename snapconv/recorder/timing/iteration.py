@@ -203,6 +203,8 @@ class Iteration:
             return
         self._n_backwards += 1
         if self._n_backwards > 1:
+            if self._running is not None and not self._running.nodes:  # what Tensor.backward calls
+                self._running.begin = self._mark()
             return
         for number, node in nodes_below(roots if isinstance(roots, list | tuple) else [roots], self._hooked):
             self._hook(node, self._maker(number) or self._left_over(node))
