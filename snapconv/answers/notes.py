@@ -6,6 +6,7 @@ are separated by the lines of the package that defines the model.
 """
 
 import posixpath
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -75,7 +76,12 @@ def _notes(found: DeviceAnalysis, growth: Sequence[Growth]) -> Iterator[Note]:
         )
     yield from _category_notes(found)
     if project.unused_includes:
-        yield Note("unused-include", _no_such_frames(project))
+        names = ", ".join(project.unused_includes)
+        yield Note(
+            "unused-include",
+            f"no frame is in {names}: --include names a package as it is imported, or a folder as the "
+            "file has it",
+        )
     if not found.device.is_host:
         yield from _dominant_lines_note(found)
     yield from growth_notes(found, growth)
@@ -131,14 +137,6 @@ def _better_recording(found: DeviceAnalysis) -> str:
     return "record it with `snapconv record`, which notes what memory is for, or "
 
 
-def _no_such_frames(project: Project) -> str:
-    """Show what of --include has no effect here."""
-    return (
-        f"no frame is in {', '.join(project.unused_includes)}: --include names a package as it is "
-        "imported, or a folder as the file has it"
-    )
-
-
 def _why_no_project(project: Project) -> str:
     """Name the folder without files, and the one to try."""
     if project.is_inferred:
@@ -183,15 +181,15 @@ def _dominant_lines_note(found: DeviceAnalysis) -> Iterator[Note]:
     is_library_already = any(installed_part(normal(stacks.frames.filenames[line])) for line in lines)
     if before <= _MOST * total or is_library_already:
         return
-    gains: dict[str, int] = {}
-    for package, frames in _packages(stacks, is_project, of_stack):
-        gain = before - _largest_lines(stacks, is_project | frames, of_stack)[1]
-        if gain >= _LEAST_GAIN * total:
-            gains[package] = gain
-    if gains:
+    gains = {
+        package: before - _largest_lines(stacks, is_project | frames, of_stack)[1]
+        for package, frames in _packages(stacks, is_project, of_stack)
+    }
+    # The package within a package, if it has half the effect: models, without their helpers.
+    least = max(_LEAST_GAIN * total, max(gains.values(), default=0) / 2)
+    enough = [package for package, gain in gains.items() if gain >= least]
+    if enough:
         where = "one line" if len(lines) == 1 else "two lines"
-        # The package within a package, if it has half the effect: models, without their helpers.
-        enough = [package for package, gain in gains.items() if 2 * gain >= max(gains.values())]
         narrowest = max(enough, key=lambda package: package.count("/"))
         yield Note(
             "dominant-lines",
@@ -220,10 +218,10 @@ def _packages(
     # Recursion counts the bytes of a stack again, good enough for an order.
     of_places = np.repeat(of_stack, np.diff(stacks.offsets))
     per_frame = sums_by(stacks.frame_ids, of_places, len(stacks.frames))
-    frames_of: dict[str, list[int]] = {}
+    frames_of: dict[str, list[int]] = defaultdict(list)
     for frame in np.flatnonzero((per_frame > 0) & ~is_project).tolist():
         for package in _packages_of(normal(stacks.frames.filenames[frame])):
-            frames_of.setdefault(package, []).append(frame)
+            frames_of[package].append(frame)
     most = {package: int(per_frame[frames].max()) for package, frames in frames_of.items()}
     for package in sorted(frames_of, key=lambda package: (-most[package], package))[:_MOST_TRIED]:
         mark = np.zeros(len(stacks.frames), np.bool_)

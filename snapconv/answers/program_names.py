@@ -11,7 +11,6 @@ from snapconv.columns import Int32Column, Int64Column, grouped, read_only
 from snapconv.naming.weight_table import weight_names
 from snapconv.phases.annotation_spans import AnnotationSpans, SpanKind, find_spans, is_of_program, peaks_in
 from snapconv.phases.recorded_matches import RecordedMatches
-from snapconv.replay.device_replay import Curve
 from snapconv.snapshot.load import Snapshot
 
 # What our recorder marks are the phases and iterations, which are known already.
@@ -67,8 +66,8 @@ class SpanLanes:
 def annotated_spans(analysis: DeviceAnalysis) -> AnnotatedSpans:
     """Find the spans that the program has named, and what was allocated in each."""
     spans, allocated = find_spans(analysis.snapshot, analysis.device), analysis.replay.allocated
-    last = np.maximum(spans.last_event, spans.first_event - 1)
-    change = _at(allocated, last) - _at(allocated, spans.first_event - 1)
+    levels = np.append(allocated.start, allocated.after)  # one before the first event, and one after each
+    change = levels[np.maximum(spans.last_event + 1, spans.first_event)] - levels[spans.first_event]
     used, name_id = np.unique(spans.name_id, return_inverse=True)
     return AnnotatedSpans(
         spans=spans,
@@ -132,13 +131,6 @@ def _lanes(first: list[int], last: list[int]) -> list[int]:
         heappush(busy, (end, lane))
         lanes.append(lane)
     return lanes
-
-
-def _at(curve: Curve, event: Int64Column) -> Int64Column:
-    """Bytes just after each event; -1: before the first one."""
-    if not len(curve.after):
-        return np.full(len(event), curve.start, np.int64)
-    return np.where(event >= 0, curve.after[np.clip(event, 0, len(curve.after) - 1)], curve.start)
 
 
 def tensor_names(analysis: DeviceAnalysis) -> dict[int, str]:

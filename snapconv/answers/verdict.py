@@ -6,7 +6,7 @@ largest causes, and the command that has more.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
@@ -88,35 +88,32 @@ class FileVerdict:
         return {"kind": device_kind(self.device), **asdict(self)}
 
 
+# Its subject, sentence, moment and command, the allocations whose causes are named, and further sentences.
+_Fact = tuple[str, str, str, str, BoolColumn, tuple[str, ...]]
+
+
 def find_verdict(analysis: DeviceAnalysis) -> FileVerdict:
     """Find what matters most about one device."""
     attempts = (attempt(analysis) for attempt in (_out_of_memory, _grows, _unused))
-    found = next(filter(None, attempts), None) or _peak(analysis)
+    about, sentence, moment, command, live, also = next(filter(None, attempts), None) or _peak(analysis)
     faults = (
         f"fault: {fault.what.removesuffix('.')}: {format_bytes(fault.held_bytes)} at the peak "
         "(snapconv advise has the change)"
         for fault in advise(analysis, cheap=True).faults
     )
-    return replace(found, also=(*found.also, *faults))
+    return FileVerdict(
+        device=analysis.device.device,
+        about=about,
+        sentence=sentence,
+        moment=moment,
+        causes=largest_causes(analysis, live),
+        command=command,
+        history_verdict=analysis.history.verdict.value,
+        also=(*also, *faults),
+    )
 
 
-def _verdict(
-    analysis: DeviceAnalysis,
-    about: str,
-    sentence: str,
-    *,
-    moment: str,
-    live: BoolColumn,
-    command: str,
-    also: str = "",
-) -> FileVerdict:
-    """Make a verdict; ``live`` are the allocations whose causes are named."""
-    causes, history = largest_causes(analysis, live), analysis.history.verdict.value
-    more = (also,) if also else ()
-    return FileVerdict(analysis.device.device, about, sentence, moment, causes, command, history, more)
-
-
-def _out_of_memory(analysis: DeviceAnalysis) -> FileVerdict | None:
+def _out_of_memory(analysis: DeviceAnalysis) -> _Fact | None:
     if not analysis.ran_out:
         return None
     found = find_out_of_memory(analysis)
@@ -127,10 +124,10 @@ def _out_of_memory(analysis: DeviceAnalysis) -> FileVerdict | None:
     inferred = " (inferred)" if verdict.is_inferred else ""
     live = analysis.allocations.live_at(request.event)
     sentence = f"out of memory{where}: {verdict.sentence}{inferred}"
-    return _verdict(analysis, "oom", sentence, moment="when the request failed", live=live, command="oom")
+    return "oom", sentence, "when the request failed", "oom", live, ()
 
 
-def _grows(analysis: DeviceAnalysis) -> FileVerdict | None:
+def _grows(analysis: DeviceAnalysis) -> _Fact | None:
     """Report growth to the end of the trace, where it is enough for a note."""
     growing = find_growth(analysis)
     if not any(growth_notes(analysis, growing)):
@@ -142,19 +139,18 @@ def _grows(analysis: DeviceAnalysis) -> FileVerdict | None:
     grown[np.concatenate([one.rows for one in growing])] = True
     live = grown & analysis.allocations.live_at(len(analysis.device.events) - 1)
     sentence = f"memory grows by {format_bytes(per_iteration)} per iteration{where}"
-    moment = "of the growth, live at the dump"
-    return _verdict(analysis, "growth", sentence, moment=moment, live=live, command="growth")
+    return "growth", sentence, "of the growth, live at the dump", "growth", live, ()
 
 
-def _unused(analysis: DeviceAnalysis) -> FileVerdict | None:
+def _unused(analysis: DeviceAnalysis) -> _Fact | None:
     """Much that is reserved and never used, on a device that is nearly full of it."""
     total = device_memory(analysis, analysis.peak_event).total_bytes
     if total is None or analysis.replay.reserved.peak < _NEARLY_FULL * total:
         return None
     if not (reserve := _reserve(analysis)):
         return None
-    about, live = "fragmentation", analysis.allocations.live_at(analysis.peak_event)
-    return _verdict(analysis, about, reserve, moment="at the peak", live=live, command=about)
+    live = analysis.allocations.live_at(analysis.peak_event)
+    return "fragmentation", reserve, "at the peak", "fragmentation", live, ()
 
 
 def _reserve(analysis: DeviceAnalysis) -> str:
@@ -176,7 +172,7 @@ def _reserve(analysis: DeviceAnalysis) -> str:
     )
 
 
-def _peak(analysis: DeviceAnalysis) -> FileVerdict:
+def _peak(analysis: DeviceAnalysis) -> _Fact:
     allocated, most_reserved = analysis.replay.allocated.peak, analysis.replay.reserved.peak
     live = analysis.allocations.live_at(analysis.peak_event)
     rows, reserve = summary_totals(analysis, live), _reserve(analysis)
@@ -187,15 +183,9 @@ def _peak(analysis: DeviceAnalysis) -> FileVerdict:
     if contradicts:
         reserved = f"; approximate, as its segments have only {format_bytes(most_reserved)}"
     held = peak if has_trace else f"{format_bytes(allocated)} allocated at the dump"
-    return _verdict(
-        analysis,
-        "peak",
-        f"{held}{_shares(rows, allocated)}{reserved}",
-        moment="at the peak" if has_trace else "at the dump",
-        live=live,
-        command="tree" if allocated else "info",
-        also=reserve,
-    )
+    sentence = f"{held}{_shares(rows, allocated)}{reserved}"
+    moment, command = "at the peak" if has_trace else "at the dump", "tree" if allocated else "info"
+    return "peak", sentence, moment, command, live, (reserve,) if reserve else ()
 
 
 def _in_this_trace(analysis: DeviceAnalysis) -> str:
