@@ -24,16 +24,19 @@ from snapconv.answers.memory_report import (
     ActivationEntry,
     MemoryReport,
     Moment,
+    ReportStacks,
     WeightEntry,
+    report_stacks,
 )
 from snapconv.answers.oom.failed_allocation import FailedAllocation
 from snapconv.answers.peak import (
+    CategoryTotal,
     DeviceMemory,
+    LineTotal,
+    ModuleTotal,
     MomentState,
 )
 from snapconv.answers.program_names import AnnotatedSpans
-from snapconv.answers.report_frames import ReportStacks, report_stacks
-from snapconv.answers.totals import CategoryTotal, LineTotal, ModuleTotal
 from snapconv.classification.categories import Category, Evidence
 from snapconv.columns import Int32Column, Int64Column
 from snapconv.notes import Note

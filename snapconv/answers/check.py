@@ -9,7 +9,7 @@ from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.findings import Finding, advise
 from snapconv.answers.diff import paired
 from snapconv.answers.growth import find_growth, why_unknown
-from snapconv.answers.totals import totals_by_category
+from snapconv.answers.peak import totals_by_category
 from snapconv.classification.categories import Category
 from snapconv.replay.history_verdict import Verdict
 from snapconv.units import counted, device_name, format_bytes, parse_bytes, shortened

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from snapconv.analysis import Analysis, DeviceAnalysis
-from snapconv.answers.totals import Sum, sums_by_name
+from snapconv.answers.peak import Sum, sums_by_name
 from snapconv.classification.categories import Category, Evidence
 from snapconv.stacks.project_lines import SourceLine, line_values
 from snapconv.units import device_kind

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from snapconv.analysis import Analysis, DeviceAnalysis
+from snapconv.answers.peak import job_sentence
 from snapconv.answers.program_names import owner_names
-from snapconv.answers.totals import job_sentence
 from snapconv.classification.categories import EVIDENCE_WORTH, Category, Certainty, Evidence
 from snapconv.classification.classify import opinions as opinions_of
 from snapconv.classification.classify import order_of, reason_of

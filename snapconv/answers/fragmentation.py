@@ -12,7 +12,7 @@ import numpy as np
 from snapconv.allocator.allocator_settings import LARGE_SEGMENT_BYTES, SMALL_SEGMENT_BYTES
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.moments import FoundMoment
-from snapconv.answers.totals import sums_by_name
+from snapconv.answers.peak import sums_by_name
 from snapconv.columns import BoolColumn, Int64Column, distinct, sums_by
 from snapconv.replay.memory_layout import MemoryLayout, layouts
 from snapconv.snapshot.load import Snapshot

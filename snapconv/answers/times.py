@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from snapconv.analysis import AnalysisOptions, project_of
-from snapconv.answers.report_frames import ReportStacks, fitting_frames, report_stacks, with_fewer_frames
+from snapconv.answers.memory_report import ReportStacks, fitting_frames, report_stacks, with_fewer_frames
 from snapconv.columns import Int32Column, MsColumn, grouped
 from snapconv.files import timing_file
 from snapconv.notes import Note

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.moments import FoundMoment
-from snapconv.answers.totals import sums_by_name
+from snapconv.answers.peak import sums_by_name
 from snapconv.classification.categories import Category
 from snapconv.files import most_bytes_of_part
 from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK

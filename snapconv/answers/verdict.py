@@ -16,10 +16,10 @@ from snapconv.answers.fragmentation import free_memory
 from snapconv.answers.growth import find_growth, growth_notes
 from snapconv.answers.moments import worst_event
 from snapconv.answers.oom.failed_allocation import find_out_of_memory
-from snapconv.answers.peak import device_memory
-from snapconv.answers.totals import (
+from snapconv.answers.peak import (
     EITHER_LABEL,
     CategoryTotal,
+    device_memory,
     is_either,
     likely_words,
     summary_totals,

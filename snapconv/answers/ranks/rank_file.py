@@ -13,8 +13,7 @@ import numpy as np
 from snapconv.analysis import Analysis, DeviceAnalysis
 from snapconv.answers.growth import find_growth
 from snapconv.answers.oom.failed_allocation import find_out_of_memory
-from snapconv.answers.peak import device_memory
-from snapconv.answers.totals import summary_totals
+from snapconv.answers.peak import device_memory, summary_totals
 from snapconv.answers.verdict import Cause, find_verdict, largest_causes
 from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK
 from snapconv.units import HOST, device_name

@@ -7,6 +7,7 @@ import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.notes import device_notes
+from snapconv.answers.peak import EITHER_LABEL, summary_totals
 from snapconv.answers.program_names import SpanLanes, find_span_lanes, tensor_names
 from snapconv.answers.timeline import (
     SegmentLifetimes,
@@ -15,7 +16,6 @@ from snapconv.answers.timeline import (
     find_segment_lifetimes,
     timeline_level,
 )
-from snapconv.answers.totals import EITHER_LABEL, summary_totals
 from snapconv.answers.verdict import Cause, FileVerdict, find_verdict
 from snapconv.classification.categories import Category, Certainty, Evidence
 from snapconv.classification.classify import reason_of

@@ -5,8 +5,7 @@ from functools import cache
 
 import numpy as np
 
-from snapconv.answers.memory_report import ActivationEntry, WeightEntry
-from snapconv.answers.report_frames import ReportStacks
+from snapconv.answers.memory_report import ActivationEntry, ReportStacks, WeightEntry
 from snapconv.answers.times import RunTimeEntry
 from snapconv.writers.sqlite.tables import Column, Table, integer, key, row_of, table, text
 

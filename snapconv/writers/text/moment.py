@@ -5,8 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from snapconv.answers.fragmentation import Fragmentation, FreeMemory, PoolMemory, SegmentHolder
-from snapconv.answers.peak import DeviceMemory, MomentState
-from snapconv.answers.totals import group_modules
+from snapconv.answers.peak import DeviceMemory, MomentState, group_modules
 from snapconv.answers.tree import MemoryTree
 from snapconv.classification.categories import Evidence
 from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK

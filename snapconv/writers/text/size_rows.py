@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from snapconv.answers.totals import CategoryTotal
+from snapconv.answers.peak import CategoryTotal
 from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK, SourceLine
 from snapconv.units import counted, format_bytes, format_share, shortened
 

@@ -11,9 +11,10 @@ from snapconv.answers.memory_report import (
     ActivationEntry,
     WeightEntry,
     build_memory_report,
+    fitting_frames,
+    with_fewer_frames,
 )
-from snapconv.answers.report_frames import fitting_frames, with_fewer_frames
-from snapconv.answers.totals import LineTotal, ModuleTotal
+from snapconv.answers.peak import LineTotal, ModuleTotal
 from snapconv.classification.categories import Category
 from snapconv.phases.trace_phases import Phase
 from snapconv.snapshot.load import load_snapshot

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import snapconv
-from snapconv.answers.totals import CategoryTotal
+from snapconv.answers.peak import CategoryTotal
 from snapconv.answers.verdict import _shares, find_verdict
 from tests.builders import MIB, TraceBuilder, frame
 from tests.metadata_builder import metadata

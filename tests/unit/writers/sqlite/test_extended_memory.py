@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snapconv.answers.memory_report import CURVES, PEAK_ALLOCATED, PEAK_RESERVED, Moment
-from snapconv.answers.totals import LineTotal
+from snapconv.answers.peak import LineTotal
 from snapconv.classification.categories import Category, Evidence
 from snapconv.columns import take
 from snapconv.phases.trace_phases import Phase

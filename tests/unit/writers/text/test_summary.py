@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from snapconv.answers.memory_report import Moment
-from snapconv.answers.totals import CategoryTotal, LineTotal, ModuleTotal
+from snapconv.answers.peak import CategoryTotal, LineTotal, ModuleTotal
 from snapconv.notes import Note
 from snapconv.stacks.project_lines import SourceLine
 from snapconv.units import HOST, format_bytes
