@@ -30,8 +30,6 @@ from snapconv.replay.device_replay import AllocationTable, Curve, Replay, replay
 from snapconv.replay.history_verdict import History, decide_history
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot, load_snapshot
-from snapconv.snapshot.recorded.metadata import RecordedProject
-from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.operations import Operations
 from snapconv.stacks.project_frames import Project, find_project
 from snapconv.stacks.project_lines import ProjectLines
@@ -218,7 +216,14 @@ def analyze_file(
 
 def read_options(options: AnalysisOptions) -> AnalysisOptions:
     """Read the files among the options; raises InputError where one is damaged or something else."""
-    return replace(options, rules=_rules(options), params=_params(options))
+    rules, params = options.rules, options.params
+    if isinstance(rules, Path):
+        rules = read_rules(rules)
+    if isinstance(params, Path):
+        from snapconv.snapshot.recorded.params_file import load_params
+
+        params = load_params(params)
+    return replace(options, rules=rules, params=params)
 
 
 @stage
@@ -231,9 +236,17 @@ def analyze(
     progress: Progress | None = None,
 ) -> Analysis:
     """Analyse a file that was read, or some of its devices; their stacks are looked at once."""
-    rules, params, stacks = _rules(options), _params(options), snapshot.stacks
-    requested = _requested_by_stack(snapshot)
-    project = project_of(stacks, snapshot.recorded_project, options, bytes_of_stack=requested)
+    options, stacks = read_options(options), snapshot.stacks
+    rules, params = options.rules, options.params
+    assert not isinstance(rules, Path)
+    assert not isinstance(params, Path)
+    project = find_project(
+        stacks,
+        bytes_of_stack=_requested_by_stack(snapshot),
+        root=options.project_root,
+        recorded=snapshot.recorded_project,
+        includes=options.includes,
+    )
     facts, user_rules = find_stack_facts(stacks, project), match_rules(rules, stacks)
     chosen, found = snapshot.devices if devices is None else devices, []
     for number, device in enumerate(chosen):
@@ -260,23 +273,6 @@ def _no_device(snapshot: Snapshot, device: int | None, devices: Iterable[DeviceS
     return InputError(f"{snapshot.path} has nothing of device {missing}; it has: {there}")
 
 
-def project_of(
-    stacks: StackTable,
-    recorded: RecordedProject,
-    options: AnalysisOptions,
-    *,
-    bytes_of_stack: Int64Column | None = None,
-) -> Project:
-    """Find the frames of the user's project, as given, as recorded, or else inferred."""
-    return find_project(
-        stacks,
-        bytes_of_stack=bytes_of_stack,
-        root=options.project_root,
-        recorded=recorded,
-        includes=options.includes,
-    )
-
-
 def _requested_by_stack(snapshot: Snapshot) -> Int64Column:
     """Sum the bytes of all allocations of the trace, and of the blocks in the segments, by their stack."""
     totals = np.zeros(len(snapshot.stacks), np.int64)
@@ -287,18 +283,6 @@ def _requested_by_stack(snapshot: Snapshot) -> Int64Column:
         has_stack = blocks.stack_id >= 0
         totals += sums_by(blocks.stack_id[has_stack], blocks.block_bytes[has_stack], len(totals))
     return totals
-
-
-def _rules(options: AnalysisOptions) -> Sequence[UserRule]:
-    return read_rules(options.rules) if isinstance(options.rules, Path) else options.rules
-
-
-def _params(options: AnalysisOptions) -> "ParamList | None":
-    if not isinstance(options.params, Path):
-        return options.params
-    from snapconv.snapshot.recorded.params_file import load_params
-
-    return load_params(options.params)
 
 
 @stage

@@ -34,7 +34,6 @@ from snapconv.notes import Note, Progress
 from snapconv.snapshot.load import Snapshot
 from snapconv.snapshot.recorded.params_file import ParamList
 from snapconv.stacks.project_frames import Project
-from snapconv.stacks.project_lines import ProjectLines
 from snapconv.units import HOST
 from snapconv.writers.html.page import View, page_output, write_view
 from snapconv.writers.text.moment import verdict_lines
@@ -228,9 +227,8 @@ class Session:
             return columns_of((tables | {"blocks": analysis.device.blocks})[table])
         found = analysis.classification
         modules = _texts([*analysis.modules.names, ""])  # -1, of no module, is the last
-        lines = ProjectLines(self.snapshot.stacks, self.project)
         stack_ids = distinct(analysis.allocations.stack_id)
-        places = [lines.place_of(stack) for stack in stack_ids.tolist()]
+        places = [analysis.lines.place_of(stack) for stack in stack_ids.tolist()]
         stacks = np.searchsorted(stack_ids, analysis.allocations.stack_id)
         return columns_of(analysis.allocations) | {
             "iteration": analysis.iteration,

@@ -115,14 +115,10 @@ def summary_totals(analysis: DeviceAnalysis, live: BoolColumn) -> tuple[Category
 def rows_of_summary(
     categories: tuple[CategoryTotal, ...], either: CategoryTotal
 ) -> tuple[CategoryTotal, ...]:
-    """Take what is one of two categories out of the unknown, as a row of its own."""
-
-    def without(row: CategoryTotal) -> CategoryTotal:
-        less = {name: getattr(row, name) - getattr(either, name) for name in _FIGURES}
-        return replace(row, **less)
-
-    unknown = Category.UNKNOWN.label
-    return (*(without(row) if row.category == unknown else row for row in categories), either)
+    """Take what is one of two categories out of the unknown, which is the last, as a row of its own."""
+    *known, unknown = categories
+    less = {name: getattr(unknown, name) - getattr(either, name) for name in _FIGURES}
+    return (*known, replace(unknown, **less), either)
 
 
 def is_either(analysis: DeviceAnalysis) -> BoolColumn:

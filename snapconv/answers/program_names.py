@@ -59,9 +59,6 @@ class SpanLanes:
     lane: Int32Column
     n_left_out: int
 
-    def __len__(self) -> int:
-        return len(self.name_id)
-
 
 def annotated_spans(analysis: DeviceAnalysis) -> AnnotatedSpans:
     """Find the spans that the program has named, and what was allocated in each."""

@@ -63,9 +63,6 @@ class TimelineLevel:
     active_max: Int64Column
     reserved_max: Int64Column
 
-    def __len__(self) -> int:
-        return len(self.max_event)
-
 
 def bytes_by_category(allocations: AllocationTable, category: Int8Column, events: Int64Column) -> Int64Column:
     """Allocated bytes by category just after each of these events (ascending; -1: before the first).
@@ -138,9 +135,6 @@ class SegmentLifetimes:
     is_expandable: BoolColumn
     begin_event: Int64Column
     end_event: Int64Column
-
-    def __len__(self) -> int:
-        return len(self.addr)
 
 
 class _Piece(NamedTuple):

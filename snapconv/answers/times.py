@@ -9,14 +9,14 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from snapconv.analysis import AnalysisOptions, project_of
+from snapconv.analysis import AnalysisOptions
 from snapconv.answers.memory_report import ReportStacks, fitting_frames, report_stacks, with_fewer_frames
 from snapconv.columns import Int32Column, MsColumn, grouped
 from snapconv.files import timing_file
 from snapconv.notes import Note
 from snapconv.snapshot.load import Snapshot
 from snapconv.snapshot.recorded.timing_file import PHASES, TimedIteration, Timing, load_timing
-from snapconv.stacks.project_frames import Project
+from snapconv.stacks.project_frames import Project, find_project
 from snapconv.stacks.project_lines import ProjectLines, SourceLine, line_values
 from snapconv.units import format_share
 from snapconv.version import VERSION
@@ -161,7 +161,8 @@ def times_of_device(path: Path, device: int | None) -> tuple[Timing | None, tupl
 def time_report_of(timing: Timing, snapshot: Snapshot, options: AnalysisOptions) -> TimeReport:
     """Build the report of a capture's times, with the project of its snapshot."""
     recorded = replace(snapshot.recorded_project, root=timing.project_root)
-    project = project_of(timing.stacks, recorded, options)
+    root, includes = options.project_root, options.includes
+    project = find_project(timing.stacks, root=root, recorded=recorded, includes=includes)
     return build_time_report(timing, project)
 
 

@@ -89,17 +89,15 @@ def read_job(
 
 def _placed(files: Sequence[RankFile], mesh: Mesh | None) -> list[RankFile]:
     """Return the files with the places of their ranks; raises InputError where the mesh has no such rank."""
-    placed = []
+    if mesh is None:
+        return list(files)
     for file in files:
-        if mesh is None or file.rank is None:
-            placed.append(file)
-        elif file.rank < mesh.n_ranks:
-            placed.append(replace(file, coordinates=mesh.coordinates(file.rank)))
-        else:
+        if (file.rank or 0) >= mesh.n_ranks:
             raise InputError(
                 f"{file.file} is of rank {file.rank}, and --mesh has {mesh.n_ranks} ranks: check its sizes"
             )
-    return placed
+    coordinates = [file.coordinates if file.rank is None else mesh.coordinates(file.rank) for file in files]
+    return [replace(file, coordinates=place) for file, place in zip(files, coordinates, strict=True)]
 
 
 def _rows(inputs: Sequence[JobInput], options: JobOptions) -> Generator[RankFile, None, None]:

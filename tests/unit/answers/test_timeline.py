@@ -57,8 +57,8 @@ def test_a_bin_has_the_extremes_of_its_events_and_what_they_consist_of(replayed,
     category = alternating(found)
     level = timeline_level(found, category, most_bins=most_bins)
     after = found.allocated.after
-    assert len(level) <= most_bins
-    for i in range(len(level)):
+    assert len(level.max_event) <= most_bins
+    for i in range(len(level.max_event)):
         within = after[i * level.events_per_bin : (i + 1) * level.events_per_bin]
         assert int(after[level.max_event[i]]) == within.max() == level.at_max[i].sum()
         assert int(after[level.min_event[i]]) == within.min() == level.at_min[i].sum()
@@ -85,7 +85,7 @@ def test_a_trace_with_fewer_events_than_bins_has_each_in_its_own(replayed):
 def test_without_events_there_are_no_bins(replayed):
     found = replayed(TraceBuilder().segment(traced=False).alloc(512, traced=False))
     level = timeline_level(found, alternating(found), most_bins=100)
-    assert (len(level), len(level.active_max), level.at_max.shape) == (0, 0, (0, len(Category)))
+    assert (len(level.max_event), len(level.active_max), level.at_max.shape) == (0, 0, (0, len(Category)))
 
 
 @pytest.fixture
