@@ -6,7 +6,7 @@ project is cloned elsewhere or a folder is renamed. Nothing is read but the two 
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Generic, TypeVar
@@ -23,8 +23,6 @@ from snapconv.units import device_kind
 Contents = Mapping[SourceLine, frozenset[str]]
 # A line of the old version and the same of the new one; None where a version does not have it.
 Match = tuple[SourceLine | None, SourceLine | None]
-# The lines of every function, by its file and its name.
-_Functions = dict[tuple[str, str], list[SourceLine]]
 _Key = TypeVar("_Key")
 
 # Aligning the lines of one function takes the time of their product; no one writes one of so many.
@@ -273,18 +271,14 @@ def match_lines(old: Contents, new: Contents) -> list[Match]:
     Lines of one function keep their order. A file that only one version has is taken for a file of the same
     name that only the other has, where there is just one such and they share a function.
     """
-    functions_old, functions_new = _by_function(old, _renamed_files(old, new)), _by_function(new, {})
-    found: list[Match] = []
-    for function in dict.fromkeys((*functions_old, *functions_new)):
-        found += _aligned(functions_old.get(function, []), functions_new.get(function, []), old, new)
-    return found
-
-
-def _by_function(lines: Iterable[SourceLine], renamed: Mapping[str, str]) -> _Functions:
-    functions: _Functions = defaultdict(list)
-    for line in sorted(lines):
-        functions[renamed.get(line.file_path, line.file_path), line.function].append(line)
-    return functions
+    renamed: tuple[Mapping[str, str], ...] = (_renamed_files(old, new), {})
+    functions: dict[tuple[str, str], tuple[list[SourceLine], list[SourceLine]]]
+    functions = defaultdict(lambda: ([], []))  # by file and name: the lines of either version
+    for side, lines in enumerate((old, new)):
+        for line in sorted(lines):
+            file = renamed[side].get(line.file_path, line.file_path)
+            functions[file, line.function][side].append(line)
+    return [match for both in functions.values() for match in _aligned(*both, old, new)]
 
 
 def _renamed_files(old: Contents, new: Contents) -> dict[str, str]:

@@ -63,21 +63,19 @@ class IterationTimes:
         return sum(part or 0.0 for part in (measured.forward_ms, measured.backward_ms, measured.optimizer_ms))
 
     @property
-    def forward_coverage(self) -> float | None:
-        """The part of the forward time that rows account for; None without one."""
-        return self.forward_rows_ms / ms if (ms := self.measured.forward_ms) else None
-
-    @property
-    def backward_coverage(self) -> float | None:
-        """The part of the backward time that rows account for; None without one."""
-        return self.backward_rows_ms / ms if (ms := self.measured.backward_ms) else None
+    def coverage(self) -> dict[str, float | None]:
+        """The parts of the forward and the backward time that rows account for; None without one."""
+        parts = (
+            ("forward", self.forward_rows_ms, self.measured.forward_ms),
+            ("backward", self.backward_rows_ms, self.measured.backward_ms),
+        )
+        return {phase: rows_ms / ms if ms else None for phase, rows_ms, ms in parts}
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""
         measured = asdict(self.measured)
         del measured["bookkeeping_ms"]
-        coverage = {"forward_coverage": self.forward_coverage, "backward_coverage": self.backward_coverage}
-        return measured | coverage
+        return measured | {f"{phase}_coverage": part for phase, part in self.coverage.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,8 +74,7 @@ def _time_lines(path: Path, report: TimeReport) -> Iterator[str]:
 
 def _coverage(times: IterationTimes) -> str:
     """Report how much of the measured time is in rows."""
-    measured = (("forward", times.forward_coverage), ("backward", times.backward_coverage))
-    shares = [f"{100 * part:.1f} % of {phase}" for phase, part in measured if part is not None]
+    shares = [f"{100 * part:.1f} % of {phase}" for phase, part in times.coverage.items() if part is not None]
     return f"its operations are {' and '.join(shares)}" if shares else "it has no forward and no backward"
 
 

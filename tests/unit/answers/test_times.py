@@ -63,8 +63,7 @@ def test_rows_of_an_iteration_add_up_over_phases(report_of):
     first, second, _ = report_of().iterations
     assert (first.forward_rows_ms, first.backward_rows_ms) == (9.5, 19.5)
     assert (second.forward_rows_ms, second.backward_rows_ms) == (19.0, 39.0)
-    assert first.forward_coverage == pytest.approx(0.95)
-    assert first.backward_coverage == pytest.approx(0.975)
+    assert first.coverage == pytest.approx({"forward": 0.95, "backward": 0.975})
 
 
 def test_operations_and_lines_come_with_the_most_time_first(report_of):
