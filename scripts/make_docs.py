@@ -242,12 +242,12 @@ def public_programs() -> str:
     return str(runpy.run_path(str(bench / "tables.py"))["public"](figures))
 
 
-def ecosystem_programs(name: str) -> str:
-    """Return the table of the programs of tests/ecosystem: ``PROGRAMS`` or ``REFUSED``."""
+def ecosystem_programs() -> str:
+    """Return the table of the programs of tests/ecosystem."""
     catalogue = runpy.run_path(str(ROOT / "tests" / "ecosystem" / "catalogue.py"))
     rows = (
         (program.name, f"`{' '.join((program.file, *program.arguments))}`", _first_line(program.path))
-        for program in catalogue[name]
+        for program in catalogue["PROGRAMS"]
     )
     return table(("program", "in `tests/ecosystem/programs`", "what it is"), rows)
 
@@ -315,11 +315,10 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
     },
     "docs/reference/cli.md": {"commands": commands, "exit-codes": exit_codes},
     "docs/reference/ecosystem.md": {
-        "programs": partial(ecosystem_programs, "PROGRAMS"),
+        "programs": ecosystem_programs,
         "measured": partial(ecosystem_tables, "about"),
         "cost": partial(ecosystem_tables, "cost"),
         "agreement": partial(ecosystem_tables, "agreement"),
-        "refused": partial(ecosystem_programs, "REFUSED"),
         "public": public_programs,
     },
     "docs/reference/json.md": {"keys": json_keys, "answers": answer_keys},

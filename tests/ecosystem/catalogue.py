@@ -115,28 +115,3 @@ PROGRAMS = (
         },
     ),
 )
-
-
-@dataclass(frozen=True, eq=False)
-class RefusedProgram:
-    """A program that the simulation cannot follow, and what its refusal must name."""
-
-    name: str
-    file: str
-    names: str
-    n_ranks: int = 1
-    arguments: tuple[str, ...] = ()
-    known_failures: Mapping[str, str] = field(default_factory=dict)
-    needs: str = ""
-    is_short: bool = False
-
-    @property
-    def path(self) -> Path:
-        return PROGRAMS_FOLDER / self.file
-
-    @property
-    def environment(self) -> dict[str, str]:
-        return {**ONE_PROCESS, "WORLD_SIZE": str(self.n_ranks), "LOCAL_WORLD_SIZE": str(self.n_ranks)}
-
-
-REFUSED = (RefusedProgram("ddp-of-two", "ddp_one_process.py", "rank", n_ranks=2),)

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from tests.ecosystem.catalogue import MODES, PROGRAMS, REFUSED
+from tests.ecosystem.catalogue import MODES, PROGRAMS
 from tests.ecosystem.recorded_program import record
 
 
@@ -16,10 +16,7 @@ def pytest_ignore_collect():
 
 def pytest_generate_tests(metafunc):
     test = metafunc.function.__name__
-    if "refused" in metafunc.fixturenames:
-        cases = [case(p, test, f"{p.name}-{m}", p, m) for p in REFUSED for m in MODES]
-        metafunc.parametrize(("refused", "mode"), cases)
-    elif "mode" in metafunc.fixturenames:
+    if {"program", "mode"} <= {*metafunc.fixturenames}:
         cases = [case(p, test, f"{p.name}-{m}", p, m) for p in PROGRAMS for m in MODES]
         metafunc.parametrize(("program", "mode"), cases)
     elif "program" in metafunc.fixturenames:

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tests.ecosystem.catalogue import MODES, PROGRAMS_FOLDER, Program, RefusedProgram
+from tests.ecosystem.catalogue import MODES, PROGRAMS_FOLDER, Program
 from tests.recordings import convert
 
 ROOT = Path(__file__).parents[2]
@@ -81,7 +81,7 @@ class Recorded:
         return self.run.own_counts[step - 1]
 
 
-def record(program: Program | RefusedProgram, mode: str, folder: Path) -> Recorded:
+def record(program: Program, mode: str, folder: Path) -> Recorded:
     """Record a program as a user would: in the folder that it lies in, which is a copy."""
     copy_program(program, folder)
     command = ["record", *MODES[mode], "-o", "it.capture", program.path.name, *program.arguments]
@@ -91,7 +91,7 @@ def record(program: Program | RefusedProgram, mode: str, folder: Path) -> Record
     return Recorded(run, folder)
 
 
-def copy_program(program: Program | RefusedProgram, folder: Path) -> None:
+def copy_program(program: Program, folder: Path) -> None:
     """Copy a program into a folder, with the files beside it if it has a folder of its own."""
     if program.path.parent == PROGRAMS_FOLDER:
         folder.mkdir(parents=True)
