@@ -215,19 +215,6 @@ def test_a_grouped_product_has_a_shape_in_every_type(simulation, dtype):
     assert (result.shape, result.dtype) == ((64, 256), dtype)
 
 
-@pytest.mark.parametrize("platform", ["linux", "darwin", "win32"])
-def test_tensors_without_memory_are_as_large_as_they_say(platform, monkeypatch):
-    monkeypatch.setattr("sys.platform", platform)
-    fake_storages = FakeStorages()
-    first, larger = fake_storages.storage(1000), fake_storages.storage(1 << 28)
-
-    assert (first.nbytes(), larger.nbytes()) == (1000, 1 << 28)
-    assert larger[(1 << 28) - 1] == 0
-    assert fake_storages.has(first)
-    assert fake_storages.has(larger)
-    assert not fake_storages.has(torch.UntypedStorage(4))
-
-
 def test_a_tensor_too_large_for_the_computer_is_an_error_that_says_so(monkeypatch):
     def full(*_args, **_kwargs):
         raise OSError("the paging file is too small")

@@ -9,7 +9,6 @@ from torch.nn import functional as F  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from snapconv.errors import RecorderError  # noqa: E402
-from snapconv.recorder.observe.tensors import locate  # noqa: E402
 from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
 from tests.recorder.simulation.support import (  # noqa: E402
     MIB,
@@ -208,13 +207,6 @@ class TestCounters:
 
         assert "51200 KiB" in torch.cuda.memory_summary()
         assert x.is_cuda
-
-    def test_a_tensor_can_be_located(self):
-        x = torch.empty(300, dtype=torch.uint8, device="cuda")
-
-        location = locate(x[100:])
-        assert (location.device, location.addr, location.n_bytes) == (0, x.data_ptr(), 300)
-        assert locate(torch.empty(5)) is None
 
 
 def test_the_settings_in_the_environment_hold(monkeypatch):

@@ -55,21 +55,6 @@ def test_steps_that_need_no_temporary_take_none(make):
     assert second_step(make) == []
 
 
-def test_adams_states_are_twice_the_parameters_and_a_counter_on_the_cpu():
-    with simulated(SimulationOptions(compute=False)):
-        model = nn.Linear(10, 10, bias=False, device="cuda")
-        optimizer = torch.optim.Adam(model.parameters())
-        model.weight.grad = torch.zeros_like(model.weight)
-        with recorded() as snapshot:
-            optimizer.step()
-        (state,) = optimizer.state.values()
-        live = {block["address"] for s in snapshot["segments"] for block in s["blocks"] if block["frames"]}
-
-        assert [entry["size"] for entry in events(snapshot, "alloc")] == [400, 400, 400]
-        assert {state["exp_avg"].data_ptr(), state["exp_avg_sq"].data_ptr()} <= live
-        assert not state["step"].is_cuda
-
-
 def test_gradients_are_clipped_by_foreach_kernels():
     with simulated(SimulationOptions(compute=False)):
         model = nn.Sequential(nn.Linear(10, 10), nn.Linear(10, 20)).cuda()
