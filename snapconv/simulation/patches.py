@@ -6,7 +6,7 @@ Everything is put back as it was, also what was not there before.
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial, wraps
 from types import FunctionType
 from typing import Any
@@ -55,59 +55,40 @@ class Patches(ExitStack):
             self.set(owner, name, self.guarded(make(real), real))
 
     def guarded(self, work: Any, real: Callable[..., Any]) -> Any:
-        """Have a function of ours done by torch's where it fails, which is given the CPU for a device."""
+        """Have a function of ours done by torch's where it fails, which is given the CPU for a device.
 
-        def on_the_cpu(*arguments: Any, **named: Any) -> Any:
-            positional, by_name = name_the_cpu(arguments, named)
-            return real(*positional, **by_name)
+        What neither of them can do is an error of the program's, and so is a refusal of ours.
+        """
+        guard = self._guard
 
-        is_function = isinstance(work, FunctionType | partial)
-        return with_fallback(self._guard, work, on_the_cpu) if is_function else work
-
-
-def with_fallback(guard: Guard, work: Callable[..., Any], fallback: Callable[..., Any]) -> Callable[..., Any]:
-    """Make what is called in a function's place, with another for the case that it fails.
-
-    What neither of them can do is an error of the program's, and so is a refusal of ours.
-    """
-
-    @stands_in
-    @wraps(work)
-    def guarded(*arguments: Any, **named: Any) -> Any:
-        try:
-            result = work(*arguments, **named)
-        except BaseException as failure:
-            if isinstance(failure, RecorderError):
-                raise
-            if not is_fault(failure):
-                guard.takes(failure)
-                raise
-            kept = failure
-        else:
+        @stands_in
+        @wraps(work)
+        def guarded(*arguments: Any, **named: Any) -> Any:
+            try:
+                result = work(*arguments, **named)
+            except BaseException as failure:
+                if isinstance(failure, RecorderError):
+                    raise
+                if not is_fault(failure):
+                    guard.takes(failure)
+                    raise
+                result = _ABSENT
+                with suppress(Exception):  # the first error has more information
+                    result = real(*map(_cpu_for_cuda, arguments), **_with_cpu(named))
+                if result is _ABSENT:
+                    raise
+                guard.keep(failure)
             if waiting:
                 deliver_waiting()
             return result
-        try:
-            result = fallback(*arguments, **named)
-        except Exception:  # noqa: BLE001  # the first error has more information
-            result = _ABSENT
-        try:
-            if result is _ABSENT:
-                raise kept
-            guard.keep(kept)
-        finally:
-            del kept  # it holds this frame, and with it the arguments
-        return result
 
-    return guarded
+        return guarded if isinstance(work, FunctionType | partial) else work
 
 
-def name_the_cpu(arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """Name the CPU where a call names a CUDA device."""
-    return [_cpu_for_cuda(value) for value in arguments], {
-        name: "cpu" if name == "device" and value is not None else _cpu_for_cuda(value)
-        for name, value in named.items()
-    }
+def _with_cpu(named: dict[str, Any]) -> dict[str, Any]:
+    """Name the CPU where a call names a device."""
+    named = {name: _cpu_for_cuda(value) for name, value in named.items()}
+    return named if named.get("device") is None else named | {"device": "cpu"}
 
 
 def _cpu_for_cuda(value: Any) -> Any:

@@ -1,6 +1,7 @@
 """Failures injected into our own work: into whatever a guard is given to run, piece by piece."""
 
 from functools import partial
+from types import FunctionType
 
 from snapconv.recorder.guard import Guard
 from snapconv.recorder.torch_surface import Feature
@@ -32,12 +33,13 @@ class Injection:
             lambda guard, original, work, **named: wrap_call(guard, original, self._of(guard, work), **named),
         )
 
-        with_fallback = patches.with_fallback
-        monkeypatch.setattr(
-            patches,
-            "with_fallback",
-            lambda guard, work, other: with_fallback(guard, self._of(guard, work), other),
-        )
+        guarded = patches.Patches.guarded
+
+        def injected(pile, work, real):
+            is_function = isinstance(work, FunctionType | partial)
+            return guarded(pile, self._of(pile._guard, work) if is_function else work, real)
+
+        monkeypatch.setattr(patches.Patches, "guarded", injected)
 
     def fail(self, names):
         """Let these fail from here on, every time; the value says whether after their work."""
