@@ -210,11 +210,15 @@ class ValuesRead:
         return value
 
     def add_number(self, operation: str) -> None:
-        """Count a number that the program was given, and where it decides what runs.
+        """Count a number that the program was given."""
+        self.add_numbers(f"{self._name_of_call(operation)}()")
+
+    def add_numbers(self, what: str) -> None:
+        """Count numbers that the program was given, and where they decide what runs.
 
         Which way that goes is not known here. torch's own tests are left out: they look for infinities.
         """
-        self.add(f"{self._name_of_call(operation)}()")
+        self.add(what)
         found = _deciding(_reading_frame())
         if found is not None and not found[0].startswith(_torch_folder()):
             ways = [way for way in (found[1].taken, found[1].other) if not _ends_by(way, ast.Raise)]

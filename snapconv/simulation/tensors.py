@@ -150,7 +150,7 @@ class TensorPatches:
     def _read(self, tensor: Any, what: str) -> None:
         """Record that the program reads a tensor past torch's operations."""
         if not has_values([self._of(tensor)]):
-            self._tracker.values_read.add(what)
+            self._tracker.values_read.add_numbers(what)
 
     def _record_stream(self, _real: Any, tensor: Any, stream: Any) -> None:
         placement = self._of(tensor)
