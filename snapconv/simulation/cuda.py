@@ -58,7 +58,7 @@ def patch_cuda(machine: Machine, patches: Patches) -> None:
                 patches.set(torch._C, place + name, function)
     # DeviceMesh, barriers and torch.get_device_module() ask here which kind of device there is.
     patches.set_existing(torch._C, "_get_accelerator", lambda check=False: torch.device("cuda"))
-    patches.wrap(torch._C._nn, "_parse_to", _with_ordinals)
+    patches.wrap(torch._C._nn, "_parse_to", _parse_to)
     patches.set(torch.accelerator, "is_available", _answer(value=True))
     patches.set(torch.accelerator, "device_count", machine.device_count)
     _patch_module(machine, patches)
@@ -183,24 +183,20 @@ def _scatter(tensor: Any, devices: Any, chunk_sizes: Any, dim: int, streams: Any
     return tuple(chunk.to(f"cuda:{index}") for chunk, index in zip(chunks, devices, strict=False))
 
 
-def _with_ordinals(real: Callable[..., Any]) -> Callable[..., Any]:
+def _parse_to(real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Let ``.to(0)`` mean the simulated device 0, and ``.to(tensor)`` the one where the tensor is simulated.
 
     C++ code has no accelerator, and sees where the tensor's values are.
     """
-
-    def parse_to(*args: Any, **kwargs: Any) -> Any:
-        other = args[0] if args else kwargs.get("tensor")
-        if isinstance(other, torch.Tensor):
-            rest = {key: value for key, value in kwargs.items() if key != "tensor"}
-            return real(other.device, other.dtype, *args[1:], **rest)
-        if args and is_ordinal(args[0]):
-            args = (torch.device("cuda", args[0]), *args[1:])
-        if is_ordinal(kwargs.get("device")):
-            kwargs = kwargs | {"device": torch.device("cuda", kwargs["device"])}
-        return real(*args, **kwargs)
-
-    return parse_to
+    other = args[0] if args else kwargs.get("tensor")
+    if isinstance(other, torch.Tensor):
+        rest = {key: value for key, value in kwargs.items() if key != "tensor"}
+        return real(other.device, other.dtype, *args[1:], **rest)
+    if args and is_ordinal(args[0]):
+        args = (torch.device("cuda", args[0]), *args[1:])
+    if is_ordinal(kwargs.get("device")):
+        kwargs = kwargs | {"device": torch.device("cuda", kwargs["device"])}
+    return real(*args, **kwargs)
 
 
 def _stream_class(machine: Machine) -> Any:
@@ -352,13 +348,9 @@ def patch_compilation(machine: Machine, patches: Patches) -> None:
     """
     from torch._dynamo.eval_frame import _TorchDynamoContext
 
-    def noting(real: Callable[..., Any]) -> Any:
-        @wraps(real)
-        def decorate(context: Any, function: Any) -> Any:
-            made = real(context, function)
-            return _noting(made, machine) if isinstance(made, FunctionType) else made
-
-        return decorate
+    def noting(real: Callable[..., Any], context: Any, function: Any) -> Any:
+        made = real(context, function)
+        return _noting(made, machine) if isinstance(made, FunctionType) else made
 
     _patch_tracing(machine, patches)
     patches.wrap(_TorchDynamoContext, "__call__", noting)

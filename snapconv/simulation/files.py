@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial, wraps
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -313,14 +313,10 @@ def patch_checkpoints(tracker: Tracker, patches: Patches) -> None:
     A tensor then has its shape and type from the header, and as little memory as any other without values.
     """
 
-    def unread(real: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(real)
-        def get_storage_from_record(reader: Any, name: str, n_bytes: int, kind: Any) -> Any:
-            if kind is not torch.UntypedStorage or not tracker.is_large(n_bytes):
-                return real(reader, name, n_bytes, kind)
-            return torch.empty(n_bytes, dtype=torch.uint8, device="cpu")
-
-        return get_storage_from_record
+    def unread(real: Callable[..., Any], reader: Any, name: str, n_bytes: int, kind: Any) -> Any:
+        if kind is not torch.UntypedStorage or not tracker.is_large(n_bytes):
+            return real(reader, name, n_bytes, kind)
+        return torch.empty(n_bytes, dtype=torch.uint8, device="cpu")
 
     # torch.load reads from its file one storage after the other, and requests it by its bytes.
     patches.wrap(torch._C.PyTorchFileReader, "get_storage_from_record", unread)

@@ -10,7 +10,7 @@ and losses in float32, the CPU leaves most of them in low precision.
 
 import sys
 from collections.abc import Callable
-from functools import partial, wraps
+from functools import partial
 from typing import Any
 
 import torch
@@ -215,14 +215,10 @@ _FLOAT32_RESULT = """
 def patch_autocast(patches: Patches, kernels: Kernels) -> None:
     """Let what switches autocast for CUDA switch it for the CPU as well, and cast as CUDA's would."""
 
-    def also_cpu(real: Any) -> Any:
-        @wraps(real)
-        def switch(device_type: Any, *value: Any) -> Any:
-            if value and device_type == "cuda":
-                real("cpu", *value)
-            return real(device_type, *value)
-
-        return switch
+    def also_cpu(real: Any, device_type: Any, *value: Any) -> Any:
+        if value and device_type == "cuda":
+            real("cpu", *value)
+        return real(device_type, *value)
 
     patches.wrap(torch, "set_autocast_enabled", also_cpu)
     patches.wrap(torch, "set_autocast_dtype", also_cpu)

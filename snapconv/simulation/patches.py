@@ -7,8 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from functools import partial, wraps
-from types import FunctionType
+from functools import wraps
 from typing import Any
 
 import torch
@@ -48,24 +47,23 @@ class Patches(ExitStack):
         if hasattr(owner, name):
             self.set(owner, name, value)
 
-    def wrap(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-        """Replace a function by ``make(function)``, and where that fails by itself; none stays none."""
+    def wrap(self, owner: Any, name: str, work: Callable[..., Any]) -> None:
+        """Have a function's work done by ``work(function, …)``; none stays none."""
         if hasattr(owner, name):
-            real = getattr(owner, name)
-            self.set(owner, name, self.guarded(make(real), real))
+            self.set(owner, name, self.guarded(work, getattr(owner, name)))
 
-    def guarded(self, work: Any, real: Callable[..., Any]) -> Any:
-        """Have a function of ours done by torch's where it fails, which is given the CPU for a device.
+    def guarded(self, work: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
+        """Make a function that does ``work(real, …)``, and where that fails calls torch's, given the CPU.
 
         What neither of them can do is an error of the program's, and so is a refusal of ours.
         """
         guard = self._guard
 
         @stands_in
-        @wraps(work)
+        @wraps(real)
         def guarded(*arguments: Any, **named: Any) -> Any:
             try:
-                result = work(*arguments, **named)
+                result = work(real, *arguments, **named)
             except BaseException as failure:
                 if isinstance(failure, RecorderError):
                     raise
@@ -82,7 +80,7 @@ class Patches(ExitStack):
                 deliver_waiting()
             return result
 
-        return guarded if isinstance(work, FunctionType | partial) else work
+        return guarded
 
 
 def _with_cpu(named: dict[str, Any]) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def patch_process_groups(tracker: Tracker, patches: Patches) -> None:
     for owner in (torch.distributed, distributed_c10d, torch.distributed.device_mesh):
         patches.set_existing(owner, "init_process_group", init)
     for owner in (torch.distributed, distributed_c10d):
-        patches.wrap(owner, "Reducer", lambda real: _reducer_class(tracker, real))
+        patches.set(owner, "Reducer", _reducer_class(tracker, owner.Reducer))
     _patch_nccl(distributed_c10d, patches)
 
 

@@ -41,7 +41,7 @@ class TensorPatches:
             patches.set(torch.Tensor, name, property(getattr(self, f"_{name}")(real)))
         for name in (*_METHODS, *_OF_DEVICES):
             self._wrap(patches, name)
-        patches.wrap(torch._tensor_str, "_str", lambda real: partial(self._str, real))
+        patches.wrap(torch._tensor_str, "_str", self._str)
         # Let lazy modules move: of a parameter without a shape torch checks by identity what works.
         mixin = torch.nn.parameter.UninitializedTensorMixin
         ours = [getattr(torch.Tensor, name) for name in ("to", "cuda", "cpu", "get_device")]
@@ -59,9 +59,8 @@ class TensorPatches:
     def _wrap(self, patches: Patches, name: str) -> None:
         """Replace a method by ours, visible to other people's function modes as the method it was."""
         real = getattr(torch.Tensor, name)
-        ours = partial(getattr(self, f"_{name}"), real)
-        if name in _METHODS:
-            ours = patches.guarded(ours, real)
+        work = getattr(self, f"_{name}")
+        ours = patches.guarded(work, real) if name in _METHODS else partial(work, real)
 
         @wraps(real)
         def method(tensor: Any, *args: Any, **kwargs: Any) -> Any:
@@ -240,23 +239,17 @@ def patch_storages(tracker: Tracker, patches: Patches) -> None:
     def resize_(storage: Any, n_bytes: int) -> Any:
         return tracker.resize_storage(real_resize, storage, n_bytes)
 
+    def size(real: Any, storage: Any) -> int:
+        placement = placed(storage)  # resizing one without memory changes its size on the device alone
+        return int(real(storage)) if placement is None or placement.is_own_memory else placement.n_bytes
+
     patches.set(kind, "device", property(device))
     patches.set(kind, "is_cuda", property(lambda storage: placed(storage) is not None))
     for function in (data_ptr, clone, cuda, resize_):
         patches.set(kind, function.__name__, function)
     if tracker.evaluation.fake_storages is not None:
         for name in ("nbytes", "size", "__len__"):
-            patches.wrap(kind, name, lambda real: _size_on_device(placed, real))
-
-
-def _size_on_device(placed: Callable[[Any], Placement | None], real: Any) -> Callable[[Any], int]:
-    """Return the size that a storage without memory has on its device: resizing changes that alone."""
-
-    def size(storage: Any) -> int:
-        placement = placed(storage)
-        return int(real(storage)) if placement is None or placement.is_own_memory else placement.n_bytes
-
-    return size
+            patches.wrap(kind, name, size)
 
 
 def patch_factories(tracker: Tracker, patches: Patches) -> None:
@@ -264,34 +257,32 @@ def patch_factories(tracker: Tracker, patches: Patches) -> None:
     # Let torch make its table of what a default device is for, before any of it is replaced. It does so once,
     # when it needs it; with ours in it, a default device has no effect on torch.tensor (2.13).
     getattr(_device, "_device_constructors", tuple)()
-    patches.wrap(torch, "tensor", lambda real: _from_data(tracker, real, may_share=False))
+    patches.wrap(torch, "tensor", partial(_from_data, tracker, may_share=False))
     for name in ("as_tensor", "asarray"):
-        patches.wrap(torch, name, lambda real: _from_data(tracker, real, may_share=True))
+        patches.wrap(torch, name, partial(_from_data, tracker, may_share=True))
     patches.set(torch.Tensor, "new_tensor", _new_tensor)
     patches.set(torch, "Generator", _generator_class(tracker))
-    patches.wrap(torch.serialization, "default_restore_location", lambda real: _restore(tracker, real))
+    patches.wrap(torch.serialization, "default_restore_location", partial(_restore, tracker))
 
 
-def _from_data(tracker: Tracker, real: Any, *, may_share: bool) -> Any:
-    @wraps(real)
-    def make(data: Any, *args: Any, **kwargs: Any) -> Any:
-        device = kwargs.get("device")
-        if device is None:
-            device = data.device if isinstance(data, torch.Tensor) else _default_device()
-        index = tracker.machine.ordinal(device)
-        if index is None:
-            made = real(data, *args, **kwargs)
-            if isinstance(data, torch.UntypedStorage):
-                # safetensors maps its file, and makes each tensor of a piece of it (0.4 to 0.8).
-                tracker.take_values(made)
-            return made
-        if may_share and isinstance(data, torch.Tensor):
-            return data.to(device=device, dtype=kwargs.get("dtype"))
-        requires_grad = kwargs.pop("requires_grad", False)
-        made = real(data, *args, **kwargs | {"device": "cpu"})
-        return tracker.copy(made.detach(), index).requires_grad_(requires_grad)
-
-    return make
+def _from_data(
+    tracker: Tracker, real: Any, data: Any, *args: Any, may_share: bool, device: Any = None, **kwargs: Any
+) -> Any:
+    named = kwargs if device is None else kwargs | {"device": device}
+    if device is None:
+        device = data.device if isinstance(data, torch.Tensor) else _default_device()
+    index = tracker.machine.ordinal(device)
+    if index is None:
+        made = real(data, *args, **named)
+        if isinstance(data, torch.UntypedStorage):
+            # safetensors maps its file, and makes each tensor of a piece of it (0.4 to 0.8).
+            tracker.take_values(made)
+        return made
+    if may_share and isinstance(data, torch.Tensor):
+        return data.to(device=device, dtype=kwargs.get("dtype"))
+    requires_grad = kwargs.pop("requires_grad", False)
+    made = real(data, *args, **kwargs, device="cpu")
+    return tracker.copy(made.detach(), index).requires_grad_(requires_grad)
 
 
 def _default_device() -> Any:
@@ -331,20 +322,15 @@ def _generator_class(tracker: Tracker) -> type:
     return Generator
 
 
-def _restore(tracker: Tracker, real: Any) -> Any:
-    """Load storages that were saved on, or are mapped to, a CUDA device."""
-
-    @wraps(real)
-    def restore(storage: Any, location: str) -> Any:
-        if not location.startswith("cuda"):
-            return real(storage, location)
-        index = tracker.machine.ordinal(location)
-        untyped = getattr(storage, "_untyped_storage", storage)
-        if index is not None and untyped.nbytes():
-            tracker.place(untyped, index)
-        return storage
-
-    return restore
+def _restore(tracker: Tracker, real: Any, storage: Any, location: str) -> Any:
+    """Load a storage that was saved on, or is mapped to, a CUDA device."""
+    if not location.startswith("cuda"):
+        return real(storage, location)
+    index = tracker.machine.ordinal(location)
+    untyped = getattr(storage, "_untyped_storage", storage)
+    if index is not None and untyped.nbytes():
+        tracker.place(untyped, index)
+    return storage
 
 
 def patch_wrappers(tracker: Tracker, patches: Patches) -> None:
@@ -377,20 +363,15 @@ def patch_legacy_types(patches: Patches) -> None:
     patches.wrap(torch, "set_default_tensor_type", _set_default_type)
 
 
-def _set_default_type(real: Callable[[Any], None]) -> Callable[[Any], None]:
+def _set_default_type(real: Callable[[Any], None], kind: Any) -> None:
     """Take torch.cuda.FloatTensor or its name apart: into an element type and a device."""
-
-    @wraps(real)
-    def set_default_tensor_type(kind: Any) -> None:
-        if isinstance(kind, str) and kind.startswith("torch.cuda."):
-            kind = getattr(torch.cuda, kind.rpartition(".")[2])
-        if isinstance(kind, _LegacyType):
-            torch.set_default_dtype(kind.dtype)
-            torch.set_default_device("cuda")
-        else:
-            real(kind)
-
-    return set_default_tensor_type
+    if isinstance(kind, str) and kind.startswith("torch.cuda."):
+        kind = getattr(torch.cuda, kind.rpartition(".")[2])
+    if isinstance(kind, _LegacyType):
+        torch.set_default_dtype(kind.dtype)
+        torch.set_default_device("cuda")
+    else:
+        real(kind)
 
 
 class _LegacyType(type):

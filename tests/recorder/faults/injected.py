@@ -1,7 +1,6 @@
 """Failures injected into our own work: into whatever a guard is given to run, piece by piece."""
 
 from functools import partial
-from types import FunctionType
 
 from snapconv.recorder.guard import Guard
 from snapconv.recorder.torch_surface import Feature
@@ -35,11 +34,11 @@ class Injection:
 
         guarded = patches.Patches.guarded
 
-        def injected(pile, work, real):
-            is_function = isinstance(work, FunctionType | partial)
-            return guarded(pile, self._of(pile._guard, work) if is_function else work, real)
-
-        monkeypatch.setattr(patches.Patches, "guarded", injected)
+        monkeypatch.setattr(
+            patches.Patches,
+            "guarded",
+            lambda pile, work, real: guarded(pile, self._of(pile._guard, work), real),
+        )
 
     def fail(self, names):
         """Let these fail from here on, every time; the value says whether after their work."""
