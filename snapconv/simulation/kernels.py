@@ -20,8 +20,6 @@ from snapconv.recorder.program.script import when_imported
 from snapconv.simulation.patches import Patches
 from snapconv.simulation.placements import Placements, tensors_in
 
-MakeKernel = Callable[[Any], Callable[..., Any]]
-
 _FLASH_MAX_HEAD_SIZE = 256
 
 
@@ -35,12 +33,28 @@ class Kernels:
         self._library = torch.library.Library("aten", "IMPL")
         patches.callback(self._library._destroy)
 
-    def add(self, name: str, key: str, make: MakeKernel) -> None:
-        """Register ``make(operation)`` unless this torch has a kernel there, or no such operation."""
+    def add(self, name: str, key: str, work: Callable[..., Any]) -> None:
+        """Register ``work(plain, …)`` unless this torch has a kernel there, or no such operation."""
         packet_name, _, overload = name.partition(".")
         operation = getattr(getattr(torch.ops.aten, packet_name, None), overload or "default", None)
         if operation and not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", key):
-            self._library.impl(name, make(operation), key)
+            self._library.impl(name, partial(work, _plain(operation, key)), key)
+
+
+def _plain(operation: Any, key: str) -> Callable[..., Any]:
+    """Return an operation past our kernel: without autocast, or as torch composes it of others.
+
+    Not ``decompose()``: it prefers Python's decompositions, which copy where C++ returns its argument.
+    """
+    if key == "AutogradCPU":
+        return partial(operation._op_dk, torch._C.DispatchKey.CompositeImplicitAutograd)
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with torch._C._ExcludeDispatchKeyGuard(keys):
+            return operation(*args, **kwargs)
+
+    return call
 
 
 def add_gpu_choices(kernels: Kernels, placements: Placements) -> None:
@@ -50,66 +64,45 @@ def add_gpu_choices(kernels: Kernels, placements: Placements) -> None:
         placement = placements.of(tensor)
         return placement is not None and placement.device is not None
 
-    kernels.add("dropout", "AutogradCPU", lambda operation: _dropout(operation, is_placed))
-    kernels.add(
-        "scaled_dot_product_attention", "AutogradCPU", lambda operation: _attention(operation, is_placed)
-    )
-
-
-def _dropout(operation: Any, is_placed: Callable[[Any], bool]) -> Callable[..., Any]:
-    plain = _as_composed(operation)
-
-    def dropout(tensor: Any, p: float, train: bool) -> Any:  # noqa: FBT001  # the operation's signature
+    def dropout(plain: Any, tensor: Any, p: float, train: bool) -> Any:  # noqa: FBT001  # the operation's
         # is_fused_kernel_acceptable in aten/src/ATen/native/Dropout.cpp
         if train and 0 < p < 1 and tensor.numel() > 0 and is_placed(tensor):
             return torch.native_dropout(tensor, p, train)[0]
         return plain(tensor, p, train)
 
-    return dropout
+    def attention(plain: Any, *args: Any, **options: Any) -> Any:
+        result = _fused(*args, **options) if is_placed(args[0]) else None
+        return plain(*args, **options) if result is None else result
+
+    kernels.add("dropout", "AutogradCPU", dropout)
+    kernels.add("scaled_dot_product_attention", "AutogradCPU", attention)
 
 
-def _attention(operation: Any, is_placed: Callable[[Any], bool]) -> Callable[..., Any]:
-    aten = torch.ops.aten
-    plain = _as_composed(operation)
-
-    def attention(
-        query: Any,
-        key: Any,
-        value: Any,
-        attn_mask: Any = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,  # noqa: FBT001, FBT002
-        **options: Any,
-    ) -> Any:
-        tensors, scale = (query, key, value), options.get("scale")
-        has_learnt_mask = attn_mask is not None and attn_mask.requires_grad
-        if (
-            is_placed(query)
-            and not options.get("enable_gqa")
-            and not has_learnt_mask
-            and _is_fusable(tensors)
-        ):
-            # sdp_utils.cpp: flash before memory-efficient; flash supports neither float32 nor masks.
-            is_low = query.dtype in (torch.float16, torch.bfloat16)
-            if is_low and attn_mask is None and torch.backends.cuda.flash_sdp_enabled():
-                flash = aten._scaled_dot_product_flash_attention.default
-                return flash(*tensors, dropout_p, is_causal, False, scale=scale)[0]
-            if torch.backends.cuda.mem_efficient_sdp_enabled():
-                bias = _as_bias(attn_mask, query)
-                needs_sums = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-                efficient = aten._scaled_dot_product_efficient_attention.default
-                return efficient(*tensors, bias, needs_sums, dropout_p, is_causal, scale=scale)[0]
-        return plain(*tensors, attn_mask, dropout_p, is_causal, **options)
-
-    return attention
-
-
-def _as_composed(operation: Any) -> Callable[..., Any]:
-    """Return the operation as torch composes it of others, past our kernel.
-
-    Not ``decompose()``: it prefers Python's decompositions, which copy where C++ returns its argument.
-    """
-    return partial(operation._op_dk, torch._C.DispatchKey.CompositeImplicitAutograd)
+def _fused(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,  # noqa: FBT001, FBT002
+    **options: Any,
+) -> Any:
+    """Attend by one of CUDA's fused kernels; None where none of them can."""
+    aten, cuda = torch.ops.aten, torch.backends.cuda
+    tensors, scale = (query, key, value), options.get("scale")
+    has_learnt_mask = attn_mask is not None and attn_mask.requires_grad
+    if options.get("enable_gqa") or has_learnt_mask or not _is_fusable(tensors):
+        return None
+    # sdp_utils.cpp: flash before memory-efficient; flash supports neither float32 nor masks.
+    if _is_low(query) and attn_mask is None and cuda.flash_sdp_enabled():
+        flash = aten._scaled_dot_product_flash_attention.default
+        return flash(*tensors, dropout_p, is_causal, False, scale=scale)[0]
+    if not cuda.mem_efficient_sdp_enabled():
+        return None
+    needs_sums = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    efficient = aten._scaled_dot_product_efficient_attention.default
+    bias = _as_bias(attn_mask, query)
+    return efficient(*tensors, bias, needs_sums, dropout_p, is_causal, scale=scale)[0]
 
 
 def _is_fusable(tensors: tuple[Any, ...]) -> bool:
@@ -228,39 +221,23 @@ def patch_autocast(patches: Patches, kernels: Kernels) -> None:
         kernels.add(name, "AutocastCPU", _float32_result)
 
 
-def _without_autocast(operation: Any) -> Callable[..., Any]:
-    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with torch._C._ExcludeDispatchKeyGuard(keys):
-            return operation(*args, **kwargs)
-
-    return call
-
-
-def _float32_inputs(operation: Any) -> Callable[..., Any]:
+def _float32_inputs(plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Cast every low-precision argument, and run the operation without autocast."""
-    run = _without_autocast(operation)
 
     def cast(value: Any) -> Any:
         is_low = isinstance(value, torch.Tensor) and _is_low(value)
         return value.to(torch.float32) if is_low else value
 
-    return lambda *args, **kwargs: run(*map(cast, args), **{key: cast(kwargs[key]) for key in kwargs})
+    return plain(*map(cast, args), **{key: cast(value) for key, value in kwargs.items()})
 
 
-def _float32_result(operation: Any) -> Callable[..., Any]:
+def _float32_result(plain: Callable[..., Any], tensor: Any, *args: Any, **kwargs: Any) -> Any:
     """Request a float32 result unless the caller gave a type."""
-    run = _without_autocast(operation)
-
-    def kernel(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        # Of softmax the type is a positional argument, however the caller wrote it.
-        given = (kwargs.get("dtype"), *args)
-        if _is_low(tensor) and not any(isinstance(value, torch.dtype) for value in given):
-            kwargs["dtype"] = torch.float32
-        return run(tensor, *args, **kwargs)
-
-    return kernel
+    # Of softmax the type is a positional argument, however the caller wrote it.
+    given = (kwargs.get("dtype"), *args)
+    if _is_low(tensor) and not any(isinstance(value, torch.dtype) for value in given):
+        kwargs["dtype"] = torch.float32
+    return plain(tensor, *args, **kwargs)
 
 
 def _is_low(tensor: Any) -> bool:

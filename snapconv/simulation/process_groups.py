@@ -48,8 +48,7 @@ def patch_process_groups(tracker: Tracker, patches: Patches) -> None:
     init = _one_rank_only(tracker, real_init)
     for owner in (torch.distributed, distributed_c10d, torch.distributed.device_mesh):
         patches.set_existing(owner, "init_process_group", init)
-    for owner in (torch.distributed, distributed_c10d):
-        patches.set(owner, "Reducer", _reducer_class(tracker, owner.Reducer))
+    patches.set(torch.distributed, "Reducer", _reducer_class(tracker, torch.distributed.Reducer))
     _patch_nccl(distributed_c10d, patches)
 
 

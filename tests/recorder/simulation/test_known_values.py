@@ -3,6 +3,8 @@
 import copy
 import mmap
 import re
+import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -237,3 +239,29 @@ def test_a_deep_copy_leaves_the_counters_of_an_optimizer_on_the_cpu_with_their_v
                 state["step"] for kept in (optimizer.state_dict(), copied) for state in kept["state"].values()
             ]
             assert [(counter.device.type, counter.item()) for counter in counters] == [("cpu", n_steps)] * 4
+
+
+def test_a_kernel_of_triton_is_not_launched_and_what_it_is_given_has_no_values(monkeypatch):
+    import torch._dynamo  # it imports triton's own
+
+    class JITFunction:
+        def __getitem__(self, grid):
+            return lambda *args, **kwargs: self.run(*args, grid=grid, **kwargs)
+
+        def run(self, *args, **kwargs):
+            raise RuntimeError("0 active drivers")
+
+    class Autotuner(JITFunction):
+        pass
+
+    runtime = SimpleNamespace(JITFunction=JITFunction, Autotuner=Autotuner, Heuristics=Autotuner)
+    monkeypatch.setitem(sys.modules, "triton.runtime", runtime)
+    with simulated(SimulationOptions(compute=False)):
+        x = torch.arange(8, device="cuda")
+        allocated = torch.cuda.memory_allocated()
+        for kernel in (JITFunction(), Autotuner()):
+            kernel[(4,)](x, n=8)
+        assert torch.cuda.memory_allocated() == allocated
+        assert x.tolist() == [0] * 8
+    with pytest.raises(RuntimeError, match="0 active drivers"):
+        JITFunction()[(4,)](x)

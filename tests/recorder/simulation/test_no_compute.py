@@ -115,38 +115,3 @@ def test_an_lstm_is_one_operation():
 
     assert y.shape == (50, 2, 16)
     assert torch.cuda.memory_stats()["allocation.all.allocated"] < 200
-
-
-TRITON = """
-class JITFunction:
-    def __getitem__(self, grid):
-        return lambda *args, **kwargs: self.run(*args, grid=grid, **kwargs)
-
-    def run(self, *args, **kwargs):
-        raise RuntimeError("0 active drivers")
-
-
-class Autotuner(JITFunction):
-    pass
-
-
-Heuristics = Autotuner
-"""
-
-
-def test_a_kernel_of_triton_is_not_launched_and_what_it_is_given_has_no_values(tmp_path, monkeypatch):
-    (tmp_path / "triton").mkdir()
-    (tmp_path / "triton" / "__init__.py").touch()
-    (tmp_path / "triton" / "runtime.py").write_text(TRITON)
-    for name in ("triton", "triton.runtime"):
-        monkeypatch.setitem(sys.modules, name, sys)  # what is imported goes again
-        del sys.modules[name]
-    monkeypatch.syspath_prepend(tmp_path)
-    from triton.runtime import Autotuner, JITFunction  # type: ignore[import-not-found]
-
-    x = torch.arange(8, device="cuda")
-    allocated = torch.cuda.memory_allocated()
-    for kernel in (JITFunction(), Autotuner()):
-        kernel[(4,)](x, n=8)
-    assert torch.cuda.memory_allocated() == allocated
-    assert x.tolist() == [0] * 8
