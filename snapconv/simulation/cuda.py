@@ -350,43 +350,35 @@ def patch_compilation(machine: Machine, patches: Patches) -> None:
 
     def noting(real: Callable[..., Any], context: Any, function: Any) -> Any:
         made = real(context, function)
-        return _noting(made, machine) if isinstance(made, FunctionType) else made
+        if not isinstance(made, FunctionType):
+            return made
 
-    _patch_tracing(machine, patches)
+        @stands_in
+        @wraps(made)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if any(device.allocator.ledger.allocated_bytes for device in machine.devices):
+                machine.meet("compiled code", _AS_EAGER)
+            return made(*args, **kwargs)
+
+        return call
+
+    for name in ("trace", "trace_module"):
+        trace = getattr(torch.jit, name)
+        patches.set(torch.jit, name, wraps(trace)(partial(_trace, machine, trace)))
     patches.wrap(_TorchDynamoContext, "__call__", noting)
     patches.enter_context(torch.compiler.set_stance("force_eager"))
 
 
-def _patch_tracing(machine: Machine, patches: Patches) -> None:
-    """Let torch.jit.trace run unseen by our mode of operations: under any of those torch fails (2.13)."""
-
-    def unseen(real: Callable[..., Any]) -> Any:
-        @stands_in
-        @wraps(real)
-        def trace(*args: Any, **kwargs: Any) -> Any:
-            machine.meet("what torch.jit.trace runs")
-            try:
-                with _disable_current_modes():
-                    return real(*args, **kwargs)
-            except (AssertionError, RuntimeError) as error:
-                if not any(word in str(error).lower() for word in ("cuda", "nvidia")):
-                    raise
-                raise RecorderError(
-                    "torch.jit.trace: a simulation traces no function that makes tensors on the device itself"
-                ) from error
-
-        return trace
-
-    for name in ("trace", "trace_module"):
-        patches.set(torch.jit, name, unseen(getattr(torch.jit, name)))
-
-
-def _noting(made: Callable[..., Any], machine: Machine) -> Callable[..., Any]:
-    @stands_in
-    @wraps(made)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if any(device.allocator.ledger.allocated_bytes for device in machine.devices):
-            machine.meet("compiled code", _AS_EAGER)
-        return made(*args, **kwargs)
-
-    return call
+@stands_in
+def _trace(machine: Machine, real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Run torch.jit.trace unseen by our mode of operations: under any of those torch fails (2.13)."""
+    machine.meet("what torch.jit.trace runs")
+    try:
+        with _disable_current_modes():
+            return real(*args, **kwargs)
+    except (AssertionError, RuntimeError) as error:
+        if not any(word in str(error).lower() for word in ("cuda", "nvidia")):
+            raise
+        raise RecorderError(
+            "torch.jit.trace: a simulation traces no function that makes tensors on the device itself"
+        ) from error

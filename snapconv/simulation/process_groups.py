@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Callable
 from datetime import timedelta
-from functools import wraps
+from functools import partial, wraps
 from inspect import signature
 from types import SimpleNamespace
 from typing import Any
@@ -44,8 +44,8 @@ def patch_process_groups(tracker: Tracker, patches: Patches) -> None:
         return
     from torch.distributed import distributed_c10d
 
-    real_init = distributed_c10d.init_process_group
-    init = _one_rank_only(tracker, real_init)
+    real = distributed_c10d.init_process_group
+    init = wraps(real)(partial(_init_process_group, tracker, real))
     for owner in (torch.distributed, distributed_c10d, torch.distributed.device_mesh):
         patches.set_existing(owner, "init_process_group", init)
     patches.set(torch.distributed, "Reducer", _reducer_class(tracker, torch.distributed.Reducer))
@@ -98,22 +98,18 @@ def _done(result: list[Any]) -> Any:
     return torch._C._distributed_c10d._create_work_from_future(future).boxed()
 
 
-def _one_rank_only(tracker: Tracker, real: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(real)
-    def init_process_group(*args: Any, **kwargs: Any) -> None:
-        arguments = signature(real).bind(*args, **kwargs).arguments
-        n_ranks = _world_size(arguments)
-        # Over gloo, several processes have a simulated GPU each.
-        if n_ranks > 1 and arguments.get("backend") != "gloo":
-            raise RecorderError(
-                f"a simulation is one process, and this is a job of {n_ranks} ranks: set WORLD_SIZE=1 and "
-                "RANK=0 to see what one rank of data parallel training needs, or record on GPUs"
-            )
-        real(*args, **kwargs)
-        if n_ranks <= 1:
-            tracker.machine.meet("NCCL", _ONE_RANK)
-
-    return init_process_group
+def _init_process_group(tracker: Tracker, real: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    arguments = signature(real).bind(*args, **kwargs).arguments
+    n_ranks = _world_size(arguments)
+    # Over gloo, several processes have a simulated GPU each.
+    if n_ranks > 1 and arguments.get("backend") != "gloo":
+        raise RecorderError(
+            f"a simulation is one process, and this is a job of {n_ranks} ranks: set WORLD_SIZE=1 and "
+            "RANK=0 to see what one rank of data parallel training needs, or record on GPUs"
+        )
+    real(*args, **kwargs)
+    if n_ranks <= 1:
+        tracker.machine.meet("NCCL", _ONE_RANK)
 
 
 def _world_size(arguments: dict[str, Any]) -> int:
