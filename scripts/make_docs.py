@@ -202,9 +202,8 @@ def _range(least: int, most: int) -> str:
 
 def evidence() -> str:
     """Return the table of the kinds of evidence, strong ones first and none last."""
-    worth = {**EVIDENCE_WORTH, Evidence.NONE: EVIDENCE_WORTH[Evidence.NONE]}
-    kinds = sorted(worth, key=lambda kind: kind or len(worth))
-    rows = ((f"`{kind.label}`", worth[kind].follows_from, worth[kind].is_wrong_when) for kind in kinds)
+    kinds = sorted(EVIDENCE_WORTH, key=lambda kind: kind or len(EVIDENCE_WORTH))
+    rows = ((f"`{kind.label}`", *EVIDENCE_WORTH[kind]) for kind in kinds)
     return table(("evidence", "the category follows from", "it is wrong when"), rows)
 
 

@@ -174,8 +174,8 @@ def _nearest(analysis: DeviceAnalysis, question: Question) -> Iterator[str]:
 def _explain_allocations(analysis: DeviceAnalysis, rows: Int64Column) -> Iterator[Values]:
     """Explain some allocations of a device, in the order given."""
     opinions: dict[int, list[Values]] = {row: [] for row in rows.tolist()}
-    for found in opinions_of(analysis.features, rows, order_of(is_host=analysis.device.is_host)):
-        opinions[found.row].append(_opinion(analysis, found.category, found.evidence, found.reason))
+    for row, found in opinions_of(analysis.features, rows, order_of(is_host=analysis.device.is_host)):
+        opinions[row].append(_opinion(analysis, found.category, found.evidence, found.slug))
     table, names = analysis.allocations, owner_names(analysis)
     is_live_at_peak, freed = table.live_at(analysis.peak_event), table.freed_event
     for row in rows.tolist():
@@ -304,12 +304,13 @@ def _verdict(analysis: DeviceAnalysis, row: int, opinions: list[Values]) -> Valu
     rule = found.reasons[int(found.reason_id[row])]
     # Without its records a rule gives the same category with weaker evidence: that is no other opinion.
     decided = (category.label, rule)
+    follows_from, is_wrong_when = EVIDENCE_WORTH[evidence]
     return {
         "decision": _opinion(analysis, category, evidence, rule),
         "certainty": Certainty(int(found.certainty[row])).label,
         "probability": round(float(found.probability[row]), 3) or None,
         "job": job_sentence(analysis) if rule in (SLUG, GRADIENT_OR_STATE) else None,
-        "follows_from": EVIDENCE_WORTH[evidence].follows_from,
-        "is_wrong_when": EVIDENCE_WORTH[evidence].is_wrong_when,
+        "follows_from": follows_from,
+        "is_wrong_when": is_wrong_when,
         "others": [one for one in opinions if (one["category"], one["rule"]) != decided],
     }

@@ -14,8 +14,8 @@ import numpy as np
 from snapconv.analysis import Analysis, DeviceAnalysis
 from snapconv.answers.growth import Growth, find_growth, growth_notes
 from snapconv.classification.categories import Category
-from snapconv.classification.classify import PERSISTENT
 from snapconv.classification.decisions import LIKELY_ONLY
+from snapconv.classification.facts import PERSISTENT
 from snapconv.classification.inventory import GRADIENT_OR_STATE
 from snapconv.classification.user_rules import rule_notes
 from snapconv.columns import BoolColumn, Int64Column, sums_by

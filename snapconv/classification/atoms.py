@@ -7,11 +7,12 @@ from collections.abc import Callable
 
 import numpy as np
 
+from snapconv.classification import parameters
 from snapconv.classification.categories import Category
 from snapconv.classification.decisions import Condition, Decided, atom
 from snapconv.classification.decisions import feature as f
 from snapconv.classification.features import Features, at, first_before, last_before, next_of
-from snapconv.classification.parameters import find_parameters, halves_of_every_parameter, is_training
+from snapconv.classification.parameters import find_parameters, is_training
 from snapconv.columns import BoolColumn, distinct, grouped, has_code, is_among, run_starts
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_patterns import CUBLAS_WORKSPACE_BYTES, Role
@@ -32,11 +33,9 @@ def _column(find: Callable[[Features], BoolColumn | bool]) -> Condition:
     return Condition(lambda decided: find(decided.features))
 
 
-# Made by a line that makes one for every parameter: of any size, as large, in full precision beside half.
-for_every_parameter = Condition(lambda decided: decided.shared(halves_of_every_parameter) > 0)
-as_large_as_every_parameter = Condition(lambda decided: decided.shared(halves_of_every_parameter) == 2)
-twice_as_large = Condition(lambda decided: decided.shared(halves_of_every_parameter) == 4)
+for_every_parameter = atom(parameters.for_every_parameter)
 everything = Condition(lambda decided: True)
+undecided = Condition(lambda decided: decided.is_open)
 trains = Condition(is_training)
 # --- who made it, and when
 older = ~f.is_traced
@@ -59,7 +58,6 @@ in_use_in_backward = _column(lambda f: f.end >= f.next_backward)
 in_use_in_forward = _column(lambda f: f.end >= f.next_forward)
 ends_after_first_forward = _column(lambda f: f.end > f.phases.first(Phase.FORWARD))
 # --- the recording
-names_release = _column(lambda f: bool(f.roles.has[Role.RELEASE].any()))
 # The first event that shows a phase is of a backward, by stacks that show it.
 begins_in_backward = _column(
     lambda f: f.has_cpp and np.append(f.phases.certain[f.phases.certain > 0], 0)[0] == Phase.BACKWARD
@@ -264,14 +262,6 @@ def in_use_when_memory_ran_out(decided: Decided) -> BoolColumn:
     failed = features.in_forward & (oom <= features.alloc_run_last)
     in_use = failed & (features.end > oom)
     return in_use & np.bool_(features.sizes[in_use].sum() > _LEAST_IN_USE * features.sizes[failed].sum())
-
-
-@atom
-def freed_after_own(decided: Decided) -> BoolColumn:
-    """Freed once backward has freed something of its own, that it was seen to make."""
-    features = decided.features
-    own = features.is_traced & features.by_engine & features.is_freed_by_engine
-    return np.asarray(features.end > features.end[own].min(initial=features.n_events))
 
 
 @Condition

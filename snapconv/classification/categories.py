@@ -77,37 +77,29 @@ class Evidence(_Words):
     SIZES = 7
 
 
-@dataclass(frozen=True, slots=True)
-class EvidenceWorth:
-    """What a category with this evidence follows from, and when that is wrong."""
-
-    follows_from: str
-    is_wrong_when: str
-
-
-EVIDENCE_WORTH: dict[Evidence, EvidenceWorth] = {
-    Evidence.USER_RULE: EvidenceWorth("a user rule", "the rule matches more than intended"),
-    Evidence.METADATA: EvidenceWorth(
-        "what the recorder wrote into the file", "the program freed and reused it without a record"
+# What a category with this evidence follows from, and when it is wrong.
+EVIDENCE_WORTH: dict[Evidence, tuple[str, str]] = {
+    Evidence.USER_RULE: ("a user rule", "the rule matches more than intended"),
+    Evidence.METADATA: (
+        "what the recorder wrote into the file",
+        "the program freed and reused it without a record",
     ),
-    Evidence.ANNOTATION: EvidenceWorth(
+    Evidence.ANNOTATION: (
         "the ranges that torch (2.5 and newer) writes around step and zero_grad",
         "another thread allocates meanwhile",
     ),
-    Evidence.FREE_SITE: EvidenceWorth(
+    Evidence.FREE_SITE: (
         "the stack that freed it, recorded with context='all'",
         "a node of the graph releases a tensor that the program also references",
     ),
-    Evidence.FRAMES: EvidenceWorth(
-        "the stack that allocated it", "the code is called for another purpose than usual"
-    ),
-    Evidence.LIFETIME: EvidenceWorth(
+    Evidence.FRAMES: ("the stack that allocated it", "the code is called for another purpose than usual"),
+    Evidence.LIFETIME: (
         "the phases in which it was allocated and freed",
         "the program keeps memory that it no longer needs, or frees it early",
     ),
-    Evidence.SIZES: EvidenceWorth(
+    Evidence.SIZES: (
         "how often its size occurs among the others",
         "the model has tensors of equal size with other purposes",
     ),
-    Evidence.NONE: EvidenceWorth("nothing: the category is unknown", ""),
+    Evidence.NONE: ("nothing: the category is unknown", ""),
 }

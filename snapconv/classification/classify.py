@@ -3,11 +3,11 @@
 The first stage that marks an allocation decides. An allocation that none marks stays ``unknown``.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 from snapconv.classification import inventory, propagation
-from snapconv.classification.categories import NO_RULE, Category, Evidence
-from snapconv.classification.decisions import LIKELY_ONLY, Classification, Condition, Decided, Fact, Stage
+from snapconv.classification.categories import NO_RULE
+from snapconv.classification.decisions import LIKELY_ONLY, Classification, Decided, Fact, Proposal, Stage
 from snapconv.classification.facts import FACTS, HOST_FACTS, LATER, LIKELY
 from snapconv.classification.features import Features
 from snapconv.classification.recorded import ATTRIBUTES, RECORDED, user_rules
@@ -15,18 +15,6 @@ from snapconv.columns import Int64Column
 from snapconv.stop_signals import stage
 from snapconv.torch_knowledge.frame_patterns import FRAME_RULES
 
-PERSISTENT = "persistent-since-before-the-recording"
-
-
-# What the program kept all the time may be weights, states or data: any purpose would be a guess.
-_KEPT = Fact(
-    Category.UNKNOWN,
-    PERSISTENT,
-    "there before the first event and at the dump; only its line, if it has one, may show what it is for",
-    Evidence.NONE,
-    Condition(lambda decided: decided.is_open & decided.features.lasts_throughout),
-    by_phases=False,
-)
 ORDER: tuple[Stage, ...] = (
     user_rules,
     *RECORDED,
@@ -36,7 +24,6 @@ ORDER: tuple[Stage, ...] = (
     *LATER,
     propagation.propagate,
     *LIKELY,
-    _KEPT,
 )
 HOST_ORDER: tuple[Stage, ...] = (user_rules, *HOST_FACTS)
 
@@ -68,31 +55,24 @@ def order_of(*, is_host: bool) -> tuple[Stage, ...]:
 def classify(features: Features, order: tuple[Stage, ...] = ORDER) -> Classification:
     """Classify every allocation of one device."""
     decided = Decided(features)
-    for one in order:
-        for proposal in one(decided):
-            decided.add(proposal)
+    for _ in _proposals(decided, order):
+        pass
     return decided.result()
 
 
-@dataclass(frozen=True, slots=True)
-class Opinion:
-    """What one stage has evidence for about one allocation, whether it decided or came too late."""
-
-    row: int
-    category: Category
-    evidence: Evidence
-    reason: str
-
-
-def opinions(features: Features, rows: Int64Column, order: tuple[Stage, ...] = ORDER) -> tuple[Opinion, ...]:
-    """Yield what every stage has evidence for about some allocations, in their order.
-
-    The first opinion on a row is the one that ``classify`` follows.
-    """
-    decided, found = Decided(features), []
+def _proposals(decided: Decided, order: tuple[Stage, ...]) -> Iterator[Proposal]:
     for one in order:
         for proposal in one(decided):
             decided.add(proposal)
-            for row in rows[proposal.where[rows]].tolist():
-                found.append(Opinion(row, proposal.category, proposal.evidence, proposal.slug))
-    return tuple(found)
+            yield proposal
+
+
+def opinions(
+    features: Features, rows: Int64Column, order: tuple[Stage, ...] = ORDER
+) -> Iterator[tuple[int, Proposal]]:
+    """Yield what every stage has evidence for about some allocations, whether it decided or came too late.
+
+    The first about a row is what ``classify`` follows.
+    """
+    for proposal in _proposals(Decided(features), order):
+        yield from ((row, proposal) for row in rows[proposal.where[rows]].tolist())

@@ -54,16 +54,11 @@ class Classification:
         """Count what is likely as unknown."""
         if not self.is_likely.any():
             return self
-        columns = {
-            "category": Category.UNKNOWN,
-            "evidence": Evidence.NONE,
-            "certainty": Certainty.UNKNOWN,
-            "probability": 0,
-            "reason_id": len(self.reasons),
+        found: dict[str, Any] = {
+            "reason_id": np.where(self.is_likely, np.int32(len(self.reasons)), self.reason_id)
         }
-        found = {name: getattr(self, name).copy() for name in columns}
-        for name, value in columns.items():
-            found[name][self.is_likely] = value
+        for name in ("category", "evidence", "certainty", "probability"):
+            found[name] = getattr(self, name) * ~self.is_likely
         return read_only(replace(self, **found, reasons=(*self.reasons, LIKELY_ONLY)))
 
 
@@ -201,8 +196,8 @@ class Fact:
     """A row of a table: the category of all rows for which a condition holds, and why.
 
     ``slug`` stands in every output, ``reason`` in the documentation. ``by_phases``: it follows from phases,
-    and so has the evidence ``metadata`` where a recorder marked them. ``probability``: how often a row is
-    right that is likely only.
+    if not from sizes, and so has the evidence ``metadata`` where a recorder marked them. ``probability``: how
+    often a row is right that is likely only.
     """
 
     category: Category
@@ -210,14 +205,15 @@ class Fact:
     reason: str
     evidence: Evidence
     where: Condition
-    by_phases: bool = True
     probability: float | None = None
+    by_phases: bool = True
 
     def __call__(self, decided: Decided) -> Iterator[Proposal]:
         """Propose the category for the allocations that the condition holds for."""
-        by_record = self.by_phases and decided.features.phases.is_recorded
         where, column = self.where.of(decided), None
-        if self.probability is not None:
+        by_record = self.by_phases and decided.features.phases.is_recorded and not self.probability
+        by_record &= self.evidence not in (Evidence.SIZES, Evidence.NONE)
+        if self.probability:
             column = np.full(len(where), self.probability, np.float32)
         evidence = Evidence.METADATA if by_record else self.evidence
         yield Proposal(where, self.category, evidence, self.slug, column)

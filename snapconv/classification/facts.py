@@ -16,6 +16,7 @@ WORKSPACE, CACHE = Category.WORKSPACE, Category.KV_CACHE
 ANNOTATED, BY_FREE, BY_FRAMES = Evidence.ANNOTATION, Evidence.FREE_SITE, Evidence.FRAMES
 BY_LIFETIME, BY_SIZES = Evidence.LIFETIME, Evidence.SIZES
 
+PERSISTENT = "persistent-since-before-the-recording"
 # Rows of one slug have one reason.
 _BATCH = "made-outside-modules-used-in-forward", "copied or created outside of modules and in use in forward"
 _ZERO_GRAD = "freed-in-zero-grad", "freed inside zero_grad, or where another gradient is assigned"
@@ -29,14 +30,17 @@ _BY_BACKWARD = (
 _BEFORE_BACKWARD = "freed-before-backward", "made in forward, freed before backward"
 
 _by_backward = f.by_engine & a.in_backward
-_between_modules = f.mid_forward & (~f.feeds_module | f.has_cpp)
 _built = f.outside & a.before_first_backward
-_copied = made(Role.CLONE) | made(Role.COPY)
+_between_modules = f.mid_forward & (~f.feeds_module | f.has_cpp)
 _may_be_batch = f.may_be_input & f.is_freed
 _batch_still_there = (
     (f.may_be_input | f.preexisting_outside) & f.is_live_at_dump & ~a.in_bulk & a.shows_phases
 )
 _batch_still_there &= ~a.for_every_parameter
+# Of an unfinished forward, what was computed between modules is no data.
+_like_batch = (f.from_nothing & f.feeds_module) | (
+    (f.from_nothing | f.feeds_module) & (f.has_next_backward | a.before_any_forward)
+)
 
 FACTS = (
     # --- what its stack names
@@ -51,7 +55,6 @@ FACTS = (
         "as large as cuBLAS's workspace, kept, and rare; only where no C++ frame names it",
         BY_SIZES,
         a.workspace_size,
-        by_phases=False,
     ),
     # --- who freed it
     Fact(
@@ -147,16 +150,16 @@ FACTS = (
         "kept for the step, of nearly all parameters' sizes times one number: gradients of every sample",
         BY_SIZES,
         a.of_samples,
-        by_phases=False,
     ),
     Fact(INPUT, *_BATCH, BY_FRAMES, _may_be_batch & f.from_nothing),
     Fact(
         ACTIVATION,
         *_BY_BACKWARD,
         BY_FREE,
-        f.is_freed_by_engine & (f.in_forward | (f.outside & f.reaches_backward)),
+        f.is_freed_by_engine
+        & (f.in_forward | (f.outside & f.reaches_backward) | (a.older & a.ends_after_first_forward)),
     ),
-    Fact(ACTIVATION, *_INTO_BACKWARD, BY_LIFETIME, f.in_forward & f.reaches_backward),
+    Fact(ACTIVATION, *_INTO_BACKWARD, BY_LIFETIME, (f.in_forward | _between_modules) & f.reaches_backward),
     Fact(
         CACHE,
         "cache-that-grew",
@@ -175,7 +178,6 @@ FACTS = (
         "made anew by one line in forwards of an inference, each time longer by the same, and kept",
         BY_LIFETIME,
         a.lengthened & a.infers & ~a.maybe_saves,
-        by_phases=False,
     ),
     Fact(
         ACTIVATION,
@@ -198,7 +200,6 @@ FACTS = (
         f.in_forward & f.is_freed & ~f.is_freed_by_engine & ~f.reaches_backward,
     ),
     # --- made outside of modules
-    Fact(ACTIVATION, *_INTO_BACKWARD, BY_LIFETIME, _between_modules & f.reaches_backward),
     Fact(TEMPORARY, *_BEFORE_BACKWARD, BY_LIFETIME, _between_modules & f.is_freed & ~f.reaches_backward),
     Fact(
         INPUT,
@@ -217,15 +218,6 @@ FACTS = (
         BY_LIFETIME,
         f.outside & f.is_freed & a.ends_before_next_phase,
     ),
-    # --- there before the trace, and freed in it
-    Fact(
-        ACTIVATION,
-        *_BY_BACKWARD,
-        BY_FREE,
-        a.older
-        & f.is_freed_by_engine
-        & (a.ends_after_first_forward | (~a.names_release & a.freed_after_own)),
-    ),
 )
 
 # Evaluated after the inventory of the job.
@@ -236,36 +228,20 @@ LATER = (
         "kept, and filled with zeros by a line that makes one for every parameter: moments",
         BY_SIZES,
         a.for_every_parameter & made(Role.ZEROS) & f.is_live_at_dump,
-        by_phases=False,
     ),
     Fact(
-        WEIGHT,
-        "copy-of-every-parameter",
-        "one for every parameter, copied before the first backward or deeply, and kept: a second model",
-        BY_SIZES,
-        a.as_large_as_every_parameter
-        & (made(Role.DEEP_COPY) | (_copied & a.before_first_backward))
-        & (f.is_live_at_dump | a.in_use_in_forward),
-        by_phases=False,
+        ACTIVATION,
+        *_INTO_BACKWARD,
+        BY_LIFETIME,
+        f.preexisting_in_forward | (a.of_functions & a.in_use_in_backward),
     ),
-    Fact(
-        WEIGHT,
-        "full-precision-of-every-parameter",
-        "one for every parameter in full precision, made before the first backward and kept, and states are "
-        "as large: the weights that the optimizer works on",
-        BY_SIZES,
-        a.twice_as_large & a.before_first_backward & f.is_live_at_dump & a.size_of_made_state,
-        by_phases=False,
-    ),
-    Fact(ACTIVATION, *_INTO_BACKWARD, BY_LIFETIME, a.of_functions & a.in_use_in_backward),
     Fact(TEMPORARY, *_BEFORE_BACKWARD, BY_LIFETIME, a.of_functions & f.is_freed),
     Fact(
         INPUT,
         *_BATCH,
         BY_LIFETIME,
-        _batch_still_there & (f.from_nothing | f.feeds_module | (a.older & ~a.begins_in_backward)),
+        _batch_still_there & (_like_batch | (a.older & ~a.begins_in_backward)),
     ),
-    Fact(ACTIVATION, *_INTO_BACKWARD, BY_LIFETIME, f.preexisting_in_forward),
 )
 
 # Evaluated last: likely, as often right as stated (measured on 60 programs of the benchmark, in all cuts).
@@ -276,7 +252,6 @@ LIKELY = (
         "made outside of modules after a forward began, and freed, with no backward after it",
         BY_LIFETIME,
         f.outside & f.is_freed & ~f.has_next_backward & ~a.before_any_forward,
-        by_phases=False,
         probability=0.95,
     ),
     Fact(
@@ -285,7 +260,6 @@ LIKELY = (
         "made outside of modules after a forward began, and still there, with no backward after it",
         BY_LIFETIME,
         f.outside & f.is_live_at_dump & ~f.has_next_backward & ~a.before_any_forward & ~f.from_nothing,
-        by_phases=False,
         probability=0.85,
     ),
     Fact(
@@ -294,8 +268,14 @@ LIKELY = (
         "pre-existing, and freed, where a forward keeps results for a backward",
         BY_LIFETIME,
         a.older & f.is_freed & a.surely_saves,
-        by_phases=False,
         probability=0.8,
+    ),
+    Fact(  # it may be weights, states or data: any purpose would be a guess
+        Category.UNKNOWN,
+        PERSISTENT,
+        "there before the first event and at the dump; only its line, if it has one, may show what it is for",
+        Evidence.NONE,
+        a.undecided & f.lasts_throughout,
     ),
 )
 

@@ -4,8 +4,6 @@ The blocks of one size are judged together, by additive evidence: each row of ``
 bits to the categories, and the probabilities are proportional to 2 ** bits.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,31 +21,6 @@ _LEAST_REPEATED = 3
 _LEAST_WIDTH, _MOST_WIDTH, _MOST_WIDTHS = 64, 32768, 60
 # A frozen model beside the trained one has at least this share of its bytes.
 _FROZEN_SHARE = 0.3
-
-
-@dataclass(frozen=True, slots=True)
-class SizeGroup:
-    """All open blocks of one size, and what is seen of them and of the job."""
-
-    size: int
-    n: int
-    n_layers: int
-    is_matrix: bool
-    is_multiple_of_input: bool
-    is_beside_frozen: bool
-    knows_parameters: bool
-    infers: bool
-    saves: bool
-
-    @property
-    def is_repeated(self) -> bool:
-        """Whether there are so many that they may be of layers."""
-        return self.n >= _LEAST_REPEATED
-
-    @property
-    def is_of_layers(self) -> bool:
-        """Whether there are as many for every layer."""
-        return self.is_repeated and self.n_layers > 1 and self.n % self.n_layers == 0
 
 
 class OtherSizes:
@@ -68,20 +41,23 @@ class OtherSizes:
         n_large = sum(size >= SMALL_BYTES for size in n_open)
         self._has_frozen = n_large >= _LEAST_REPEATED and n_bytes > _FROZEN_SHARE * bytes_of(job.sizes) > 0
 
-    def group(self, size: int) -> SizeGroup:
-        """Describe the blocks of one size."""
-        job = self._job
-        return SizeGroup(
-            size=size,
-            n=job.n[size],
-            n_layers=self._n_layers,
-            is_matrix=self._is_matrix(size),
-            is_multiple_of_input=bool(np.any((size % self._inputs == 0) & (size >= 2 * self._inputs))),
-            is_beside_frozen=self._has_frozen,
-            knows_parameters=bool(job.sizes),
-            infers=job.infers and not job.saves,
-            saves=bool(job.saves and not (job.sizes or job.is_training)),
-        )
+    def seen(self, size: int) -> dict[str, bool]:
+        """Tell which of the ``EVIDENCE`` holds for the blocks of one size."""
+        job, n = self._job, self._job.n[size]
+        is_repeated = n >= _LEAST_REPEATED
+        return {
+            "any size": True,
+            "one block": n == 1,
+            "three and more": is_repeated,
+            "so many for every layer": is_repeated and self._n_layers > 1 and n % self._n_layers == 0,
+            "a matrix between widths of layers": self._is_matrix(size),
+            "several times an input": bool(np.any((size % self._inputs == 0) & (size >= 2 * self._inputs))),
+            "in inference": job.infers and not job.saves,
+            "beside known parameters": bool(job.sizes),
+            "three and more beside known parameters": bool(job.sizes) and is_repeated,
+            "beside a model that is frozen": self._has_frozen,
+            "a forward saves for a backward": bool(job.saves and not (job.sizes or job.is_training)),
+        }
 
     def _is_matrix(self, size: int) -> bool:
         """Whether a size is that of a vector of the model, or of a matrix between two."""
@@ -94,8 +70,7 @@ class OtherSizes:
     def judge(self, size: int) -> dict[Category, float]:
         """Return the probability of each category of the blocks of one size, found once for a job."""
         if size not in self._judged:
-            group = self.group(size)
-            bits = np.array([row.bits for row in EVIDENCE if row.holds(group)]).sum(0)
+            bits = np.array([EVIDENCE[name] for name, holds in self.seen(size).items() if holds]).sum(0)
             shares = np.exp2(np.append(bits, 0) - max(bits.max(), 0))
             self._judged[size] = dict(zip(CATEGORIES, (shares / shares.sum()).tolist(), strict=True))
         return self._judged[size]
@@ -110,35 +85,20 @@ CATEGORIES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """A row: a sentence, when it holds, and its bits.
-
-    The bits are for a weight, an input, a cache and a state, each against whatever else it may be.
-    """
-
-    sentence: str
-    holds: Callable[[SizeGroup], bool]
-    bits: tuple[float, float, float, float]
-
-
-# Fitted by logistic regression on 6,491 sizes of 207 programs of the benchmark, in all cuts: count these as
-# seen. Of a quarter of the programs left out, 90 % of the bytes (by their square root) were right. Where the
-# parameters are not known, a weight stands for all of the model: its gradients and states too.
-EVIDENCE = (
-    Evidence("any size", lambda group: True, (3.6, 1.6, -1.0, -0.2)),
-    Evidence("one block", lambda group: group.n == 1, (0.1, 1.7, -0.2, -0.3)),
-    Evidence("three and more", lambda group: group.is_repeated, (0.9, -0.6, 0.2, 0.5)),
-    Evidence("so many for every layer", lambda group: group.is_of_layers, (0.8, 0.0, 0.5, -0.3)),
-    Evidence("a matrix between widths of layers", lambda group: group.is_matrix, (1.2, 0.3, -0.6, 0.2)),
-    Evidence("several times an input", lambda group: group.is_multiple_of_input, (0.1, 0.8, 0.3, -0.5)),
-    Evidence("in inference", lambda group: group.infers, (1.2, -0.4, 0.8, -0.7)),
-    Evidence("beside known parameters", lambda group: group.knows_parameters, (-0.4, 0.7, -0.8, 1.8)),
-    Evidence(
-        "three and more beside known parameters",
-        lambda group: group.knows_parameters and group.is_repeated,
-        (-0.5, -0.4, -0.2, 1.4),
-    ),
-    Evidence("beside a model that is frozen", lambda group: group.is_beside_frozen, (1.9, -1.6, -0.2, 0.5)),
-    Evidence("a forward saves for a backward", lambda group: group.saves, (2.8, 1.3, -1.0, -1.4)),
-)
+# For a weight, an input, a cache and a state, each against whatever else it may be. Fitted by logistic
+# regression on 6,491 sizes of 207 programs of the benchmark, in all cuts: count these as seen. Of a quarter
+# of the programs left out, 90 % of the bytes (by their square root) were right. Where the parameters are not
+# known, a weight stands for all of the model: its gradients and states too.
+EVIDENCE = {
+    "any size": (3.6, 1.6, -1.0, -0.2),
+    "one block": (0.1, 1.7, -0.2, -0.3),
+    "three and more": (0.9, -0.6, 0.2, 0.5),
+    "so many for every layer": (0.8, 0.0, 0.5, -0.3),
+    "a matrix between widths of layers": (1.2, 0.3, -0.6, 0.2),
+    "several times an input": (0.1, 0.8, 0.3, -0.5),
+    "in inference": (1.2, -0.4, 0.8, -0.7),
+    "beside known parameters": (-0.4, 0.7, -0.8, 1.8),
+    "three and more beside known parameters": (-0.5, -0.4, -0.2, 1.4),
+    "beside a model that is frozen": (1.9, -1.6, -0.2, 0.5),
+    "a forward saves for a backward": (2.8, 1.3, -1.0, -1.4),
+}

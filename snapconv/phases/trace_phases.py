@@ -331,8 +331,11 @@ def _by_files(snapshot: Snapshot, roles: StackRoles) -> Iterator[OptimizerRule |
 
 
 def _runs_amsgrad(snapshot: Snapshot, roles: StackRoles) -> bool:
-    stacks = snapshot.stacks
-    frames, found = stacks.frames, distinct(stacks.frame_ids[_in_optimizer(stacks, roles)])
+    stacks, made = snapshot.stacks, np.zeros(len(snapshot.stacks) + 1, np.bool_)
+    for device in snapshot.devices:  # what a line frees, it does in any release
+        made[device.events.stack_id[device.events.action == Action.ALLOC]] = True
+    of_made = np.repeat(made[:-1], np.diff(stacks.offsets)) & _in_optimizer(stacks, roles)
+    frames, found = stacks.frames, distinct(stacks.frame_ids[of_made])
     return any(
         int(frames.lines[frame]) in AMSGRAD.get(frames.names[frame], ())
         and _FILE.search(_file(stacks, frame))

@@ -15,8 +15,8 @@ Role = IntEnum(
     "Role",
     """
     ENGINE RELEASE OPTIMIZER ZERO_GRAD MODULE_CALL LOSS PLACEMENT WORKSPACE COMMUNICATION COPY FACTORY
-    RECOMPUTE REENTERED ZEROS CLONE CACHE COMPILED PINNED_BATCH OFFLOADED CACHE_UPDATE STATES COLLECTED
-    REPLICA SCATTERED DEEP_COPY NAMED_WEIGHTS NAMED_CACHE ACCUMULATION LAYER SET_GRAD
+    RECOMPUTE REENTERED ZEROS CACHE COMPILED PINNED_BATCH OFFLOADED CACHE_UPDATE STATES COLLECTED
+    REPLICA SCATTERED NAMED_WEIGHTS NAMED_CACHE ACCUMULATION LAYER SET_GRAD
     """,
     start=0,
 )
@@ -231,13 +231,6 @@ layer LAYER 2.0-2.15
 zeros ZEROS 2.1-2.13
     function ^at::_ops::(zeros|zeros_like|new_zeros)(_\w+)?::call
     filled with zeros: moments and caches begin this way
-clone CLONE 2.1-2.13
-    function ^at::_ops::clone::call
-    a copy of a tensor on its device
-deepcopy DEEP_COPY 2.0-2.13
-    function ^__deepcopy__$
-    file torch/_tensor\.py$
-    a deep copy of what holds tensors, such as the state of a model
 recompute RECOMPUTE 2.1-2.13
     function ^(recompute_fn|unpack_hook|unpack_hook_with_error_cb|backward)$
     file torch/utils/checkpoint\.py$

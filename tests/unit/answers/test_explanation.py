@@ -284,8 +284,8 @@ def test_the_first_opinion_on_every_allocation_is_its_category(name):
         features = find_features(
             analysis.replay, analysis.phases, analysis.roles, user_rules=analysis.user_rules
         )
-        for opinion in opinions(features, rows):
-            first.setdefault(opinion.row, (opinion.category, opinion.evidence, opinion.reason))
+        for row, opinion in opinions(features, rows):
+            first.setdefault(row, (opinion.category, opinion.evidence, opinion.slug))
         found = analysis.classification
         nothing = (Category.UNKNOWN, Evidence.NONE, "none")
         assert first

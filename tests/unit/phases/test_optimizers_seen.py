@@ -120,6 +120,13 @@ def test_a_line_that_only_amsgrad_runs_shows_a_third_state(line, n_states, tmp_p
     assert states(stepped_at(line), tmp_path / "a.pickle") == (n_states, n_states)
 
 
+def test_a_line_that_only_frees_shows_no_state(tmp_path):
+    job = stepped_at(790)
+    place = {"name": "_multi_tensor_adam", "filename": f"{TORCH}/optim/adam.py", "line": 788}
+    job.free(job.alloc(MAIN), [place, *frames(("step", f"{TORCH}/optim/adam.py"))])
+    assert states(job, tmp_path / "a.pickle") == (2, 2)
+
+
 def test_the_line_of_amsgrad_is_one_of_its_function_and_of_torch(tmp_path):
     assert states(stepped_at(516, "_single_tensor_adam"), tmp_path / "a.pickle") == (3, 3)
     assert states(stepped_at(788, "_single_tensor_adam"), tmp_path / "b.pickle") == (2, 2)
