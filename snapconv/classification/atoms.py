@@ -264,6 +264,14 @@ def in_use_when_memory_ran_out(decided: Decided) -> BoolColumn:
     return in_use & np.bool_(features.sizes[in_use].sum() > _LEAST_IN_USE * features.sizes[failed].sum())
 
 
+@atom
+def freed_after_own(decided: Decided) -> BoolColumn:
+    """Freed once backward has freed something of its own, that it was seen to make."""
+    features = decided.features
+    own = features.is_traced & features.by_engine & features.is_freed_by_engine
+    return np.asarray(features.end > features.end[own].min(initial=features.n_events))
+
+
 @Condition
 def of_functions(decided: Decided) -> BoolColumn:
     """Made by a forward without modules: it begins with the first result that its backward frees."""
@@ -273,3 +281,8 @@ def of_functions(decided: Decided) -> BoolColumn:
     found &= last_before(modules, alloc) <= last_before(others, alloc)
     saved = np.flatnonzero(found & features.is_freed_by_engine & decided.has(Category.ACTIVATION))
     return found & (alloc >= first_before(features.next_backward, alloc, saved, features.n_events))
+
+
+after_forward_or_own = ends_after_first_forward | (
+    _column(lambda f: not f.roles.has[Role.RELEASE].any()) & freed_after_own
+)

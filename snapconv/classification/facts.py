@@ -157,7 +157,7 @@ FACTS = (
         *_BY_BACKWARD,
         BY_FREE,
         f.is_freed_by_engine
-        & (f.in_forward | (f.outside & f.reaches_backward) | (a.older & a.ends_after_first_forward)),
+        & (f.in_forward | (f.outside & f.reaches_backward) | (a.older & a.after_forward_or_own)),
     ),
     Fact(ACTIVATION, *_INTO_BACKWARD, BY_LIFETIME, (f.in_forward | _between_modules) & f.reaches_backward),
     Fact(

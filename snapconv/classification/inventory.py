@@ -541,7 +541,7 @@ def _mark(found: Probabilities, members: Int64Column, weight: float, of_size: li
 _STATED = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.97, 1.0)
 _RIGHT = {
     True: (0.40, 0.45, 0.62, 0.70, 0.88, 0.91, 0.94, 0.98, 0.99),
-    False: (0.50, 0.60, 0.62, 0.76, 0.82, 0.94, 0.96, 0.98, 0.99),
+    False: (0.50, 0.60, 0.62, 0.76, 0.82, 0.94, 0.967, 0.987, 0.99),
 }
 # Gradients from before the trace may be those of one optimizer of several, which step in turn: what does not
 # explain so much of all bytes is likely at most. Measured: a third of what was certain then was wrong.
