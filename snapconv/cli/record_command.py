@@ -116,8 +116,10 @@ def record(
     """
     from snapconv.recorder.capture_folder import Upload, is_store
     from snapconv.recorder.options import MAX_ENTRIES, RecordingOptions
+    from snapconv.recorder.program.entry import find_file, find_module
 
-    found = _find(entry, args or [], batch_size, is_module=is_module)
+    found = find_module(entry) if is_module else find_file(entry)
+    _check_for_providers(found, args or [], batch_size)
     _run_as_it_is_unless(chosen_ranks(ranks), found, args or [])
     upload, place = None, Path(output or _default_output(found.stem))
     if output is not None and is_store(output):
@@ -159,14 +161,6 @@ def _default_output(stem: str) -> Path:
 
     rank = process_rank()
     return Path(f"{stem}.rank{rank}.capture" if rank else f"{stem}.capture")
-
-
-def _find(entry: str, args: list[str], batch_size: int | None, *, is_module: bool) -> "Entry":
-    from snapconv.recorder.program.entry import find_file, find_module
-
-    found = find_module(entry) if is_module else find_file(entry)
-    _check_for_providers(found, args, batch_size)
-    return found
 
 
 def _folder(entry: "Entry") -> Path:
@@ -264,6 +258,8 @@ def simulation_options(given_options: Simulated, device: int | None = None) -> "
         raise typer.BadParameter("it needs --no-compute", param_hint="--routing")
     from snapconv.simulation import SimulationOptions
 
+    rank = os.environ.get("LOCAL_RANK", "")  # names the device of this process by custom
+    last = device if device is not None else int(rank) if rank.isdecimal() else 0
     try:
         capacity_bytes = parse_bytes(capacity) if capacity is not None else None
     except ValueError as error:
@@ -273,14 +269,8 @@ def simulation_options(given_options: Simulated, device: int | None = None) -> "
         is_routing_worst=given_options.routing == "worst",
         capacity_bytes=capacity_bytes,
         cublas_workspace=given_options.cublas_workspace,
-        n_devices=(_local_rank() if device is None else device) + 1,
+        n_devices=last + 1,
     )
-
-
-def _local_rank() -> int:
-    """Return the device that this process of a distributed job uses by custom."""
-    rank = os.environ.get("LOCAL_RANK", "")
-    return int(rank) if rank.isdecimal() else 0
 
 
 @contextmanager
