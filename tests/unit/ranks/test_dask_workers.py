@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import signal
 from collections import deque
+from importlib.util import find_spec
 
 import pytest
 
@@ -14,12 +15,11 @@ from snapconv.version import VERSION
 from tests.builders import MIB
 from tests.job_builder import write_job
 
-distributed = pytest.importorskip("distributed")
-psutil = pytest.importorskip("psutil")
-pytest.importorskip("cryptography")
-
-# What its libraries warn of is theirs to mend.
-pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.xdist_group("dask")]
+NEEDED = ("distributed", "psutil", "cryptography")
+pytestmark = [
+    pytest.mark.filterwarnings("default"),  # what its libraries warn of is theirs to mend
+    pytest.mark.skipif(not all(map(find_spec, NEEDED)), reason=f"needs {NEEDED}"),
+]
 N_RANKS, N_WORKERS = 64, 3
 
 
@@ -43,6 +43,8 @@ def by_processes(job):
 
 def listening():
     """Where this process and its children listen: address and port."""
+    import psutil
+
     this = psutil.Process()
     every = [
         one for process in (this, *this.children(recursive=True)) for one in process.net_connections("inet")
@@ -91,6 +93,7 @@ def end_or_answer(text):
 def tls_cluster(tmp_path, monkeypatch):
     """A cluster that somebody else started, with certificates in files as Dask's configuration names them."""
     import dask
+    import distributed
     from distributed.security import Security
 
     made = Security.temporary()
@@ -113,10 +116,12 @@ def tls_cluster(tmp_path, monkeypatch):
 
 
 def test_a_scheduler_is_reached_by_tls_as_dask_is_configured(job, by_processes, tls_cluster):
+    from distributed import Client
+
     address = tls_cluster.scheduler_address
     assert address.startswith("tls://")
     assert read_job([str(job)], JobOptions(scheduler=address)) == by_processes
-    with distributed.Client(tls_cluster, set_as_default=False) as client:
+    with Client(tls_cluster, set_as_default=False) as client:
         assert read_job([str(job)], JobOptions(client=client)) == by_processes
 
 

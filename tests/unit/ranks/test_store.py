@@ -4,6 +4,7 @@ import gzip
 import os
 import pickle
 import tempfile
+from importlib.util import find_spec
 
 import pytest
 
@@ -14,11 +15,11 @@ from snapconv.ranks.job_files import find_inputs
 from tests.builders import MIB
 from tests.job_builder import rank_trace
 
-s3fs = pytest.importorskip("s3fs")
-boto3 = pytest.importorskip("boto3")
-moto_server = pytest.importorskip("moto.server")
-
-pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.xdist_group("dask")]
+NEEDED = ("s3fs", "boto3", "moto")
+pytestmark = [
+    pytest.mark.filterwarnings("default"),
+    pytest.mark.skipif(not all(map(find_spec, NEEDED)), reason=f"needs {NEEDED}"),
+]
 N_RANKS = 200
 USUAL, LEAKING = (pickle.dumps(rank_trace(leak=leak).snapshot()) for leak in (0, 9 * MIB))
 WRONG = {
@@ -36,6 +37,10 @@ MORE = {HUGE: pickle.dumps(rank_trace().snapshot() | {"user": b"x" * (48 << 20)}
 @pytest.fixture(scope="module")
 def store():
     """A client of a bucket that is full; what runs in this process or below it finds the store too."""
+    import boto3  # here, as they take seconds, which each process of the tests would spend
+    import s3fs
+    from moto import server as moto_server
+
     server = moto_server.ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
