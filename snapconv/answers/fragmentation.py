@@ -13,7 +13,7 @@ from snapconv.allocator.allocator_settings import LARGE_SEGMENT_BYTES, SMALL_SEG
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.moments import FoundMoment
 from snapconv.answers.peak import sums_by_name
-from snapconv.columns import BoolColumn, Int64Column, distinct, sums_by
+from snapconv.columns import Int64Column, distinct, sums_by
 from snapconv.replay.memory_layout import MemoryLayout, layouts
 from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.project_lines import SourceLine
@@ -134,7 +134,9 @@ def free_memory(analysis: DeviceAnalysis, layout: MemoryLayout, name: str) -> Fr
     segments, blocks, free = layout.segments, layout.blocks, layout.free
     returnable = _whole_pages(layout)
     enclosed = free.n_bytes - returnable
-    is_private = _is_private(analysis.snapshot, layout)[free.segment]
+    # Where the file has no pools, none is known to be private.
+    default = [i for i, pool in enumerate(analysis.snapshot.pools) if tuple(pool) == _DEFAULT_POOL]
+    is_private = ((segments.pool_id >= 0) & ~np.isin(segments.pool_id, default))[free.segment]
     active = int(blocks.n_bytes.sum())
     return FreeMemory(
         moment=name,
@@ -189,13 +191,6 @@ def _whole_pages(layout: MemoryLayout) -> Int64Column:
     pages = np.maximum(end // page * page - -(-start // page) * page, 0)
     of_others = np.where(segments.is_expandable[free.segment], pages, 0)
     return np.where(free.n_bytes == segments.total_bytes[free.segment], free.n_bytes, of_others)
-
-
-def _is_private(snapshot: Snapshot, layout: MemoryLayout) -> BoolColumn:
-    """Mark the segments of private pools; where the file has no pools, none is known to be."""
-    default = [i for i, pool in enumerate(snapshot.pools) if tuple(pool) == _DEFAULT_POOL]
-    pool_id = layout.segments.pool_id
-    return np.asarray((pool_id >= 0) & ~np.isin(pool_id, default))
 
 
 def _holders(analysis: DeviceAnalysis, layout: MemoryLayout) -> tuple[SegmentHolder, ...]:

@@ -7,7 +7,7 @@ from heapq import heappop, heappush
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
-from snapconv.columns import Int32Column, Int64Column, grouped, read_only
+from snapconv.columns import Int32Column, Int64Column, grouped, take
 from snapconv.naming.weight_table import weight_names
 from snapconv.phases.annotation_spans import AnnotationSpans, SpanKind, find_spans, is_of_program, peaks_in
 from snapconv.phases.recorded_matches import RecordedMatches
@@ -44,20 +44,6 @@ class AnnotationTotal:
     n_spans: int
     peak_bytes: int
     change_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class SpanLanes:
-    """Spans by their first event; ``lane`` counts from the top, so that what is within another is below it.
-
-    ``n_left_out`` are shorter ones, of which there were too many.
-    """
-
-    name_id: Int32Column
-    first_event: Int64Column
-    last_event: Int64Column
-    lane: Int32Column
-    n_left_out: int
 
 
 def annotated_spans(analysis: DeviceAnalysis) -> AnnotatedSpans:
@@ -102,18 +88,20 @@ def annotations_at(analysis: DeviceAnalysis, event: int) -> tuple[str, ...]:
     return tuple(filter(is_of_program, names))
 
 
-def find_span_lanes(analysis: DeviceAnalysis, *, most: int) -> SpanLanes:
-    """Return the longest of a device's spans that have events and a length, at most so many."""
+def find_span_lanes(analysis: DeviceAnalysis, *, most: int) -> tuple[AnnotationSpans, Int32Column, int]:
+    """Return the longest of a device's spans that have events and a length, at most so many.
+
+    With the lane of each, counted from the top, so that what is within another is below it; and the number
+    of those left out.
+    """
     spans = find_spans(analysis.snapshot, analysis.device)
     ours = [i for i, text in enumerate(analysis.snapshot.texts) if text.startswith(_OURS)]
     length = spans.last_event - spans.first_event
     shown = (length >= 0) & (spans.kind != SpanKind.TENSOR) & (spans.name_id >= 0)
     rows = np.flatnonzero(shown & ~np.isin(spans.name_id, ours))
-    kept = np.sort(rows[np.argsort(-length[rows], kind="stable")[:most]])
-    first, last = spans.first_event[kept], spans.last_event[kept]
-    lanes = _lanes(first.tolist(), last.tolist())
-    found = SpanLanes(spans.name_id[kept], first, last, np.array(lanes, np.int32), len(rows) - len(kept))
-    return read_only(found)
+    kept = take(spans, np.sort(rows[np.argsort(-length[rows], kind="stable")[:most]]))
+    lanes = _lanes(kept.first_event.tolist(), kept.last_event.tolist())
+    return kept, np.array(lanes, np.int32), len(rows) - len(kept)
 
 
 def _lanes(first: list[int], last: list[int]) -> list[int]:
@@ -152,12 +140,10 @@ def owner_names(analysis: DeviceAnalysis) -> dict[int, str]:
     rows = np.concatenate((weights.row, weights.gradient_row))
     known = dict(zip(rows.tolist(), names * 2, strict=True))
     if analysis.recorded is not None:
-        recorded = {
-            row: owner if part in _OF_PARAMETERS else f"{owner} ({part})"
-            for row, owner, part in _recorded_tensors(analysis.recorded)
-            if owner is not None
-        }
-        known |= {row: name for row, name in recorded.items() if name}
+        for row, owner, part in _recorded_tensors(analysis.recorded):
+            name = owner if owner is None or part in _OF_PARAMETERS else f"{owner} ({part})"
+            if name:
+                known[row] = name
     return known
 
 

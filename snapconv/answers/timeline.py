@@ -284,9 +284,9 @@ def _phases(analysis: DeviceAnalysis) -> Iterator[_Span]:
 
 
 def _annotations(analysis: DeviceAnalysis) -> list[list[_Span]]:
-    spans = find_span_lanes(analysis, most=_MOST_SPANS)
+    spans, lane_of_span, _ = find_span_lanes(analysis, most=_MOST_SPANS)
     lanes: dict[int, list[_Span]] = defaultdict(list)
-    columns = (spans.name_id, spans.first_event, spans.last_event, spans.lane)
+    columns = (spans.name_id, spans.first_event, spans.last_event, lane_of_span)
     for name, first, last, lane in zip(*(column.tolist() for column in columns), strict=True):
         # A trace has the name once for every range: a file may share a long one among thousands.
         lanes[lane].append((shortened(analysis.snapshot.texts[name], _MOST_OF_NAME), first, last, {}))

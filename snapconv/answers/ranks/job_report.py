@@ -253,9 +253,9 @@ class _Comparison:
         categories = [name for name in odd if name not in _BESIDE_CATEGORIES]
         if categories or "peak" in odd:
             lines = sorted(self._odd_lines(device), key=lambda found: -abs(found[0]))[:_MOST_REASONS]
-            explained = {line.category for _, line, _ in lines}
+            explained = {category for _, category, _ in lines}
             rest = sorted(set(categories) - explained, key=lambda name: (-abs(more[name]), name))
-            found = [*(_line_reason(*one) for one in lines), *(self._reason(name, more) for name in rest)]
+            found = [*(reason for *_, reason in lines), *(self._reason(name, more) for name in rest)]
             yield from found[:_MOST_REASONS] or [self._reason("peak", more)]
         if "cached" in odd and more["cached"] > 0:
             yield self._reason("cached", more, "reserved and not in use")
@@ -266,8 +266,8 @@ class _Comparison:
     def _reason(self, name: str, more: Mapping[str, int], words: str = "") -> str:
         return f"{_signed(more[name])} {words or name} (group median {format_bytes(self.figures[name][0])})"
 
-    def _odd_lines(self, device: RankDevice) -> Iterator[tuple[int, RankLine, int]]:
-        """Yield the lines that differ, with the difference and the median of the group."""
+    def _odd_lines(self, device: RankDevice) -> Iterator[tuple[int, str, str]]:
+        """Yield by how much a line differs, its category, and the same in words."""
         mine = {line.key: line.block_bytes for line in device.lines}
         for key, known in self._lines.items():
             # A line that a row does not list has at most as much as the row leaves unlisted.
@@ -276,7 +276,8 @@ class _Comparison:
             middle, least = self._spread(known)
             more = mine.get(key, 0) - middle
             if abs(more) > least:
-                yield more, key, middle
+                others = f"group median {format_bytes(middle)}" if middle else "none in its group"
+                yield more, key.category, f"{_signed(more)} {key.category} at {key.place} ({others})"
 
 
 _BESIDE_CATEGORIES = ("peak", "cached", "growth")
@@ -286,11 +287,6 @@ def _figures(device: RankDevice) -> dict[str, int]:
     """Return the figures of a device that are compared, by name."""
     beside = (device.peak_bytes, device.cached_bytes, device.growth_bytes)
     return dict(zip(_BESIDE_CATEGORIES, beside, strict=True)) | device.categories
-
-
-def _line_reason(more: int, line: RankLine, middle: int) -> str:
-    others = "none in its group" if not middle else f"group median {format_bytes(middle)}"
-    return f"{_signed(more)} {line.category} at {line.place} ({others})"
 
 
 def _signed(n_bytes: int) -> str:

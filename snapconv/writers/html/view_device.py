@@ -1,6 +1,6 @@
 """One device for a page: its figures, its curves at a level of detail, its allocations, its segments."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,7 +8,7 @@ import numpy as np
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.notes import device_notes
 from snapconv.answers.peak import EITHER_LABEL, summary_totals
-from snapconv.answers.program_names import SpanLanes, find_span_lanes, tensor_names
+from snapconv.answers.program_names import find_span_lanes, tensor_names
 from snapconv.answers.timeline import (
     SegmentLifetimes,
     TimelineLevel,
@@ -19,10 +19,10 @@ from snapconv.answers.timeline import (
 from snapconv.answers.verdict import Cause, FileVerdict, find_verdict
 from snapconv.classification.categories import Category, Certainty, Evidence
 from snapconv.classification.classify import reason_of
-from snapconv.columns import Int64Column, distinct
+from snapconv.columns import Int32Column, Int64Column, distinct
+from snapconv.phases.annotation_spans import AnnotationSpans
 from snapconv.phases.trace_phases import Phase
 from snapconv.snapshot.event_table import Action
-from snapconv.snapshot.load import Snapshot
 from snapconv.units import device_argument, device_name
 from snapconv.writers.html.column_encoding import EncodedColumn, encode_column, page_text
 from snapconv.writers.html.view_rows import base_addr, view_rows, view_stacks
@@ -59,7 +59,7 @@ def view_device(analysis: DeviceAnalysis) -> ViewDevice:
     streams = distinct(np.concatenate((analysis.allocations.stream, segments.stream)))
     rows = view_rows(analysis, streams)
     stacks = view_stacks(analysis.snapshot, analysis.project, rows.stack_ids)
-    spans = find_span_lanes(analysis, most=_MOST_SPANS)
+    spans, lanes, n_left_out = find_span_lanes(analysis, most=_MOST_SPANS)
     names = tensor_names(analysis)
     named = sorted((int(rows.place[row]), page_text(name)) for row, name in names.items())
     detail: dict[str, object] = {
@@ -82,12 +82,13 @@ def view_device(analysis: DeviceAnalysis) -> ViewDevice:
     }
     facts = {
         **_facts(analysis),
-        **_span_facts(analysis.snapshot, spans),
+        "span_names": [page_text(analysis.snapshot.texts[i]) for i in distinct(spans.name_id).tolist()],
+        "n_spans_left_out": n_left_out,
         "verdict": _verdict(find_verdict(analysis)),
         "level_bin": level.events_per_bin,
         "time_step": time_step,
     }
-    level_columns = {**_level_columns(level), **_span_columns(analysis, spans)}
+    level_columns = {**_level_columns(level), **_span_columns(analysis, spans, lanes)}
     return ViewDevice(facts, detail, level_columns, columns)
 
 
@@ -159,14 +160,6 @@ def _oom(analysis: DeviceAnalysis) -> Iterator[dict[str, int]]:
         }
 
 
-def _span_facts(snapshot: Snapshot, spans: SpanLanes) -> Mapping[str, object]:
-    used = distinct(spans.name_id)
-    return {
-        "span_names": [page_text(snapshot.texts[i]) for i in used.tolist()],
-        "n_spans_left_out": spans.n_left_out,
-    }
-
-
 def _level_columns(level: TimelineLevel) -> Columns:
     columns = {
         "level_active_max": encode_column(level.active_max, differences=True),
@@ -183,7 +176,7 @@ def _level_columns(level: TimelineLevel) -> Columns:
     return columns
 
 
-def _span_columns(analysis: DeviceAnalysis, spans: SpanLanes) -> Columns:
+def _span_columns(analysis: DeviceAnalysis, spans: AnnotationSpans, lanes: Int32Column) -> Columns:
     phase = analysis.phases.phase
     begins = np.flatnonzero(np.diff(phase, prepend=-1)) if len(phase) else np.zeros(0, np.int64)
     name = np.unique(spans.name_id, return_inverse=True)[1].reshape(-1)
@@ -196,7 +189,7 @@ def _span_columns(analysis: DeviceAnalysis, spans: SpanLanes) -> Columns:
         "span_name": encode_column(name),
         "span_first": encode_column(spans.first_event, differences=True),
         "span_length": encode_column(spans.last_event - spans.first_event),
-        "span_depth": encode_column(spans.lane),
+        "span_depth": encode_column(lanes),
     }
 
 

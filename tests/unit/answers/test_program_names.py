@@ -69,10 +69,10 @@ def lanes_of(tmp_path):
         path = tmp_path / "run.pickle"
         path.write_bytes(pickle.dumps(builder.snapshot(external_annotations=given)))
         analysis = snapconv.load(path).devices[0]
-        found = find_span_lanes(analysis, most=most)
+        found, lanes, n_left_out = find_span_lanes(analysis, most=most)
         names = [analysis.snapshot.texts[i] for i in found.name_id.tolist()]
-        columns = (found.first_event, found.last_event, found.lane)
-        return list(zip(names, *(column.tolist() for column in columns), strict=True)), found.n_left_out
+        columns = (found.first_event, found.last_event, lanes)
+        return list(zip(names, *(column.tolist() for column in columns), strict=True)), n_left_out
 
     return lanes_of
 
