@@ -22,7 +22,7 @@ from snapconv.classification.user_rules import NO_RULES, UserRule, UserRules, ma
 from snapconv.columns import Int8Column, Int32Column, Int64Column, has_code, read_only, sums_by
 from snapconv.errors import InputError
 from snapconv.naming.origins import Modules, find_modules, name_allocations
-from snapconv.naming.weight_table import WeightTable, match_weights
+from snapconv.naming.weight_table import WeightTable, match_weights, recorded_weights
 from snapconv.notes import Progress
 from snapconv.phases.recorded_matches import RecordedMatches, match_recorded
 from snapconv.phases.trace_phases import Phases, find_phases
@@ -356,8 +356,6 @@ def _weights(
     allocations, recorded = features.allocations, features.recorded
     is_wanted = params is None or _has_names(recorded, device)
     if is_wanted and recorded is not None and len(recorded.parameters):
-        from snapconv.naming.weight_table import recorded_weights
-
         return recorded_weights(recorded, device, allocations, event=peak), None
     iteration_events = (peak_iteration.first_event, peak_iteration.last_event)
     if params is None or device.is_host:

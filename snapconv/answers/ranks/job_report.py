@@ -120,7 +120,10 @@ def report_job(files: Sequence[RankFile], *, n_ranks: int | None = None, is_whol
 
     ``is_whole``: all files are there, so that a rank without one is missing.
     """
-    ordered = sorted([*files, *(_missing(files, n_ranks) if is_whole else ())], key=_order)
+    ordered = sorted(
+        [*files, *(_missing(files, n_ranks) if is_whole else ())],
+        key=lambda one: (one.rank is None, one.rank or 0, one.dump_number, one.dump, one.file),
+    )
     by_rank = _by_rank(ordered)
     entries = [Entry(dumps[-1], device) for dumps in by_rank if (device := dumps[-1].main_device) is not None]
     by_stage = groupby(sorted(entries, key=_stage), _stage)
@@ -153,10 +156,6 @@ def _missing(files: Sequence[RankFile], n_ranks: int | None) -> list[RankFile]:
     error = InputError("no file of this rank was found")
     ranks = (rank for rank in range(first, end) if rank not in known)
     return [RankFile("", rank).with_error(error) for rank in ranks]
-
-
-def _order(file: RankFile) -> tuple[object, ...]:
-    return (file.rank is None, file.rank or 0, file.dump_number, file.dump, file.file)
 
 
 def _by_rank(files: Iterable[RankFile]) -> list[list[RankFile]]:
