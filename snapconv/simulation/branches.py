@@ -74,13 +74,17 @@ def _deciding(frame: FrameType | None) -> tuple[str, _Test, bool] | None:
     """
     is_returned_plain = True
     while frame is not None:
-        line, column = _position(frame)
+        (line, column), end = _position(frame)
         tests, returned = _decisions(frame.f_code.co_filename)
         found = None
         for test in tests:
-            # A jump has the position of its statement (Python 3.11). The innermost comes last.
-            at = (test.node.lineno, test.node.col_offset)
-            if (line, column) == at or _spans(test.node.test, line, column):
+            # A jump has the position of its statement or conditional expression (Python 3.11); what this one
+            # begins with ends before it. The innermost comes last.
+            node = test.node
+            is_jump = (line, column) == (node.lineno, node.col_offset)
+            if isinstance(node, ast.IfExp):
+                is_jump &= end == (node.end_lineno, node.end_col_offset)
+            if is_jump or _spans(node.test, line, column):
                 found = test
         if found is not None:
             is_plain = _is_plain(found.node.test, line, column)
@@ -125,14 +129,14 @@ def _tested(node: ast.AST, behind: list[ast.stmt]) -> Iterator[_Test]:
         yield _Test(node, taken, other)
 
 
-def _position(frame: FrameType) -> tuple[int, int | None]:
-    """Return the line, and from Python 3.11 on the column, of what a frame evaluates."""
+def _position(frame: FrameType) -> tuple[tuple[int, int | None], Any]:
+    """Return the line, from Python 3.11 on the column, of what a frame evaluates; and those of its end."""
     positions = getattr(frame.f_code, "co_positions", None)
     if positions is not None:
-        line, _, column, _ = next(islice(positions(), frame.f_lasti // 2, None), (None,) * 4)
+        line, end_line, column, end = next(islice(positions(), frame.f_lasti // 2, None), (None,) * 4)
         if line is not None:
-            return line, column
-    return frame.f_lineno, None
+            return (line, column), (end_line, end)
+    return (frame.f_lineno, None), None
 
 
 def _spans(node: Any, line: int, column: int | None) -> bool:

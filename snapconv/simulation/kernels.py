@@ -182,9 +182,8 @@ def patch_triton(forget: Callable[[Any], None], patches: Patches) -> None:
                 forget(tensor)
 
     def patch() -> None:
-        runtime = sys.modules["triton.runtime"]
-        for kind in (runtime.JITFunction, runtime.Autotuner, runtime.Heuristics):
-            patches.set(kind, "run", run)
+        for name in ("JITFunction", "Autotuner", "Heuristics"):
+            patches.set_existing(getattr(sys.modules["triton.runtime"], name, None), "run", run)
 
     patches.enter_context(when_imported("triton.runtime", patch))
 

@@ -159,7 +159,7 @@ def test_nothing_may_be_too_low_where_nothing_was_left_out(x, simulation):
 
 
 def test_a_number_that_decides_what_runs_gives_a_doubt_and_one_that_is_only_read_none(x, simulation):
-    kept = [x.sum().item()]
+    kept = x.sum().item() if len(x) else work(work())
     if x.sum().item() < 0:
         raise ValueError(kept)
     [note] = simulation.notes()
