@@ -121,11 +121,10 @@ def record(
     found = find_module(entry) if is_module else find_file(entry)
     _check_for_providers(found, args or [], batch_size)
     _run_as_it_is_unless(chosen_ranks(ranks), found, args or [])
-    upload, place = None, Path(output or _default_output(found.stem))
-    if output is not None and is_store(output):
-        upload, place = Upload(output, say=say, warn=say), _default_output(found.stem)
+    place = _default_output(found.stem)
+    upload = Upload(output, say=say, warn=say) if output is not None and is_store(output) else None
     options = RecordingOptions(
-        output=upload.folder / place.name if upload else place,
+        output=upload.folder / place if upload else Path(output or place),
         project_root=(project_root or _folder(found)).absolute(),
         includes=tuple(map(_include, include or ())),
         is_root_given=project_root is not None,
