@@ -89,7 +89,7 @@ class Simulation:
             self._patch_features(patches)
             if self._files is not None:
                 files.patch_files(self._files, patches)
-                kernels.patch_triton(tracker.evaluation.forget, patches)
+            kernels.patch_triton(tracker.evaluation.forget if self._files else None, patches)
             handle: Handler = tracker.handle
             if Feature.SIMULATED_GROUPS in self._features:
                 handle = process_groups.with_collectives(handle)

@@ -6,7 +6,7 @@ is done at once, as it is written. The names are those of torch 2.6 to 2.15.
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial, wraps
 from itertools import count
 from types import FunctionType, SimpleNamespace
@@ -199,59 +199,56 @@ def _parse_to(real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return real(*args, **kwargs)
 
 
-def _stream_class(machine: Machine) -> Any:
-    """Make what stands for torch.Stream and torch.cuda.Stream: a number, whose work is done on demand."""
-    # What a stream made by the user looks like in a snapshot: a pointer, never 0.
-    numbers = count(0x5500_0000_0000, 0x40)
+class _Stream:
+    """A number, whose work is done on demand. Stands for torch.Stream and torch.cuda.Stream."""
 
-    class Stream:
-        stream_id: int
-        device_index: int
-        device_type = _DEVICE_TYPE
-        query = _answer(value=True)
-        is_capturing = _answer(value=False)
-        wait_event = wait_stream = _nothing
-        cuda_stream = property(lambda self: self.stream_id)
-        device = property(lambda self: torch.device("cuda", self.device_index))
+    machine: Machine
+    numbers: Iterator[int]
+    stream_id: int
+    device_index: int
+    device_type = _DEVICE_TYPE
+    query = _answer(value=True)
+    is_capturing = _answer(value=False)
+    wait_event = wait_stream = _nothing
+    cuda_stream = property(lambda self: self.stream_id)
+    device = property(lambda self: torch.device("cuda", self.device_index))
 
-        # torch's own classes do this in __new__ too: subclasses override either.
-        def __new__(cls, device: Any = None, priority: int = 0, **given: Any) -> Any:
-            self: Any = super().__new__(cls)
-            self.priority = priority
-            if "stream_id" in given:
-                self.stream_id, self.device_index = given["stream_id"], given["device_index"]
-            else:
-                self.stream_id = given.get("stream_ptr") or next(numbers)
-                self.device_index = machine.ordinal("cuda" if device is None else device) or 0
-            return self
+    # torch's own classes do this in __new__ too: subclasses override either.
+    def __new__(cls, device: Any = None, priority: int = 0, **given: Any) -> Any:
+        self: Any = super().__new__(cls)
+        self.priority = priority
+        if "stream_id" in given:
+            self.stream_id, self.device_index = given["stream_id"], given["device_index"]
+        else:
+            self.stream_id = given.get("stream_ptr") or next(self.numbers)
+            self.device_index = self.machine.ordinal("cuda" if device is None else device) or 0
+        return self
 
-        def synchronize(self) -> None:
-            machine.synchronize(self.device_index)
+    def synchronize(self) -> None:
+        self.machine.synchronize(self.device_index)
 
-        def record_event(self, event: Any = None) -> Any:
-            event = torch.cuda.Event() if event is None else event
-            event.record(self)
-            return event
+    def record_event(self, event: Any = None) -> Any:
+        event = torch.cuda.Event() if event is None else event
+        event.record(self)
+        return event
 
-        def __eq__(self, other: Any) -> bool:
-            mine = (self.stream_id, self.device_index)
-            return isinstance(other, Stream) and mine == (other.stream_id, other.device_index)
+    def __eq__(self, other: Any) -> bool:
+        mine = (self.stream_id, self.device_index)
+        return isinstance(other, _Stream) and mine == (other.stream_id, other.device_index)
 
-        def __hash__(self) -> int:
-            return hash((self.stream_id, self.device_index))
+    def __hash__(self) -> int:
+        return hash((self.stream_id, self.device_index))
 
-        def __repr__(self) -> str:
-            return f"<torch.cuda.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
+    def __repr__(self) -> str:
+        return f"<torch.cuda.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
 
-        def __enter__(self: Any) -> Any:
-            device = machine.device(self.device_index)
-            self.before, device.stream = device.stream, self.stream_id
-            return self
+    def __enter__(self: Any) -> Any:
+        device = self.machine.device(self.device_index)
+        self.before, device.stream = device.stream, self.stream_id
+        return self
 
-        def __exit__(self: Any, *error: object) -> None:
-            machine.device(self.device_index).stream = self.before
-
-    return Stream
+    def __exit__(self: Any, *error: object) -> None:
+        self.machine.device(self.device_index).stream = self.before
 
 
 class _Event:
@@ -280,14 +277,19 @@ class _Event:
 
 def _patch_streams(machine: Machine, patches: Patches) -> None:
     """Replace torch.Stream, torch.cuda.Stream and the others, on a machine with such devices."""
-    stream = _stream_class(machine)
 
-    class ExternalStream(stream):  # type: ignore[misc,valid-type]
+    class Stream(_Stream):
+        # What a stream made by the user looks like in a snapshot: a pointer, never 0.
+        numbers = count(0x5500_0000_0000, 0x40)
+
+    Stream.machine = machine
+
+    class ExternalStream(Stream):
         def __new__(cls, stream_ptr: int, device: Any = None, **given: Any) -> Any:
             return super().__new__(cls, device, stream_ptr=stream_ptr, **given)
 
     for owner in (torch, torch.cuda, torch.cuda.streams):
-        for name, kind in (("Stream", stream), ("ExternalStream", ExternalStream), ("Event", _Event)):
+        for name, kind in (("Stream", Stream), ("ExternalStream", ExternalStream), ("Event", _Event)):
             patches.set_existing(owner, name, kind)
 
 

@@ -16,7 +16,10 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from snapconv.errors import RecorderError
+from snapconv.recorder.program.own_frames import for_program
 from snapconv.recorder.program.script import when_imported
+from snapconv.simulation.branches import users_place
 from snapconv.simulation.patches import Patches
 from snapconv.simulation.placements import Placements, tensors_in
 
@@ -170,13 +173,19 @@ def _fill(results: Any, values: Any) -> None:
             result[..., : value.size(-1)].copy_(value)
 
 
-def patch_triton(forget: Callable[[Any], None], patches: Patches) -> None:
+def patch_triton(forget: Callable[[Any], None] | None, patches: Patches) -> None:
     """Let a launch of a Triton kernel, which allocates nothing, compute nothing: arguments lose their values.
 
-    Which of them a kernel writes is not known. A build for the CPU has no driver that could launch one.
+    Which of them a kernel writes is not known. Without ``forget`` values are wanted, and a launch, for which
+    there is no driver, is an error.
     """
 
     def run(_kernel: Any, *args: Any, **kwargs: Any) -> None:
+        if forget is None:
+            raise for_program(RecorderError(
+                f"{users_place()}: a Triton kernel runs on a GPU alone; record with --no-compute, which needs "
+                "no values and launches none"
+            ))  # fmt: skip
         with _disable_current_modes():
             for tensor in tensors_in((args, kwargs)):
                 forget(tensor)
