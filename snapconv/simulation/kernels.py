@@ -182,10 +182,8 @@ def patch_triton(forget: Callable[[Any], None] | None, patches: Patches) -> None
 
     def run(_kernel: Any, *args: Any, **kwargs: Any) -> None:
         if forget is None:
-            raise for_program(RecorderError(
-                f"{users_place()}: a Triton kernel runs on a GPU alone; record with --no-compute, which needs "
-                "no values and launches none"
-            ))  # fmt: skip
+            message = "a Triton kernel needs a GPU; record with --no-compute, which launches none"
+            raise for_program(RecorderError(f"{users_place()}: {message}"))
         with _disable_current_modes():
             for tensor in tensors_in((args, kwargs)):
                 forget(tensor)

@@ -263,5 +263,7 @@ def test_a_kernel_of_triton_is_not_launched_and_what_it_is_given_has_no_values(m
             kernel[(4,)](x, n=8)
         assert torch.cuda.memory_allocated() == allocated
         assert x.tolist() == [0] * 8
+    with simulated(), pytest.raises(RecorderError, match=r"test_known_values.py:\d+: .* --no-compute"):
+        Autotuner()[(4,)](x, n=8)
     with pytest.raises(RuntimeError, match="0 active drivers"):
         JITFunction()[(4,)](x)
