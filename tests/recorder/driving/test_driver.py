@@ -86,9 +86,13 @@ def make(log, tmp_path):
         )
         driver = Driver(asked, OneCapture(asked), say=say)
         vars(driver).update(observer=Observer(log), timer=Timer(log, trace) if has_timer else None)
+        made.append(driver)
         return driver
 
-    return make
+    made = []
+    yield make
+    for driver in made:  # which would go on to hear snapconv.step()
+        driver.close()
 
 
 def captured(folder):
