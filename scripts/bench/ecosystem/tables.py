@@ -108,7 +108,7 @@ def _agreement_row(name: str, figures: Figures) -> tuple[str, ...]:
 def public(found: Figures) -> str:
     """Return the programs of public repositories: what was run, and where it differs from their own count."""
     head: tuple[str, ...] = ("repository", "program", "peak, bytes", "`--no-compute`", "unknown", "differs")
-    head += ("seconds", "with `--no-compute`")
+    head += ("alone on the CPU, s", "recorded, s", "with `--no-compute`, s")
     rows = (_public_row(program) for program in found["programs"].values())
     return _table(head, rows)
 
@@ -117,15 +117,16 @@ def _public_row(program: Figures) -> tuple[str, ...]:
     computed, shapes = (program[mode] for mode in MODES)
     folder = "" if program["folder"] == "." else f"{program['folder']}/"
     named = (one for one in program["command"][:2] if not one.startswith("-"))
-    differs = [mode for mode in MODES if program[mode].get("differs", True)]
+    ran = [mode for mode in MODES if "failure" not in program[mode]]
+    differs = [mode for mode in ran if program[mode]["differs"]]
     return (
         f"{program['repository']} at {program['commit'][:7]}",
         f"`{folder}{' '.join(named)}`",
-        _bytes(computed),
-        _difference(computed, shapes),
-        _unknown(computed),
+        "fails" if "failure" in computed else _bytes(computed),
+        _bytes(shapes) if "failure" in computed else _difference(computed, shapes),
+        _unknown(program[ran[0]]),
         ", ".join(differs) or "nowhere",
-        *(_number(one, "seconds") for one in (computed, shapes)),
+        *(_number(one, "seconds") for one in (program["alone"], computed, shapes)),
     )
 
 
