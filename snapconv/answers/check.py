@@ -194,7 +194,7 @@ def _of_device(found: DeviceAnalysis, budgets: Budgets) -> Iterator[Check]:
         yield Check(what, device, limit, total.block_bytes, unknown, remark=remarks)
     if budgets.max_growth is not None:
         adds = sum(one.bytes_per_iteration for one in find_growth(found))
-        unknown = why_unknown(found.phases, n_events=len(found.device.events))
+        unknown = why_unknown(found)
         yield Check("growth per iteration", device, budgets.max_growth, adds, unknown)
 
 

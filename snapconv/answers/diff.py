@@ -16,13 +16,14 @@ import numpy as np
 from snapconv.analysis import Analysis, DeviceAnalysis
 from snapconv.answers.peak import Sum, sums_by_name
 from snapconv.classification.categories import Category, Evidence
-from snapconv.stacks.project_lines import SourceLine, line_values
+from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK, SourceLine, line_values
 from snapconv.units import device_kind
 
 # What every line allocates: the names of its operations and its categories.
 Contents = Mapping[SourceLine, frozenset[str]]
-# A line of the old version and the same of the new one; None where a version does not have it.
-Match = tuple[SourceLine | None, SourceLine | None]
+# A line of the old version and the same of the new one; None where a version does not have it. Of the memory
+# that no line of the project made, the reason stands in both places.
+Match = tuple[SourceLine | str | None, SourceLine | str | None]
 _Key = TypeVar("_Key")
 
 # Aligning the lines of one function takes the time of their product; no one writes one of so many.
@@ -45,8 +46,7 @@ class Difference(Enum):
 class Change(Generic[_Key]):
     """Bytes of something in the old file and in the new one, and how many allocations they are of.
 
-    ``name`` is that of a category, module or operation, or a line of the project by its place in both files;
-    that is ``(None, None)`` for memory that no line of the project made.
+    ``name`` is that of a category, module or operation, or a line of the project by its place in both files.
     """
 
     name: _Key
@@ -77,8 +77,8 @@ class Change(Generic[_Key]):
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""
         if isinstance(self.name, tuple):
-            old, new = (line and line_values(line) for line in self.name)
-            named: dict[str, object] = {"old": old, "new": new}
+            old, new = (line_values(one) if isinstance(one, SourceLine) else None for one in self.name)
+            named: dict[str, object] = {"old": old, "new": new, "has_stack": NO_STACK not in self.name}
         else:
             named = {"name": self.name}
         counts = {"n_old": self.n_old, "n_new": self.n_new}
@@ -217,18 +217,18 @@ def _changes(
 
 
 def _lines(old: DeviceAnalysis, new: DeviceAnalysis) -> tuple[Change[Match], ...]:
-    """Compare the lines of the project at the peaks; memory that no line made is a row too."""
-    matches: list[Match] = [(None, None), *match_lines(_contents(old), _contents(new))]
+    """Compare the lines of the project at the peaks; memory that no line made has rows too."""
+    reasons: list[Match] = [(reason, reason) for reason in (LIBRARY_ONLY, NO_STACK)]
+    matches = [*reasons, *match_lines(_contents(old), _contents(new))]
     sides = []
     for side, one in enumerate((old, new)):
         live = one.allocations.live_at(one.peak_event)
-        sums = sums_by_name(one, live, one.lines.innermost, one.allocations.stack_id)
-        mine = (match for match in matches if match[side] or match == (None, None))
-        sides.append({match: sums.get(match[side], _NOTHING) for match in mine})
+        sums = sums_by_name(one, live, one.lines.line_or_reason, one.allocations.stack_id)
+        sides.append({match: sums.get(name, _NOTHING) for match in matches if (name := match[side])})
 
     def place(match: Match) -> tuple[str, int]:
         line = match[1] or match[0]
-        return (line.file_path, line.line_number) if line else ("", 0)
+        return (line.file_path, line.line_number) if isinstance(line, SourceLine) else ("", 0)
 
     return _changes(*sides, order=place)
 

@@ -6,6 +6,7 @@ many, else an address. The answer has the keys of the JSON: docs/reference/json.
 """
 
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -148,9 +149,18 @@ def _why_nothing(analysis: DeviceAnalysis, question: Question) -> str:
     if event >= n_events:
         last = f", the last is #{n_events - 1}" if n_events else ""
         return f"{where} has no event #{event}; it has {counted(n_events, 'event')}{last}"
-    action = Action(int(device.events.action[event]))
+    action, file = Action(int(device.events.action[event])), shlex.quote(str(analysis.snapshot.path))
     size = format_bytes(int(device.events.size[event]))
-    return f"event #{event} of {where} is {action.name.lower()} of {size}, which is about no allocation"
+    said = f"event #{event} of {where} is {action.name.lower()} of {size}"
+    if action is Action.OOM:
+        return f"{said}, a request that failed: snapconv oom {file} explains it"
+    allocs = np.flatnonzero(device.events.action == Action.ALLOC)
+    if not len(allocs):
+        return f"{said}, and no event of the trace is an allocation"
+    place = int(np.searchsorted(allocs, event))
+    which = "first allocation after it" if place < len(allocs) else "last allocation before it"
+    nearest = int(allocs[min(place, len(allocs) - 1)])
+    return f"{said}, no allocation; the {which} is event {nearest}: snapconv explain {file} '#{nearest}'"
 
 
 def _nearest(analysis: DeviceAnalysis, question: Question) -> Iterator[str]:

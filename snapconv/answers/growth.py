@@ -18,7 +18,7 @@ import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.classification.categories import Category
-from snapconv.columns import BoolColumn, Int64Column, grouped, is_among, read_only, sums_by, take
+from snapconv.columns import BoolColumn, Int64Column, grouped, has_code, is_among, read_only, sums_by, take
 from snapconv.notes import Note
 from snapconv.phases.trace_phases import Phase, Phases
 from snapconv.stacks.project_lines import SourceLine, line_values
@@ -95,6 +95,11 @@ class Growth:
         return Confidence.FAIR if self.n_iterations >= _FAIR_ITERATIONS else Confidence.WEAK
 
     @property
+    def certainty(self) -> str:
+        """The certainty in the words of every answer."""
+        return "certain" if self.confidence is Confidence.STRONG else "likely"
+
+    @property
     def figures(self) -> dict[str, object]:
         """JSON-ready values, without the place."""
         names = ("first_iteration", "last_iteration", "n_iterations", "n_allocations", "block_bytes")
@@ -113,8 +118,10 @@ class Trend(str, Enum):
     """When a line left memory behind; the values stand in every output."""
 
     GROWS = "kept growing"
+    WAITS = "waits for backward"
     KEPT = "usually kept"
     STOPPED = "stopped growing"
+    ONCE = "once"
     RECENT = "recent"
 
 
@@ -172,7 +179,7 @@ class GrowthReport:
 def report_growth(analysis: DeviceAnalysis) -> GrowthReport:
     """Find the lines of one device that grow."""
     allocated = analysis.replay.allocated.after
-    unknown = why_unknown(analysis.phases, n_events=len(analysis.device.events))
+    unknown = why_unknown(analysis)
     return GrowthReport(
         device=analysis.device.device,
         end_bytes=tuple(int(allocated[it.last_event]) for it in analysis.iterations if it.last_event >= 0),
@@ -409,32 +416,42 @@ def unfreed_lines(analysis: DeviceAnalysis) -> tuple[UnfreedLine, ...]:
     """Sum up what was allocated in the trace and is live at its end, by line; most bytes first."""
     table, lines, n_events = analysis.allocations, analysis.lines, len(analysis.device.events)
     rows = np.flatnonzero((table.alloc_event >= 0) & (table.freed_event < 0))
-    is_kept = is_among(analysis.classification.category[rows], _USUALLY_KEPT)
-    of_line: dict[tuple[SourceLine | None, bool, bool], list[int]] = defaultdict(list)
-    columns = (rows.tolist(), table.stack_id[rows].tolist(), is_kept.tolist())
-    for row, stack, kept in zip(*columns, strict=True):
-        of_line[lines.innermost(stack), lines.has_frames(stack), kept].append(row)
+    classified = analysis.classification
+    category = classified.category[rows]
+    # The trace ends before the backward that frees them: no leak.
+    waits = has_code(category, Category.ACTIVATION) & ~classified.is_likely[rows]
+    waits &= analysis.phases.phase[-1:] == Phase.FORWARD
+    stays = np.where(is_among(category, _USUALLY_KEPT), 1, np.where(waits, 2, 0))
+    of_line: dict[tuple[SourceLine | None, bool, int], list[int]] = defaultdict(list)
+    columns = (rows.tolist(), table.stack_id[rows].tolist(), stays.tolist())
+    for row, stack, stay in zip(*columns, strict=True):
+        of_line[lines.innermost(stack), lines.has_frames(stack), stay].append(row)
     found = []
-    for (line, has_stack, kept), mine in of_line.items():
+    for (line, has_stack, stay), mine in of_line.items():
         events = table.alloc_event[mine].astype(np.int64)
-        trend = Trend.KEPT if kept else _trend(set((events * N_PARTS // n_events).tolist()))
+        trend = (_trend((events * N_PARTS // n_events).tolist()), Trend.KEPT, Trend.WAITS)[stay]
         n_bytes, first, last = int(table.block_bytes[mine].sum()), int(events.min()), int(events.max())
         found.append(UnfreedLine(line, has_stack, len(mine), n_bytes, first, last, trend))
     return tuple(sorted(found, key=lambda one: (-one.block_bytes, str(one.line))))
 
 
-def _trend(parts: set[int]) -> Trend:
+def _trend(part_of_each: list[int]) -> Trend:
     """Decide by the parts of the trace in which a line left memory behind."""
-    last = N_PARTS - 1
+    last, parts = N_PARTS - 1, set(part_of_each)
     if parts == {last}:
         return Trend.RECENT
+    if len(part_of_each) == 1:
+        return Trend.ONCE
     return Trend.GROWS if last in parts and len(parts) >= _MOST_PARTS else Trend.STOPPED
 
 
-def why_unknown(phases: Phases, *, n_events: int) -> str:
+def why_unknown(analysis: DeviceAnalysis) -> str:
     """Say why growth cannot be seen in a trace, and what would show it; empty where it can."""
+    phases, n_events = analysis.phases, len(analysis.device.events)
     if not n_events:
         return "the file has no events"
+    if not (analysis.allocations.alloc_event >= 0).any():
+        return f"the trace has {counted(n_events, 'event')} and no allocation"
     if not phases.has_steps:
         return (
             "no optimizer step ends an iteration in this trace; without an optimizer, call snapconv.step() "
@@ -460,7 +477,7 @@ def growth_notes(analysis: DeviceAnalysis, found: Sequence[Growth]) -> Iterator[
         "growth",
         f"every iteration from {most.first_iteration} to {most.last_iteration} adds "
         f"{format_bytes(per_iteration)} that are never freed in this trace{where} "
-        f"(confidence: {most.confidence.value}); see snapconv growth",
+        f"({most.certainty}); see snapconv growth",
         analysis.device.device,
         is_minor=True,
     )

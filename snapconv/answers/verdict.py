@@ -71,7 +71,7 @@ class Cause:
 class FileVerdict:
     """The most important fact of a device's memory; ``command`` is the next one to type, before the file.
 
-    ``also`` are further sentences of less weight.
+    Before the program, where it is ``record``. ``also`` are further sentences of less weight.
     """
 
     device: int
@@ -96,18 +96,18 @@ def find_verdict(analysis: DeviceAnalysis) -> FileVerdict:
     """Find what matters most about one device."""
     attempts = (attempt(analysis) for attempt in (_out_of_memory, _grows, _unused))
     about, sentence, moment, command, live, also = next(filter(None, attempts), None) or _peak(analysis)
-    faults = (
+    faults = [
         f"fault: {fault.what.removesuffix('.')}: {format_bytes(fault.held_bytes)} at the peak "
         "(snapconv advise has the change)"
         for fault in advise(analysis, cheap=True).faults
-    )
+    ]
     return FileVerdict(
         device=analysis.device.device,
         about=about,
         sentence=sentence,
         moment=moment,
         causes=largest_causes(analysis, live),
-        command=command,
+        command="advise" if faults and about == "peak" else command,
         history_verdict=analysis.history.verdict.value,
         also=(*also, *faults),
     )
@@ -184,7 +184,8 @@ def _peak(analysis: DeviceAnalysis) -> _Fact:
         reserved = f"; approximate, as its segments have only {format_bytes(most_reserved)}"
     held = peak if has_trace else f"{format_bytes(allocated)} allocated at the dump"
     sentence = f"{held}{_shares(rows, allocated)}{reserved}"
-    moment, command = "at the peak" if has_trace else "at the dump", "tree" if allocated else "info"
+    moment, has_stacks = "at the peak" if has_trace else "at the dump", len(analysis.snapshot.stacks.frames)
+    command = ("tree" if has_stacks else "record") if allocated else "info"
     return "peak", sentence, moment, command, live, (reserve,) if reserve else ()
 
 

@@ -33,8 +33,8 @@ _ARGUMENTS = {
     "newer": "NEWER | A second file, recorded later: both on one axis, with what differs.",
     "old": "OLD | The file to compare with: a snapshot or a capture.",
     "new": "NEW | The file to judge.",
-    "question": "ADDR-OR-EVENT | An address such as 0x7f3c40001000, also inside a block, or an event such as "
-    "'#1234'.",
+    "question": "ADDR-OR-EVENT | An event such as '#1234' (the page of `snapconv view` shows it for every "
+    "allocation), or an address such as 0x7f3c40001000, also inside a block.",
     "patterns": "PATTERN | Snapshots, captures, folders, globs in quotes, @LIST for a file with one a "
     "line; or URLs of a store (s3://, gs://, hf://, ssh://; pip install 'snapconv[remote]' and the store's "
     "package).",

@@ -180,7 +180,7 @@ def growth(snapshot: Path, *, device: str | None = None, read: PathOptions) -> A
 
     session = read_session(snapshot, read, device=device)
     found = map(report_growth, session.devices)
-    return answer_by_device(session, ((one.to_json(), growth_lines(one)) for one in found))
+    return answer_by_device(session, ((one.to_json(), growth_lines(one, str(snapshot))) for one in found))
 
 
 @question

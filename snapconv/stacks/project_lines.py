@@ -74,12 +74,14 @@ class ProjectLines:
         """Return the line of the project that did it, even if in a library that it called."""
         return next(iter(self.of(stack_id)), None)
 
+    def line_or_reason(self, stack_id: int) -> SourceLine | str:
+        """Return the innermost line; where there is none, the reason."""
+        return self.innermost(stack_id) or (LIBRARY_ONLY if self.has_frames(stack_id) else NO_STACK)
+
     def place_of(self, stack_id: int) -> tuple[str, int, str]:
         """Return file, line and function of the innermost line; where there is none, the reason and -1."""
-        line = self.innermost(stack_id)
-        if line is None:
-            return (LIBRARY_ONLY if self.has_frames(stack_id) else NO_STACK), -1, ""
-        return line.file_path, line.line_number, line.function
+        line = self.line_or_reason(stack_id)
+        return (line, -1, "") if isinstance(line, str) else (line.file_path, line.line_number, line.function)
 
     def has_frames(self, stack_id: int) -> bool:
         """Return whether a stack was recorded."""

@@ -116,7 +116,7 @@ def smaller(analysis: DeviceAnalysis, rows: Int64Column, share_saved: float) -> 
 
 
 # What an engineer expects to grow with the batch; of these, what the optimizer's step allocates does not.
-_GROWING = (Category.ACTIVATION, Category.INPUT, Category.TEMPORARY, Category.KV_CACHE)
+GROWING = (Category.ACTIVATION, Category.INPUT, Category.TEMPORARY, Category.KV_CACHE)
 GROWS_WITH_BATCH = (
     "activations, inputs and temporaries grow with the batch; weights, gradients and optimizer do not"
 )
@@ -134,6 +134,6 @@ def scaled_requests(analysis: DeviceAnalysis, scale: float) -> Int64Column:
     """Estimate the requests of all allocations at ``scale`` times the batch; something stays something."""
     sizes, alloc = analysis.allocations.requested_bytes, analysis.allocations.alloc_event
     in_optimizer = (alloc >= 0) & (np.append(analysis.phases.phase, -1)[alloc] == Phase.OPTIMIZER)
-    grows = np.isin(analysis.classification.category, _GROWING) & ~in_optimizer
+    grows = np.isin(analysis.classification.category, GROWING) & ~in_optimizer
     scaled = np.clip(np.ceil(np.where(grows, sizes * scale, sizes) - 1e-6), 1, MOST_BYTES)
     return np.where(sizes > 0, scaled, 0).astype(np.int64)

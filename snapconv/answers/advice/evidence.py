@@ -147,7 +147,7 @@ class Kind:
     """A kind of finding: its sentences, and the detector that finds it.
 
     A fault costs nothing to follow, a trade does. ``estimated`` says why its bytes are an estimate; empty
-    where the replay is exact.
+    where the replay is exact. ``at_any_size``: what grows without an end need not be large yet.
     """
 
     slug: str
@@ -158,6 +158,7 @@ class Kind:
     costs: str = "nothing"
     estimated: str = ""
     is_cheap: bool = False
+    at_any_size: bool = False
 
     @property
     def sort(self) -> str:

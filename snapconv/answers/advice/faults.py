@@ -7,18 +7,20 @@ earlier steps.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
-from snapconv.answers.advice.changes import Change, freed_from
+from snapconv.answers.advice.changes import Change, freed_from, removed
 from snapconv.answers.advice.evidence import Detected, Evidence, LineCalls
+from snapconv.answers.growth import Confidence, Fate, by_line, find_growth, growth_notes
 from snapconv.classification.categories import Category
 from snapconv.columns import BoolColumn, Int64Column, distinct, grouped, has_code, run_starts, sums_by
 from snapconv.phases.trace_phases import Phase, Phases
 from snapconv.stacks.project_lines import SourceLine
 from snapconv.torch_knowledge.frame_patterns import Role
+from snapconv.units import format_bytes
 
 # Of the bytes of a burst, or of what a forward leaves: the rest may be temporaries of the call.
 _NEARLY = 0.9
@@ -375,6 +377,26 @@ def kept_graphs(evidence: Evidence) -> Iterator[Detected]:
                 is_certain=bool((table.freed_event[mine] >= 0).all()),
                 number=len(graphs),
             )
+
+
+# Lines of growth, each a finding.
+_MOST_GROWING = 3
+
+
+def growing(evidence: Evidence) -> Iterator[Detected]:
+    """Find lines that keep memory of every iteration, which the replay frees when its iteration ends."""
+    analysis, found = evidence.analysis, find_growth(evidence.analysis)
+    if not any(growth_notes(analysis, found)):
+        return
+    ends = np.array([iteration.last_event for iteration in analysis.iterations], np.int64)
+    for one in by_line(found)[:_MOST_GROWING]:
+        rows = np.sort(one.rows)
+        change = freed_from(analysis, rows, ends[analysis.iteration[rows]])
+        if one.fate is Fate.REPLACED:
+            n_bytes = change.n_bytes - change.n_bytes.min()
+            change = replace(removed(analysis, rows), n_bytes=n_bytes)
+        is_certain, added = one.confidence is Confidence.STRONG, format_bytes(one.bytes_per_iteration)
+        yield evidence.found(change, rows, one.line, is_certain=is_certain, added=added)
 
 
 def _never_used(analysis: DeviceAnalysis) -> BoolColumn:

@@ -12,7 +12,7 @@ import numpy as np
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.changes import Change, Demand, Peak
 from snapconv.answers.advice.evidence import FAULT, Detected, Evidence, Kind, LineCalls
-from snapconv.answers.advice.faults import kept_gradients, kept_graphs, previous_kept, unused_graphs
+from snapconv.answers.advice.faults import growing, kept_gradients, kept_graphs, previous_kept, unused_graphs
 from snapconv.answers.advice.trades import (
     attention_scores,
     checkpointed_blocks,
@@ -72,6 +72,17 @@ KINDS = (
         detect=kept_graphs,
     ),
     Kind(
+        slug="growing",
+        what="Each iteration adds {added} at {where}.",
+        how=(
+            "Keep `x.item()` or `x.detach().cpu()`, not the tensor.",
+            "Or clear the list, tensor or cache that holds it, or give it a limit.",
+        ),
+        wrong_if="it is a cache of limited size that is not full yet",
+        detect=growing,
+        at_any_size=True,
+    ),
+    Kind(
         slug="logits",
         what="{number} copies of the logits are live at the loss ({where}).",
         how=(
@@ -127,11 +138,11 @@ KINDS = (
     Kind(
         slug="batch",
         what="batch or sequence × {share}.",
-        how=("In training, accumulate gradients over more batches.",),
+        how=("{how}",),
         costs="more batches for the same samples",
         wrong_if="other memory grows with the batch",
         detect=smaller_batch,
-        estimated="only activations, inputs and temporaries grow with the batch",
+        estimated="taken to grow with the batch: {growing}; all else stays",
     ),
 )
 
@@ -259,19 +270,21 @@ def _search(
 ) -> Iterator[Finding]:
     """Find faults at the peak, at the peak that is left without them, and so on; then trades."""
     calls, changes = LineCalls(demand.analysis), list[Change]()
-    moment, known = demand.peak, set()
+    moment, known, seen = demand.peak, set(), np.zeros(len(demand.analysis.allocations), np.bool_)
     for _ in range(rounds):
         evidence = Evidence(demand, moment, calls, goal_bytes)
         before = len(changes)
         for kind in kinds:
             for detected in kind.detect(evidence):
                 key = (kind.slug, detected.where or detected.line)
-                if key in known:
+                is_seen = kind.sort == FAULT and bool(seen[detected.change.rows].all())
+                if key in known or is_seen:
                     continue
                 known.add(key)
                 finding = _finding(kind, detected, evidence, changes)
-                if evidence.is_worth(max(finding.held_bytes, finding.saved_bytes)):
+                if kind.at_any_size or evidence.is_worth(max(finding.held_bytes, finding.saved_bytes)):
                     changes.append(detected.change)
+                    seen[detected.change.rows] = True
                     yield finding
         moment = demand.without(changes)
         if len(changes) == before:
@@ -299,7 +312,7 @@ def _finding(kind: Kind, found: Detected, evidence: Evidence, others: Sequence[C
         costs=kind.costs,
         wrong_if=kind.wrong_if.format(**texts),
         is_certain=found.is_certain,
-        estimated=kind.estimated,
+        estimated=kind.estimated.format(**texts),
         line=found.line,
         where=found.where,
         n_allocations=len(np.unique(found.change.rows)),

@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
-from snapconv.answers.advice.changes import Change, removed, scaled_batch, smaller
+from snapconv.answers.advice.changes import GROWING, Change, removed, scaled_batch, smaller
 from snapconv.answers.advice.evidence import LEAST_SHARE_OF_TRADE, Detected, Evidence
-from snapconv.classification.categories import Category
-from snapconv.columns import BoolColumn, Int64Column, grouped, has_code
+from snapconv.classification.categories import APPEARANCES, Category
+from snapconv.columns import BoolColumn, Int64Column, distinct, grouped, has_code
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_patterns import Role
 
@@ -27,11 +27,20 @@ def smaller_batch(evidence: Evidence) -> Iterator[Detected]:
     """Find the largest share of the batch that reaches the goal."""
     if evidence.goal_bytes is None or evidence.demand.peak.n_bytes <= evidence.goal_bytes:
         return
+    analysis, goal = evidence.analysis, evidence.goal_bytes
     for share in _BATCHES:
-        change = scaled_batch(evidence.analysis, share)
-        if evidence.demand.without([change]).n_bytes <= evidence.goal_bytes:
-            yield Detected(change, None, None, is_certain=False, values={"share": f"{share:g}"})
-            return
+        change = scaled_batch(analysis, share)
+        if evidence.demand.without([change]).n_bytes > goal:
+            continue
+        live = distinct(analysis.classification.category[change.rows[evidence.live[change.rows]]])
+        nouns = ", ".join(APPEARANCES[one].noun for one in GROWING if one in live)
+        trains = len(analysis.phases.events_of_training) > 0
+        how = (
+            "Accumulate gradients over more batches." if trains else "Run fewer or shorter sequences at once."
+        )
+        values = {"share": f"{share:g}", "growing": nouns or "the failed request", "how": how}
+        yield Detected(change, None, None, is_certain=False, values=values)
+        return
 
 
 def full_logits(evidence: Evidence) -> Iterator[Detected]:

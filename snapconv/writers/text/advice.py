@@ -49,7 +49,7 @@ def _finding_lines(number: int, finding: Finding, advice: Advice) -> Iterator[st
         yield _row(title, line)
     if finding.sort == TRADE:
         yield _row("costs", finding.costs)
-    yield _row("sure", f"{'certain' if finding.is_certain else 'likely'}; wrong if {finding.wrong_if}")
+    yield _row("sure", f"{'certain' if finding.is_certain else 'likely'}, unless {finding.wrong_if}")
     if finding.estimated:
         yield _row("estimated", finding.estimated)
 

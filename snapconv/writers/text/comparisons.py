@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from snapconv.answers.check import CheckedFile
 from snapconv.answers.diff import Change, DeviceDiff, Difference, FileDiff, Match
+from snapconv.stacks.project_lines import SourceLine
 from snapconv.units import counted, device_name, format_bytes, printable, shortened
 from snapconv.writers.text.size_rows import most_rows, where
 
@@ -98,10 +99,13 @@ def row_name(row: AnyChange) -> str:
     if isinstance(row.name, str):
         return row.name
     old, new = row.name
-    if old and new and old.place != new.place:
-        before = str(old.line_number) if old.file_path == new.file_path else old.place
-        return f"{where(new)} (was {before})"
-    return where(new or old)
+    line = new or old
+    if not isinstance(line, SourceLine):
+        return str(line)
+    if isinstance(old, SourceLine) and old.place != line.place:
+        before = str(old.line_number) if old.file_path == line.file_path else old.place
+        return f"{where(line)} (was {before})"
+    return where(line)
 
 
 def check_lines(found: CheckedFile) -> Iterator[str]:

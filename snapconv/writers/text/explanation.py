@@ -70,12 +70,12 @@ def _life(lifetime: Values) -> Iterator[_Row]:
         yield "freed", [_event(requested)]
     if completed:
         if requested is None or completed["event"] != requested["event"]:
-            yield "block free", [_event(completed)]
+            yield "reusable", [_event(completed)]
     elif lifetime["is_live_at_dump"]:
         waits = "a stream still uses it" if requested else "still in use"
-        yield "block free" if requested else "freed", [f"not before the dump: {waits}"]
+        yield "reusable" if requested else "freed", [f"not before the dump: {waits}"]
     elif requested is None or end != requested["event"]:
-        yield "block free", [f"by event {end}; the trace lacks the event itself"]
+        yield "reusable", [f"by event {end}; the trace lacks the event itself"]
     at_least = "" if allocated else "at least "
     lasted = "" if lifetime["in_use_us"] is None else f"{format_duration_us(lifetime['in_use_us'])}, "
     yield "in use for", [f"{at_least}{lasted}{counted(lifetime['in_use_events'], 'event')}"]
@@ -111,21 +111,21 @@ def _category(verdict: Values) -> Iterator[_Row]:
     decision, certainty = verdict["decision"], ""
     if verdict["probability"] is not None:
         probability = "" if verdict["probability"] == 1 else f", {100 * verdict['probability']:.0f} %"
-        certainty = f", {verdict['certainty']}{probability}"
+        unless = f", unless {verdict['is_wrong_when']}" if verdict["is_wrong_when"] else ""
+        certainty = f": {verdict['certainty']}{probability}{unless}"
     yield "category", [f"{decision['category']}{certainty}"]
     no_rule = "no rule: there is no evidence for any category"
     rule = decision["rule"]
-    yield "decided by", [no_rule if rule == NO_RULE else f"{rule}: {_reason(decision)}"]
+    yield "decided by", [no_rule if rule == NO_RULE else f"{_reason(decision)} [{rule}]"]
     yield "the job", [verdict["job"]] if verdict["job"] else []
     if verdict["is_wrong_when"]:
         yield "evidence", [f"{decision['evidence']}: {verdict['follows_from']}"]
-        yield "wrong when", [verdict["is_wrong_when"]]
     against = [
-        f"{other['category']}, by {other['rule']} ({other['evidence']}): {_reason(other)}"
+        f"{other['category']}, by {other['evidence']}: {_reason(other)} [{other['rule']}]"
         for other in verdict["others"]
         if other["category"] != decision["category"]
     ]
-    yield "against", against or ["no other rule gives another category"]
+    yield "against", against or ["no rule disagrees"]
 
 
 def _reason(opinion: Values) -> str:

@@ -5,19 +5,24 @@ from collections.abc import Iterator, Sequence
 from snapconv.answers.growth import N_PARTS, Fate, Growth, GrowthReport, Trend, UnfreedLine
 from snapconv.stacks.project_lines import LIBRARY_ONLY, SourceLine
 from snapconv.units import counted, device_name, format_bytes
-from snapconv.writers.text.size_rows import most_rows, size_rows, where
+from snapconv.writers.text.size_rows import most_rows, next_line, size_rows, where
 
 _N_LINES = 8
 _N_CALLERS = 3
 _TRENDS = (
     (Trend.GROWS, "kept growing to the end of the trace: a leak, or a cache that is not full yet"),
-    (Trend.STOPPED, "stopped growing"),
+    (
+        Trend.WAITS,
+        "activations that wait for the backward pass; the trace ends in a forward: record three steps",
+    ),
+    (Trend.STOPPED, "in parts of the trace only: no steady growth"),
+    (Trend.ONCE, "allocated once: no growth"),
     (Trend.KEPT, "weights, gradients and optimizer state, which usually stay"),
     (Trend.RECENT, f"made in the last {100 // N_PARTS} % of the trace: may still be freed"),
 )
 
 
-def growth_lines(report: GrowthReport) -> Iterator[str]:
+def growth_lines(report: GrowthReport, file: str) -> Iterator[str]:
     """Show the lines that grow on one device."""
     name = device_name(report.device)
     if report.unknown:
@@ -29,16 +34,15 @@ def growth_lines(report: GrowthReport) -> Iterator[str]:
         yield f"{name}  memory grows by {per_iteration} per iteration; the trace has {n_iterations}"
     else:
         yield f"{name}  nothing grows up to the end of the trace, which has {n_iterations}"
-    yield f"  {_ends(report.end_bytes)}"
+    yield from _ends(report.end_bytes)
     yield from _growing_lines(report.lines)
+    yield from [next_line("advise", file)] * bool(report.lines)
 
 
-def _ends(end_bytes: Sequence[int]) -> str:
-    """Show the ends of iterations; at the last, the end of the trace, the program may have freed all."""
-    *ended, at_end = map(format_bytes, end_bytes)
-    shown = {f"after iteration {number}": ended[number] for number in (0, len(ended) - 1) if ended}
-    between = [f"{when}: {size}" for when, size in shown.items()]
-    return f"allocated {'; '.join((*between, f'at the end of the trace: {at_end}'))}"
+def _ends(end_bytes: Sequence[int]) -> Iterator[str]:
+    """Show the ends of iterations, but of the last: where the trace ends, the program may have freed all."""
+    ended = {number: format_bytes(end_bytes[number]) for number in (0, len(end_bytes) - 2)}
+    yield f"  allocated {'; '.join(f'after iteration {number}: {size}' for number, size in ended.items())}"
 
 
 def _unfreed_lines(name: str, report: GrowthReport) -> Iterator[str]:
@@ -71,7 +75,7 @@ def _growing_lines(lines: Sequence[Growth]) -> Iterator[str]:
     for line in lines[: most_rows(_N_LINES)]:
         yield f"  {format_bytes(line.bytes_per_iteration):>14} per iteration  {_place(line.frames)}"
         seen, size = _seen(line), format_bytes(line.block_bytes)
-        yield f"{'':>18}{seen}; {size} at the end; confidence: {line.confidence.value}"
+        yield f"{'':>18}{seen}; {size} at the end; {line.certainty}"
     more = lines[most_rows(_N_LINES) :]
     if more:
         n_bytes = sum(line.bytes_per_iteration for line in more)

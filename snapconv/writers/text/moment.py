@@ -1,6 +1,5 @@
 """The memory of moments for the terminal: verdict, figures, the largest part as a tree, what is not used."""
 
-import shlex
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,8 @@ from snapconv.writers.text.size_rows import (
     category_lines,
     history_lines,
     names_in_a_line,
+    next_line,
+    position,
     project_shown,
     size_row,
     size_rows,
@@ -44,7 +45,8 @@ _MAY_BE_NOTHING = {"private_bytes"}
 def moment_lines(state: MomentState) -> Iterator[str]:
     """Write the memory at a moment, line by line."""
     allocated = state.allocated_bytes
-    yield f"{device_name(state.device)}  {state.moment}, {place_of(state)}"
+    moment = "" if state.moment == f"event {state.event}" else f"{state.moment}: "
+    yield f"{device_name(state.device)}  {moment}{place_of(state)}"
     reserved = format_bytes(state.reserved_bytes)
     yield f"  allocated {format_bytes(allocated)} ({allocated} bytes), reserved {reserved}"
     pending = state.active_bytes - allocated
@@ -86,9 +88,9 @@ def live_lines(state: MomentState) -> Iterator[str]:
 def place_of(state: MomentState) -> str:
     """Where in the trace the moment is: its event, its iteration and its phase."""
     if state.event is None:
-        return "before the first event" if state.n_events else "in a file without events"
+        return "before the first event" if state.n_events else "the file has no events"
     phase = "" if state.phase in (None, "unknown") else f", {state.phase}"
-    return f"after event {state.event} of {state.n_events}: iteration {state.iteration}{phase}"
+    return f"{position(state.event, state.n_events)}, iteration {state.iteration}{phase}"
 
 
 def outside_line(memory: DeviceMemory) -> Iterator[str]:
@@ -122,12 +124,12 @@ def verdict_lines(found: "FileVerdict", file: str) -> Iterator[str]:
     for cause in found.causes:
         yield size_row(cause.block_bytes, f"{cause.purpose}, {where(cause.line, has_stack=cause.has_stack)}")
     yield from history_lines(found.history_verdict)
-    yield f"  next: snapconv {found.command} {shlex.quote(file)}"
+    yield next_line(found.command, file)
 
 
 def tree_lines(tree: MemoryTree, *, n_most: int = MOST_NODES) -> Iterator[str]:
     """Yield the largest nodes, each below the one that it is part of."""
-    after = "" if tree.event is None else f", after event {tree.event}"
+    after = "" if tree.event is None else f" (event {tree.event})"
     whole, n_all = tree.allocated_bytes, len(tree.nodes)
     yield f"{device_name(tree.device)}  {format_bytes(whole)} at {tree.moment}{after}, by {tree.by}"
     if not tree.nodes:

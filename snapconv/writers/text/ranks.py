@@ -6,6 +6,7 @@ from itertools import islice
 from snapconv.answers.ranks.job_report import JobReport, Kind
 from snapconv.answers.ranks.rank_file import RankDevice, RankFile
 from snapconv.units import counted, format_bytes
+from snapconv.writers.text.size_rows import next_line
 
 N_ROWS = 16
 # Of every list of findings; --json and the database have all.
@@ -109,4 +110,4 @@ def _next_lines(report: JobReport) -> Iterator[str]:
     if worst is None:
         return
     (device,) = (file.main_device for file in report.last_dumps if file.file == worst.file)
-    yield f"  next: snapconv {device.command if device else 'info'} {worst.file}"
+    yield next_line(device.command if device else "info", str(worst.file))

@@ -1,5 +1,6 @@
 """Rows of a size and its name, as every summary shows them; cli/terminal.py fits them to a terminal."""
 
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -69,6 +70,20 @@ def where(line: SourceLine | None, *, has_stack: bool = True) -> str:
     if line is None:
         return LIBRARY_ONLY if has_stack else NO_STACK
     return f"{line.place} in {line.function}"
+
+
+def position(event: int, n_events: int) -> str:
+    """Name a place in the trace."""
+    if event == n_events - 1:
+        return f"at the end of the trace ({counted(n_events, 'event')})"
+    return f"at event {event} of {n_events}"
+
+
+def next_line(command: str, file: str) -> str:
+    """Write the next command to type."""
+    if command == "record":
+        return "  next: snapconv record train.py  (records the stacks, which this file lacks)"
+    return f"  next: snapconv {command} {shlex.quote(file)}"
 
 
 def project_shown(root: str | None, includes: Iterable[str]) -> str:

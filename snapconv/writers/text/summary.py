@@ -7,7 +7,7 @@ from snapconv.answers.memory_report import PEAK_ALLOCATED, PEAK_RESERVED, Memory
 from snapconv.answers.times import IterationTimes, TimeReport
 from snapconv.units import counted, device_name, format_bytes, format_duration_us, format_share
 from snapconv.writers.text.moment import live_lines
-from snapconv.writers.text.size_rows import MOST_ROWS, project_shown, where
+from snapconv.writers.text.size_rows import MOST_ROWS, position, project_shown, where
 
 
 def summary_lines(
@@ -28,7 +28,7 @@ def _device_lines(report: MemoryReport) -> Iterator[str]:
     peak = report.peak_usage_bytes
     event = report.moment(PEAK_ALLOCATED).event
     n_events = len(report.analysis.replay.allocated.after)
-    where = "before the first event" if event < 0 else f"after event {event} of {n_events}"
+    where = position(event, n_events) if event >= 0 else "before the first event"
     yield f"{device_name(report.device)}  peak allocated {format_bytes(peak)} ({peak} bytes), {where}"
     reserved = report.moment(PEAK_RESERVED).size_bytes
     yield f"  reserved at most {format_bytes(reserved)}"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import snapconv
 from snapconv.answers.diff import Difference, compare_files, match_lines
-from snapconv.stacks.project_lines import SourceLine
+from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK, SourceLine
 from snapconv.writers.text.comparisons import diff_lines
 from tests.builders import MIB, TraceBuilder, frame
 from tests.classified_jobs import job_of
@@ -82,9 +82,12 @@ def test_addresses_and_order_make_no_difference(compared):
 
 def test_what_no_line_of_the_project_made_is_a_row_of_its_own(compared):
     other = [frame("run", "/usr/lib/python3/dist-packages/tool/run.py", 1)]
-    old = TraceBuilder().segment().alloc(512, frames=line(7)).alloc(512, frames=other)
-    new = TraceBuilder().segment().alloc(512, frames=line(7)).alloc(1536, frames=other)
-    assert rows_of(compared(old, new))[0] == (None, None, Difference.GREW, 1024)
+    old = TraceBuilder().segment().alloc(512, frames=other).alloc(512, frames=line(7))
+    new = TraceBuilder().segment().alloc(1536, frames=other).alloc(512, frames=line(7)).alloc(3072, frames=[])
+    library, no_stack = (LIBRARY_ONLY, LIBRARY_ONLY), (NO_STACK, NO_STACK)
+    rows = {row.name: (row.difference, row.more_bytes) for row in compared(old, new).lines}
+    assert rows[library] == (Difference.GREW, 1024)
+    assert rows[no_stack] == (Difference.APPEARED, 3072)
 
 
 def test_a_line_below_its_function_has_moved_and_is_no_new_one(compared, side_of):
@@ -156,6 +159,7 @@ def test_the_values_for_machines_have_every_row(side_of):
         {
             "old": place,
             "new": place,
+            "has_stack": True,
             "difference": "grew",
             "old_bytes": 512,
             "new_bytes": 1024,

@@ -250,7 +250,7 @@ def notes_of(analysis):
 def test_a_note_names_what_an_iteration_adds_and_the_line(analysis_of):
     (said,) = notes_of(analysis_of(trained(5)))
     assert "iteration from 0 to 4 adds 5.00 KiB" in said
-    assert "most by log.py:5 (confidence: fair)" in said
+    assert "most by log.py:5 (likely)" in said
 
 
 @pytest.mark.parametrize(("n_bytes", "is_said"), [(512, True), (48 << 20, False)])
@@ -288,7 +288,7 @@ def served(tmp_path):
 def test_a_line_that_leaves_memory_behind_to_the_end_keeps_growing(served):
     found = {one.line.line_number: (one.n_allocations, one.block_bytes // KIB, one.trend) for one in served}
     assert found == {
-        3: (1, 64, Trend.STOPPED),
+        3: (1, 64, Trend.ONCE),
         2: (10, 20, Trend.GROWS),
         4: (1, 8, Trend.RECENT),
     }

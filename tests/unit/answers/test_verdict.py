@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 import snapconv
+from snapconv.answers.advice.findings import advise
 from snapconv.answers.peak import CategoryTotal
 from snapconv.answers.verdict import _shares, find_verdict
+from snapconv.writers.text.moment import verdict_lines
 from tests.builders import MIB, TraceBuilder, frame
 from tests.metadata_builder import metadata
 
@@ -57,10 +59,20 @@ def test_a_failed_request_comes_first(tmp_path):
 
 def test_growth_comes_before_the_peak():
     """1.50 MiB in each of six iterations, as the program of the fixture keeps them."""
-    found = verdict_of(FIXTURES / "growing.pickle")
+    path = FIXTURES / "growing.pickle"
+    found = verdict_of(path)
     assert (found.about, found.command) == ("growth", "growth")
     assert found.sentence == "memory grows by 1.50 MiB per iteration, most of it at metrics.py:14"
     assert [(cause.block_bytes, cause.line.place) for cause in found.causes] == [(9 * MIB, "metrics.py:14")]
+    (fault,) = advise(snapconv.load(path).devices[0]).faults
+    assert (fault.what, fault.is_certain) == ("Each iteration adds 1.50 MiB at metrics.py:14.", False)
+    assert fault.saved_bytes == 7.5 * MIB  # at the peak, which is within the last iteration
+
+
+def test_without_any_stack_the_next_command_records_them():
+    found = verdict_of(FIXTURES / "no_stacks.pickle")
+    *_, command = verdict_lines(found, "a b.pickle")
+    assert command == "  next: snapconv record train.py  (records the stacks, which this file lacks)"
 
 
 @pytest.mark.parametrize(

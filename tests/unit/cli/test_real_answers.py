@@ -40,7 +40,7 @@ def answers(session):
     """The lines of every answer about a file."""
     for one in session.devices:
         yield from verdict_lines(find_verdict(one), "FILE")
-        yield from growth_lines(report_growth(one))
+        yield from growth_lines(report_growth(one), "FILE")
     yield from (line for state in session.at() for line in moment_lines(state))
     for by in ("line", "category", "operation"):
         yield from (line for tree in session.tree(by=by) for line in tree_lines(tree, n_most=1000))

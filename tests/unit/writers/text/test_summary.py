@@ -30,7 +30,7 @@ def line_with(text, report=REPORT):
 
 def test_a_report_is_summed_up_from_its_peak_to_its_file():
     assert lines() == [
-        "cuda:0  peak allocated 3.50 KiB (3584 bytes), after event 1 of 7",
+        "cuda:0  peak allocated 3.50 KiB (3584 bytes), at event 1 of 7",
         "  reserved at most 2.00 MiB",
         "  activation           2.00 KiB   57.1 %        1 allocation",
         "  weight               1.00 KiB   28.6 %        1 allocation",
