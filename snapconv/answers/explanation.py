@@ -157,10 +157,8 @@ def _why_nothing(analysis: DeviceAnalysis, question: Question) -> str:
     allocs = np.flatnonzero(device.events.action == Action.ALLOC)
     if not len(allocs):
         return f"{said}, and no event of the trace is an allocation"
-    place = int(np.searchsorted(allocs, event))
-    which = "first allocation after it" if place < len(allocs) else "last allocation before it"
-    nearest = int(allocs[min(place, len(allocs) - 1)])
-    return f"{said}, no allocation; the {which} is event {nearest}: snapconv explain {file} '#{nearest}'"
+    nearest = int(allocs[np.abs(allocs - event).argmin()])
+    return f"{said}, no allocation; the nearest one is event {nearest}: snapconv explain {file} '#{nearest}'"
 
 
 def _nearest(analysis: DeviceAnalysis, question: Question) -> Iterator[str]:

@@ -139,9 +139,8 @@ class UnfreedLine:
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""
-        names = ("n_allocations", "block_bytes", "first_event", "last_event")
-        figures = {name: getattr(self, name) for name in names}
-        return line_values(self.line) | figures | {"trend": self.trend.value}
+        names = ("n_allocations", "block_bytes", "first_event", "last_event", "trend")
+        return line_values(self.line) | {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True, slots=True)
@@ -416,20 +415,17 @@ def unfreed_lines(analysis: DeviceAnalysis) -> tuple[UnfreedLine, ...]:
     """Sum up what was allocated in the trace and is live at its end, by line; most bytes first."""
     table, lines, n_events = analysis.allocations, analysis.lines, len(analysis.device.events)
     rows = np.flatnonzero((table.alloc_event >= 0) & (table.freed_event < 0))
-    classified = analysis.classification
-    category = classified.category[rows]
+    classified, ends_in_forward = analysis.classification, analysis.phases.phase[-1:] == Phase.FORWARD
     # The trace ends before the backward that frees them: no leak.
-    waits = has_code(category, Category.ACTIVATION) & ~classified.is_likely[rows]
-    waits &= analysis.phases.phase[-1:] == Phase.FORWARD
-    stays = np.where(is_among(category, _USUALLY_KEPT), 1, np.where(waits, 2, 0))
+    waits = has_code(classified.category, Category.ACTIVATION) & ~classified.is_likely & ends_in_forward
+    kind = np.where(is_among(classified.category, _USUALLY_KEPT), 1, 2 * waits)[rows].tolist()
     of_line: dict[tuple[SourceLine | None, bool, int], list[int]] = defaultdict(list)
-    columns = (rows.tolist(), table.stack_id[rows].tolist(), stays.tolist())
-    for row, stack, stay in zip(*columns, strict=True):
-        of_line[lines.innermost(stack), lines.has_frames(stack), stay].append(row)
+    for row, stack, number in zip(rows.tolist(), table.stack_id[rows].tolist(), kind, strict=True):
+        of_line[lines.innermost(stack), lines.has_frames(stack), number].append(row)
     found = []
-    for (line, has_stack, stay), mine in of_line.items():
+    for (line, has_stack, number), mine in of_line.items():
         events = table.alloc_event[mine].astype(np.int64)
-        trend = (_trend((events * N_PARTS // n_events).tolist()), Trend.KEPT, Trend.WAITS)[stay]
+        trend = (_trend((events * N_PARTS // n_events).tolist()), Trend.KEPT, Trend.WAITS)[number]
         n_bytes, first, last = int(table.block_bytes[mine].sum()), int(events.min()), int(events.max())
         found.append(UnfreedLine(line, has_stack, len(mine), n_bytes, first, last, trend))
     return tuple(sorted(found, key=lambda one: (-one.block_bytes, str(one.line))))

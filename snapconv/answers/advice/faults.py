@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
-from snapconv.answers.advice.changes import Change, freed_from, removed
+from snapconv.answers.advice.changes import Change, freed_from
 from snapconv.answers.advice.evidence import Detected, Evidence, LineCalls
-from snapconv.answers.growth import Confidence, Fate, by_line, find_growth, growth_notes
+from snapconv.answers.growth import Fate, by_line, find_growth, growth_notes
 from snapconv.classification.categories import Category
 from snapconv.columns import BoolColumn, Int64Column, distinct, grouped, has_code, run_starts, sums_by
 from snapconv.phases.trace_phases import Phase, Phases
@@ -379,23 +379,17 @@ def kept_graphs(evidence: Evidence) -> Iterator[Detected]:
             )
 
 
-# Lines of growth, each a finding.
-_MOST_GROWING = 3
-
-
 def growing(evidence: Evidence) -> Iterator[Detected]:
     """Find lines that keep memory of every iteration, which the replay frees when its iteration ends."""
     analysis, found = evidence.analysis, find_growth(evidence.analysis)
     if not any(growth_notes(analysis, found)):
         return
     ends = np.array([iteration.last_event for iteration in analysis.iterations], np.int64)
-    for one in by_line(found)[:_MOST_GROWING]:
-        rows = np.sort(one.rows)
-        change = freed_from(analysis, rows, ends[analysis.iteration[rows]])
-        if one.fate is Fate.REPLACED:
-            n_bytes = change.n_bytes - change.n_bytes.min()
-            change = replace(removed(analysis, rows), n_bytes=n_bytes)
-        is_certain, added = one.confidence is Confidence.STRONG, format_bytes(one.bytes_per_iteration)
+    for one in by_line(found)[:3]:
+        rows, is_replaced = np.sort(one.rows), one.fate is Fate.REPLACED
+        change = freed_from(analysis, rows, np.where(is_replaced, -1, ends[analysis.iteration[rows]]))
+        change = replace(change, n_bytes=change.n_bytes - is_replaced * change.n_bytes.min())
+        is_certain, added = one.certainty == "certain", format_bytes(one.bytes_per_iteration)
         yield evidence.found(change, rows, one.line, is_certain=is_certain, added=added)
 
 

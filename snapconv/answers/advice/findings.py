@@ -277,8 +277,7 @@ def _search(
         for kind in kinds:
             for detected in kind.detect(evidence):
                 key = (kind.slug, detected.where or detected.line)
-                is_seen = kind.sort == FAULT and bool(seen[detected.change.rows].all())
-                if key in known or is_seen:
+                if key in known or (kind.sort == FAULT and seen[detected.change.rows].all()):
                     continue
                 known.add(key)
                 finding = _finding(kind, detected, evidence, changes)

@@ -34,10 +34,9 @@ def smaller_batch(evidence: Evidence) -> Iterator[Detected]:
             continue
         live = distinct(analysis.classification.category[change.rows[evidence.live[change.rows]]])
         nouns = ", ".join(APPEARANCES[one].noun for one in GROWING if one in live)
-        trains = len(analysis.phases.events_of_training) > 0
-        how = (
-            "Accumulate gradients over more batches." if trains else "Run fewer or shorter sequences at once."
-        )
+        how = "Run fewer or shorter sequences at once."
+        if len(analysis.phases.events_of_training):
+            how = "Accumulate gradients over more batches."
         values = {"share": f"{share:g}", "growing": nouns or "the failed request", "how": how}
         yield Detected(change, None, None, is_certain=False, values=values)
         return

@@ -96,9 +96,7 @@ def _iterations(found: DeviceDiff) -> str:
 
 def row_name(row: AnyChange) -> str:
     """Name a row; a line of the project with its old place where it moved."""
-    if isinstance(row.name, str):
-        return row.name
-    old, new = row.name
+    old, new = row.name if isinstance(row.name, tuple) else (row.name, row.name)
     line = new or old
     if not isinstance(line, SourceLine):
         return str(line)

@@ -34,15 +34,11 @@ def growth_lines(report: GrowthReport, file: str) -> Iterator[str]:
         yield f"{name}  memory grows by {per_iteration} per iteration; the trace has {n_iterations}"
     else:
         yield f"{name}  nothing grows up to the end of the trace, which has {n_iterations}"
-    yield from _ends(report.end_bytes)
+    # Not the last, which is the end of the trace: the program may have freed all by then.
+    ended = {number: format_bytes(report.end_bytes[number]) for number in (0, len(report.end_bytes) - 2)}
+    yield f"  allocated {'; '.join(f'after iteration {number}: {size}' for number, size in ended.items())}"
     yield from _growing_lines(report.lines)
     yield from [next_line("advise", file)] * bool(report.lines)
-
-
-def _ends(end_bytes: Sequence[int]) -> Iterator[str]:
-    """Show the ends of iterations, but of the last: where the trace ends, the program may have freed all."""
-    ended = {number: format_bytes(end_bytes[number]) for number in (0, len(end_bytes) - 2)}
-    yield f"  allocated {'; '.join(f'after iteration {number}: {size}' for number, size in ended.items())}"
 
 
 def _unfreed_lines(name: str, report: GrowthReport) -> Iterator[str]:

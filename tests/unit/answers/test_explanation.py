@@ -375,7 +375,7 @@ def test_an_address_beyond_2_to_the_63_is_found_however_it_is_written(load):
     [
         (
             "#0",
-            "event #0 of cuda:0 is segment_alloc of 2.00 MiB, no allocation; the first allocation after",
+            "event #0 of cuda:0 is segment_alloc of 2.00 MiB, no allocation; the nearest one is event 1: ",
         ),
         ("#8", "cuda:0 has no event #8; it has 8 events, the last is #7"),
         (f"b{ADDR:x}_3", "3 allocations began there"),
