@@ -150,15 +150,18 @@ class Session:
         return tuple(advise(found, goal_bytes=goal_bytes, trades=trades) for found in self.devices)
 
     def fragmentation(self, moment: str | MomentQuestion | None = None) -> tuple[Fragmentation, ...]:
-        """Describe what is reserved and not in use on every device, at a moment; by default at three of them.
+        """Describe what is reserved and not in use on every device, at a moment; by default at several.
 
-        These are the dump, the peak and the worst moment. Raises what ``at`` raises.
+        These are the first failed request, the dump, the peak, the worst moment. Raises what ``at`` raises.
         """
-        shown = ["end", "peak", "worst"] if moment is None else [moment]
-        moments = [tuple(_moment(found, one) for one in shown) for found in self.devices]
+
+        def asked(found: DeviceAnalysis) -> list[str | MomentQuestion]:
+            usual: list[str | MomentQuestion] = ["oom", "end", "peak", "worst"]
+            return usual[not found.ran_out :] if moment is None else [moment]
+
         return tuple(
-            find_fragmentation(found, each, details_at=each[0])
-            for found, each in zip(self.devices, moments, strict=True)
+            find_fragmentation(found, tuple(_moment(found, one) for one in asked(found)))
+            for found in self.devices
         )
 
     def growth(self) -> tuple[tuple[Growth, ...], ...]:

@@ -239,6 +239,7 @@ def _lifetime(analysis: DeviceAnalysis, row: int, freed: int, *, is_live_at_peak
         "in_use_events": last - first,
         "is_live_at_peak": is_live_at_peak,
         "is_live_at_dump": end < 0,
+        "is_pending_at_dump": bool(table.is_pending_at_end[row]),
     }
 
 

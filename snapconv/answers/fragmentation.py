@@ -50,6 +50,11 @@ class FreeMemory:
     largest_free_bytes: int
     rounding_bytes: int
 
+    @property
+    def pending_bytes(self) -> int:
+        """The bytes of freed blocks that a stream still uses."""
+        return self.active_bytes - self.allocated_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class PoolMemory:
@@ -106,20 +111,14 @@ class Fragmentation:
         return {"kind": device_kind(self.device), **asdict(self)}
 
 
-def find_fragmentation(
-    analysis: DeviceAnalysis,
-    moments: tuple[FoundMoment, ...],
-    *,
-    details_at: FoundMoment,
-) -> Fragmentation:
-    """Find what is reserved and not in use at each of the moments, and why at one of them."""
-    events = [moment.event for moment in (*moments, details_at)]
-    found = layouts(analysis.device, analysis.allocations, events)
-    detailed = found[details_at.event]
+def find_fragmentation(analysis: DeviceAnalysis, moments: tuple[FoundMoment, ...]) -> Fragmentation:
+    """Find what is reserved and not in use at each of the moments, and why at the first."""
+    found = layouts(analysis.device, analysis.allocations, [moment.event for moment in moments])
+    detailed = found[moments[0].event]
     return Fragmentation(
         device=analysis.device.device,
         moments=tuple(free_memory(analysis, found[m.event], m.name) for m in moments),
-        details_at=details_at.name,
+        details_at=moments[0].name,
         pools=tuple(pool_memory(analysis.snapshot, detailed)),
         holders=_holders(analysis, detailed),
         n_conflicts=max(layout.n_conflicts for layout in found.values()),

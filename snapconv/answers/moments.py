@@ -81,7 +81,7 @@ def find_moment(analysis: DeviceAnalysis, question: MomentQuestion) -> FoundMome
         case "annotation":
             return _annotation(analysis, question.name)
         case "worst":
-            return FoundMoment(worst_event(analysis), "the most reserved and not in use")
+            return FoundMoment(worst_event(analysis), "the moment with most unused memory")
         case "start":
             return FoundMoment(-1, "the start of the trace")
         case "end":

@@ -108,8 +108,8 @@ def _category_notes(found: DeviceAnalysis) -> Iterator[Note]:
     if unknown > found.replay.allocated.peak // 20 and not by_choice:
         yield Note(
             "much-unknown",
-            f"{format_bytes(unknown)} of the peak could not be classified"
-            f"{_of_it_known(found, live, unknown)}; {_better_recording(found)}"
+            f"{format_bytes(unknown)} of the {'peak' if len(found.device.events) else 'dump'} could not be "
+            f"classified{_of_it_known(found, live, unknown)}; {_better_recording(found)}"
             "name the code that made them with --rules",
             found.device.device,
             is_minor=True,
@@ -120,7 +120,7 @@ def _of_it_known(found: DeviceAnalysis, live: BoolColumn, unknown: int) -> str:
     """Say what is known of how much of the ``unknown`` bytes; empty for nothing."""
     reasons, parts = found.classification.reasons, []
     for reason, words in _KNOWN_OF_UNKNOWN.items():
-        if reason in reasons:
+        if reason in reasons and len(found.device.events):
             rows = live & (found.classification.reason_id == reasons.index(reason))
             n_bytes = int(found.allocations.block_bytes[rows].sum())
             how_much = "all" if n_bytes == unknown else format_bytes(n_bytes)
@@ -130,6 +130,8 @@ def _of_it_known(found: DeviceAnalysis, live: BoolColumn, unknown: int) -> str:
 
 def _better_recording(found: DeviceAnalysis) -> str:
     """Say what a better recording would have, as far as this one lacks it; empty for one of ours."""
+    if found.history.verdict is Verdict.NO_TRACE:
+        return "the file has no events: record them with `snapconv record`, or "
     if found.history.verdict is not Verdict.COMPLETE:
         return "record from the start of the program, or "
     if found.recorded is not None:

@@ -68,17 +68,17 @@ _OPTIONS = {
     "export.output": "PATH | The trace's file. Default: SNAPSHOT.trace.json, here.",
     "open_page": "Open the page in the browser.",
     # Questions.
-    "at": "MOMENT | The moment: peak, start, end, worst (most reserved and not in use), oom, oom:2, "
+    "at": "MOMENT | The moment: peak, start, end, worst (most unused memory), oom, oom:2, "
     "iteration:3, annotation:NAME, 'largest activations', or an event such as 1234.",
-    "fragmentation.at": "MOMENT | A moment as in `snapconv summary`. Default: the dump, the peak and the "
-    "worst moment, with the details of the dump.",
+    "fragmentation.at": "MOMENT | A moment as in `snapconv summary`. Default: the failed request, the dump, "
+    "the peak and the worst moment, with the details of the first.",
     "by": "WHAT | line, module, operation or category. Default: line.",
     "all_frames": "Show libraries and C++ too, not only the project's frames.",
     "capacity": "SIZE | The memory that torch may have, such as 78GiB.",
     "what_if.capacity": "SIZE | What torch can have of the device, such as 38GiB. Default: as much as it "
     "likes, or, where a request failed, what it had then.",
-    "card": "SIZE | A card's whole memory, such as 40GiB: what lies outside of torch is subtracted, as a "
-    "capture in which a request failed shows it; else 1 GiB.",
+    "card": "SIZE | A card's whole memory, such as 40GiB, minus memory outside PyTorch (recorded if a "
+    "request failed, else 1 GiB).",
     "setting": "KEY:VALUE,… | Try these in place of the file's own, written as in PYTORCH_CUDA_ALLOC_CONF. "
     "May be repeated: each is an alternative.",
     "search": "Try the sensible settings, and rank them by what they reserve.",
@@ -95,7 +95,7 @@ _OPTIONS = {
     "max_growth": "SIZE | The most that an iteration may add for good, such as 0.",
     "no_faults_above": "SIZE | The most that a fault of `snapconv advise` may hold at the peak; with "
     "--baseline, a new one.",
-    "fail_over": "PERCENT | End with 7 where a device's peak of allocated bytes is higher by more than this, "
+    "fail_over": "PERCENT | Exit code 7 if a device's peak of allocated bytes is higher by more than this, "
     "such as 2%.",
     "baseline": "FILE | A file to compare with, for --fail-over and --no-faults-above.",
     "format": "FORMAT | text or github (a table in Markdown for a job's summary). Default: text.",
@@ -155,6 +155,7 @@ _LEAST = {
 }
 # Those whose text has it.
 _WITHOUT_DEFAULT = {
+    "by",
     "format",
     "stacks",
     "routing",

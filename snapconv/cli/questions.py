@@ -51,8 +51,8 @@ def summary(
 ) -> Answer:
     """Show what is live at the peak, or at any other moment.
 
-    By categories, lines, modules, operations and pools. It is what `snapconv to-sqlite` prints, for any
-    moment, and writes no file.
+    By categories, lines, modules, operations and pools. It writes no file. Example: snapconv summary
+    run.pickle --at iteration:3
     """
     from snapconv.writers.text.moment import moment_lines
 
@@ -76,8 +76,8 @@ def tree(
 ) -> Answer:
     """Show live memory as a tree of lines, modules or operations.
 
-    Every line stands with all that it called, and what is its own. By operation or category, each has such a
-    tree; by module, a module has those that it calls below it.
+    Each row has its total and its own bytes. --by groups the tree. Example: snapconv tree run.pickle --by
+    module
     """
     from snapconv.writers.text.moment import MOST_NODES, tree_lines
 
@@ -158,14 +158,16 @@ def fragmentation(
     """Show what is reserved and not used, and which lines keep it.
 
     What empty_cache() returns, too. Free memory helps only a request of its own pool and stream, and only in
-    one piece.
+    one piece. Example: snapconv fragmentation run.pickle --at oom
     """
     from snapconv.writers.text.moment import fragmentation_lines
 
     moment = None if at is None else moment_question(at)
     session = read_session(snapshot, read, device=device)
     found = session.fragmentation(moment)
-    return answer_by_device(session, ((one.to_json(), fragmentation_lines(one)) for one in found))
+    return answer_by_device(
+        session, ((one.to_json(), fragmentation_lines(one, str(snapshot))) for one in found)
+    )
 
 
 @question
@@ -224,7 +226,7 @@ def what_if(
     """Try other allocator settings, or another card, by a replay.
 
     The trace is replayed through a model of torch's allocator. For each: the peaks of reserved and allocated
-    memory, and where it runs out.
+    memory, and where it runs out. Example: snapconv what-if run.pickle --search
     """
     from snapconv.answers.what_if.setting_trials import Request, read_setting
     from snapconv.writers.text.what_if import what_if_lines
@@ -348,7 +350,7 @@ def check(
     read: ReadOptions,
     format: Literal["text", "github"] = "text",
 ) -> Answer:
-    """Check limits for the memory, and end with 7 where one does not hold."""
+    """Check limits for the memory; exit code 7 if a limit is exceeded."""
     from snapconv.answers.check import CheckedFile
     from snapconv.answers.notes import main_notes
     from snapconv.writers.text.comparisons import check_lines, github_lines

@@ -343,20 +343,18 @@ def _notes(
 
 
 def _pending_note(events: EventTable, rows: AllocationTable) -> Note | None:
-    at_dump = int(np.count_nonzero(rows.is_pending_at_end))
     # A trace that has no request at all lost none: recording was set to skip them.
     completes = (rows.free_completed_event >= 0) & np.any(has_code(events.action, Action.FREE_REQUESTED))
-    earlier = (rows.alloc_event < 0) & (rows.free_requested_event < 0)
-    n_earlier = int(np.count_nonzero(earlier & (completes | rows.is_pending_at_end)))
+    earlier, waits = (rows.alloc_event < 0) & (rows.free_requested_event < 0), rows.is_pending_at_end
     parts = []
-    if at_dump:
-        blocks = counted(at_dump, "block was", "blocks were")
-        parts.append(f"{blocks} freed but still in use by a stream at the dump")
-    if n_earlier:
-        were = counted(n_earlier, "block was", "blocks were")
-        parts.append(
-            f"{were} freed before the first event, but count as allocated until their stream is done"
-        )
+    for which, when in (
+        (waits & ~earlier, "but still in use by a stream at the dump"),
+        (waits & earlier, "but still in use by a stream at the dump, and counted as allocated"),
+        (completes & earlier, "before the first event, but counted as allocated until their stream is done"),
+    ):
+        n_bytes = format_bytes(int(rows.block_bytes[which].sum()))
+        was = counted(int(np.count_nonzero(which)), f"block ({n_bytes}) was", f"blocks ({n_bytes}) were")
+        parts += [f"{was} freed {when}"] if which.any() else []
     return Note("pending-free", "; ".join(parts)) if parts else None
 
 

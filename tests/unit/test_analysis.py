@@ -187,8 +187,8 @@ def test_gradients_without_a_weight_give_a_note(analysed):
         ),
         pytest.param(
             TraceBuilder().segment(traced=False).alloc(4096, traced=False),
-            "4.00 KiB of the peak could not be classified, all of it persistent",
-            id="true of all that is unknown",
+            "4.00 KiB of the dump could not be classified; the file has no events: record them",
+            id="without a trace",
         ),
     ],
 )

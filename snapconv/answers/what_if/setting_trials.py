@@ -23,7 +23,7 @@ from snapconv.stacks.project_lines import ProjectLines, SourceLine
 from snapconv.units import device_kind, format_bytes, parse_bytes
 
 OWN = "the file's own settings"
-OWN_PLACED_ANEW = f"{OWN}, placed anew"
+OWN_PLACED_ANEW = f"{OWN}, blocks laid out afresh"
 # A CUDA context and libraries on devices of 2016 to 2026: 0.3 to 1.5 GiB.
 _USUAL_OUTSIDE_BYTES = 1 << 30
 # The collector works with a memory fraction only; this one takes next to nothing away.

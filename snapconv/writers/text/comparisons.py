@@ -28,12 +28,12 @@ def diff_lines(report: FileDiff) -> Iterator[str]:
         yield "settings"
         for name, *values in report.settings:
             old, new = (shortened(text or "not recorded", _MOST_SETTING) for text in values)
-            yield f"  {name}: {old} -> {new}"
+            yield f"  {name}: {old} → {new}"
 
 
 def _device_lines(found: DeviceDiff) -> Iterator[str]:
     names = dict.fromkeys((device_name(found.old_device), device_name(found.new_device)))
-    yield f"{' -> '.join(names)}  peak allocated {_change(found.allocated)}"
+    yield f"{' → '.join(names)}  peak allocated {_change(found.allocated)}"
     yield f"  reserved at most {_change(found.reserved)}"
     yield f"  {_iterations(found)}"
     scale = max(found.allocated.old_bytes, found.allocated.new_bytes)
@@ -42,7 +42,7 @@ def _device_lines(found: DeviceDiff) -> Iterator[str]:
         old, new = (
             format_bytes(size, like=scale) for size in (found.likely.old_bytes, found.likely.new_bytes)
         )
-        yield f"    likely, not certain: {old} -> {new} (unknown with --certain)"
+        yield f"    likely, not certain: {old} → {new} (unknown with --certain)"
     yield from _rows("lines of the project", "line", found.lines, scale)
     yield from _rows("modules", "module", found.modules, scale)
     yield from _rows("operations", "operation", found.operations, scale)
@@ -69,7 +69,7 @@ def _difference(change: AnyChange, scale: int) -> str:
     if change.difference in (Difference.APPEARED, Difference.GONE):
         return str(change.difference.value)
     old, new = (format_bytes(size, like=scale) for size in (change.old_bytes, change.new_bytes))
-    return f"{old} -> {new}"
+    return f"{old} → {new}"
 
 
 def _signed(n_bytes: int, scale: int) -> str:
@@ -79,7 +79,7 @@ def _signed(n_bytes: int, scale: int) -> str:
 
 def _change(change: AnyChange) -> str:
     old, new, more = change.old_bytes, change.new_bytes, change.more_bytes
-    shown = f"{format_bytes(old)} -> {format_bytes(new)}"
+    shown = f"{format_bytes(old)} → {format_bytes(new)}"
     if not more:
         return f"{shown} (the same)"
     share = f", {100 * more / old:+.1f} %" if old else ""
@@ -89,7 +89,7 @@ def _change(change: AnyChange) -> str:
 def _iterations(found: DeviceDiff) -> str:
     old, new = found.old_iterations, found.new_iterations
     return (
-        f"{len(old)} -> {counted(len(new), 'iteration')}, the last peaks at {format_bytes(old[-1])} -> "
+        f"{len(old)} → {counted(len(new), 'iteration')}, the last peaks at {format_bytes(old[-1])} → "
         f"{format_bytes(new[-1])}"
     )
 

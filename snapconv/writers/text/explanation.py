@@ -72,8 +72,11 @@ def _life(lifetime: Values) -> Iterator[_Row]:
         if requested is None or completed["event"] != requested["event"]:
             yield "reusable", [_event(completed)]
     elif lifetime["is_live_at_dump"]:
-        waits = "a stream still uses it" if requested else "still in use"
-        yield "reusable" if requested else "freed", [f"not before the dump: {waits}"]
+        is_pending = lifetime["is_pending_at_dump"]
+        if not requested:
+            yield "freed", ["before the trace begins" if is_pending else "not before the dump: still in use"]
+        if requested or is_pending:
+            yield "reusable", ["not before the dump: a stream still uses it"]
     elif requested is None or end != requested["event"]:
         yield "reusable", [f"by event {end}; the trace lacks the event itself"]
     at_least = "" if allocated else "at least "

@@ -56,7 +56,7 @@ def _unfreed_lines(name: str, report: GrowthReport) -> Iterator[str]:
     for trend, title in _TRENDS:
         rows = [(one.block_bytes, _unfreed(one)) for one in lines if one.trend is trend]
         yield from [f"  {title}"] * bool(rows)
-        yield from size_rows(rows, "line", like=n_bytes)
+        yield from size_rows(rows, "line")
     yield f"  growth per iteration is unknown: {report.unknown}"
 
 

@@ -20,7 +20,8 @@ def info_lines(found: "Facts") -> Iterator[str]:
     yield f"{found['path']}: memory snapshot, {found['format']}{protocol}, {format_bytes(found['n_bytes'])}"
     yield f"  written by {found['written_by']}; {counted(found['n_visible_devices'], 'visible device')}"
     frames = counted(found["n_frames"], "distinct frame")
-    yield f"  {counted(found['n_stacks'], 'distinct stack')} of {frames}"
+    stacks = f"{counted(found['n_stacks'], 'distinct stack')} of {frames}"
+    yield f"  {stacks if found['n_frames'] else 'no stacks'}"
     for facts in found["devices"]:
         yield from _device_lines(facts)
     if found["settings"]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from snapconv.answers.fragmentation import Fragmentation, FreeMemory, PoolMemory, SegmentHolder
+from snapconv.answers.fragmentation import Fragmentation, PoolMemory, SegmentHolder
 from snapconv.answers.peak import DeviceMemory, MomentState, group_modules
 from snapconv.answers.tree import MemoryTree
 from snapconv.classification.categories import Evidence
@@ -28,10 +28,11 @@ OUTSIDE = "outside PyTorch (CUDA context, libraries)"
 # A single line that calls the model adds nothing to the lines of the project.
 _LEAST_MODULES = 2
 MOST_NODES = 30
-_LABEL, _COLUMN = 26, 15
+_LABEL, _COLUMN = 26, 18
 _ROWS = (
     ("reserved", "reserved_bytes"),
-    ("in use", "active_bytes"),
+    ("allocated", "allocated_bytes"),
+    ("freed, used by a stream", "pending_bytes"),
     ("free", "free_bytes"),
     ("  empty_cache() returns", "returnable_bytes"),
     ("  empty in private pools", "private_bytes"),
@@ -39,7 +40,7 @@ _ROWS = (
     ("largest free block", "largest_free_bytes"),
     ("rounding within blocks", "rounding_bytes"),
 )
-_MAY_BE_NOTHING = {"private_bytes"}
+_MAY_BE_NOTHING = {"private_bytes", "pending_bytes"}
 
 
 def moment_lines(state: MomentState) -> Iterator[str]:
@@ -51,7 +52,7 @@ def moment_lines(state: MomentState) -> Iterator[str]:
     yield f"  allocated {format_bytes(allocated)} ({allocated} bytes), reserved {reserved}"
     pending = state.active_bytes - allocated
     if pending:
-        yield f"  freed, but in use by a stream {format_bytes(pending)}"
+        yield f"  freed, used by a stream {format_bytes(pending)}"
     yield from outside_line(state.memory)
     if state.annotations:
         yield f"  inside {names_in_a_line(state.annotations, separator=' > ')}"
@@ -62,11 +63,11 @@ def moment_lines(state: MomentState) -> Iterator[str]:
             (row.block_bytes, f"{row.operation}, {counted(row.n_allocations, 'allocation')}")
             for row in state.operations
         ]
-        yield from size_rows(rows, "operation", like=allocated)
+        yield from size_rows(rows, "operation")
     if len({row.pool for row in state.pools} - {None}) > 1 or len({row.stream for row in state.pools}) > 1:
         yield "  pools and streams"
         rows = [(row.block_bytes, f"{pool_shown(row.pool)}, stream {row.stream}") for row in state.pools]
-        yield from size_rows(rows, "pool and stream", like=allocated)
+        yield from size_rows(rows, "pool and stream")
     yield f"  history: {state.history_verdict}: {state.history_reason}"
 
 
@@ -78,11 +79,11 @@ def live_lines(state: MomentState) -> Iterator[str]:
     rows = [(row.block_bytes, where(row.line)) for row in state.lines]
     without = allocated - sum(n_bytes for n_bytes, _ in rows)
     rest = [(without - state.no_stack_bytes, LIBRARY_ONLY), (state.no_stack_bytes, NO_STACK)]
-    yield from size_rows(rows, "line", like=allocated, rest=rest)
+    yield from size_rows(rows, "line", rest=rest)
     if len(state.modules) >= _LEAST_MODULES:
         has_paths = any(row.evidence == Evidence.METADATA.label for row in state.modules)
         yield "  modules" + ("" if has_paths else ", by the lines that call them")
-        yield from size_rows(group_modules(state.modules), "module", like=allocated)
+        yield from size_rows(group_modules(state.modules), "module")
 
 
 def place_of(state: MomentState) -> str:
@@ -130,34 +131,35 @@ def verdict_lines(found: "FileVerdict", file: str) -> Iterator[str]:
 def tree_lines(tree: MemoryTree, *, n_most: int = MOST_NODES) -> Iterator[str]:
     """Yield the largest nodes, each below the one that it is part of."""
     after = "" if tree.event is None else f" (event {tree.event})"
-    whole, n_all = tree.allocated_bytes, len(tree.nodes)
-    yield f"{device_name(tree.device)}  {format_bytes(whole)} at {tree.moment}{after}, by {tree.by}"
+    n_all = len(tree.nodes)
+    allocated = f"{format_bytes(tree.allocated_bytes)} allocated at {tree.moment}{after}"
+    yield f"{device_name(tree.device)}  {allocated}, by {tree.by}"
     if not tree.nodes:
         return
-    yield f"  {'with below':>12} {'itself':>12} {'blocks':>7}"
+    yield f"  {'total':>12} {'own':>12} {'blocks':>7}"
     shown = tree.largest(n_most).nodes
     for node in shown:
-        size = format_bytes(node.block_bytes, like=whole)
-        itself = format_bytes(node.self_bytes, like=whole) if node.self_bytes else ""
-        yield f"  {size:>12} {itself:>12} {node.n_blocks:>7}  {' ' * min(node.depth, 20)}{node.name}"
+        total, own = format_bytes(node.block_bytes), format_bytes(node.self_bytes) if node.self_bytes else ""
+        yield f"  {total:>12} {own:>12} {node.n_blocks:>7}  {' ' * min(node.depth, 20)}{node.name}"
     if len(shown) < n_all:
         by_size = sorted((node.block_bytes for node in tree.nodes), reverse=True)
-        most = format_bytes(by_size[len(shown)], like=whole)
+        most = format_bytes(by_size[len(shown)])
         yield f"  {n_all - len(shown)} more of at most {most} each: --top {n_all} shows all"
     if tree.n_cut_stacks:
         stacks = counted(tree.n_cut_stacks, "stack")
         yield f"  of {stacks} the innermost lines are left out: all would be many times the size of the file"
 
 
-def fragmentation_lines(found: Fragmentation) -> Iterator[str]:
-    """Show the memory that is reserved and not in use."""
-    has_trace = any(column.event is not None for column in found.moments)
+def fragmentation_lines(found: Fragmentation, file: str) -> Iterator[str]:
+    """Show the memory that is reserved and not in use, and what to do about it."""
+    has_trace = any(column.event is not None for column in found.moments) and not found.n_conflicts
     columns = found.moments if has_trace else found.moments[:1]
     first = columns[0]
     free, reserved = format_bytes(first.free_bytes), format_bytes(first.reserved_bytes)
     yield f"{device_name(found.device)}  {free} of {reserved} reserved are free at {first.moment}"
     if len(columns) > 1:
-        yield f"{'':<{_LABEL}}" + "".join(f"{_heading(column):>{_COLUMN}}" for column in columns)
+        names = [one.moment.replace("the moment with most unused memory", "most unused") for one in columns]
+        yield f"{'':<{_LABEL}}" + "".join(f"{name[: _COLUMN - 1]:>{_COLUMN}}" for name in names)
     for label, name in _ROWS:
         values = [getattr(column, name) for column in columns]
         if any(values) or name not in _MAY_BE_NOTHING:
@@ -167,11 +169,17 @@ def fragmentation_lines(found: Fragmentation) -> Iterator[str]:
         yield f"  {'after event':<{_LABEL - 2}}" + "".join(f"{event:>{_COLUMN}}" for event in events)
     yield from _pool_lines(found.pools, found.details_at)
     yield from _holder_lines(found.holders, found.details_at)
-    yield from _limits(found)
-
-
-def _heading(column: FreeMemory) -> str:
-    return {"the most reserved and not in use": "worst"}.get(column.moment, column.moment)[: _COLUMN - 1]
+    if found.n_conflicts:
+        conflicts = counted(found.n_conflicts, "event or block contradicts", "events or blocks contradict")
+        shown = "only the dump is shown" if found.details_at == "the dump" else "approximate"
+        yield f"  {conflicts} the segments: {shown}"
+    if found.has_expandable:
+        yield "  estimated: where the pages of expandable segments lie, which empty_cache() returns whole"
+    yield from history_lines(found.history_verdict)
+    if first.returnable_bytes:
+        yield f"  empty_cache() returns {format_bytes(first.returnable_bytes)} at {first.moment}"
+    if first.enclosed_bytes and not found.has_expandable:
+        yield f"{next_line('what-if --search', file)}  (tries expandable segments)"
 
 
 def _pool_lines(pools: Sequence[PoolMemory], moment: str) -> Iterator[str]:
@@ -183,27 +191,18 @@ def _pool_lines(pools: Sequence[PoolMemory], moment: str) -> Iterator[str]:
         blocks = f"{counted(row.n_pieces, 'block')}, the largest {format_bytes(row.largest_free_bytes)}"
         pool = "" if row.pool in (None, (0, 0)) else f"pool {row.pool}, "
         rows.append((row.free_bytes, f"{size} requests, {pool}stream {row.stream}: {blocks}"))
-    yield from size_rows(rows, "pool and stream", like=None, plural="pools and streams")
+    yield from size_rows(rows, "pool and stream", plural="pools and streams")
 
 
 def _holder_lines(holders: Sequence[SegmentHolder], moment: str) -> Iterator[str]:
     if not holders:
         return
     yield f"  stuck in partly used segments at {moment}, by the line that owns most of each"
-    rows = [(row.enclosed_bytes, _holder(row)) for row in holders]
-    yield from size_rows(rows, "line", like=max(row.enclosed_bytes for row in holders))
-
-
-def _holder(row: SegmentHolder) -> str:
-    blocks = f"{counted(row.n_blocks, 'block')} of {format_bytes(row.block_bytes)}"
-    return f"{where(row.line, has_stack=row.has_stack)}: {blocks} in {counted(row.n_segments, 'segment')}"
-
-
-def _limits(found: Fragmentation) -> Iterator[str]:
-    """Show the limits of the figures."""
-    if found.n_conflicts:
-        conflicts = counted(found.n_conflicts, "event or block contradicts", "events or blocks contradict")
-        yield f"  approximate: {conflicts} the segments"
-    if found.has_expandable:
-        yield "  estimated: where the pages of expandable segments lie, which empty_cache() returns whole"
-    yield from history_lines(found.history_verdict)
+    rows = []
+    for row in holders:
+        size, segments = format_bytes(row.block_bytes), counted(row.n_segments, "segment")
+        blocks = f"1 block of {size}" if row.n_blocks == 1 else f"{row.n_blocks} blocks, {size} in all,"
+        rows.append(
+            (row.enclosed_bytes, f"{where(row.line, has_stack=row.has_stack)}: {blocks} in {segments}")
+        )
+    yield from size_rows(rows, "line")

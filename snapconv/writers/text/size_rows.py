@@ -38,16 +38,15 @@ def most_rows(usual: int = MOST_ROWS) -> int:
     return _SHOWN.get() or usual
 
 
-def size_row(n_bytes: int, text: str, *, like: int | None = None) -> str:
+def size_row(n_bytes: int, text: str) -> str:
     """Write a size in its column, and what has it."""
-    return f"  {format_bytes(n_bytes, like=like):>{_SIZE_WIDTH}}  {text}"
+    return f"  {format_bytes(n_bytes):>{_SIZE_WIDTH}}  {text}"
 
 
 def size_rows(
     rows: Sequence[tuple[int, str]],
     noun: str,
     *,
-    like: int | None,
     rest: Sequence[tuple[int, str]] = (),
     plural: str = "",
 ) -> Iterator[str]:
@@ -56,7 +55,7 @@ def size_rows(
     n_more = sum(n_bytes for n_bytes, _ in more)
     others = [(n_more, counted(len(more), f"more {noun}", plural and f"more {plural}")), *rest]
     for n_bytes, text in (*shown, *(row for row in others if row[0] > 0)):
-        yield size_row(n_bytes, text, like=like)
+        yield size_row(n_bytes, text)
 
 
 def history_lines(verdict: str) -> Iterator[str]:
@@ -89,7 +88,7 @@ def next_line(command: str, file: str) -> str:
 def project_shown(root: str | None, includes: Iterable[str]) -> str:
     """Name what counted as the project."""
     included = ", ".join(includes)
-    return f"below {root or '(no project found)'}" + (f" and in {included}" if included else "")
+    return (f"below {root}" if root else "none found") + (f" and in {included}" if included else "")
 
 
 def names_in_a_line(names: Sequence[str], *, n_most: int = MOST_ROWS, separator: str = ", ") -> str:
@@ -104,7 +103,7 @@ def category_lines(categories: tuple[CategoryTotal, ...], whole: int) -> Iterato
     nonzero = [total for total in categories if total.n_allocations]
     width = max(_CATEGORY_WIDTH, *(len(total.category) + 1 for total in nonzero)) if nonzero else 0
     for total in sorted(nonzero, key=lambda total: -total.block_bytes):
-        size, share = format_bytes(total.block_bytes, like=whole), format_share(total.block_bytes, whole)
+        size, share = format_bytes(total.block_bytes), format_share(total.block_bytes, whole)
         allocations = "allocation" if total.n_allocations == 1 else "allocations"
         likely = f", {total.certainty}" if total.certainty else ""
         name = f"{total.category:<{width}}"

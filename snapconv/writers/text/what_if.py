@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 
-from snapconv.answers.what_if.setting_trials import SettingTrials, Tried
+from snapconv.allocator.allocator_settings import split_conf
+from snapconv.answers.what_if.setting_trials import OWN_PLACED_ANEW, SettingTrials, Tried
 from snapconv.units import counted, device_name, format_bytes, format_share
 from snapconv.writers.text.size_rows import where
 
 _COLUMNS = (12, 12, 8, 11)
-_INDENT = 6
+_FEW_EVENTS = 10
 
 
 def what_if_lines(trials: SettingTrials) -> Iterator[str]:
@@ -15,8 +16,9 @@ def what_if_lines(trials: SettingTrials) -> Iterator[str]:
     batch = "" if trials.batch_scale == 1 else f", batch × {trials.batch_scale:g}"
     capacity = "on a device that never runs out of memory"
     if trials.capacity_bytes is not None:
-        source = f", {trials.capacity_from}" if trials.capacity_from else ""
-        capacity = f"with {format_bytes(trials.capacity_bytes)}{source}"
+        capacity = ", ".join(
+            filter(None, (f"with {format_bytes(trials.capacity_bytes)}", trials.capacity_from))
+        )
     events = counted(trials.n_events, "event")
     yield f"{device_name(trials.device)}  {events} replayed{batch}, {capacity}"
     yield _columns("reserved", "allocated", "unused", "cudaMalloc")
@@ -24,17 +26,42 @@ def what_if_lines(trials: SettingTrials) -> Iterator[str]:
     failed = f", {counted(recorded['n_ooms'], 'failed request')}" if recorded["n_ooms"] else ""
     n_calls = recorded["n_segment_allocs"] + recorded["n_segment_maps"]
     yield _row(recorded["peak_reserved"], recorded["peak_allocated"], n_calls, f"as recorded{failed}")
+    n_own = 1 + (OWN_PLACED_ANEW in [one.name for one in trials.tried])
+    own, others = trials.tried[n_own - 1].outcome, trials.tried[n_own:]
+    reserved = {one.name: one.outcome.ledger.max_reserved_bytes for one in others if not one.outcome.ran_out}
+    saved = {name: own.ledger.max_reserved_bytes - n_bytes for name, n_bytes in reserved.items()}
+    same = [name for name, n_bytes in saved.items() if n_bytes == 0 and not own.ran_out]
     groups: dict[int, list[Tried]] = {}  # those that run out of memory at one event have one reason
-    for number, tried in enumerate(trials.tried):
+    for number, tried in enumerate(one for one in trials.tried if one.name not in same):
         ran_out = tried.outcome.ran_out
         groups.setdefault(len(trials.tried) + ran_out.event + 1 if ran_out else number, []).append(tried)
-    for same in groups.values():
-        yield from _trial_lines(same[0], [tried.name for tried in same])
+    for alike in groups.values():
+        yield from _trial_lines(alike[0], [tried.name for tried in alike])
+    if same:
+        yield f"  no effect on reserved memory: {_grouped(same)}"
     yield "  reserved and allocated: peaks; unused: (reserved - allocated) / reserved"
     if trials.model_is_exact:
-        yield "  check passed: replaying the recorded settings reproduces the file exactly"
-    for reason in trials.estimated:
-        yield f"  estimated: {reason}"
+        exact = "check passed: replaying the recorded settings reproduces the file exactly"
+        yield f"  {exact if trials.n_events else 'no check possible: the file has no events'}"
+    if trials.n_events < _FEW_EVENTS:
+        yield f"  the figures rest on {counted(trials.n_events, 'event')} and the blocks from before"
+    if recorded["peak_allocated"] > recorded["peak_reserved"]:
+        yield "  the trace contradicts the file's segments: reserved as recorded is too low"
+    yield from (f"  estimated: {reason}" for reason in trials.estimated)
+    best = max(saved, key=saved.__getitem__, default="")
+    if best and (own.ran_out or saved[best] > 0):
+        conf = split_conf(own.trial.settings.conf) | split_conf(best)
+        gain = "it fits" if own.ran_out else f"reserves {format_bytes(saved[best])} less"
+        yield f"  best, {gain}: export PYTORCH_CUDA_ALLOC_CONF={','.join(map(':'.join, conf.items()))}"
+    elif others:
+        yield "  none of these settings helps"
+
+
+def _grouped(names: Sequence[str]) -> str:
+    """List settings, the values of one behind its name."""
+    parts = [name.rpartition(":")[::2] for name in names]
+    keys = dict.fromkeys(key for key, _ in parts)
+    return "; ".join(f"{key} {', '.join(v for k, v in parts if k == key)}".strip() for key in keys)
 
 
 def _columns(*cells: str) -> str:
@@ -53,10 +80,10 @@ def _trial_lines(tried: Tried, names: Sequence[str]) -> Iterator[str]:
         yield _row(ledger.max_reserved_bytes, ledger.max_allocated_bytes, n_calls, tried.name)
         return
     when = "before the first event" if failed.event < 0 else f"at event {failed.event}"
-    yield f"  out of memory {when}: {', '.join(names)}"
-    allocated, reserved = format_bytes(failed.allocated_bytes), format_bytes(failed.reserved_bytes)
-    free, largest = format_bytes(failed.pool_free_bytes), format_bytes(failed.pool_largest_bytes)
+    yield f"  out of memory {when}: {_grouped(names)}"
+    sizes = (failed.allocated_bytes, failed.reserved_bytes, failed.pool_free_bytes, failed.pool_largest_bytes)
+    allocated, reserved, free, largest = map(format_bytes, sizes)
     who = where(tried.line) if tried.line else f"the program ({where(None)})"
     asked = f"{who} asked for {format_bytes(failed.requested_bytes)}"
-    yield f"{'':{_INDENT}}{asked}; {allocated} of {reserved} reserved were in use"
-    yield f"{'':{_INDENT}}cached memory that this request could use: {free}, the largest block {largest}"
+    yield f"      {asked}; {allocated} of {reserved} reserved were allocated"
+    yield f"      cached memory that this request could use: {free}, the largest block {largest}"

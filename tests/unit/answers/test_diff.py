@@ -141,7 +141,7 @@ def test_settings_that_differ_are_shown_and_no_others(side_of):
     new = side_of(builder, allocator_settings={"expandable_segments": True, "max_split_size": -1})
     report = compare_files(old, new)
     assert report.settings == (("expandable_segments", "False", "True"),)
-    assert "  expandable_segments: False -> True" in list(diff_lines(report))
+    assert "  expandable_segments: False → True" in list(diff_lines(report))
 
 
 def test_files_without_a_trace_are_compared_as_they_were_at_the_dump(compared):

@@ -92,6 +92,12 @@ def test_the_worst_moment_is_the_first_with_most_reserved_and_not_in_use(tmp_pat
     assert (worst.event, worst.free_bytes) == (0, 20 * MIB)
 
 
+def test_where_a_request_failed_that_moment_comes_first(tmp_path):
+    found = fragmentation_of(tmp_path, three_segments().oom(22 * MIB, device_free=10 * MIB).snapshot())
+    assert [one.moment for one in found.moments][:2] == ["failed allocation 1 of 1", "the dump"]
+    assert found.details_at == found.moments[0].moment
+
+
 def test_a_moment_alone_is_that_of_its_event(tmp_path):
     found = fragmentation_of(tmp_path, three_segments().snapshot(), "1")
     (only,) = found.moments

@@ -44,7 +44,7 @@ def answers(session):
     yield from (line for state in session.at() for line in moment_lines(state))
     for by in ("line", "category", "operation"):
         yield from (line for tree in session.tree(by=by) for line in tree_lines(tree, n_most=1000))
-    yield from (line for found in session.fragmentation() for line in fragmentation_lines(found))
+    yield from (line for found in session.fragmentation() for line in fragmentation_lines(found, "x.pickle"))
     yield from oom_lines(*session.explain_oom(replay=False))
     yield from diff_lines(session.compared_with(session))
     if session.snapshot.devices[0].events.action.size < 5000:
