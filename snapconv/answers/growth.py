@@ -415,7 +415,7 @@ def unfreed_lines(analysis: DeviceAnalysis) -> tuple[UnfreedLine, ...]:
     """Sum up what was allocated in the trace and is live at its end, by line; most bytes first."""
     table, lines, n_events = analysis.allocations, analysis.lines, len(analysis.device.events)
     rows = np.flatnonzero((table.alloc_event >= 0) & (table.freed_event < 0))
-    classified, ends_in_forward = analysis.classification, analysis.phases.phase[-1:] == Phase.FORWARD
+    classified, ends_in_forward = analysis.classification, Phase.FORWARD in analysis.phases.phase[-1:]
     # The trace ends before the backward that frees them: no leak.
     waits = has_code(classified.category, Category.ACTIVATION) & ~classified.is_likely & ends_in_forward
     kind = np.where(is_among(classified.category, _USUALLY_KEPT), 1, 2 * waits)[rows].tolist()
