@@ -310,3 +310,9 @@ def test_weights_and_gradients_of_a_training_are_usually_kept_and_no_leak():
     codes = [category for category in Category if category.label in labels]
     expected = analysis.allocations.block_bytes[rows & np.isin(analysis.classification.category, codes)].sum()
     assert sum(one.block_bytes for one in kept) == expected > 0
+
+
+def test_a_file_without_events_has_nothing_that_grows():
+    (device,) = snapconv.load(Path(__file__).parents[3] / "fixtures" / "segments_only.pickle").devices
+    found = report_growth(device)
+    assert (found.unknown, found.never_freed) == ("the file has no events", ())
