@@ -154,14 +154,10 @@ class Session:
 
         These are the first failed request, the dump, the peak, the worst moment. Raises what ``at`` raises.
         """
-
-        def asked(found: DeviceAnalysis) -> list[str | MomentQuestion]:
-            usual: list[str | MomentQuestion] = ["oom", "end", "peak", "worst"]
-            return usual[not found.ran_out :] if moment is None else [moment]
-
+        usual = ("oom", "end", "peak", "worst")
+        found = ((one, (moment,) if moment else usual[not one.ran_out :]) for one in self.devices)
         return tuple(
-            find_fragmentation(found, tuple(_moment(found, one) for one in asked(found)))
-            for found in self.devices
+            find_fragmentation(one, tuple(_moment(one, each) for each in asked)) for one, asked in found
         )
 
     def growth(self) -> tuple[tuple[Growth, ...], ...]:

@@ -30,7 +30,7 @@ _MOST_SCALE = 10_000
 def verdict(snapshot: Path, *, device: str | None = None, read: ReadOptions) -> Answer:
     """Say what matters most; `snapconv FILE` does it too.
 
-    A verdict, the three largest causes, the next command to type.
+    A verdict, the three largest causes, the next command to type. Example: snapconv run.pickle
     """
     from snapconv.answers.verdict import find_verdict
     from snapconv.writers.text.moment import verdict_lines
@@ -164,10 +164,10 @@ def fragmentation(
 
     moment = None if at is None else moment_question(at)
     session = read_session(snapshot, read, device=device)
-    found = session.fragmentation(moment)
-    return answer_by_device(
-        session, ((one.to_json(), fragmentation_lines(one, str(snapshot))) for one in found)
-    )
+    found = [
+        (one.to_json(), fragmentation_lines(one, str(snapshot))) for one in session.fragmentation(moment)
+    ]
+    return answer_by_device(session, found)
 
 
 @question
@@ -266,7 +266,7 @@ def explain(
 ) -> Answer:
     """Show what an allocation was for, and how that is known.
 
-    Its size, its life, its category, and the evidence for and against it.
+    Its size, life and category, and the evidence. Example: snapconv explain run.pickle 0x7f3c40001000
     """
     from snapconv.answers.explanation import parse_question
     from snapconv.answers.notes import main_notes
@@ -289,7 +289,7 @@ def explain(
 def info(snapshot: Path) -> Answer:
     """Show what a snapshot contains, and how much of the job it covers.
 
-    Its torch version, devices, events, settings and history.
+    Its torch version, devices, events, settings and history. Example: snapconv info run.pickle
     """
     from snapconv.answers.info import describe
     from snapconv.writers.text.info import info_lines, note_lines
@@ -304,7 +304,7 @@ def diff(old: Path, new: Path, *, device: str | None = None, read: ReadOptions) 
     """Compare two files: what appeared, went and grew, and what it did to the peak.
 
     By category, line, module and operation. Lines are matched by file, function and order, also where they
-    moved; never by address.
+    moved; never by address. Example: snapconv diff old.pickle new.pickle
     """
     from snapconv.writers.text.comparisons import diff_lines
 

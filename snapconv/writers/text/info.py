@@ -19,9 +19,8 @@ def info_lines(found: "Facts") -> Iterator[str]:
     protocol = "" if found["pickle_protocol"] is None else f", protocol {found['pickle_protocol']}"
     yield f"{found['path']}: memory snapshot, {found['format']}{protocol}, {format_bytes(found['n_bytes'])}"
     yield f"  written by {found['written_by']}; {counted(found['n_visible_devices'], 'visible device')}"
-    frames = counted(found["n_frames"], "distinct frame")
-    stacks = f"{counted(found['n_stacks'], 'distinct stack')} of {frames}"
-    yield f"  {stacks if found['n_frames'] else 'no stacks'}"
+    stacks, frames = (counted(found[f"n_{one}s"], f"distinct {one}") for one in ("stack", "frame"))
+    yield f"  {stacks} of {frames}" if found["n_frames"] else "  no stacks"
     for facts in found["devices"]:
         yield from _device_lines(facts)
     if found["settings"]:

@@ -16,9 +16,8 @@ def what_if_lines(trials: SettingTrials) -> Iterator[str]:
     batch = "" if trials.batch_scale == 1 else f", batch × {trials.batch_scale:g}"
     capacity = "on a device that never runs out of memory"
     if trials.capacity_bytes is not None:
-        capacity = ", ".join(
-            filter(None, (f"with {format_bytes(trials.capacity_bytes)}", trials.capacity_from))
-        )
+        source = f", {trials.capacity_from}" if trials.capacity_from else ""
+        capacity = f"with {format_bytes(trials.capacity_bytes)}{source}"
     events = counted(trials.n_events, "event")
     yield f"{device_name(trials.device)}  {events} replayed{batch}, {capacity}"
     yield _columns("reserved", "allocated", "unused", "cudaMalloc")
