@@ -14,6 +14,7 @@ import numpy as np
 from snapconv.analysis import DeviceAnalysis
 from snapconv.errors import InputError
 from snapconv.phases.annotation_spans import find_spans, peaks_in
+from snapconv.replay.device_replay import Curve
 from snapconv.units import counted, device_name, shortened
 
 EXPECTED = (
@@ -94,11 +95,7 @@ def find_moment(analysis: DeviceAnalysis, question: MomentQuestion) -> FoundMome
 def worst_event(analysis: DeviceAnalysis) -> int:
     """Return the first event after which the most is reserved and not in use; -1: before the first event."""
     reserved, active = analysis.replay.reserved, analysis.replay.active
-    if not len(reserved.after):
-        return -1
-    unused = reserved.after - active.after
-    highest = int(unused.argmax())
-    return highest if unused[highest] > reserved.start - active.start else -1
+    return Curve(reserved.start - active.start, lambda: reserved.after - active.after).peak_event
 
 
 def _annotation(analysis: DeviceAnalysis, name: str) -> FoundMoment:

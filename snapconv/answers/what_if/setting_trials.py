@@ -239,10 +239,7 @@ def _try_all(
 
 def _alternatives(own: AllocatorSettings, request: Request) -> Iterator[tuple[str, AllocatorSettings]]:
     """List the settings that were given, then those of a search, without those that the file has already."""
-    for text in request.settings:
-        settings = own.changed(text)
-        if replace(settings, conf=own.conf) != own:
-            yield text, settings
+    yield from candidates(own, request.settings, skipped=())
     for text, settings in candidates(own, OF_SEARCH) if request.is_search else ():
         # A memory fraction is a part of the capacity.
         can_be_tried = request.capacity is not None or settings.memory_fraction == own.memory_fraction
@@ -250,10 +247,12 @@ def _alternatives(own: AllocatorSettings, request: Request) -> Iterator[tuple[st
             yield text, settings
 
 
-def candidates(own: AllocatorSettings, confs: Iterable[str]) -> Iterator[tuple[str, AllocatorSettings]]:
+def candidates(
+    own: AllocatorSettings, confs: Iterable[str], *, skipped: tuple[type[Exception], ...] = (SettingError,)
+) -> Iterator[tuple[str, AllocatorSettings]]:
     """List the changes of a file's own settings that change something, and that torch would take."""
     for conf in confs:
-        with suppress(SettingError):
+        with suppress(*skipped):
             settings = own.changed(conf)
             if replace(settings, conf=own.conf) != own:
                 yield conf, settings
