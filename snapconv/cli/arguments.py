@@ -85,7 +85,7 @@ _OPTIONS = {
     "batch_scale": "X | Estimate X times the batch size: by category, what grows with it.",
     "save": "SIZE | The bytes to save at the peak, such as 10GiB.",
     "stack": "Show whole stacks, also that of the free.",
-    "message": "LOG | A file with torch's message; - is the standard input.",
+    "message": "LOG | A file with torch's message, or the message itself; - is the standard input.",
     "no_replay": "Do not try what would have helped.",
     # Limits.
     "max_peak": "SIZE | The most that may be allocated at once, such as 38GiB.",

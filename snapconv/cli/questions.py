@@ -1,5 +1,6 @@
 """Questions about a file, each a function from its options to its answer."""
 
+import os
 import sys
 from dataclasses import asdict, dataclass, fields
 from functools import partial
@@ -108,7 +109,8 @@ def oom(
     from snapconv.writers.text.oom import oom_lines
 
     if (snapshot is None) == (message is None):
-        raise typer.BadParameter("give a SNAPSHOT, or --message LOG", param_hint="SNAPSHOT")
+        both = ", not both" if message else ""
+        raise typer.BadParameter(f"give a SNAPSHOT or --message LOG{both}", param_hint="SNAPSHOT")
     if message is not None:
         return _explained_text(message)
     assert snapshot is not None
@@ -121,16 +123,20 @@ def oom(
                 analysis.device.device, device_total=total, replay=not no_replay, progress=progress
             )
             values = explained.to_json() | {"remedies": asdict(remedies) if remedies else None}
-            found.append((values, oom_lines(explained, remedies)))
+            peak = analysis.replay.allocated.peak
+            found.append((values, oom_lines(explained, remedies, peak=peak, file=str(snapshot))))
     others = [one for one in every.devices if one.ran_out != session.devices[0].ran_out]
     return answer_by_device(session, found, others=others)
 
 
 def _explained_text(log: Path) -> Answer:
-    from snapconv.answers.oom.message import decode_log, explain_message
+    from snapconv.answers.oom.message import decode_log, explain_message, is_message
     from snapconv.writers.text.oom import message_lines
 
-    found = explain_message(decode_log(_end_of(log)))
+    # What ends like a file is one, also where it is not there. Path.exists raises where a name is too long.
+    is_file = os.path.exists(log) or log.suffix[1:].isalpha()  # noqa: PTH110
+    is_text = not is_file and is_message(str(log))
+    found = explain_message(str(log) if is_text else decode_log(_end_of(log)))
     return Answer(found.to_json(), message_lines(found))
 
 
@@ -146,8 +152,8 @@ def _end_of(log: Path) -> bytes:
         raise InputError(f"{log}: {error}; - is the standard input") from error
     except OSError as error:
         raise InputError(
-            f"{shown(str(log))}: cannot be read: {error.strerror}; --message takes a file: "
-            "to give a text, pipe it into `snapconv oom --message -`"
+            f"{shown(str(log))}: cannot be read: {error.strerror}; --message takes a log, the text of "
+            "an error, or - for the standard input"
         ) from error
 
 
@@ -200,15 +206,19 @@ def advise(
     or --capacity, and where memory ran out. Every saving is measured by replaying the trace with the change.
     """
     from snapconv.answers.advice.findings import advise as find_advice
-    from snapconv.answers.advice.findings import goal_of
+    from snapconv.answers.advice.findings import goal_of, kept_cached, save_to_offer
     from snapconv.writers.text.advice import advice_lines
 
     if capacity is not None and save is not None:
         raise typer.BadParameter("give --capacity or --save, not both", param_hint="--save")
     fits, saved = size_of(capacity, "--capacity"), size_of(save, "--save")
     session = read_session(snapshot, read, device=device)
-    found = [find_advice(one, goal_bytes=goal_of(one, capacity=fits, save=saved)) for one in session.devices]
-    return answer_by_device(session, ((one.to_json(), advice_lines(one, str(snapshot))) for one in found))
+    found = []
+    for one in session.devices:
+        advice = find_advice(one, goal_bytes=goal_of(one, capacity=fits, save=saved))
+        cached, offer = 0 if save else kept_cached(one), partial(save_to_offer, one, advice)
+        found.append((advice.to_json(), advice_lines(advice, str(snapshot), cached, offer)))
+    return answer_by_device(session, found)
 
 
 @question

@@ -246,15 +246,28 @@ def goal_of(analysis: DeviceAnalysis, *, capacity: int | None, save: int | None)
     What is reserved beyond the peak of allocated bytes stays. Where a request failed, the capacity is what
     torch had then.
     """
-    replay, failed = analysis.replay, analysis.phases.oom_events
+    failed = analysis.phases.oom_events
     if save is not None:
         return max(Demand(analysis).peak.n_bytes - save, 0)
     if capacity is None and len(failed):
         event = int(failed[0])
-        capacity = replay.reserved.at(event) + int(analysis.device.events.addr[event])
+        capacity = analysis.replay.reserved.at(event) + int(analysis.device.events.addr[event])
     if capacity is None:
         return None
-    return max(capacity - max(replay.reserved.peak - replay.allocated.peak, 0), 0)
+    return max(capacity - kept_cached(analysis), 0)
+
+
+def kept_cached(analysis: DeviceAnalysis) -> int:
+    """Return the bytes that are reserved beyond the peak of allocated ones, and stay so."""
+    return max(analysis.replay.reserved.peak - analysis.replay.allocated.peak, 0)
+
+
+def save_to_offer(analysis: DeviceAnalysis, advice: Advice) -> str:
+    """Return a size for ``--save`` that finds trades, a quarter of the peak or 1 GiB; else nothing."""
+    n_mib = min(max(advice.peak.n_bytes >> 22, 1), 1024)
+    found = advise(analysis, goal_bytes=max(advice.peak.n_bytes - (n_mib << 20), 0))
+    size = "1GiB" if n_mib == 1024 else f"{n_mib}MiB"
+    return size if len(found.findings) > len(found.faults) else ""
 
 
 def _why_unknown(analysis: DeviceAnalysis) -> str:

@@ -27,6 +27,7 @@ from snapconv.answers.oom.message_kinds import (
     BEGINNINGS,
     KINDS,
     MPS_LIMIT,
+    NEARLY_FULL,
     NEXT_STEPS,
     OTHER,
     UNKNOWN_BACKEND,
@@ -36,7 +37,7 @@ from snapconv.answers.oom.message_kinds import (
 )
 from snapconv.answers.oom.verdict import FreePieces, OomCause, OomVerdict, Shortage, decide_oom
 from snapconv.errors import InputError
-from snapconv.units import counted
+from snapconv.units import counted, format_bytes
 
 # What stands before every line of a rank, a quotation, a container: `[rank0]: `, `(Worker pid=12) `, `E   `.
 _PREFIX = re.compile(
@@ -184,6 +185,11 @@ def explain_message(text: str) -> MessageAnswer:
     return replace(answer, summary=summary, notes=(*answer.notes, *_summary_notes(summary)))
 
 
+def is_message(text: str) -> bool:
+    """Return whether a text is about memory that ran out, by its words."""
+    return any(kind.search(compact(text)) for kind in (*KINDS, OTHER))
+
+
 def _explained(text: str) -> MessageAnswer | None:
     parts = list(_messages(text))
     of_figures = (part for part in parts if read_message(part).tried_bytes is not None)
@@ -304,14 +310,17 @@ def _verdict(
     for words, cause, sentence, next_step in WORDS:
         if squeezed(words).search(text):
             return OomVerdict(cause, sentence, "torch's own words", is_inferred=False), next_step
-    verdict = (
-        decide_oom(_shortage(message, unallocated, why_free)) if message.tried_bytes is not None else None
-    )
+    shortage = _shortage(message, unallocated, why_free)
+    verdict = decide_oom(shortage) if message.tried_bytes is not None else None
     figures = (message.free_bytes, message.allocated_bytes, message.reserved_bytes)
     if verdict is None or (verdict.cause == OomCause.FULL and figures == (None, None, None)):
         return None, NEXT_STEPS[OomCause.UNKNOWN]
-    is_metal_limit = verdict.cause == OomCause.LIMIT and message.metal_bytes is not None
-    return verdict, MPS_LIMIT if is_metal_limit else NEXT_STEPS[verdict.cause]
+    if verdict.cause == OomCause.LIMIT and message.metal_bytes is not None:
+        limit = format_bytes(message.allowed_bytes or 0)
+        sentence = f"over the MPS limit of {limit} (by default 1.7 times the recommended size)"
+        return replace(verdict, sentence=sentence), MPS_LIMIT
+    is_nearly_full = verdict.cause == OomCause.FULL and shortage.is_nearly_full
+    return verdict, NEARLY_FULL if is_nearly_full else NEXT_STEPS[verdict.cause]
 
 
 def _shortage(message: OomMessage, unallocated: int | None, why_free: str) -> Shortage:

@@ -62,7 +62,7 @@ BEGINNINGS = squeezed(
 
 NEXT_STEPS = {
     OomCause.FULL: "`snapconv watch train.py` saves a file that shows which lines hold the memory",
-    OomCause.FRAGMENTED: "set {variable}=expandable_segments:True",
+    OomCause.FRAGMENTED: "set {variable}=expandable_segments:True (from torch 2.1)",
     OomCause.OTHER_POOL: "let CUDA graphs share a pool (torch.cuda.graph(..., pool=...)), or capture fewer",
     OomCause.LIMIT: "raise or remove the limit: set_per_process_memory_fraction(), or {variable}",
     OomCause.OUTSIDE: "`{monitor}` shows the processes on the device",
@@ -96,8 +96,13 @@ WORDS = (
         "look for that allocator's own warnings further up in the log",
     ),
 )
+NEARLY_FULL = (
+    "`snapconv watch train.py` shows which lines hold the memory; {variable}=expandable_segments:True may "
+    "help too (from torch 2.1, not on every platform)"
+)
 MPS_LIMIT = (
-    "raise PYTORCH_MPS_HIGH_WATERMARK_RATIO (default 1.7), or torch.mps.set_per_process_memory_fraction()"
+    "a smaller batch or sequence; a higher PYTORCH_MPS_HIGH_WATERMARK_RATIO may make the system fail, as "
+    "torch warns"
 )
 
 

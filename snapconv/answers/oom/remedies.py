@@ -121,8 +121,7 @@ def _result(outcome: Outcome, event: int) -> tuple[bool, str]:
 
 def _not_reproduced(outcome: Outcome, event: int) -> str:
     """Why nothing is tried: the replay of the file as it is has another end."""
-    if event in outcome.served:
-        return "a replay under the file's own settings serves the request: what others do would say nothing"
     failed = outcome.ran_out.event if outcome.ran_out else event
     where = "before the trace" if failed < 0 else f"at event {failed}"
-    return f"a replay under the file's own settings fails {where} already: what others do would say nothing"
+    end = "serves the request" if event in outcome.served else f"fails {where} already"
+    return f"a replay under the file's own settings {end}: what others do would say nothing"

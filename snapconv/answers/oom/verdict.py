@@ -78,6 +78,11 @@ class Shortage:
         """The bytes that the device lacked."""
         return self.segment_bytes - (self.device_free_bytes or 0)
 
+    @property
+    def is_nearly_full(self) -> bool:
+        """Whether enough was free, on the device and cached together, but in no single piece."""
+        return self.here is not None and self.here.n_bytes >= self.missing_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class OomVerdict:
@@ -184,7 +189,7 @@ def _other_pool(found: Shortage) -> OomVerdict | None:
         "which this request cannot use"
     )
     reason = (
-        f"cached memory that this request could use: {format_bytes(here.n_bytes)}, the largest block "
+        f"torch had {format_bytes(here.n_bytes)} cached for such requests, the largest block "
         f"{format_bytes(here.largest_bytes)}"
     )
     return OomVerdict(OomCause.OTHER_POOL, sentence, reason, is_inferred=False)
@@ -235,15 +240,14 @@ def _free_elsewhere(found: Shortage) -> str:
 
 def _full(found: Shortage) -> OomVerdict:
     live, free, here = found.live_bytes, found.device_free_bytes, found.here
-    in_use = "" if live is None else f"{format_bytes(live)} are in use, "
-    left = "" if free is None else f"{format_bytes(free)} left, "
-    need = f"and {format_bytes(found.segment_bytes)} more were needed"
+    left = "" if free is None else f", {format_bytes(free)} were free on the device"
+    in_use = "" if live is None else f" ({format_bytes(live)} in use)"
+    full, need = "nearly full" if found.is_nearly_full else "full", format_bytes(found.segment_bytes)
+    sentence = f"{full}: {need} more were needed{left}{in_use}{_free_elsewhere(found)}"
     reason = "the text does not say how much torch had cached"
     if here is not None:
-        share = format_share(here.n_bytes, found.reserved_bytes or 0)
-        reason = (
-            f"cached memory that this request could use: {format_bytes(here.n_bytes)}, {share} of the "
-            "reserved memory"
-        )
-    sentence = f"full: {in_use}{left}{need}{_free_elsewhere(found)}"
+        most = f"{counted(here.n_pieces, 'block')}, the largest {format_bytes(here.largest_bytes)}"
+        blocks = f" for such requests ({most})" if found.has_pieces and here.n_pieces else ""
+        size, why = format_bytes(here.n_bytes), "; no single piece was large enough" if here.n_bytes else ""
+        reason = f"torch had {size} cached{blocks}{why}"
     return OomVerdict(OomCause.FULL, sentence, reason, is_inferred=free is None)

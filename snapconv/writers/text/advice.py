@@ -1,15 +1,18 @@
 """Lines of text for ``snapconv advise``."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from snapconv.answers.advice.changes import Peak
 from snapconv.answers.advice.evidence import TRADE
 from snapconv.answers.advice.findings import Advice, Finding
 from snapconv.units import counted, device_name, format_bytes
+from snapconv.writers.text.size_rows import next_line
+
+_PASSES = {"forward": "the forward pass", "backward": "the backward pass"}
 
 
-def advice_lines(advice: Advice, file: str) -> Iterator[str]:
-    """Show what to change, the largest saving first."""
+def advice_lines(advice: Advice, file: str, cached: int, offer: Callable[[], str]) -> Iterator[str]:
+    """Show what to change; ``cached`` is in no goal, ``offer`` finds a size for ``--save`` with trades."""
     yield _headline(advice)
     if advice.unknown:
         yield f"  {advice.unknown}"
@@ -19,10 +22,12 @@ def advice_lines(advice: Advice, file: str) -> Iterator[str]:
     if len(advice.findings) > 1:
         yield f"  together      {_peaks(advice.peak, advice.together)}"
     if advice.goal_bytes is not None:
-        yield f"  goal          {_goal(advice)}"
+        yield f"  goal          {_goal(advice, cached)}"
     elif not advice.with_trades:
-        save = "1GiB" if advice.peak.n_bytes > 4 << 30 else f"{max(advice.peak.n_bytes >> 22, 1)}MiB"
-        yield f"  next: snapconv advise {file} --save {save}  (savings that cost time or precision)"
+        if save := offer():
+            yield f"{next_line('advise', file)} --save {save}  (savings that cost time or precision)"
+        else:
+            yield f"{next_line('tree', file)}  (what is live; no savings with a price were found)"
 
 
 def _headline(advice: Advice) -> str:
@@ -60,14 +65,16 @@ def _row(title: str, text: str) -> str:
 
 def _peaks(before: Peak, after: Peak) -> str:
     unit = before.n_bytes
-    then = f", then limited by {after.phase}" if after.phase else ""
+    then = f"; the new peak is in {_PASSES.get(after.phase, after.phase)}" if after.phase else ""
     return f"{format_bytes(before.n_bytes, like=unit)} → {format_bytes(after.n_bytes, like=unit)}{then}"
 
 
-def _goal(advice: Advice) -> str:
+def _goal(advice: Advice, cached: int) -> str:
     goal, left = advice.goal_bytes or 0, advice.together.n_bytes
     if not goal:
         return "impossible: it leaves no memory for the program"
+    capacity, of_it = format_bytes(goal + cached), format_bytes(cached)
+    limit = f" ({capacity} less {of_it} that PyTorch keeps cached)" if cached else ""
     if left <= goal:
-        return f"reached: {format_bytes(left)} of at most {format_bytes(goal)}"
-    return f"{format_bytes(goal)}, missed by {format_bytes(left - goal)}"
+        return f"reached: {format_bytes(left)} of at most {format_bytes(goal)}{limit}"
+    return f"{format_bytes(goal)}{limit}, missed by {format_bytes(left - goal)}"

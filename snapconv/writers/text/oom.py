@@ -1,23 +1,23 @@
 """Lines of text for ``snapconv oom``: a failed allocation, or torch's own message, explained."""
 
 from collections.abc import Iterator
-from itertools import islice
+from operator import itemgetter
 
 from snapconv.answers.oom.failed_allocation import FailedAllocation, OutOfMemory
 from snapconv.answers.oom.message import MemorySummary, MessageAnswer
 from snapconv.answers.oom.remedies import Remedies
-from snapconv.answers.oom.verdict import FreePieces, OomVerdict
-from snapconv.units import counted, device_name, format_bytes
+from snapconv.answers.oom.verdict import OomVerdict
+from snapconv.units import counted, device_name, format_bytes, format_share
 from snapconv.writers.text.moment import outside_line, place_of, pool_shown
-from snapconv.writers.text.size_rows import category_lines, history_lines, most_rows, size_row, where
+from snapconv.writers.text.size_rows import history_lines, most_rows, next_line, size_row, where
 
-_N_CALLERS, _N_CATEGORIES, _N_HOLDERS, _N_MODULES, _N_SERVED = 2, 4, 3, 1, 4
+_N_CALLERS, _N_PURPOSES, _N_HOLDERS, _N_MODULES = 2, 4, 3, 1
 _NOT_TORCHS = "not torch's: context, libraries, NCCL, other processes"
 
 
-def oom_lines(found: OutOfMemory, remedies: Remedies | None) -> Iterator[str]:
-    """Why a request failed and what would have helped, on one screen."""
-    yield f"{device_name(found.state.device)}  {_heading(found)}"
+def oom_lines(found: OutOfMemory, remedies: Remedies | None, *, peak: int, file: str) -> Iterator[str]:
+    """Explain why a request failed and what would have helped; ``peak`` is that of the file."""
+    yield f"{device_name(found.state.device)}  {_heading(found, peak)}"
     if found.verdict:
         yield from verdict_lines(found.verdict)
     if found.request:
@@ -34,9 +34,11 @@ def oom_lines(found: OutOfMemory, remedies: Remedies | None) -> Iterator[str]:
             f"  the program went on: at the dump {free} are reserved and free, of which empty_cache() "
             f"returns {returnable}"
         )
-    if found.n_failed > 1:
-        yield f"  {counted(found.n_failed, 'failed allocation')} in the file: this is the first"
     yield from history_lines(found.state.history_verdict)
+    if not found.request:
+        if found.state.n_events:
+            yield f"{next_line('advise', file)}  (what to change)"
+        yield "  next: snapconv oom --message LOG  (the error text of a run that failed)"
 
 
 def verdict_lines(verdict: OomVerdict) -> Iterator[str]:
@@ -46,9 +48,11 @@ def verdict_lines(verdict: OomVerdict) -> Iterator[str]:
     yield f"    {verdict.reason}"
 
 
-def _heading(found: OutOfMemory) -> str:
+def _heading(found: OutOfMemory, peak: int) -> str:
     if found.verdict is None:
-        return "no failed allocation in the file: this is the memory at the dump"
+        now, most = format_bytes(found.state.allocated_bytes), format_bytes(peak)
+        more = "" if most == now else f", {most} at the peak"
+        return f"no failed allocation in the file; {now} allocated at the dump{more}"
     which = f"failed allocation 1 of {found.n_failed}"
     return f"out of memory: {found.verdict.cause} ({which}, event {found.state.event})"
 
@@ -58,7 +62,7 @@ def _request_lines(request: FailedAllocation) -> Iterator[str]:
     who = "the program" if request.operation in ("", "unknown") else request.operation
     yield f"  {who} asked for {size}; the allocator needed {segment} more from the GPU"
     pool = "default pool (assumed)" if request.pool is None else pool_shown(request.pool)
-    module = f"; module {request.module}" if request.module else ""
+    module = f"; {_module_noun(request.module)} {request.module}" if request.module else ""
     yield f"    {pool}, stream {request.stream}{module}"
     for line in request.lines[:_N_CALLERS]:
         yield f"    {where(line)}"
@@ -67,33 +71,40 @@ def _request_lines(request: FailedAllocation) -> Iterator[str]:
 
 
 def _memory_lines(found: OutOfMemory) -> Iterator[str]:
-    state, memory = found.state, found.state.memory
+    state, memory, inside = found.state, found.state.memory, found.inside
     yield "  memory then"
     yield size_row(state.active_bytes, "in use")
-    yield size_row(found.inside.n_bytes, f"reserved and free{_blocks(found.inside)}")
-    if found.request:
-        usable = f"  usable here (same pool and stream){_blocks(found.here)}"
-        yield size_row(found.here.n_bytes, usable)
+    blocks = f"{counted(inside.n_pieces, 'block')}, the largest {format_bytes(inside.largest_bytes)}"
+    yield size_row(inside.n_bytes, f"reserved and free: {blocks}")
     if memory.free_bytes is not None:
         yield size_row(memory.free_bytes, "free on the device")
     yield from outside_line(memory)
 
 
-def _blocks(free: FreePieces) -> str:
-    if not free.n_pieces:
-        return ""
-    return f": {counted(free.n_pieces, 'block')}, the largest {format_bytes(free.largest_bytes)}"
-
-
 def _holder_lines(found: OutOfMemory) -> Iterator[str]:
-    state = found.state
-    yield "  held by"
-    rows = category_lines(state.summary_rows, state.allocated_bytes)
-    yield from islice(rows, _N_CATEGORIES)
-    for line in state.lines[: most_rows(_N_HOLDERS)]:
-        yield size_row(line.block_bytes, where(line.line))
-    for module in state.modules[: most_rows(_N_MODULES)]:
-        yield size_row(module.block_bytes, f"module {module.module}")
+    """Show who holds the memory, each time all of it: by purpose, by line, and by module."""
+    state, whole = found.state, found.state.allocated_bytes
+    purposes = [
+        (row.block_bytes, f"{row.category}{row.certainty and f' ({row.certainty})'}")
+        for row in sorted(state.summary_rows, key=lambda row: -row.block_bytes)
+        if row.n_allocations
+    ]
+    for noun, rows, n_most in (
+        ("purpose", purposes, _N_PURPOSES),
+        ("line", [(row.block_bytes, where(row.line)) for row in state.lines], _N_HOLDERS),
+        ("", [(row.block_bytes, row.module) for row in state.modules], _N_MODULES),
+    ):
+        shown = rows[: most_rows(n_most)]
+        if shown:
+            yield f"  held by {noun or _module_noun(shown[0][1])}"
+            shown.append((whole - sum(n_bytes for n_bytes, _ in shown), "others"))
+        for n_bytes, text in filter(itemgetter(0), shown):
+            yield size_row(n_bytes, f"{format_share(n_bytes, whole):>7}  {text}")
+
+
+def _module_noun(name: str) -> str:
+    """Tell a recorded path of modules from the lines that call one, which have numbers."""
+    return "call path" if ":" in name else "module"
 
 
 def _remedy_lines(remedies: Remedies) -> Iterator[str]:
@@ -103,15 +114,10 @@ def _remedy_lines(remedies: Remedies) -> Iterator[str]:
         return
     yield f"  what gets past this request, by replaying the last {counted(remedies.n_events, 'event')}"
     served = [remedy for remedy in remedies.tried if remedy.is_served]
-    for remedy in served[:_N_SERVED]:
-        how = f" ({remedy.how})" if remedy.how else ""
-        yield f"    yes  {remedy.name}: {remedy.detail}{how}"
-    if len(served) > _N_SERVED:
-        yield f"    yes  {', '.join(remedy.name for remedy in served[_N_SERVED:])}"
+    for remedy in served:
+        yield f"    yes  {remedy.name}: {remedy.detail}{f' ({remedy.how})' if remedy.how else ''}"
     failed = [remedy for remedy in remedies.tried if not remedy.is_served]
-    for remedy in failed:
-        if not remedy.is_setting:
-            yield f"    no   {remedy.name}: {remedy.detail}"
+    yield from (f"    no   {one.name}: {one.detail}" for one in failed if not one.is_setting)
     if settings := [remedy.name for remedy in failed if remedy.is_setting]:
         yield f"    no   allocator settings: {', '.join(settings)}"
     if served:

@@ -85,4 +85,4 @@ def _trial_lines(tried: Tried, names: Sequence[str]) -> Iterator[str]:
     who = where(tried.line) if tried.line else f"the program ({where(None)})"
     asked = f"{who} asked for {format_bytes(failed.requested_bytes)}"
     yield f"      {asked}; {allocated} of {reserved} reserved were allocated"
-    yield f"      cached memory that this request could use: {free}, the largest block {largest}"
+    yield f"      cached for such requests: {free}, the largest block {largest}"

@@ -53,7 +53,7 @@ def test_a_failed_request_comes_first(tmp_path):
     trace = TraceBuilder().segment(20 * MIB).alloc(18 * MIB).oom(30 * MIB, 1 * MIB)
     found = verdict_of(trace, tmp_path)
     assert (found.about, found.command) == ("oom", "oom")
-    assert "18.00 MiB are in use, 1.00 MiB left, and 30.00 MiB more were needed" in found.sentence
+    assert "30.00 MiB more were needed, 1.00 MiB were free on the device (18.00 MiB in use)" in found.sentence
     assert causes(found) == [(18, 1, "train.py:7")]
 
 

@@ -83,6 +83,35 @@ def test_every_moment_can_be_asked_for(moment, snapconv):
         assert snapconv(command, FIXTURES / "training_step.pickle", "--at", moment)[0] == 0
 
 
+def test_without_a_failed_request_the_peak_is_named_and_the_commands_that_go_on(snapconv):
+    file = FIXTURES / "several_devices.pickle"
+    lines = snapconv("oom", file).out.splitlines()
+    assert lines[0].startswith(
+        "cuda:2  no failed allocation in the file; 0 B allocated at the dump, 54.96 MiB at"
+    )
+    assert not [line for line in lines if line.startswith("  held by")]  # nothing is live
+    assert f"  next: snapconv advise {file}  (what to change)" in lines
+
+
+def test_the_shares_of_every_holder_table_add_up(snapconv):
+    lines = snapconv("oom", FIXTURES / "out_of_memory.pickle", "--no-replay").out.splitlines()
+    tables = "\n".join(lines).split("  held by ")[1:]
+    sums = [
+        sum(float(line.split()[2]) for line in table.splitlines()[1:] if " % " in line) for table in tables
+    ]
+    assert [round(one) for one in sums] == [100, 100]
+
+
+def test_advise_offers_to_save_only_where_a_trade_is_found_and_explains_its_goal(tmp_path, snapconv):
+    first = snapconv("advise", FIXTURES / "training_step.pickle").out.splitlines()[-1].split("  ")
+    assert first[-1] == "(savings that cost time or precision)"
+    assert "trade" in snapconv(*first[1].split()[2:]).out
+    file = TraceBuilder().segment(20 * MIB).alloc(18 * MIB).write(tmp_path / "x.pickle")
+    assert f"next: snapconv tree {file}  (" in snapconv("advise", file).out
+    goal = snapconv("advise", FIXTURES / "out_of_memory.pickle").out.splitlines()[-1]
+    assert goal.endswith("of at most 178.38 MiB (200.00 MiB less 21.62 MiB that PyTorch keeps cached)")
+
+
 LOG = """epoch 3
 [rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total
 [rank1]: capacity of 80.00 GiB of which 1.00 GiB is free. Of the allocated memory 70.00 GiB is
@@ -98,6 +127,7 @@ def test_torchs_own_message_is_explained_from_a_log_and_from_a_pipe(tmp_path, sn
     assert out.startswith("CUDA out of memory on device 1: fragmented\n")
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(LOG.encode())))
     assert snapconv("oom", "--message", "-") == (0, out, "")
+    assert snapconv("oom", "--message", LOG) == (0, out, "")
     code, values, _ = snapconv("oom", "--message", log, "--json")
     assert json.loads(values)["verdict"]["cause"] == "fragmented"
     for data in (LOG.encode("utf-16"), LOG.encode("utf-16-le")):
@@ -108,9 +138,11 @@ def test_torchs_own_message_is_explained_from_a_log_and_from_a_pipe(tmp_path, sn
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["oom"], 2, "give a SNAPSHOT, or --message LOG"),
-        (["oom", "FILE", "--message", "LOG"], 2, "give a SNAPSHOT, or --message LOG"),
-        (["oom", "--message", "LOG"], 3, "pipe it into `snapconv oom --message -`"),
+        (["oom"], 2, "give a SNAPSHOT or --message LOG"),
+        (["oom", "FILE", "--message", "LOG"], 2, "give a SNAPSHOT or --message LOG, not both"),
+        (["oom", "--message", "LOG"], 3, "--message takes a log, the text of an error, or -"),
+        (["oom", "--message", "no such file"], 3, "cannot be read: No such file"),
+        (["oom", "--message", "out of memory.log"], 3, "cannot be read: No such file"),
         (["oom", "--message", "FILE"], 3, "no out-of-memory message"),
         (["oom", "FILE", "--device-total", "80"], 2, "such as 24GiB"),
     ],

@@ -17,7 +17,7 @@ def test_a_trial_that_runs_out_says_where_and_for_what(snapconv):
     assert lines[0] == "cuda:0  3403 events replayed, with 512.00 MiB"
     assert lines[3].split()[:5] == ["out", "of", "memory", "at", "event"]
     assert " asked for " in lines[4]
-    assert lines[5].startswith("      cached memory that this request could use: ")
+    assert lines[5].startswith("      cached for such requests: ")
 
 
 def test_memory_without_a_trace_may_not_fit_either(tmp_path, snapconv):

@@ -343,6 +343,7 @@ def test_other_allocations_of_metal_are_not_torchs_cache():
     found = explain_message(of_mps(GIB, 17 * GIB, 6 * GIB, 18 * GIB))
     assert (found.message.reserved_bytes, found.message.metal_bytes) == (17 * GIB, 6 * GIB)
     assert (found.unallocated_bytes, found.message.allowed_bytes) == (None, 18 * GIB)
+    assert "over the MPS limit of 18.00 GiB" in getattr(found.verdict, "sentence", "")
     assert "PYTORCH_MPS_HIGH_WATERMARK_RATIO" in found.next_step
 
 

@@ -23,9 +23,9 @@ TOTAL = FULL.reserved_bytes + 50 * MIB
 @pytest.mark.parametrize(
     ("fields", "cause", "words"),
     [
-        ({}, "full", "full: 10.00 GiB are in use, 50.00 MiB left, and 100.00 MiB more were needed"),
+        ({}, "full", "full: 100.00 MiB more were needed, 50.00 MiB were free on the device"),
         # From a twentieth of what is reserved on.
-        ({"here": FreePieces(460 * MIB, 20, 30 * MIB)}, "full", ""),
+        ({"here": FreePieces(460 * MIB, 20, 30 * MIB)}, "full", "nearly full: "),
         ({"here": FreePieces(563 * MIB, 20, 30 * MIB)}, "fragmented", "563.00 MiB are reserved and free"),
         ({"block_bytes": 2 * GIB, "segment_bytes": 2 * GIB, "here": FreePieces(GIB, 9, MIB)}, "full", ""),
         # From 2 GiB, and what is missing, on; of fragmentation and memory outside the larger one.
