@@ -179,7 +179,7 @@ def fragmentation_lines(found: Fragmentation, file: str) -> Iterator[str]:
     if first.returnable_bytes:
         yield f"  empty_cache() returns {format_bytes(first.returnable_bytes)} at {first.moment}"
     if first.enclosed_bytes and not found.has_expandable:
-        yield f"{next_line('what-if --search', file)}  (tries expandable segments)"
+        yield next_line("what-if --search", file)
 
 
 def _pool_lines(pools: Sequence[PoolMemory], moment: str) -> Iterator[str]:
