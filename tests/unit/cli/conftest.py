@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import pytest
 
-from snapconv import analysis
+from snapconv import analysis, session
 from snapconv.cli.app import main
 from snapconv.cli.terminal import fitted
 
@@ -42,6 +42,8 @@ def analysed_once(monkeypatch):
             analyses[path] = analyze_file(path, options, progress=progress)
         return analyses[path]
 
+    # What is imported from now on would take the shared one for good; a session has its own already.
+    assert session.analyze_file is analyze_file
     monkeypatch.setattr(analysis, "analyze_file", shared)
 
 
