@@ -33,7 +33,9 @@ def _column(find: Callable[[Features], BoolColumn | bool]) -> Condition:
     return Condition(lambda decided: find(decided.features))
 
 
-for_every_parameter = atom(parameters.for_every_parameter)
+# Made by a line that makes one for every parameter: of any size, and in full precision beside half.
+for_every_parameter = Condition(lambda decided: decided.shared(parameters.halves_of_every_parameter) > 0)
+twice_as_large = Condition(lambda decided: decided.shared(parameters.halves_of_every_parameter) == 4)
 everything = Condition(lambda decided: True)
 undecided = Condition(lambda decided: decided.is_open)
 trains = Condition(is_training)

@@ -230,6 +230,14 @@ LATER = (
         a.for_every_parameter & made(Role.ZEROS) & f.is_live_at_dump,
     ),
     Fact(
+        WEIGHT,
+        "full-precision-of-every-parameter",
+        "one for every parameter in full precision, made before the first backward and kept, and states are "
+        "as large: the weights that the optimizer works on",
+        BY_SIZES,
+        a.twice_as_large & a.before_first_backward & f.is_live_at_dump & a.size_of_made_state,
+    ),
+    Fact(
         ACTIVATION,
         *_INTO_BACKWARD,
         BY_LIFETIME,

@@ -12,7 +12,7 @@ import numpy as np
 from snapconv.classification.categories import Category
 from snapconv.classification.decisions import Decided
 from snapconv.classification.features import Features, of_fullest
-from snapconv.columns import BoolColumn, Int64Column, grouped, run_starts
+from snapconv.columns import Int8Column, Int64Column, grouped, run_starts
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_patterns import Role
 
@@ -179,21 +179,22 @@ def _step_lines(decided: Decided) -> list[Sizes]:
     return sorted(found, key=lambda made: -bytes_of(made))[:_MOST_LINES]
 
 
-def for_every_parameter(decided: Decided) -> BoolColumn:
-    """Find what a line outside of modules makes in an iteration for every parameter, in any precision.
+def halves_of_every_parameter(decided: Decided) -> Int8Column:
+    """Find what a line outside of modules makes in an iteration for every parameter: the halves of its size.
 
-    Nothing where not nearly all bytes agree, or where they are of one size, as any two may be equal.
+    0 for all else, where not nearly all bytes agree, and where they are of one size, as any two may be equal.
     """
     features, wanted = decided.features, find_parameters(decided).sizes
-    found = np.zeros(len(features.alloc), np.bool_)
-    of_halves = (Counter({size * halves // 2: n for size, n in wanted.items()}) for halves in (1, 2, 4))
-    scaled = [(bytes_of(sizes), sizes) for sizes in of_halves]
+    found = np.zeros(len(features.alloc), np.int8)
+    scaled = {halves: Counter({size * halves // 2: n for size, n in wanted.items()}) for halves in (1, 2, 4)}
     rows = np.flatnonzero((features.outside | features.preexisting_outside) & features.has_stack)
     stack = features.allocations.stack_id.astype(np.int64)
     for of_line in grouped(rows, stack * (features.phases.n_iterations + 2) + features.iteration + 1):
         n_made = int(features.sizes[of_line].sum())
-        for n_wanted, sizes in scaled if len(of_line) > 1 < len(wanted) else ():
+        for halves, sizes in scaled.items() if len(of_line) > 1 < len(wanted) else ():
+            n_wanted = bytes_of(sizes)
             if _NEARLY * n_wanted <= n_made <= n_wanted / _NEARLY:
                 agreeing = bytes_of(counted(features.sizes[of_line]) & sizes)
-                found[of_line] |= agreeing >= _NEARLY * n_wanted
+                if agreeing >= _NEARLY * n_wanted:
+                    found[of_line] = halves
     return found
