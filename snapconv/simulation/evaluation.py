@@ -370,7 +370,8 @@ def likelihood_of(call: Invocation) -> float:
         return is_equal if name == "eq" else 1 - is_equal
     given = [0.5 if placement is None else placement.likelihood for placement in call.inputs]
     if name in ("any", "all") and given:
-        return given[0] if given[0] in (0, 1) else _SOME if name == "any" else 1 - _SOME
+        is_as_before = given[0] in (0, 1) or args[0].numel() == 1
+        return given[0] if is_as_before else _SOME if name == "any" else 1 - _SOME
     if name in ("logical_not", "bitwise_not"):
         return 1 - given[0]
     if name in ("logical_and", "bitwise_and", "mul") and len(given) == len(args):
