@@ -42,7 +42,7 @@ class OtherSizes:
         self._has_frozen = n_large >= _LEAST_REPEATED and n_bytes > _FROZEN_SHARE * bytes_of(job.sizes) > 0
 
     def seen(self, size: int) -> dict[str, bool]:
-        """Tell which of the ``EVIDENCE`` holds for the blocks of one size."""
+        """Say which of the ``EVIDENCE`` holds for the blocks of one size."""
         job, n = self._job, self._job.n[size]
         is_repeated = n >= _LEAST_REPEATED
         return {

@@ -60,7 +60,7 @@ def _heading(found: OutOfMemory, peak: int) -> str:
 def _request_lines(request: FailedAllocation) -> Iterator[str]:
     size, segment = format_bytes(request.block_bytes), format_bytes(request.segment_bytes)
     who = "the program" if request.operation in ("", "unknown") else request.operation
-    yield f"  {who} asked for {size}; the allocator needed {segment} more from the GPU"
+    yield f"  {who} requested {size}; the allocator needed {segment} more from the GPU"
     pool = "default pool (assumed)" if request.pool is None else pool_shown(request.pool)
     module = f"; {_module_noun(request.module)} {request.module}" if request.module else ""
     yield f"    {pool}, stream {request.stream}{module}"
@@ -103,7 +103,7 @@ def _holder_lines(found: OutOfMemory) -> Iterator[str]:
 
 
 def _module_noun(name: str) -> str:
-    """Tell a recorded path of modules from the lines that call one, which have numbers."""
+    """Name what a row is: a recorded path of modules, or lines that call each other, which have numbers."""
     return "call path" if ":" in name else "module"
 
 

@@ -83,6 +83,6 @@ def _trial_lines(tried: Tried, names: Sequence[str]) -> Iterator[str]:
     sizes = (failed.allocated_bytes, failed.reserved_bytes, failed.pool_free_bytes, failed.pool_largest_bytes)
     allocated, reserved, free, largest = map(format_bytes, sizes)
     who = where(tried.line) if tried.line else f"the program ({where(None)})"
-    asked = f"{who} asked for {format_bytes(failed.requested_bytes)}"
-    yield f"      {asked}; {allocated} of {reserved} reserved were allocated"
+    wanted = f"{who} requested {format_bytes(failed.requested_bytes)}"
+    yield f"      {wanted}; {allocated} of {reserved} reserved were allocated"
     yield f"      cached for such requests: {free}, the largest block {largest}"

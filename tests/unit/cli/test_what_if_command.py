@@ -16,7 +16,7 @@ def test_a_trial_that_runs_out_says_where_and_for_what(snapconv):
     lines = out.splitlines()
     assert lines[0] == "cuda:0  3403 events replayed, with 512.00 MiB"
     assert lines[3].split()[:5] == ["out", "of", "memory", "at", "event"]
-    assert " asked for " in lines[4]
+    assert " requested " in lines[4]
     assert lines[5].startswith("      cached for such requests: ")
 
 
@@ -44,7 +44,7 @@ def test_json_has_what_the_table_has(snapconv):
 def test_settings_that_fail_at_the_same_request_share_one_reason(snapconv):
     _, out, _ = snapconv("what-if", FIXTURES / "training_step.pickle", "--search", "--capacity", "0.5GiB")
     assert "max_split_size_mb 32, 64" in out
-    assert out.count(" asked for ") == out.count("out of memory at event")
+    assert out.count(" requested ") == out.count("out of memory at event")
     assert out.splitlines()[-1] == "  none of these settings helps"
 
 
