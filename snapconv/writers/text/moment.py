@@ -76,14 +76,19 @@ def live_lines(state: MomentState) -> Iterator[str]:
     allocated = state.allocated_bytes
     yield from category_lines(state.summary_rows, allocated)
     yield f"  project lines, {project_shown(state.project_root, state.project_includes)}"
-    rows = [(row.block_bytes, where(row.line)) for row in state.lines]
-    without = allocated - sum(n_bytes for n_bytes, _ in rows)
-    rest = [(without - state.no_stack_bytes, LIBRARY_ONLY), (state.no_stack_bytes, NO_STACK)]
+    rows, rest = rows_by_line(state)
     yield from size_rows(rows, "line", rest=rest)
     if len(state.modules) >= _LEAST_MODULES:
         has_paths = any(row.evidence == Evidence.METADATA.label for row in state.modules)
         yield "  modules" + ("" if has_paths else ", by the lines that call them")
         yield from size_rows(group_modules(state.modules), "module")
+
+
+def rows_by_line(state: MomentState) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
+    """Return the bytes of every line of the project, and of what has none: together all that is allocated."""
+    rows = [(row.block_bytes, where(row.line)) for row in state.lines]
+    without = state.allocated_bytes - sum(n_bytes for n_bytes, _ in rows)
+    return rows, [(without - state.no_stack_bytes, LIBRARY_ONLY), (state.no_stack_bytes, NO_STACK)]
 
 
 def place_of(state: MomentState) -> str:

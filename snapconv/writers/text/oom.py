@@ -8,7 +8,7 @@ from snapconv.answers.oom.message import MemorySummary, MessageAnswer
 from snapconv.answers.oom.remedies import Remedies
 from snapconv.answers.oom.verdict import OomVerdict
 from snapconv.units import counted, device_name, format_bytes, format_share
-from snapconv.writers.text.moment import outside_line, place_of, pool_shown
+from snapconv.writers.text.moment import outside_line, place_of, pool_shown, rows_by_line
 from snapconv.writers.text.size_rows import history_lines, most_rows, next_line, size_row, where
 
 _N_CALLERS, _N_PURPOSES, _N_HOLDERS, _N_MODULES = 2, 4, 3, 1
@@ -89,12 +89,13 @@ def _holder_lines(found: OutOfMemory) -> Iterator[str]:
         for row in sorted(state.summary_rows, key=lambda row: -row.block_bytes)
         if row.n_allocations
     ]
-    for noun, rows, n_most in (
-        ("purpose", purposes, _N_PURPOSES),
-        ("line", [(row.block_bytes, where(row.line)) for row in state.lines], _N_HOLDERS),
-        ("", [(row.block_bytes, row.module) for row in state.modules], _N_MODULES),
+    lines, no_lines = rows_by_line(state)
+    for noun, rows, rest, n_most in (
+        ("purpose", purposes, [], _N_PURPOSES),
+        ("line", lines, no_lines, _N_HOLDERS),
+        ("", [(row.block_bytes, row.module) for row in state.modules], [], _N_MODULES),
     ):
-        shown = rows[: most_rows(n_most)]
+        shown = sorted(rows[: most_rows(n_most)] + rest, key=lambda row: -row[0])
         if shown:
             yield f"  held by {noun or _module_noun(shown[0][1])}"
             shown.append((whole - sum(n_bytes for n_bytes, _ in shown), "others"))
