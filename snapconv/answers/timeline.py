@@ -1,4 +1,4 @@
-"""The memory of a device over its events, as pages and viewers of traces draw it: curves and segments.
+"""The memory of a device over its events, as pages draw it: curves and segments.
 
 A picture of 1,000 pixels cannot show a million events. It can show, for each pixel, the most and the least
 that was allocated within it, and what both consisted of: every bin of events has its extremes, so that no
@@ -6,44 +6,26 @@ spike is lost.
 
 The final segments are known, and every event that added or removed memory: walked backwards, they give the
 lifetime of each piece. A segment of the usual kind is one piece. One that grows is as many as were mapped.
-
-Viewers of traces show every change: counters of bytes, and slices in tracks.
 """
 
 from bisect import bisect_right, insort
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from snapconv.analysis import DeviceAnalysis
-from snapconv.answers.program_names import find_span_lanes
 from snapconv.classification.categories import Category
-from snapconv.columns import (
-    BoolColumn,
-    Int8Column,
-    Int32Column,
-    Int64Column,
-    distinct,
-    read_only,
-    run_starts,
-    sums_by,
-)
-from snapconv.phases.trace_phases import Phase
+from snapconv.columns import Int8Column, Int64Column, distinct, read_only, sums_by
 from snapconv.replay.device_replay import AllocationTable, Curve, Replay
 from snapconv.replay.lifetimes import real_events
 from snapconv.replay.memory_layout import is_small_segment
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import DeviceSnapshot
-from snapconv.units import device_name, format_bytes, shortened
 
 _ADDS = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
 _REMOVES = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
-_MOST_SPANS = 1_000_000
-_MOST_OF_NAME = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,27 +100,8 @@ def _most(curve: Curve, starts: Int64Column) -> Int64Column:
     return np.maximum.reduceat(curve.after, starts) if len(starts) else starts
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentLifetimes:
-    """Pieces of reserved memory, one row each, by address.
-
-    ``begin_event`` is -1 for what was there before the first event, ``end_event`` -1 for what is there at the
-    dump: a piece is there after ``begin_event`` and no more after ``end_event``. ``pool_id`` is -1 where the
-    file does not have it.
-    """
-
-    addr: Int64Column
-    n_bytes: Int64Column
-    stream: Int64Column
-    pool_id: Int32Column
-    is_small: BoolColumn
-    is_expandable: BoolColumn
-    begin_event: Int64Column
-    end_event: Int64Column
-
-
 class _Piece(NamedTuple):
-    """A piece of reserved memory, with what a row of SegmentLifetimes has."""
+    """A piece of reserved memory."""
 
     addr: int
     n_bytes: int
@@ -147,7 +110,7 @@ class _Piece(NamedTuple):
     is_small: bool
     is_expandable: bool
     begin_event: int = -1
-    end_event: int = -1
+    end_event: int = -1  # it is there after begin_event and no more after this
 
     def part(self, addr: int, end: int, begin_event: int = -1) -> "_Piece":
         return self._replace(addr=addr, n_bytes=end - addr, begin_event=begin_event)
@@ -156,8 +119,12 @@ class _Piece(NamedTuple):
 _ADDR = attrgetter("addr")
 
 
-def find_segment_lifetimes(device: DeviceSnapshot) -> SegmentLifetimes:
-    """Walk the segment events of one device backwards from its final segments."""
+def find_segment_lifetimes(device: DeviceSnapshot) -> "np.recarray[Any, Any]":
+    """Walk the segment events of one device backwards from its final segments, a row per piece by address.
+
+    ``begin_event`` is -1 for what was there before the first event, ``end_event`` -1 for what is there at the
+    dump, ``pool_id`` -1 where the file does not have it.
+    """
     segments, events = device.segments, real_events(device.events)
     final = (segments.addr, segments.total_bytes, segments.stream, segments.pool_id)
     kinds = (segments.is_small, segments.is_expandable)
@@ -176,11 +143,8 @@ def find_segment_lifetimes(device: DeviceSnapshot) -> SegmentLifetimes:
         insort(there, _Piece(addr, n_bytes, stream, pool, is_small, grows, -1, event), key=_ADDR)
     # What is still there was there before the first event.
     found = sorted((*found, *there), key=lambda piece: (piece.addr, piece.begin_event))
-    types = (np.int64, np.int64, np.int64, np.int32, np.bool_, np.bool_, np.int64, np.int64)
-    by_column = zip(*found, strict=True) if found else [()] * len(types)
-    return read_only(
-        SegmentLifetimes(*(np.array(values, kind) for values, kind in zip(by_column, types, strict=True)))
-    )
+    types = ("i8", "i8", "i8", "i4", "?", "?", "i8", "i8")
+    return np.array(found, list(zip(_Piece._fields, types, strict=True))).view(np.recarray)
 
 
 def _take_away(there: list[_Piece], addr: int, end: int, event: int) -> Iterator[_Piece]:
@@ -197,103 +161,3 @@ def _take_away(there: list[_Piece], addr: int, end: int, event: int) -> Iterator
         rest = [piece.part(a, b) for a, b in ((piece.addr, first), (last, piece_end)) if a < b]
         there[place : place + 1] = rest
         place += len(rest)
-
-
-# The name of something, its beginning and its length, and what is shown where it is selected.
-Slice = tuple[str, int, int, Mapping[str, str]]
-# The same by its first event and its last.
-_Span = tuple[str, int, int, Mapping[str, str]]
-# The moments at which a number of bytes changes, and the bytes from each on.
-Counter = tuple[Int64Column, Int64Column]
-
-
-@dataclass(frozen=True, slots=True)
-class Tracks:
-    """A device as viewers of traces show it, each track with its name; the slices of one do not overlap.
-
-    Times are microseconds since 1970 as in the file; without any, an event is a microsecond.
-    """
-
-    name: str
-    counters: tuple[tuple[str, Counter], ...]
-    slices: tuple[tuple[str, list[Slice]], ...]
-
-
-def find_tracks(analysis: DeviceAnalysis) -> Tracks:
-    """Return the memory of a device: its curves, by category too, and what the program did meanwhile."""
-    events = analysis.device.events
-    times = np.arange(len(events), dtype=np.int64) if events.time_us is None else events.time_us
-    tracks = (
-        ("iterations", _iterations(analysis)),
-        ("phases", _phases(analysis)),
-        *(("annotations", lane) for lane in _annotations(analysis)),
-        ("out of memory", _failures(analysis)),
-    )
-    slices = (
-        (name, [(text, int(times[a]), int(times[b] - times[a]), details) for text, a, b, details in spans])
-        for name, spans in tracks
-    )
-    return Tracks(
-        f"{device_name(analysis.device.device)} memory",
-        tuple((name, _counter(start, after, times)) for name, start, after in _curves(analysis)),
-        tuple(track for track in slices if track[1]),
-    )
-
-
-def _counter(start: int, after: Int64Column, times: Int64Column) -> Counter:
-    if not len(times):
-        return np.zeros(1, np.int64), np.array([start], np.int64)
-    changes = np.flatnonzero(np.diff(after, prepend=start))
-    return np.append(times[:1], times[changes]), np.append(start, after[changes])
-
-
-def _curves(analysis: DeviceAnalysis) -> Iterator[tuple[str, int, Int64Column]]:
-    """Yield the curves, and the allocated bytes of every category that the device has."""
-    for name in ("allocated", "active", "reserved"):
-        curve: Curve = getattr(analysis.replay, name)
-        yield f"{name} bytes", curve.start, curve.after
-    rows, n_events = analysis.allocations, len(analysis.device.events)
-
-    def change(mine: Int64Column, event: Int32Column) -> Int64Column:
-        mine = mine[event[mine] >= 0]
-        return sums_by(event[mine], rows.block_bytes[mine], n_events)
-
-    for one in Category:
-        mine = analysis.rows(one)
-        if len(mine) and n_events:
-            start = int(rows.block_bytes[mine[rows.alloc_event[mine] < 0]].sum())
-            after = start + np.cumsum(change(mine, rows.alloc_event) - change(mine, rows.freed_event))
-            yield f"allocated: {one.label}", start, after
-
-
-def _iterations(analysis: DeviceAnalysis) -> Iterator[_Span]:
-    for number, one in enumerate(analysis.iterations):
-        if one.first_event >= 0:
-            details = {"peak": format_bytes(one.peak_bytes)}
-            yield f"iteration {number}", one.first_event, one.last_event, details
-
-
-def _phases(analysis: DeviceAnalysis) -> Iterator[_Span]:
-    """Yield the runs of events of one phase, cut where an iteration ends."""
-    phase = analysis.phases.phase
-    first = run_starts(analysis.phases.iteration.astype(np.int64) * len(Phase) + phase)
-    last = np.append(first[1:], len(phase)) - 1
-    for begin, end in zip(first.tolist(), last.tolist(), strict=False):
-        if phase[begin] != Phase.UNKNOWN:
-            yield Phase(phase[begin]).name.lower(), begin, end, {}
-
-
-def _annotations(analysis: DeviceAnalysis) -> list[list[_Span]]:
-    spans, lane_of_span, _ = find_span_lanes(analysis, most=_MOST_SPANS)
-    lanes: dict[int, list[_Span]] = defaultdict(list)
-    columns = (spans.name_id, spans.first_event, spans.last_event, lane_of_span)
-    for name, first, last, lane in zip(*(column.tolist() for column in columns), strict=True):
-        # A trace has the name once for every range: a file may share a long one among thousands.
-        lanes[lane].append((shortened(analysis.snapshot.texts[name], _MOST_OF_NAME), first, last, {}))
-    return [lanes[lane] for lane in sorted(lanes)]
-
-
-def _failures(analysis: DeviceAnalysis) -> Iterator[_Span]:
-    events = analysis.device.events
-    for event in np.flatnonzero(events.action == Action.OOM).tolist():
-        yield f"out of memory: {format_bytes(int(events.size[event]))} requested", event, event, {}

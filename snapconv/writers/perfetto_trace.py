@@ -1,34 +1,114 @@
-"""A file's memory over time -> the JSON of a trace, which ui.perfetto.dev opens."""
+"""A file's memory over time -> the JSON of a trace, which ui.perfetto.dev opens.
 
-from collections.abc import Iterable, Iterator
+A device is a process: its curves are counters of bytes with every change, and what the program did meanwhile
+are slices in threads. Times are microseconds since 1970 as in the file; without any, an event takes one.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from snapconv.analysis import Analysis
-from snapconv.answers.timeline import Tracks, find_tracks
+import numpy as np
+
+from snapconv.analysis import Analysis, DeviceAnalysis
+from snapconv.answers.program_names import find_span_lanes
+from snapconv.classification.categories import Category
+from snapconv.columns import Int32Column, Int64Column, run_starts, sums_by
 from snapconv.files import new_files
 from snapconv.json_text import write_json
+from snapconv.phases.trace_phases import Phase
+from snapconv.replay.device_replay import Curve
+from snapconv.units import device_name, format_bytes, shortened
+
+_MOST_SPANS = 1_000_000
+_MOST_OF_NAME = 200
 
 _Event = dict[str, object]
+# A name, the first event and the last, and what is shown where it is selected.
+_Span = tuple[str, int, int, Mapping[str, str]]
 
 
 def write_trace(output: Path, analysis: Analysis, *, force: bool) -> None:
     """Write the memory of every device, an event a line."""
+    devices = enumerate(analysis.devices, 1)
+    events = ({"ph": ph, "pid": pid, **event} for pid, found in devices for ph, event in _events(found))
     with new_files([output], force=force) as (temporary,), temporary.open("wb") as file:
         file.write(b'{"displayTimeUnit":"ms","traceEvents":[')
-        for number, event in enumerate(_events(map(find_tracks, analysis.devices))):
+        for number, event in enumerate(events):
             file.write((b",\n" if number else b"\n") + write_json(event))
         file.write(b"\n]}\n")
 
 
-def _events(groups: Iterable[Tracks]) -> Iterator[_Event]:
-    """Yield every event: a group is a process, a track of slices a thread; times in microseconds."""
-    for pid, group in enumerate(groups, 1):
-        yield {"ph": "M", "pid": pid, "name": "process_name", "args": {"name": group.name}}
-        for tid, (name, slices) in enumerate(group.slices, 1):
-            place: _Event = {"pid": pid, "tid": tid}
-            yield {"ph": "M", **place, "name": "thread_name", "args": {"name": name}}
-            for text, begin_us, length_us, details in slices:
-                yield {"ph": "X", **place, "name": text, "ts": begin_us, "dur": length_us, "args": details}
-        for name, (times, values) in group.counters:
-            for time, value in zip(times.tolist(), values.tolist(), strict=True):
-                yield {"ph": "C", "pid": pid, "name": name, "ts": time, "args": {"bytes": value}}
+def _events(analysis: DeviceAnalysis) -> Iterator[tuple[str, _Event]]:
+    """Yield every event of a device, with its kind."""
+    events = analysis.device.events
+    times = np.arange(len(events), dtype=np.int64) if events.time_us is None else events.time_us
+    yield "M", {"name": "process_name", "args": {"name": f"{device_name(analysis.device.device)} memory"}}
+    tracks = [
+        ("iterations", list(_iterations(analysis))),
+        ("phases", list(_phases(analysis))),
+        *(("annotations", lane) for lane in _annotations(analysis)),
+        ("out of memory", list(_failures(analysis))),
+    ]
+    for tid, (name, spans) in enumerate((track for track in tracks if track[1]), 1):
+        yield "M", {"tid": tid, "name": "thread_name", "args": {"name": name}}
+        for text, first, last, details in spans:
+            begin, length = int(times[first]), int(times[last] - times[first])
+            yield "X", {"tid": tid, "name": text, "ts": begin, "dur": length, "args": details}
+    for name, start, after in _curves(analysis):
+        changes = np.flatnonzero(np.diff(after, prepend=start))
+        moments = np.append(times[:1] if len(times) else 0, times[changes])
+        for time, value in zip(moments.tolist(), [start, *after[changes].tolist()], strict=True):
+            yield "C", {"name": name, "ts": time, "args": {"bytes": value}}
+
+
+def _curves(analysis: DeviceAnalysis) -> Iterator[tuple[str, int, Int64Column]]:
+    """Yield the curves, and the allocated bytes of every category that the device has."""
+    for name in ("allocated", "active", "reserved"):
+        curve: Curve = getattr(analysis.replay, name)
+        yield f"{name} bytes", curve.start, curve.after
+    rows, n_events = analysis.allocations, len(analysis.device.events)
+
+    def change(mine: Int64Column, event: Int32Column) -> Int64Column:
+        mine = mine[event[mine] >= 0]
+        return sums_by(event[mine], rows.block_bytes[mine], n_events)
+
+    for one in Category:
+        mine = analysis.rows(one)
+        if len(mine) and n_events:
+            start = int(rows.block_bytes[mine[rows.alloc_event[mine] < 0]].sum())
+            after = start + np.cumsum(change(mine, rows.alloc_event) - change(mine, rows.freed_event))
+            yield f"allocated: {one.label}", start, after
+
+
+def _iterations(analysis: DeviceAnalysis) -> Iterator[_Span]:
+    for number, one in enumerate(analysis.iterations):
+        if one.first_event >= 0:
+            details = {"peak": format_bytes(one.peak_bytes)}
+            yield f"iteration {number}", one.first_event, one.last_event, details
+
+
+def _phases(analysis: DeviceAnalysis) -> Iterator[_Span]:
+    """Yield the runs of events of one phase, cut where an iteration ends."""
+    phase = analysis.phases.phase
+    first = run_starts(analysis.phases.iteration.astype(np.int64) * len(Phase) + phase)
+    last = np.append(first[1:], len(phase)) - 1
+    for begin, end in zip(first.tolist(), last.tolist(), strict=False):
+        if phase[begin] != Phase.UNKNOWN:
+            yield Phase(phase[begin]).name.lower(), begin, end, {}
+
+
+def _annotations(analysis: DeviceAnalysis) -> list[list[_Span]]:
+    spans, lane_of_span, _ = find_span_lanes(analysis, most=_MOST_SPANS)
+    lanes: dict[int, list[_Span]] = defaultdict(list)
+    columns = (spans.name_id, spans.first_event, spans.last_event, lane_of_span)
+    for name, first, last, lane in zip(*(column.tolist() for column in columns), strict=True):
+        # A trace has the name once for every range: a file may share a long one among thousands.
+        lanes[lane].append((shortened(analysis.snapshot.texts[name], _MOST_OF_NAME), first, last, {}))
+    return [lanes[lane] for lane in sorted(lanes)]
+
+
+def _failures(analysis: DeviceAnalysis) -> Iterator[_Span]:
+    for event in analysis.phases.oom_events.tolist():
+        size = format_bytes(int(analysis.device.events.size[event]))
+        yield f"out of memory: {size} requested", event, event, {}
