@@ -1,8 +1,7 @@
 """One allocation explained: the answer of ``snapconv explain``, from its question to its evidence.
 
-An address is ``0x7f3c40001000``, also inside a block, or ``b7f3c40001000_2`` as torch's viewer has it: the
-third allocation that began there. An event is ``#1234``. A bare number is an event if the trace has so
-many, else an address. The answer has the keys of the JSON: docs/reference/json.md describes them.
+An address is ``0x7f3c40001000``, also inside a block. An event is ``#1234``, or the bare number. The answer
+has the keys of the JSON: docs/reference/json.md describes them.
 """
 
 import re
@@ -36,31 +35,16 @@ _MOST_EXPLAINED = 100
 _MOST_ANNOTATIONS = 20
 # No stack of a real file has more than 131 frames; a recursion may have thousands.
 _FRAMES_OF_AN_END = 128
-_QUESTION = re.compile(
-    r"#(?P<event>[0-9]{1,18})"
-    r"|0[xX](?P<hex>[0-9a-fA-F]{1,16})"
-    r"|b'?(?P<viewer>[0-9a-fA-F]{1,16})_(?P<occurrence>[0-9]{1,18})"
-    r"|(?P<number>-?[0-9]{1,19})"
-)
+_QUESTION = re.compile(r"#?(?P<event>[0-9]{1,18})|0[xX](?P<address>[0-9a-fA-F]{1,16})")
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The question: an event, an address as tables have it (negative from 2^63 on), or a number for either.
-
-    ``occurrence`` counts the allocations that began at the address, from 0; None means any.
-    """
+    """The question: an event, or else an address as tables have it (negative from 2^63 on)."""
 
     text: str
-    event: int | None = None
-    address: int | None = None
-    occurrence: int | None = None
-
-    def is_event(self, analysis: DeviceAnalysis) -> bool:
-        """Whether an event of this device is meant."""
-        if self.event is None or self.address is None:
-            return self.event is not None
-        return 0 <= self.event < len(analysis.device.events)
+    event: int | None
+    address: int = 0
 
 
 def parse_question(text: str) -> Question:
@@ -70,13 +54,10 @@ def parse_question(text: str) -> Question:
         raise ValueError(
             f"expected an address such as 0x7f3c40001000 or an event such as #1234, got {text!r}"
         )
-    part = found.groupdict()
-    if part["event"]:
-        return Question(text, event=int(part["event"]))
-    if part["number"]:
-        return Question(text, int(part["number"]), _signed(int(part["number"])))
-    occurrence = int(part["occurrence"]) if part["occurrence"] else None
-    return Question(text, None, _signed(int(part["hex"] or part["viewer"], 16)), occurrence)
+    if found["event"]:
+        return Question(text, int(found["event"]))
+    number = int(found["address"], 16)
+    return Question(text, None, number - (1 << 64) if number >= 1 << 63 else number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +89,6 @@ def explain(analysis: Analysis, question: Question) -> Explanation:
     return Explanation(question.text, n_found, tuple(row for rows in by_device for row in rows))
 
 
-def _signed(number: int) -> int:
-    """Return an address as tables have it: negative from 2^63 on."""
-    if number >= 1 << 64 or number < -(1 << 63):
-        raise ValueError(f"{number} is no address: it has more than 64 bits")
-    return number - (1 << 64) if number >= 1 << 63 else number
-
-
 def _unsigned(addr: int) -> str:
     """Write an address as people do."""
     return hex(addr & (1 << 64) - 1)
@@ -128,12 +102,9 @@ def _contains_addr(addr: Int64Column, n_bytes: Int64Column, wanted: int) -> Bool
 def _rows(analysis: DeviceAnalysis, question: Question) -> Int64Column:
     """Return the allocations that are meant, in the order of the answer."""
     table, number = analysis.allocations, question.address
-    if number is None or question.is_event(analysis):
+    if question.event is not None:
         columns = (table.alloc_event, table.free_requested_event, table.free_completed_event)
         return np.flatnonzero(np.any([column == question.event for column in columns], axis=0))
-    if question.occurrence is not None:
-        began_here = np.flatnonzero(table.addr == number)
-        return began_here[question.occurrence : question.occurrence + 1]
     rows = np.flatnonzero(_contains_addr(table.addr, table.block_bytes, number))
     is_live = table.live_at(analysis.peak_event)[rows]
     order = np.lexsort((-table.alloc_event[rows], ~is_live, table.addr[rows] != number))
@@ -144,8 +115,9 @@ def _why_nothing(analysis: DeviceAnalysis, question: Question) -> str:
     """Say what there is in place of the requested allocation."""
     device, event = analysis.device, question.event
     where, n_events = device_name(device.device), len(device.events)
-    if event is None or not question.is_event(analysis):
-        return f"no allocation of {where} has {question.text}; " + "; ".join(_nearest(analysis, question))
+    if event is None:
+        nearest_addrs = "; ".join(_nearest(analysis, question.address))
+        return f"no allocation of {where} has {question.text}; {nearest_addrs}"
     if event >= n_events:
         last = f", the last is #{n_events - 1}" if n_events else ""
         return f"{where} has no event #{event}; it has {counted(n_events, 'event')}{last}"
@@ -161,13 +133,9 @@ def _why_nothing(analysis: DeviceAnalysis, question: Question) -> str:
     return f"{said}, no allocation; the nearest one is event {nearest}: snapconv explain {file} '#{nearest}'"
 
 
-def _nearest(analysis: DeviceAnalysis, question: Question) -> Iterator[str]:
+def _nearest(analysis: DeviceAnalysis, wanted: int) -> Iterator[str]:
     """Say what is around an address that no allocation has."""
-    starts, wanted = analysis.allocations.addr, question.address or 0
-    if question.occurrence is not None:
-        yield f"{counted(int(np.count_nonzero(starts == wanted)), 'allocation')} began there"
-        return
-    segments = analysis.device.segments
+    starts, segments = analysis.allocations.addr, analysis.device.segments
     for segment in segments.addr[_contains_addr(segments.addr, segments.total_bytes, wanted)].tolist():
         yield f"it is in the segment at {_unsigned(segment)}"
     below, above = starts[starts < wanted], starts[starts > wanted]

@@ -304,10 +304,7 @@ def test_the_first_opinion_on_every_allocation_is_its_category(name):
         ("#12", Question("#12", 12)),
         ("0X7F00", Question("0X7F00", None, 0x7F00)),
         ("0xffffffffffffff00", Question("0xffffffffffffff00", None, -256)),
-        ("12", Question("12", 12, 12)),
-        ("-256", Question("-256", -256, -256)),
-        ("b7f00_2", Question("b7f00_2", None, 0x7F00, 2)),
-        ("b'7f00_0", Question("b'7f00_0", None, 0x7F00, 0)),
+        ("12", Question("12", 12)),
         (" #12\n", Question(" #12\n", 12)),
     ],
 )
@@ -316,16 +313,11 @@ def test_an_address_or_an_event_may_be_requested(text, question):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "#", "#-1", "0x", "7f00", "0x1_0", "1.5", "#12 #13", "0x" + "f" * 17, "\u0661"]
+    "text", ["", "#", "#-1", "-256", "0x", "7f00", "0x1_0", "1.5", "#12 #13", "0x" + "f" * 17, "\u0661"]
 )
 def test_anything_else_is_refused_with_an_example(text):
     with pytest.raises(ValueError, match=r"0x7f3c40001000 or an event such as #1234"):
         parse_question(text)
-
-
-def test_a_number_of_more_than_64_bits_is_no_address():
-    with pytest.raises(ValueError, match="more than 64 bits"):
-        parse_question("-9999999999999999999")
 
 
 # --- who is meant
@@ -347,13 +339,12 @@ def reused(load):
     [
         *((text, [4]) for text in ("#4", "4", "#5", "#6")),
         # What is live at the peak goes first, then the newest.
-        *((text, [1, 7, 4]) for text in (hex(ADDR), str(ADDR), hex(ADDR + 1023))),
+        *((text, [1, 7, 4]) for text in (hex(ADDR), hex(ADDR + 1023))),
         (hex(ADDR + 1024), [1, 7]),
         (hex(ADDR + 4095), [1]),
-        *((f"b{ADDR:x}_{number}", [event]) for number, event in enumerate((1, 4, 7))),
     ],
 )
-def test_events_addresses_and_labels_of_the_viewer_lead_to_allocations(reused, question, events):
+def test_events_and_addresses_lead_to_allocations(reused, question, events):
     assert alloc_events(reused.explain(question)) == events
 
 
@@ -362,12 +353,10 @@ def test_what_begins_at_the_address_goes_before_what_has_it_inside(load):
     assert alloc_events(load(builder).explain(hex(ADDR + 1024))) == [5, 1]
 
 
-def test_an_address_beyond_2_to_the_63_is_found_however_it_is_written(load):
+def test_an_address_beyond_2_to_the_63_is_found(load):
     high = (1 << 64) - 4 * MIB
-    session = load(TraceBuilder().segment(address=high).alloc(512))
-    for question in (hex(high), str(high - (1 << 64)), f"b{high:x}_0"):
-        (explained,) = session.explain(question).allocations
-        assert explained["address"] == "0xffffffffffc00000"
+    (explained,) = load(TraceBuilder().segment(address=high).alloc(512)).explain(hex(high)).allocations
+    assert explained["address"] == "0xffffffffffc00000"
 
 
 @pytest.mark.parametrize(
@@ -378,7 +367,6 @@ def test_an_address_beyond_2_to_the_63_is_found_however_it_is_written(load):
             "event #0 of cuda:0 is segment_alloc of 2.00 MiB, no allocation; the nearest one is event 1: ",
         ),
         ("#8", "cuda:0 has no event #8; it has 8 events, the last is #7"),
-        (f"b{ADDR:x}_3", "3 allocations began there"),
         (hex(ADDR + 4096), f"it is in the segment at {ADDR:#x}; the next one below is at {ADDR:#x}"),
         ("0x10", f"no allocation of cuda:0 has 0x10; the next one above is at {ADDR:#x}"),
     ],
