@@ -23,7 +23,7 @@ from snapconv.answers.notes import file_notes
 from snapconv.answers.oom.failed_allocation import OutOfMemory, find_out_of_memory
 from snapconv.answers.oom.remedies import Remedies, find_remedies
 from snapconv.answers.peak import MomentState, state_at
-from snapconv.answers.tree import MemoryTree, TreeBy, find_tree
+from snapconv.answers.tree import MemoryTree, find_tree
 from snapconv.answers.verdict import find_verdict
 from snapconv.answers.what_if.setting_trials import Request, SettingTrials, try_settings
 from snapconv.classification.categories import Category, Certainty
@@ -118,8 +118,7 @@ class Session:
         Raises what ``at`` raises.
         """
         return tuple(
-            find_tree(found, _moment(found, moment), by=TreeBy(by), all_frames=all_frames)
-            for found in self.devices
+            find_tree(found, _moment(found, moment), by=by, all_frames=all_frames) for found in self.devices
         )
 
     def explain_oom(

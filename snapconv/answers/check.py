@@ -138,29 +138,10 @@ class Check:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedFile:
-    """All checks of one file."""
-
-    file: str
-    checks: tuple[Check, ...]
-
-    @property
-    def holds(self) -> bool:
-        """Whether all limits are kept."""
-        return all(check.holds for check in self.checks)
-
-    @property
-    def sentence(self) -> str:
-        """The overall outcome in a line."""
-        n_failed = sum(not check.holds for check in self.checks)
-        limits = counted(len(self.checks), "limit")
-        return f"{self.file}: " + (f"{n_failed} of {limits} did not hold" if n_failed else f"{limits} held")
-
-    def to_json(self) -> dict[str, object]:
-        """Return JSON-ready values; docs/reference/json.md has the schema."""
-        checks = [check.to_json() for check in self.checks]
-        return {"file": self.file, "holds": self.holds, "checks": checks}
+def outcome(file: str, checks: Sequence[Check]) -> str:
+    """Say in a line how many limits of a file held."""
+    n_failed, limits = sum(not check.holds for check in checks), counted(len(checks), "limit")
+    return f"{file}: " + (f"{n_failed} of {limits} did not hold" if n_failed else f"{limits} held")
 
 
 def check_budgets(

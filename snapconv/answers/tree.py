@@ -5,7 +5,6 @@ The lines are the project's, outermost first. By module, operation or category, 
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
-from enum import Enum
 from functools import cache
 from typing import Any
 
@@ -28,15 +27,6 @@ _MOST_OF_NAME, _MOST_OF_MODULES = 200, 64
 _NODE_BYTES = 250
 NO_MODULE = "no module known"
 _Path = tuple[str, ...]
-
-
-class TreeBy(Enum):
-    """What the tree's levels are."""
-
-    LINE = "line"
-    MODULE = "module"
-    OPERATION = "operation"
-    CATEGORY = "category"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +71,15 @@ class MemoryTree:
 
 
 def find_tree(
-    analysis: DeviceAnalysis,
-    moment: FoundMoment,
-    *,
-    by: TreeBy = TreeBy.LINE,
-    all_frames: bool = False,
+    analysis: DeviceAnalysis, moment: FoundMoment, *, by: str = "line", all_frames: bool = False
 ) -> MemoryTree:
-    """Arrange what is live after a moment, by the project's frames, or with ``all_frames`` by all."""
+    """Arrange what is live after a moment, by the project's frames, or with ``all_frames`` by all.
+
+    Raises ValueError for levels that there are not.
+    """
     live, stacks = analysis.allocations.live_at(moment.event), analysis.allocations.stack_id
     groups, path_of = _levels(analysis, by, _lines(analysis, all_frames=all_frames))
-    by_stack = np.full(len(stacks), -1) if by is TreeBy.MODULE else stacks
+    by_stack = np.full(len(stacks), -1) if by == "module" else stacks
     sums = sums_by_name(analysis, live, lambda *key: key, groups, by_stack)
     tree = _Tree(most_bytes_of_part(analysis.snapshot.container.n_unpacked_bytes))
     for (group, stack), one in sorted(sums.items(), key=lambda item: -item[1].block_bytes):
@@ -99,7 +88,7 @@ def find_tree(
         device=analysis.device.device,
         moment=moment.name,
         event=moment.event if moment.event >= 0 else None,
-        by=by.value,
+        by=by,
         allocated_bytes=tree.root.block_bytes,
         project_root=analysis.project.root,
         nodes=tuple(tree.nodes()),
@@ -155,20 +144,23 @@ class _Tree:
 
 
 def _levels(
-    analysis: DeviceAnalysis, by: TreeBy, lines: Callable[[int], _Path]
+    analysis: DeviceAnalysis, by: str, lines: Callable[[int], _Path]
 ) -> tuple[NDArray[np.integer[Any]], Callable[[int, int], _Path]]:
     """Return a number for what every allocation is grouped by; and the names on the way to it and a stack."""
-    modules, operations, found = analysis.modules, analysis.operations, analysis.classification
-    if by is TreeBy.MODULE:
-        names = modules.names
-        return modules.module_id, lambda group, _: _module_path(names[group]) if group >= 0 else (NO_MODULE,)
-    if by is TreeBy.OPERATION:
-        return analysis.operation_id, lambda group, stack: (operations[group] or UNNAMED, *lines(stack))
-    if by is TreeBy.LINE:
-        return np.zeros(len(modules.module_id), np.int64), lambda _, stack: lines(stack)
-    labels = [f"{one.label}{likely}" for one in Category for likely in ("", " (likely)")]
-    codes = 2 * found.category.astype(np.int64) + found.is_likely
-    return codes, lambda group, stack: (labels[group], *lines(stack))
+    names, operations, found = analysis.modules.names, analysis.operations, analysis.classification
+    match by:
+        case "line":
+            return np.zeros(len(found.category), np.int64), lambda _, stack: lines(stack)
+        case "module":
+            ids = analysis.modules.module_id
+            return ids, lambda group, _: _module_path(names[group]) if group >= 0 else (NO_MODULE,)
+        case "operation":
+            return analysis.operation_id, lambda group, stack: (operations[group] or UNNAMED, *lines(stack))
+        case "category":
+            labels = [f"{one.label}{likely}" for one in Category for likely in ("", " (likely)")]
+            codes = 2 * found.category.astype(np.int64) + found.is_likely
+            return codes, lambda group, stack: (labels[group], *lines(stack))
+    raise ValueError(f"expected line, module, operation or category, got {by!r}")
 
 
 def _lines(analysis: DeviceAnalysis, *, all_frames: bool) -> Callable[[int], _Path]:

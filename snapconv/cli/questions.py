@@ -361,7 +361,7 @@ def check(
     format: Literal["text", "github"] = "text",
 ) -> Answer:
     """Check limits for the memory; exit code 7 if a limit is exceeded."""
-    from snapconv.answers.check import CheckedFile
+    from snapconv.answers.check import outcome
     from snapconv.answers.notes import main_notes
     from snapconv.writers.text.comparisons import check_lines, github_lines
     from snapconv.writers.text.info import note_lines
@@ -369,12 +369,13 @@ def check(
     budgets = _read_limits(limits, baseline)
     session = read_session(snapshot, read, device=device)
     before = read_session(baseline, read, device=device) if baseline else None
-    found = CheckedFile(str(snapshot), session.check(budgets, baseline=before))
+    file, checks = str(snapshot), session.check(budgets, baseline=before)
+    holds = all(one.holds for one in checks)
     return Answer(
-        found.to_json(),
-        check_lines(found) if format == "text" else github_lines(found),
+        {"file": file, "holds": holds, "checks": [one.to_json() for one in checks]},
+        (check_lines if format == "text" else github_lines)(file, checks),
         note_lines(main_notes(session.analysis)),
-        exceeded="" if found.holds else found.sentence,
+        exceeded="" if holds else outcome(file, checks),
     )
 
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from snapconv.answers.check import CheckedFile
+from snapconv.answers.check import Check, outcome
 from snapconv.answers.diff import Change, DeviceDiff, Difference, FileDiff, Match
 from snapconv.stacks.project_lines import SourceLine
 from snapconv.units import counted, device_name, format_bytes, printable, shortened
@@ -106,20 +106,18 @@ def row_name(row: AnyChange) -> str:
     return where(line)
 
 
-def check_lines(found: CheckedFile) -> Iterator[str]:
+def check_lines(file: str, checks: Sequence[Check]) -> Iterator[str]:
     """Show one line for each limit, and that all hold; that one does not is the command's error."""
-    for check in found.checks:
+    for check in checks:
         yield f"{'ok  ' if check.holds else 'FAIL'}  {check.sentence}"
-    yield from [found.sentence] * found.holds
+    if all(check.holds for check in checks):
+        yield outcome(file, checks)
 
 
-def github_lines(found: CheckedFile) -> Iterator[str]:
+def github_lines(file: str, checks: Sequence[Check]) -> Iterator[str]:
     """Write a table in Markdown for ``$GITHUB_STEP_SUMMARY``."""
-    yield f"### {_markdown(found.sentence)}"
-    yield ""
-    yield "| | limit |"
-    yield "|---|---|"
-    for check in found.checks:
+    yield from (f"### {_markdown(outcome(file, checks))}", "", "| | limit |", "|---|---|")
+    for check in checks:
         yield f"| {'✅' if check.holds else '❌'} | {_markdown(check.sentence)} |"
 
 

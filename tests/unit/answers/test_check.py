@@ -5,7 +5,7 @@ import re
 import pytest
 
 import snapconv
-from snapconv.answers.check import Budgets, Check, CheckedFile, check_budgets, parse_allowance
+from snapconv.answers.check import Budgets, Check, check_budgets, parse_allowance
 from snapconv.classification.categories import Category
 from snapconv.writers.text.comparisons import check_lines, github_lines
 from tests.builders import MIB, TraceBuilder, frame
@@ -131,7 +131,7 @@ HOSTILE = 'a"]]>&<script>\x00\x1b[2J|`*\n<!-- -->\ud800\ufffe.pickle'
 
 
 def test_people_get_a_line_for_each_limit():
-    assert list(check_lines(CheckedFile("s.pickle", (HELD, BROKEN, UNKNOWN)))) == [
+    assert list(check_lines("s.pickle", (HELD, BROKEN, UNKNOWN))) == [
         "ok    peak allocated of cuda:0: 100 B of at most 100 B",
         "FAIL  peak reserved of cuda:1: 101 B, 1 B over the limit of 100 B",
         "FAIL  growth per iteration of cuda:0 is not known: the file has no trace",
@@ -140,7 +140,7 @@ def test_people_get_a_line_for_each_limit():
 
 @pytest.mark.parametrize("file", ["s.pickle", HOSTILE])
 def test_a_summary_on_github_has_a_row_for_each_limit_and_no_markup_of_names(file):
-    shown = list(github_lines(CheckedFile(file, (HELD, BROKEN))))
+    shown = list(github_lines(file, (HELD, BROKEN)))
     assert len(shown) == 6
     assert not re.search(r"(?<!\\)[<>&`*]", shown[0])
     assert all("\n" not in line for line in shown)
