@@ -152,7 +152,7 @@ class DeviceAnalysis:
     @property
     def ran_out(self) -> bool:
         """Whether a request failed for want of memory."""
-        return bool(np.any(self.device.events.action == Action.OOM))
+        return len(self.phases.oom_events) > 0
 
     @property
     def urgency(self) -> tuple[bool, bool, int]:

@@ -22,7 +22,7 @@ from snapconv.allocator.blocks import (
     oversize_segments,
     raw_segment,
 )
-from snapconv.allocator.expandable_segments import ExpandableMemory, best_candidate, whole_pages
+from snapconv.allocator.expandable_segments import ExpandableMemory, best_candidate
 from snapconv.errors import RecorderError
 from snapconv.units import format_bytes
 
@@ -222,20 +222,10 @@ class CachingAllocator:
                 self._waiting[block.addr] = block
         ledger.max_reserved_bytes = max(ledger.max_reserved_bytes, ledger.reserved_bytes)
 
-    def free_blocks(self) -> list[Block]:
-        """List the free blocks of all pools."""
-        return [block for pool in self._pools.values() for block in pool.free_blocks()]
-
     def all_blocks(self) -> list[Block]:
         """List the free blocks of all pools and those in use or pending."""
-        return [*self.free_blocks(), *self._active.values()]
-
-    def releasable_ranges(self) -> list[tuple[int, int]]:
-        """List what ``empty_cache`` would give back: the address and size of free segments and pages."""
-        free = [block for pool in self._release_order() for block in pool.free_blocks()]
-        pages = [(found.start, len(found)) for found in map(whole_pages, free) if found]
-        whole = [block for block in free if block.reservation is None and block.is_whole_segment]
-        return pages + [(block.addr, block.size) for block in whole]
+        free = [block for pool in self._pools.values() for block in pool.free_blocks()]
+        return [*free, *self._active.values()]
 
     def segments(self) -> list[dict[str, Any]]:
         """List the segments and their blocks as torch's snapshot does, by address."""

@@ -4,7 +4,7 @@ The layout of a moment shows what ``empty_cache()`` would give back, and what it
 expandable segment its pages lie is an inference: they are taken to begin where the segment does.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ from snapconv.allocator.allocator_settings import LARGE_SEGMENT_BYTES, SMALL_SEG
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.moments import FoundMoment
 from snapconv.answers.peak import sums_by_name
-from snapconv.columns import Int64Column, distinct, sums_by
+from snapconv.columns import Int64Column, sums_by
 from snapconv.replay.memory_layout import MemoryLayout, layouts
 from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.project_lines import SourceLine
@@ -43,10 +43,6 @@ class FreeMemory:
     returnable_bytes: int
     private_bytes: int
     enclosed_bytes: int
-    n_segments: int
-    n_free_segments: int
-    n_enclosed_pieces: int
-    largest_enclosed_bytes: int
     largest_free_bytes: int
     rounding_bytes: int
 
@@ -63,9 +59,7 @@ class PoolMemory:
     pool: tuple[int, int] | None
     stream: int
     is_small: bool
-    n_segments: int
     reserved_bytes: int
-    active_bytes: int
     free_bytes: int
     n_pieces: int
     largest_free_bytes: int
@@ -75,14 +69,12 @@ class PoolMemory:
 class SegmentHolder:
     """A line of the project whose blocks keep segments open; None: library code only, or no stack recorded.
 
-    A segment's free bytes count for the line that has the most bytes in it. ``n_alone`` of the segments have
-    blocks of no other line.
+    A segment's free bytes count for the line that has the most bytes in it.
     """
 
     line: SourceLine | None
     has_stack: bool
     n_segments: int
-    n_alone: int
     n_blocks: int
     block_bytes: int
     enclosed_bytes: int
@@ -132,7 +124,6 @@ def free_memory(analysis: DeviceAnalysis, layout: MemoryLayout, name: str) -> Fr
     """Sum up the free pieces of a layout by what could become of them."""
     segments, blocks, free = layout.segments, layout.blocks, layout.free
     returnable = _whole_pages(layout)
-    enclosed = free.n_bytes - returnable
     # Where the file has no pools, none is known to be private.
     default = [i for i, pool in enumerate(analysis.snapshot.pools) if tuple(pool) == _DEFAULT_POOL]
     is_private = ((segments.pool_id >= 0) & ~np.isin(segments.pool_id, default))[free.segment]
@@ -146,11 +137,7 @@ def free_memory(analysis: DeviceAnalysis, layout: MemoryLayout, name: str) -> Fr
         free_bytes=int(free.n_bytes.sum()),
         returnable_bytes=int(returnable[~is_private].sum()),
         private_bytes=int(returnable[is_private].sum()),
-        enclosed_bytes=int(enclosed.sum()),
-        n_segments=len(segments),
-        n_free_segments=len(segments) - len(distinct(blocks.segment)),
-        n_enclosed_pieces=int(np.count_nonzero(enclosed)),
-        largest_enclosed_bytes=int(enclosed.max(initial=0)),
+        enclosed_bytes=int(free.n_bytes.sum() - returnable.sum()),
         largest_free_bytes=int(free.n_bytes.max(initial=0)),
         rounding_bytes=active - int(analysis.allocations.requested_bytes[blocks.allocation].sum()),
     )
@@ -158,7 +145,7 @@ def free_memory(analysis: DeviceAnalysis, layout: MemoryLayout, name: str) -> Fr
 
 def pool_memory(snapshot: Snapshot, layout: MemoryLayout) -> list[PoolMemory]:
     """Sum up a layout by pool, stream and size, with the most free bytes first."""
-    segments, blocks, free = layout.segments, layout.blocks, layout.free
+    segments, free = layout.segments, layout.free
     keys = np.stack((segments.pool_id.astype(np.int64), segments.stream, segments.is_small.astype(np.int64)))
     kinds, group = np.unique(keys, axis=1, return_inverse=True)
     n, group = kinds.shape[1], group.reshape(-1)
@@ -166,9 +153,7 @@ def pool_memory(snapshot: Snapshot, layout: MemoryLayout) -> list[PoolMemory]:
     largest = np.zeros(n, np.int64)
     np.maximum.at(largest, of_free, free.n_bytes)
     columns = (
-        np.bincount(group, minlength=n),
         sums_by(group, segments.total_bytes, n),
-        sums_by(group[blocks.segment], blocks.n_bytes, n),
         sums_by(of_free, free.n_bytes, n),
         np.bincount(of_free, minlength=n),
         largest,
@@ -203,12 +188,10 @@ def _holders(analysis: DeviceAnalysis, layout: MemoryLayout) -> tuple[SegmentHol
         return segment, (lines.innermost(stack), lines.has_frames(stack))
 
     sums = sums_by_name(analysis, segment >= 0, maker, segment, analysis.allocations.stack_id)
-    n_makers = Counter(number for number, _ in sums)
     ascending = sorted(sums.items(), key=lambda item: (item[1].block_bytes, str(item[0][1])))
     largest = {number: (one, found) for (number, one), found in ascending}
-    totals: dict[_Maker, Int64Column] = defaultdict(lambda: np.zeros(5, np.int64))
+    totals: dict[_Maker, Int64Column] = defaultdict(lambda: np.zeros(4, np.int64))
     for number, (one, found) in largest.items():
-        is_alone = n_makers[number] == 1
-        totals[one] += (1, is_alone, found.n_allocations, found.block_bytes, enclosed[number])
+        totals[one] += (1, found.n_allocations, found.block_bytes, enclosed[number])
     rows = [SegmentHolder(*one, *figures.tolist()) for one, figures in totals.items()]
     return tuple(sorted(rows, key=lambda row: (-row.enclosed_bytes, str(row.line))))

@@ -27,7 +27,6 @@ from snapconv.classification.inventory import GRADIENT_OR_STATE, SLUG
 from snapconv.columns import BoolColumn, first_known, has_code, sums_by
 from snapconv.phases.trace_phases import Phase
 from snapconv.replay.memory_layout import MemoryLayout, layout_at
-from snapconv.snapshot.event_table import Action
 from snapconv.stacks.project_lines import SourceLine, line_values
 from snapconv.units import HOST, counted, device_kind, format_bytes
 
@@ -379,11 +378,10 @@ def _no_stack_bytes(analysis: DeviceAnalysis, live: BoolColumn) -> int:
 def device_memory(analysis: DeviceAnalysis, event: int, *, given_total: int | None = None) -> DeviceMemory:
     """Find what of the device is not torch's, just after an event, or at the failed allocation before it."""
     total, total_from = _device_total(analysis, given_total)
-    events, reserved = analysis.device.events, analysis.replay.reserved
-    failed = np.flatnonzero(events.action == Action.OOM)
+    reserved, failed = analysis.replay.reserved, analysis.phases.oom_events
     before = failed[failed <= event]
     measured = int(before[-1]) if len(before) else int(failed[0]) if len(failed) else None
-    free = int(events.addr[measured]) if measured is not None else None
+    free = int(analysis.device.events.addr[measured]) if measured is not None else None
     outside = None
     if total is not None and free is not None and measured is not None:
         outside = max(total - free - reserved.at(measured), 0)

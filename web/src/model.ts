@@ -12,10 +12,8 @@ export interface TotalTime {
 
 export interface Times {
   device: number;
-  clock: string;
   is_simulated: boolean;
   iteration: number;
-  n_iterations: number;
   forward_ms: number | null;
   backward_ms: number | null;
   optimizer_ms: number | null;
@@ -52,10 +50,8 @@ export interface DeviceFacts {
   start_bytes: number;
   start_categories: number[];
   active_start_bytes: number;
-  reserved_start_bytes: number;
   reserved_peak_bytes: number;
   reserved_at_peak_bytes: number;
-  requested_peak_bytes: number;
   active_peak_bytes: number;
   /** What matters most about the device, as `snapconv FILE` says it. */
   verdict: { about: string; sentence: string; moment: string; causes: [bytes: number, category: string, line: string, purpose: string][] };
@@ -99,7 +95,6 @@ export interface Detail {
   frames: { names: string[]; files: string[]; name: number[]; file: number[]; line: number[]; origin: number[] };
   operations: string[];
   modules: string[];
-  module_evidence: string[];
   reasons: [string, string][];
   pools: string[];
   streams: string[];

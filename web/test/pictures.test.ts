@@ -127,7 +127,7 @@ test("a name in a saved picture is text, and what XML cannot have is replaced", 
 function detail(frames: [string, number][], modules: string[] = []) {
   return {
     frames: { names: frames.map(([name]) => name), files: ["f.py"], name: frames.map((_, i) => i), file: frames.map(() => 0), line: frames.map((_, i) => i + 1), origin: frames.map(([, origin]) => origin) },
-    operations: ["linear"], modules, module_evidence: [], reasons: [], pools: [], streams: [], tensor_names: [],
+    operations: ["linear"], modules, reasons: [], pools: [], streams: [], tensor_names: [],
   } as never;
 }
 

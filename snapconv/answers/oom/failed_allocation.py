@@ -18,7 +18,7 @@ from snapconv.columns import BoolColumn, Int64Column
 from snapconv.replay.memory_layout import MemoryLayout, layout_at
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import Snapshot
-from snapconv.stacks.project_lines import ProjectLines, SourceLine
+from snapconv.stacks.project_lines import SourceLine
 from snapconv.units import device_kind
 
 _DEFAULT_POOL = (0, 0)
@@ -59,8 +59,8 @@ class FailedAllocation:
 class OutOfMemory:
     """One failed allocation of a device, or its dump (``request`` and ``verdict`` are None).
 
-    ``here`` is the free memory that the request could use if it were in one piece, ``inside`` all of it.
-    ``after`` is the memory at the dump where the program went on, None where it did not.
+    ``inside`` is the free memory in torch's segments. ``after`` is that at the dump where the program went
+    on, None where it did not.
     """
 
     n_failed: int
@@ -68,7 +68,6 @@ class OutOfMemory:
     request: FailedAllocation | None
     verdict: OomVerdict | None
     inside: FreePieces
-    here: FreePieces
     after: FreeMemory | None
 
     def to_json(self) -> dict[str, object]:
@@ -80,9 +79,9 @@ class OutOfMemory:
 def failed_allocations(analysis: DeviceAnalysis) -> tuple[FailedAllocation, ...]:
     """Find the allocations of a device that failed, in their order."""
     events, snapshot, replay = analysis.device.events, analysis.snapshot, analysis.replay
-    lines, operations = ProjectLines(snapshot.stacks, analysis.project), analysis.facts.operations
+    lines, operations = analysis.lines, analysis.facts.operations
     found = []
-    for event in np.flatnonzero(events.action == Action.OOM).tolist():
+    for event in analysis.phases.oom_events.tolist():
         pool = int(events.pool_id[event]) if events.pool_id is not None else -1
         stack = int(events.stack_id[event])
         found.append(
@@ -114,17 +113,12 @@ def find_out_of_memory(analysis: DeviceAnalysis, *, device_total: int | None = N
     name = f"failed allocation 1 of {len(failed)}" if failed else "the dump"
     state = state_at(analysis, FoundMoment(event, name), device_total=device_total, layout=layout)
     request = _explained(analysis, failed[0], layout) if failed else None
-    here = inside = _pieces(layout.free.n_bytes)
-    verdict = None
-    if request is not None:
-        here, verdict = _decide(analysis, request, state.memory, layout)
     return OutOfMemory(
         n_failed=len(failed),
         state=state,
         request=request,
-        verdict=verdict,
-        inside=inside,
-        here=here,
+        verdict=_decide(analysis, request, state.memory, layout) if request else None,
+        inside=_pieces(layout.free.n_bytes),
         after=free_after_oom(analysis),
     )
 
@@ -132,7 +126,7 @@ def find_out_of_memory(analysis: DeviceAnalysis, *, device_total: int | None = N
 def free_after_oom(analysis: DeviceAnalysis) -> FreeMemory | None:
     """Find the free memory at the dump, where the program went on after it ran out of memory; else None."""
     action = analysis.device.events.action
-    failed = np.flatnonzero(action == Action.OOM)
+    failed = analysis.phases.oom_events
     if not len(failed) or not np.any(action[failed[-1] :] == Action.ALLOC):
         return None
     layout = layout_at(analysis.device, analysis.allocations, len(action) - 1)
@@ -160,16 +154,12 @@ def _module(analysis: DeviceAnalysis, stack: int) -> str:
 
 
 def _decide(
-    analysis: DeviceAnalysis,
-    request: FailedAllocation,
-    memory: DeviceMemory,
-    layout: MemoryLayout,
-) -> tuple[FreePieces, OomVerdict]:
-    """Decide why a request failed; return the free pieces that it could use too."""
+    analysis: DeviceAnalysis, request: FailedAllocation, memory: DeviceMemory, layout: MemoryLayout
+) -> OomVerdict:
+    """Decide why a request failed."""
     settings = analysis.snapshot.settings
     is_here = _serves(analysis.snapshot, request, layout)[layout.free.segment]
     total, fraction = memory.total_bytes, settings.memory_fraction
-    here = _pieces(layout.free.n_bytes[is_here])
     other_pool, other_pool_bytes = _other_pool(analysis.snapshot, request, layout)
     found = Shortage(
         block_bytes=request.block_bytes,
@@ -178,7 +168,7 @@ def _decide(
         device_total_bytes=total,
         reserved_bytes=memory.reserved_bytes,
         live_bytes=analysis.replay.active.at(request.event),
-        here=here,
+        here=_pieces(layout.free.n_bytes[is_here]),
         elsewhere=_pieces(layout.free.n_bytes[~is_here]),
         other_pool=other_pool,
         other_pool_bytes=other_pool_bytes,
@@ -192,7 +182,7 @@ def _decide(
         verdict = OomVerdict(OomCause.LIMIT, sentence, verdict.sentence, is_inferred=False)
     if request.pool is None and len(analysis.snapshot.pools) > 1 and verdict.cause == OomCause.OTHER_POOL:
         verdict = replace(verdict, is_inferred=True)  # that it was of the default pool is assumed
-    return here, verdict
+    return verdict
 
 
 def _serves(snapshot: Snapshot, request: FailedAllocation, layout: MemoryLayout) -> BoolColumn:

@@ -19,7 +19,7 @@ from snapconv.replay.device_replay import Replay
 from snapconv.replay.history_verdict import Verdict
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import DeviceSnapshot
-from snapconv.stacks.project_lines import ProjectLines, SourceLine
+from snapconv.stacks.project_lines import SourceLine
 from snapconv.units import device_kind, format_bytes, parse_bytes
 
 OWN = "the file's own settings"
@@ -197,8 +197,7 @@ def _difference(calls: AllocatorCalls, replayed: Replay, progress: Progress | No
     found, reserved = try_out(calls, Trial(calls.own, is_check=True), progress=progress), replayed.reserved
     if found.differs_at is not None:
         return f"from event {found.differs_at} on"
-    is_same_end = found.ledger.reserved_bytes == reserved.at(len(reserved.after) - 1)
-    return "" if is_same_end else "at the end"
+    return "" if found.ledger.reserved_bytes == reserved.end else "at the end"
 
 
 def _line_of(failed: FailedRequest | None, analysis: DeviceAnalysis) -> SourceLine | None:
@@ -207,7 +206,7 @@ def _line_of(failed: FailedRequest | None, analysis: DeviceAnalysis) -> SourceLi
         return None
     rows, events = analysis.allocations, analysis.device.events
     stack = rows.stack_id[failed.row] if failed.row >= 0 else events.stack_id[failed.event]
-    return ProjectLines(analysis.snapshot.stacks, analysis.project).innermost(int(stack))
+    return analysis.lines.innermost(int(stack))
 
 
 def _try_all(
@@ -267,9 +266,8 @@ def _capacity(analysis: DeviceAnalysis, calls: AllocatorCalls, request: Request)
         return left, f"{card}{how}"
     if request.capacity is not None:
         return request.capacity, ""
-    failed = np.flatnonzero(calls.events.action == Action.OOM)
-    if len(failed):
-        event = int(failed[0])
+    if analysis.ran_out:
+        event = int(analysis.phases.oom_events[0])
         return capacity_at_oom(calls, event), f"as torch had when event {event} failed"
     return None, ""
 

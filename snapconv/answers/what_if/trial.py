@@ -54,29 +54,17 @@ class FailedRequest:
     """A request that found no memory: at which event, for how much, and the memory then.
 
     ``event`` is -1 where the memory before the first event does not fit, ``row`` the allocation, -1 for a
-    request that failed in the trace too. ``pool_free_bytes`` in ``n_pool_free`` blocks, the largest of
-    ``pool_largest_bytes``, are what could have served it if it were in one piece: of its pool and stream.
-    ``releasable_bytes`` are in wholly free segments or pages, which ``empty_cache()`` gives back;
-    ``largest_free_bytes`` is the largest free block of any pool.
+    request that failed in the trace too. ``pool_free_bytes``, the largest block of ``pool_largest_bytes``,
+    are what could have served it if it were in one piece: of its pool and stream.
     """
 
     event: int
     row: int
     requested_bytes: int
-    rounded_bytes: int
-    segment_bytes: int
-    stream: int
-    pool: tuple[int, int]
-    device_free_bytes: int
     pool_free_bytes: int
     pool_largest_bytes: int
-    n_pool_free: int
     reserved_bytes: int
     allocated_bytes: int
-    active_bytes: int
-    releasable_bytes: int
-    largest_free_bytes: int
-    n_free_blocks: int
 
 
 @dataclass(slots=True)
@@ -211,8 +199,8 @@ class _Run:
                     allocator.capacity = int(calls.reserved_after[event])
                 try:
                     blocks[row] = take(pool, stream, rounded[row], n_bytes)
-                except ModelOutOfMemory as error:
-                    self._fail(event, row, pool, stream, error)
+                except ModelOutOfMemory:
+                    self._fail(event, row, pool, stream)
                     self.outcome.differs_at = event
                     return False
                 if ledger.reserved_bytes > peak:
@@ -268,8 +256,8 @@ class _Run:
         pool = self.allocator.pool(pool_id, is_small=size <= SMALL_REQUEST_BYTES)
         try:
             return self.allocator.take(pool, stream, size, int(self.requested[row]) if row >= 0 else size)
-        except ModelOutOfMemory as error:
-            self._fail(event, row, pool, stream, error)
+        except ModelOutOfMemory:
+            self._fail(event, row, pool, stream)
             return None
 
     def _pools(self, part: slice) -> list[BlockPool]:
@@ -281,32 +269,20 @@ class _Run:
         ]
         return [pools[i] for i in place.reshape(-1).tolist()]
 
-    def _fail(self, event: int, row: int, pool: BlockPool, stream: int, error: ModelOutOfMemory) -> None:
+    def _fail(self, event: int, row: int, pool: BlockPool, stream: int) -> None:
         if self.outcome.ran_out is not None:
             return
-        fitting = [size for size, _, _ in pool.free_of(stream)]
-        free = [block.size for block in self.allocator.free_blocks()]
-        ledger = self.allocator.ledger
+        fitting, ledger = [size for size, _, _ in pool.free_of(stream)], self.allocator.ledger
         # What a trace began with has no event.
-        rounded = self.rounded[row] if row >= 0 else int(self.calls.events.size[event])
+        size = self.calls.requested_bytes[row] if row >= 0 else self.calls.events.size[event]
         self.outcome.ran_out = FailedRequest(
             event=event,
             row=row,
-            requested_bytes=int(self.calls.requested_bytes[row]) if row >= 0 else rounded,
-            rounded_bytes=rounded,
-            segment_bytes=error.segment_bytes,
-            stream=stream,
-            pool=pool.id,
-            device_free_bytes=error.free_bytes,
+            requested_bytes=int(size),
             pool_free_bytes=sum(fitting),
             pool_largest_bytes=max(fitting, default=0),
-            n_pool_free=len(fitting),
             reserved_bytes=ledger.reserved_bytes,
             allocated_bytes=ledger.allocated_bytes,
-            active_bytes=ledger.active_bytes,
-            releasable_bytes=sum(size for _, size in self.allocator.releasable_ranges()),
-            largest_free_bytes=max(free, default=0),
-            n_free_blocks=len(free),
         )
 
     def assumptions(self) -> Iterator[str]:

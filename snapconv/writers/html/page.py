@@ -165,10 +165,8 @@ def _times_facts(report: TimeReport) -> dict[str, object]:
     times = report.reported.measured
     return {
         "device": report.timing.device,
-        "clock": report.timing.clock,
         "is_simulated": report.timing.is_simulated,
         "iteration": times.iteration,
-        "n_iterations": len(report.iterations),
         "forward_ms": times.forward_ms,
         "backward_ms": times.backward_ms,
         "optimizer_ms": times.optimizer_ms,

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -9,20 +10,13 @@ from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.notes import device_notes
 from snapconv.answers.peak import EITHER_LABEL, summary_totals
 from snapconv.answers.program_names import find_span_lanes, tensor_names
-from snapconv.answers.timeline import (
-    SegmentLifetimes,
-    TimelineLevel,
-    bytes_by_category,
-    find_segment_lifetimes,
-    timeline_level,
-)
+from snapconv.answers.timeline import TimelineLevel, bytes_by_category, find_segment_lifetimes, timeline_level
 from snapconv.answers.verdict import Cause, FileVerdict, find_verdict
 from snapconv.classification.categories import Category, Certainty, Evidence
 from snapconv.classification.classify import reason_of
 from snapconv.columns import Int32Column, Int64Column, distinct
 from snapconv.phases.annotation_spans import AnnotationSpans
 from snapconv.phases.trace_phases import Phase
-from snapconv.snapshot.event_table import Action
 from snapconv.units import device_argument, device_name
 from snapconv.writers.html.column_encoding import EncodedColumn, encode_column, page_text
 from snapconv.writers.html.view_rows import base_addr, view_rows, view_stacks
@@ -66,7 +60,6 @@ def view_device(analysis: DeviceAnalysis) -> ViewDevice:
         "frames": stacks.frames,
         "operations": [page_text(name) for name in analysis.operations],
         "modules": [page_text(name) for name in analysis.modules.names],
-        "module_evidence": [evidence.label for evidence in analysis.modules.evidence],
         "reasons": _reasons(analysis),
         "pools": [str(pool) for pool in analysis.snapshot.pools],
         "streams": [str(stream) for stream in streams.tolist()],
@@ -110,13 +103,10 @@ def _facts(analysis: DeviceAnalysis) -> dict[str, object]:
         "peak_bytes": replay.allocated.peak,
         "peak_categories": list(_categories_at_peak(analysis)),
         "start_bytes": replay.allocated.start,
-        "end_bytes": replay.allocated.end,
         "active_start_bytes": replay.active.start,
         "active_peak_bytes": replay.active.peak,
-        "reserved_start_bytes": replay.reserved.start,
         "reserved_peak_bytes": replay.reserved.peak,
         "reserved_at_peak_bytes": replay.reserved.at(peak),
-        "requested_peak_bytes": replay.requested.peak,
         "history": analysis.history.verdict.value,
         "history_reason": page_text(analysis.history.reason),
         "notes": [[note.slug, page_text(note.message)] for note in device_notes(analysis)],
@@ -150,7 +140,7 @@ def _category_shown(cause: Cause) -> str:
 
 def _oom(analysis: DeviceAnalysis) -> Iterator[dict[str, int]]:
     events = analysis.device.events
-    for event in np.flatnonzero(events.action == Action.OOM)[:_MOST_OOM].tolist():
+    for event in analysis.phases.oom_events[:_MOST_OOM].tolist():
         yield {
             "event": event,
             "requested": int(events.size[event]),
@@ -206,7 +196,7 @@ def encoded_times(times: Int64Column | None, most_bytes: int) -> tuple[int, Colu
         step *= 2
 
 
-def _segment_columns(found: SegmentLifetimes, streams: Int64Column, base: int) -> Columns:
+def _segment_columns(found: "np.recarray[Any, Any]", streams: Int64Column, base: int) -> Columns:
     return {
         "segment_addr": encode_column(found.addr - base, differences=True),
         "segment_bytes": encode_column(found.n_bytes),

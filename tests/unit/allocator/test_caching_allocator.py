@@ -359,19 +359,6 @@ def test_only_an_allocated_block_can_be_freed():
         model.free(addr)
 
 
-def test_what_can_be_given_back_are_segments_and_pages_of_which_nothing_is_used():
-    model = allocator()
-    free, _ = model.malloc(30 * MIB), model.malloc(3 * MIB)
-    model.malloc(1)
-    assert model.releasable_ranges() == []
-    model.free(free)
-    assert model.releasable_ranges() == [(free, 30 * MIB)]
-    model = allocator("expandable_segments:True")
-    first = model.malloc(30 * MIB)
-    model.free(first)
-    assert model.releasable_ranges() == [(first, 40 * MIB)]
-
-
 def gc_model(limit):
     """Four large segments, of 30, 24, 32 and 40 MiB; the first was freed a search before the second."""
     model = allocator("garbage_collection_threshold:0.4,per_process_memory_fraction:0.5", limit=limit)
