@@ -104,5 +104,5 @@ def _end_for_errors(report: "JobReport") -> None:
     if report.errors:
         is_unsafe = any(file.exit_code == UnsafePickleError.exit_code for file in report.errors)
         advice = ", and some contain code: do not load them with anything else either" if is_unsafe else ""
-        print_error(f"error: {len(report.errors)} of {counted(len(report.files), 'file')} not read{advice}")
+        print_error(f"error: {report.lacking}{advice}")
         raise typer.Exit(UnsafePickleError.exit_code if is_unsafe else InputError.exit_code)

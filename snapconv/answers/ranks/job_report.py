@@ -106,6 +106,15 @@ class JobReport:
         return tuple(file for file in self.files if file.error is not None)
 
     @property
+    def lacking(self) -> str:
+        """What of the job is not here, in words: files that could not be read, ranks without one."""
+        n_missing = len(self.files) - self.n_files
+        n_unread = len(self.errors) - n_missing
+        unread = f"{counted(n_unread, 'file')} not read" if n_unread else ""
+        missing = f"{counted(n_missing, 'rank')} without a file" if n_missing else ""
+        return ", ".join(filter(None, (unread, missing)))
+
+    @property
     def last_dumps(self) -> tuple[RankFile, ...]:
         """The last file of every rank that could be read."""
         return tuple(dumps[-1] for dumps in _by_rank(self.files))

@@ -1,10 +1,10 @@
 """Lines of text for ``snapconv ranks``: what differs first, then the groups and a line for each rank."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import islice
 
 from snapconv.answers.ranks.job_report import JobReport, Kind
-from snapconv.answers.ranks.rank_file import RankDevice, RankFile
+from snapconv.answers.ranks.rank_file import RankFile
 from snapconv.units import counted, format_bytes
 from snapconv.writers.text.size_rows import next_line
 
@@ -42,12 +42,12 @@ def _unread(file: RankFile) -> str:
 def _head(report: JobReport) -> str:
     ranks = report.last_dumps
     peaks = [device.peak_bytes for file in ranks if (device := file.main_device) is not None]
-    errors = f", {len(report.errors)} not read" if report.errors else ""
+    lacking = f"; {report.lacking}" if report.lacking else ""
     spread = ""
     if peaks:
         least, most = format_bytes(min(peaks)), format_bytes(max(peaks))
         spread = f"; peaks {least} to {most}" if least != most else f"; peak {most}"
-    return f"{counted(len(ranks), 'rank')} in {counted(report.n_files, 'file')}{errors}{spread}"
+    return f"{counted(len(ranks), 'rank')} in {counted(report.n_files, 'file')}{lacking}{spread}"
 
 
 def _section(title: str, sentences: Sequence[str]) -> Iterator[str]:
@@ -73,35 +73,42 @@ def _group_lines(report: JobReport) -> Iterator[str]:
 
 
 def _rank_lines(report: JobReport, n_rows: int) -> Iterator[str]:
-    """Show a line for each rank: the remarkable ones first, then the others by their peaks."""
-    ranks = report.last_dumps
-    if not ranks:
-        return
+    """Show a line for each rank, or for ranks that are equal: remarkable ones first, then by their peaks."""
     first = {one.file for one in report.findings}
-    rows = sorted(
-        ((file, device) for file in ranks for device in file.devices),
-        key=lambda row: (row[0].file not in first, -row[1].peak_bytes),
-    )
-    yield f"  {'rank':<{_name_width(ranks)}}  device         peak     reserved  most of it"
-    for file, device in islice(rows, n_rows):
-        yield _rank_line(file, device, _name_width(ranks))
+    alike = defaultdict[tuple[bool, int, int, str], list[tuple[RankFile, str]]](list)
+    for file in report.last_dumps:
+        for device in file.devices:
+            key = (file.file not in first, -device.peak_bytes, device.reserved_bytes, device.largest)
+            alike[key].append((file, device.name))
+    rows = [
+        (_names([file for file, _ in found]), {device for _, device in found}, key)
+        for key, found in sorted(alike.items())
+    ]
+    if not rows:
+        return
+    width = max(4, *(len(name) for name, _, _ in rows[:n_rows]))
+    yield f"  {'rank':<{width}}  device         peak     reserved  most of it"
+    for name, devices, (_, peak, reserved, largest) in rows[:n_rows]:
+        which = devices.pop() if len(devices) == 1 else "several"
+        figures = f"{format_bytes(-peak):>11}  {format_bytes(reserved):>11}"
+        yield f"  {name:<{width}}  {which:<8}{figures}  {largest or 'nothing'}"
     if len(rows) > n_rows:
         yield f"  and {counted(len(rows) - n_rows, 'more row')}: --top {len(rows)}, --json or -o OUT.sqlite"
 
 
-def _name_width(ranks: Sequence[RankFile]) -> int:
-    return max(4, *(len(_name(file)) for file in ranks))
-
-
-def _name(file: RankFile) -> str:
-    if file.rank is not None:
-        return str(file.rank)
-    return file.file if len(file.file) <= _MOST_OF_NAME else f"…{file.file[1 - _MOST_OF_NAME :]}"
-
-
-def _rank_line(file: RankFile, device: RankDevice, width: int) -> str:
-    figures = f"{format_bytes(device.peak_bytes):>11}  {format_bytes(device.reserved_bytes):>11}"
-    return f"  {_name(file):<{width}}  {device.name:<8}{figures}  {device.largest or 'nothing'}"
+def _names(files: Sequence[RankFile]) -> str:
+    """Name ranks, those that follow each other as a range; files that are of none by their path."""
+    numbers = {file.rank for file in files if file.rank is not None}
+    starts = sorted(one for one in numbers if one - 1 not in numbers)
+    ends = sorted(one for one in numbers if one + 1 not in numbers)
+    ranges = [str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True)]
+    names = [*ranges, *(file.file for file in files if file.rank is None)]
+    text = ", ".join(names)
+    if len(text) <= _MOST_OF_NAME:
+        return text
+    if len(names) == 1:
+        return f"…{text[1 - _MOST_OF_NAME :]}"
+    return f"{names[0][-_MOST_OF_NAME:]} and {len(files) - 1} more"
 
 
 def _next_lines(report: JobReport) -> Iterator[str]:

@@ -77,8 +77,9 @@ def test_a_rank_that_no_file_is_of_is_a_row_with_an_error(tmp_path, capsys, monk
             write_rank(paths[rank], snapconv={"version": 1, "rank": rank, "world_size": 8})
     assert main(["ranks", str(tmp_path), "--no-cache"]) == 3
     said = capsys.readouterr()
-    assert "6 ranks in 6 files, 2 not read" in said.out
+    assert "6 ranks in 6 files; 2 ranks without a file" in said.out
     assert "rank 5: no file of this rank was found" in said.out
+    assert "\n  0-4, 6  cuda:0 " in said.out  # equal ranks are a line
     assert errors_of(read_job([str(tmp_path)])).keys() == {5, 7}
     assert errors_of(read_job([str(path) for path in paths[:3]])) == {}  # chosen ones
 
@@ -241,7 +242,7 @@ def test_the_exit_code_says_that_a_file_was_not_read(tmp_path, capsys, monkeypat
     output = tmp_path / "job.sqlite"
     assert main(["ranks", str(tmp_path), "-o", str(output), "--no-cache"]) == code
     said = capsys.readouterr()
-    assert "1 of 4 files not read" in said.err
+    assert "1 file not read" in said.err
     assert f"{paths[2].name}: {paths[2]}" not in said.out  # the error names the file too
     assert "rank 1:" in said.out
     with closing(sqlite3.connect(output)) as connection:
