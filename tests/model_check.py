@@ -8,6 +8,7 @@ from bisect import bisect_right
 
 import numpy as np
 
+from snapconv.allocator.blocks import AddressSpace
 from snapconv.allocator.caching_allocator import CachingAllocator
 from snapconv.answers.what_if.calls import AllocatorCalls, Operation
 from snapconv.answers.what_if.trial import Trial, _Run
@@ -66,10 +67,11 @@ def _pieces_of_model(allocator: CachingAllocator) -> set[_Piece]:
     }
 
 
-class _TracedAddresses:
+class _TracedAddresses(AddressSpace):
     """Addresses of new segments: where they lay on the real device."""
 
     def __init__(self, events: EventTable) -> None:
+        super().__init__()
         got = np.flatnonzero((events.action == Action.SEGMENT_ALLOC) | (events.action == Action.SEGMENT_MAP))
         self._events: list[int] = got.tolist()
         self._addrs: list[int] = events.addr[got].tolist()

@@ -1,6 +1,6 @@
-"""Events of the allocator -> torch's trace entries, and the true totals after each of them.
+"""Events of the allocator as torch's trace entries, and the ledger of its counters.
 
-The ledger keeps the counters; it is independent of blocks, pools and placement.
+Independent of blocks, pools and placement.
 """
 
 from collections.abc import Callable
@@ -15,11 +15,10 @@ DEFAULT_POOL: PoolId = (0, 0)
 
 @dataclass(frozen=True, slots=True)
 class RecordedEvent:
-    """One trace entry and the truth after it.
+    """One trace entry.
 
     ``size`` is torch's (the request for block actions), ``block_bytes`` the block's true size, or
-    None where the action is not about a block. ``requested_bytes`` counts the requests of
-    active blocks and so falls at ``free_completed``, as torch's counter of that name does.
+    None where the action is not about a block.
     """
 
     action: str
@@ -30,10 +29,6 @@ class RecordedEvent:
     time_us: int
     frames: Frames | None
     block_bytes: int | None
-    requested_bytes: int
-    allocated_bytes: int
-    active_bytes: int
-    reserved_bytes: int
 
     def as_entry(self) -> dict[str, object]:
         """Write the trace entry as torch 2.12 does; ``frames`` is absent where there were none."""
@@ -54,7 +49,10 @@ class RecordedEvent:
 
 @dataclass(slots=True, eq=False)
 class Ledger:
-    """The counters of one device; a ``listener`` gets every event."""
+    """The counters of one device; a ``listener`` gets every event.
+
+    ``requested_bytes`` are of active blocks, and so fall at ``free_completed``, as torch's counter does.
+    """
 
     clock: Callable[[], int]
     listener: Callable[[RecordedEvent], None] | None = None
@@ -109,18 +107,4 @@ class Ledger:
         """Pass an event on, with the counters as they stand now: change them first."""
         if self.listener is None:
             return
-        recorded = RecordedEvent(
-            action=action,
-            addr=addr,
-            size=size,
-            stream=stream,
-            pool=pool,
-            time_us=self.clock(),
-            frames=frames,
-            block_bytes=block_bytes,
-            requested_bytes=self.requested_bytes,
-            allocated_bytes=self.allocated_bytes,
-            active_bytes=self.active_bytes,
-            reserved_bytes=self.reserved_bytes,
-        )
-        self.listener(recorded)
+        self.listener(RecordedEvent(action, addr, size, stream, pool, self.clock(), frames, block_bytes))

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import takewhile
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Any
 
 from snapconv.allocator.allocator_settings import SEGMENT_GRANULE_BYTES
-from snapconv.allocator.allocator_trace import DEFAULT_POOL, Frames, PoolId
+from snapconv.allocator.allocator_trace import Frames, PoolId
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +107,6 @@ class BlockPool:
         self._free: dict[int, list[tuple[int, int, Block]]] = {}
         self._unmapped: dict[int, list[tuple[int, Block]]] = {}
 
-    @property
-    def is_private(self) -> bool:
-        """Whether the pool belongs to a CUDA graph or a MemPool."""
-        return self.id != DEFAULT_POOL
-
     def insert(self, block: Block) -> None:
         """Take in a free or unmapped block."""
         if block.is_mapped:
@@ -160,24 +155,14 @@ def neighbours_from(block: Block) -> Iterator[Block]:
         current = current.after
 
 
-class AddressSource(Protocol):
-    """The source of addresses of new segments; the driver's part."""
-
-    def take(self, n_bytes: int) -> int:
-        """Return the address of a range of that size."""
-
-    def give_back(self, addr: int, n_bytes: int) -> None:
-        """Make a range available again."""
-
-
 class AddressSpace:
-    """Lowest gap first, in granules of 2 MiB: a freed segment's address is soon used again.
+    """The driver's part: lowest gap first, in granules of 2 MiB, so that an address is soon used again.
 
     The real driver's choice is unknown and irrelevant to the allocator; re-use and neighbouring
     segments are what readers of a trace must cope with.
     """
 
-    def __init__(self, base_addr: int) -> None:
+    def __init__(self, base_addr: int = 0x7F00_0000_0000) -> None:
         self._end = base_addr
         self._gaps: list[tuple[int, int]] = []
 

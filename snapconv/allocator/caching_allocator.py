@@ -5,14 +5,12 @@ block sizes, same placement, same events in the same order. Of a device it has o
 Left out: graph capture's deferral of frees, checkpointed pools.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from snapconv.allocator.allocator_settings import SMALL_REQUEST_BYTES, AllocatorSettings
 from snapconv.allocator.allocator_trace import DEFAULT_POOL, Frames, Ledger, PoolId, RecordedEvent
 from snapconv.allocator.blocks import (
-    AddressSource,
     AddressSpace,
     Block,
     BlockPool,
@@ -50,10 +48,9 @@ class CachingAllocator:
     """One device's caching allocator.
 
     ``capacity`` is what the device has for this process; None never runs out. ``limit`` is what
-    ``set_per_process_memory_fraction`` leaves of it, None without a fraction below 1. ``addresses`` replaces
-    the driver's choice of addresses (``base_addr`` is then unused). ``frames`` arguments are torch's frame
-    dicts, kept by identity; events without any take those of the allocation, as in torch. ``listener`` gets
-    every event at once. ``ledger`` has all counters.
+    ``set_per_process_memory_fraction`` leaves of it, None without a fraction below 1. ``frames`` arguments
+    are torch's frame dicts, kept by identity; events without any take those of the allocation, as in torch.
+    ``listener`` gets every event at once. ``ledger`` has all counters.
     """
 
     def __init__(
@@ -64,26 +61,19 @@ class CachingAllocator:
         capacity: int | None = None,
         limit: int | None = None,
         clock: Callable[[], int] | None = None,
-        base_addr: int = 0x7F00_0000_0000,
-        addresses: AddressSource | None = None,
+        addresses: AddressSpace | None = None,
         listener: Callable[[RecordedEvent], None] | None = None,
     ) -> None:
         self.device = device
         self.settings = settings or AllocatorSettings()
         self.limit = limit
         self.ledger = Ledger(clock or (lambda: 0), listener)
-        self._addresses = addresses or AddressSpace(base_addr)
+        self._addresses = addresses or AddressSpace()
         self._expandable = ExpandableMemory(self.ledger, self._addresses, capacity=capacity)
         self._pools: dict[tuple[PoolId, bool], BlockPool] = {}
-        self._releasable = {DEFAULT_POOL}
         self._active: dict[int, Block] = {}
-        # Other streams that use a block, by its address; per stream, the freed blocks that wait for it, and
-        # how many of them need wait no more.
-        self._uses: dict[int, list[int]] = {}
-        self._queues: dict[int, deque[Block]] = {}
-        self._n_waited_for: dict[int, int] = {}
-        self._n_finished: dict[int, int] = {}
-        # Freed blocks that are not complete, by address.
+        # Addresses of blocks that other streams use too; freed blocks that are not complete, by address.
+        self._shared: set[int] = set()
         self._waiting: dict[int, Block] = {}
 
     @property
@@ -113,8 +103,6 @@ class CachingAllocator:
         self, pool: BlockPool, stream: int, size: int, n_bytes: int, frames: Frames | None = None
     ) -> Block:
         """Allocate a block of ``size`` bytes, rounded already, for a request of ``n_bytes``; see malloc."""
-        if self._queues:
-            self._complete_finished(frames)
         block = self._best_fit(pool, stream, size) or self._grow(pool, stream, size, frames)
         if block is None:
             raise self._out_of_memory(pool, stream, size, frames)
@@ -127,12 +115,9 @@ class CachingAllocator:
 
     def give_back(self, block: Block, frames: Frames | None = None) -> None:
         """Free an allocated block, as ``free`` does with an address."""
-        uses = self._uses.pop(block.addr, None)
-        if uses:
+        if block.addr in self._shared:
+            self._shared.remove(block.addr)
             self.give_back_later(block, frames)
-            self._n_waited_for[block.addr] = len(uses)
-            for stream in uses:
-                self._queues.setdefault(stream, deque()).append(block)
             return
         self._request_free(block, frames)
         self._complete(block, frames)
@@ -158,38 +143,23 @@ class CachingAllocator:
 
     def record_stream(self, addr: int, stream: int) -> None:
         """Note that another stream uses the block: its free then waits for that stream."""
-        block, uses = self._block(addr), self._uses.setdefault(addr, [])
-        if stream not in (block.stream, *uses):
-            uses.append(stream)
-
-    def finish_stream(self, stream: int) -> None:
-        """Let a stream's work of so far end; the next malloc notices, as torch's does."""
-        self._n_finished[stream] = len(self._queues.get(stream, ()))
+        if stream != self._block(addr).stream:
+            self._shared.add(addr)
 
     def process_events(self, frames: Frames | None = None) -> None:
         """Let all streams end and complete every pending free (synchronize_and_free_events)."""
-        for stream in self._queues:
-            self.finish_stream(stream)
-        self._complete_finished(frames)
         for block in list(self._waiting.values()):
-            self.complete(block)
+            self.complete(block, frames)
 
     def empty_cache(self, *, frames: Frames | None = None) -> None:
-        """Give unsplit free segments and whole free pages back to the device.
-
-        Private pools are spared until ``release_pool``.
-        """
+        """Give unsplit free segments and whole free pages back to the device."""
         self.process_events(frames)
-        for pool in self._release_order():
+        for pool in self._releasable_pools():
             free = pool.free_blocks()
             for block in free:
                 if block.reservation is None and block.is_whole_segment:
                     self._release_segment(block, frames)
             self._expandable.release([block for block in free if block.reservation is not None], frames)
-
-    def release_pool(self, pool: PoolId) -> None:
-        """Let empty_cache free a private pool, as when its graph or MemPool is destroyed (releasePool)."""
-        self._releasable.add(pool)
 
     def adopt_layout(self, layouts: Iterable[SegmentLayout]) -> dict[int, Block]:
         """Take over segments as the present state, recording nothing; return the live blocks by address.
@@ -249,10 +219,9 @@ class CachingAllocator:
             self._pools[pool_id, is_small] = BlockPool(pool_id, is_small=is_small)
         return self._pools[pool_id, is_small]
 
-    def _release_order(self) -> list[BlockPool]:
-        """Order pools as torch empties them: large first in the default pool, small first in private ones."""
-        pools = (pool for pool in self._pools.values() if pool.id in self._releasable)
-        return sorted(pools, key=lambda pool: (pool.is_private, pool.id, pool.is_small != pool.is_private))
+    def _releasable_pools(self) -> list[BlockPool]:
+        """Return the default pools, as torch empties them; those of CUDA graphs and MemPools it spares."""
+        return [self.pool(DEFAULT_POOL, is_small=is_small) for is_small in (False, True)]
 
     def _best_fit(self, pool: BlockPool, stream: int, size: int) -> Block | None:
         """Take the best free block out of the pool, if one may serve (get_free_block)."""
@@ -327,16 +296,6 @@ class CachingAllocator:
         if self.ledger.listener is not None:
             self._record("alloc", block, frames)
         return block
-
-    def _complete_finished(self, frames: Frames | None) -> None:
-        """Complete the frees whose streams are done, in each stream's order (process_events)."""
-        for stream, blocks in self._queues.items():
-            for _ in range(self._n_finished.pop(stream, 0)):
-                block = blocks.popleft()
-                self._n_waited_for[block.addr] -= 1
-                if not self._n_waited_for[block.addr]:
-                    del self._n_waited_for[block.addr]
-                    self.complete(block, frames)
 
     def _complete(self, block: Block, frames: Frames | None) -> None:
         """Make a freed block available and merge it with its free neighbours (free_block)."""

@@ -9,7 +9,7 @@ from bisect import bisect_left
 
 from snapconv.allocator.allocator_settings import SMALL_SEGMENT_BYTES, AllocatorSettings
 from snapconv.allocator.allocator_trace import Frames, Ledger
-from snapconv.allocator.blocks import AddressSource, Block, BlockPool, Reservation, neighbours_from
+from snapconv.allocator.blocks import AddressSpace, Block, BlockPool, Reservation, neighbours_from
 
 UNLIMITED_ADDRESS_SPACE = 1 << 40
 
@@ -17,7 +17,7 @@ UNLIMITED_ADDRESS_SPACE = 1 << 40
 class ExpandableMemory:
     """Grows and shrinks the expandable segments of one device."""
 
-    def __init__(self, ledger: Ledger, addresses: AddressSource, *, capacity: int | None) -> None:
+    def __init__(self, ledger: Ledger, addresses: AddressSpace, *, capacity: int | None) -> None:
         self._ledger = ledger
         self._addresses = addresses
         self.capacity = capacity

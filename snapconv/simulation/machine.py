@@ -14,6 +14,7 @@ from typing import Any
 
 from snapconv.allocator.allocator_settings import AllocatorSettings
 from snapconv.allocator.allocator_trace import Frames, RecordedEvent
+from snapconv.allocator.blocks import AddressSpace
 from snapconv.allocator.caching_allocator import CachingAllocator, ModelOutOfMemory
 from snapconv.errors import RecorderError, SettingError
 from snapconv.notes import Note
@@ -124,7 +125,7 @@ class Machine:
             settings=self.settings,
             capacity=self.options.capacity_bytes,
             clock=self.clock,
-            base_addr=_FIRST_ADDR + index * _ADDRS_PER_DEVICE,
+            addresses=AddressSpace(_FIRST_ADDR + index * _ADDRS_PER_DEVICE),
             listener=listen,
         )
         return Device(index, allocator, statistics)

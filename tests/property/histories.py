@@ -15,9 +15,8 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
-from scripts.fixtures.recorded_allocator import RecordedAllocator
+from scripts.fixtures.recorded_allocator import RecordedAllocator, RecordedEvent
 from snapconv.allocator.allocator_settings import KIB, MIB, AllocatorSettings
-from snapconv.allocator.allocator_trace import RecordedEvent
 from snapconv.allocator.caching_allocator import ModelOutOfMemory
 from tests.property.oracle import NOTHING, Totals
 
