@@ -73,9 +73,7 @@ class IterationTimes:
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""
-        measured = asdict(self.measured)
-        del measured["bookkeeping_ms"]
-        return measured | {f"{phase}_coverage": part for phase, part in self.coverage.items()}
+        return asdict(self.measured) | {f"{phase}_coverage": part for phase, part in self.coverage.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,12 +276,6 @@ def _remarks(timing: Timing, entries: tuple[RunTimeEntry, ...]) -> Iterator[tupl
         )
     elif timing.clock == "cpu":
         yield "cpu-times", "the times are those of the processor: the operations ran on it"
-    if timing.is_warm_up:
-        yield (
-            "warm-up-times",
-            "the times are those of the iteration in which the timer warmed up: they may include costs "
-            "that occur only once; record one iteration more",
-        )
     for count in timing.launch_bound:
         if count.n_calls and count.n_waited_for / count.n_calls > _MANY_WAITED_FOR:
             share = format_share(count.n_waited_for, count.n_calls)

@@ -65,7 +65,6 @@ class Call:
     begin: Any = None
     end: Any = None
     host_ns: int = 0
-    bookkeeping_ns: int = 0
     is_forward_work: bool = False
     was_waited_for: bool = False
     tiles: list[tuple[Any, Any]] = field(default_factory=list)
@@ -90,7 +89,6 @@ class BackwardPass:
     nodes: list[tuple[Call, Any]] = field(default_factory=list)
     end: Any = None
     n_waited_for: int = 0
-    host_ns: int = 0
 
 
 class Iteration:
@@ -143,7 +141,6 @@ class Iteration:
             if self._is_inside():
                 call = None
             else:
-                entered = time.perf_counter_ns()
                 call = self._begun(name, module)
                 first_node = self._next_node()
                 self._is_busy = True
@@ -166,7 +163,6 @@ class Iteration:
             call.host_ns = ended - began
             if name in _WITHOUT_RESULT or holds_tensor(result, self._tensor_type):
                 self._keep(call, first_node)
-            call.bookkeeping_ns = time.perf_counter_ns() - entered - call.host_ns
         except BaseException as failure:
             if not self._times.takes(failure):
                 raise
@@ -209,7 +205,7 @@ class Iteration:
         for number, node in nodes_below(roots if isinstance(roots, list | tuple) else [roots], self._hooked):
             self._hook(node, self._maker(number) or self._left_over(node))
         self._next_section(is_before_backward=True)
-        self._running = BackwardPass(self._mark(), host_ns=-time.perf_counter_ns())
+        self._running = BackwardPass(self._mark())
 
     def backward_ends(self, *_: bool) -> None:
         """See one end, the outermost of those that another has called."""
@@ -220,7 +216,6 @@ class Iteration:
         if self._n_backwards or running is None:
             return
         running.end = self._mark()
-        running.host_ns += time.perf_counter_ns()
         self._running = None
         self.backward_passes.append(running)
         if self.sections[-1].is_optimizer:  # a closure of LBFGS: the rest of the step begins here

@@ -38,10 +38,7 @@ class Columns:
         self._clock, self.stacks, self._module_path = clock, stacks, module_path
         self.calls: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
         self.iterations: list[dict[str, Any]] = []
-        self.launch_bound = {
-            phase: {"n": 0, "n_waited_for": 0, "device_ms": 0.0, "host_ms": 0.0}
-            for phase in (FORWARD, BACKWARD)
-        }
+        self.launch_bound = {phase: {"n": 0, "n_waited_for": 0} for phase in (FORWARD, BACKWARD)}
 
     def add(self, number: int, ended: Iteration) -> None:
         """Read an iteration's marks; the device must have come past them."""
@@ -54,13 +51,13 @@ class Columns:
             for place, call in enumerate(section.calls):
                 self._add_call(number, call, phase if place in work else OTHER, next(stack_ids))
                 if phase == FORWARD and place in work:
-                    self._count(FORWARD, 1, int(call.was_waited_for), (call.begin, call.end), call.host_ns)
+                    self._count(FORWARD, 1, call.was_waited_for)
         for call in ended.left_over:
             if call.tiles:
                 self._add_call(number, call, BACKWARD)
         runs = ended.backward_passes
         for run in runs:
-            self._count(BACKWARD, len(run.nodes), run.n_waited_for, (run.begin, run.end), run.host_ns)
+            self._count(BACKWARD, len(run.nodes), run.n_waited_for)
         works = [(section.calls, _forward_work(section.calls)) for section in by_phase[FORWARD]]
         worked = [calls[work.start : work.stop] for calls, work in works if work]
         self.iterations.append(
@@ -69,7 +66,6 @@ class Columns:
                 "forward_ms": self._sum([(calls[0].begin, calls[-1].end) for calls in worked]),
                 "backward_ms": self._sum([(run.begin, run.end) for run in runs]),
                 "optimizer_ms": self._sum([(step.begin, step.end) for step in by_phase[OPTIMIZER]]),
-                "bookkeeping_ms": sum(call.bookkeeping_ns for calls in worked for call in calls) / 1e6,
             }
         )
 
@@ -95,10 +91,9 @@ class Columns:
         """Add up the times between marks; None where there are none: the phase did not happen."""
         return round(sum(self._clock.ms(*pair) for pair in pairs), 6) if pairs else None
 
-    def _count(self, phase: str, n: int, n_waited_for: int, marks: tuple[Any, Any], host_ns: int) -> None:
-        counts = self.launch_bound[phase]
-        more = (n, n_waited_for, self._clock.ms(*marks), host_ns / 1e6)
-        counts.update({key: counts[key] + value for key, value in zip(counts, more, strict=True)})
+    def _count(self, phase: str, n: int, n_waited_for: int) -> None:
+        self.launch_bound[phase]["n"] += n
+        self.launch_bound[phase]["n_waited_for"] += n_waited_for
 
 
 def tile(ended: Iteration) -> None:
@@ -244,7 +239,6 @@ class Timer:
             "simulated": not is_cuda,
             "device": self._device,
             "device_name": str(torch.cuda.get_device_name(self._device)) if is_cuda else "CPU",
-            "warm_up": False,
             "project_root": str(self._project_root),
             **columns.values(),
             "launch_bound": columns.launch_bound if is_cuda else None,

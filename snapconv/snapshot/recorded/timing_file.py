@@ -28,8 +28,6 @@ CLOCKS = ("cuda", "cpu")
 _MAX_BYTES = 256 << 20
 _MAX_TEXT = 4096
 
-_TIMED_PHASES = ("forward", "backward", "optimizer", "bookkeeping")
-
 
 @dataclass(frozen=True, slots=True)
 class TimedIteration:
@@ -39,21 +37,15 @@ class TimedIteration:
     forward_ms: float | None = None
     backward_ms: float | None = None
     optimizer_ms: float | None = None
-    bookkeeping_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchCounts:
-    """The counts of calls (or nodes) that the device reached before all their work was queued: it waited.
-
-    ``device_ms`` and ``host_ms`` are what they took together, on either side.
-    """
+    """The counts of calls (or nodes) that the device reached before all their work was queued: it waited."""
 
     phase: str
     n_calls: int
     n_waited_for: int
-    device_ms: float
-    host_ms: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +72,7 @@ class CallTable:
 class Timing:
     """A timing trace as columns; ``n_bytes`` is the size of its file.
 
-    ``is_warm_up``: its one iteration is the timer's warm-up, as the program ended with it. ``is_of_module``
-    has for every frame whether its ``self`` is a module.
+    ``is_of_module`` has for every frame whether its ``self`` is a module.
     """
 
     path: Path
@@ -91,7 +82,6 @@ class Timing:
     is_simulated: bool
     device: int
     device_name: str
-    is_warm_up: bool
     project_root: str
     iterations: tuple[TimedIteration, ...]
     launch_bound: tuple[LaunchCounts, ...]
@@ -168,7 +158,6 @@ def _timing(path: Path, n_bytes: int, trace: _Object) -> Timing:
         is_simulated=trace.value("simulated", bool),
         device=trace.value("device", _COUNT),
         device_name=trace.value("device_name", str)[:_MAX_TEXT],
-        is_warm_up=trace.optional("warm_up", bool, missing=False),
         project_root=trace.value("project_root", str)[:_MAX_TEXT],
         iterations=iterations,
         launch_bound=_launch_counts(trace),
@@ -185,7 +174,7 @@ def _iterations(trace: _Object) -> tuple[TimedIteration, ...]:
     iterations = []
     for i, value in enumerate(trace.value("iterations", list)):
         row = _Object(value, f"iterations[{i}]")
-        times = {f"{phase}_ms": row.optional(f"{phase}_ms", _MILLISECONDS) for phase in _TIMED_PHASES}
+        times = {f"{phase}_ms": row.optional(f"{phase}_ms", _MILLISECONDS) for phase in PHASES[:3]}
         iterations.append(TimedIteration(iteration=row.value("iteration", _COUNT), **times))
     if not iterations:
         raise MalformedSnapshotError("iterations: expected one at least")
@@ -199,13 +188,7 @@ def _launch_counts(trace: _Object) -> tuple[LaunchCounts, ...]:
     rows = {phase: raw[phase] for phase in ("forward", "backward") if raw.get(phase) is not None}
     objects = {phase: _Object(row, f"launch_bound.{phase}") for phase, row in rows.items()}
     return tuple(
-        LaunchCounts(
-            phase=phase,
-            n_calls=row.value("n", _COUNT),
-            n_waited_for=row.value("n_waited_for", _COUNT),
-            device_ms=row.optional("device_ms", _MILLISECONDS, missing=0.0),
-            host_ms=row.optional("host_ms", _MILLISECONDS, missing=0.0),
-        )
+        LaunchCounts(phase, row.value("n", _COUNT), row.value("n_waited_for", _COUNT))
         for phase, row in objects.items()
     )
 

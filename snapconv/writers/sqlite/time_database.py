@@ -35,7 +35,7 @@ from snapconv.writers.sqlite.tables import (
     text,
 )
 
-TIME_SCHEMA_VERSION = 1
+TIME_SCHEMA_VERSION = 2
 
 _NO_PHASE = "the iteration has no such phase"
 _NO_CALL = "no call made the node"
@@ -149,29 +149,7 @@ EXTENDED_TIME_TABLES = (
         milliseconds("optimizer_ms", "the steps of the optimizers", _NO_PHASE, "measured.optimizer_ms"),
         milliseconds("forward_rows_ms", "sum of `forward_ms` over its calls of phase `forward`"),
         milliseconds("backward_rows_ms", "sum of `backward_ms` over its calls"),
-        milliseconds(
-            "bookkeeping_ms",
-            "the timer's own time in `forward_ms`, on the host; in no call",
-            "not recorded",
-            "measured.bookkeeping_ms",
-        ),
         records=lambda report: report.iterations,
-    ),
-    table(
-        "snapconv_launches",
-        "Whether the device waited for the host, over all timed iterations. No rows on the processor's "
-        "clock.",
-        text("phase", "`forward` or `backward`"),
-        integer("n_calls", "calls in forward; nodes in backward"),
-        integer(
-            "n_waited_for",
-            "those to which the device came before all of their work was queued: their times include waiting",
-        ),
-        milliseconds(
-            "device_ms", "what they took on the device: calls in forward, the engine's runs in backward"
-        ),
-        milliseconds("host_ms", "the same on the host"),
-        records=lambda report: report.timing.launch_bound,
     ),
     table(
         "snapconv_lines",

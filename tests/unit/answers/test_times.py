@@ -98,7 +98,6 @@ def test_every_call_has_its_entry(report_of):
         ({}, None),
         ({"clock": "cpu", "simulated": True}, "simulated-times"),
         ({"clock": "cpu"}, "cpu-times"),
-        ({"warm_up": True}, "warm-up-times"),
         ({"overflowed": True}, "too-many-calls"),
         ({"root": "/somewhere/else"}, "no-timed-lines"),
         ({"launch_bound": waited(5)}, None),

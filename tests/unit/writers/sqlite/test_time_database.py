@@ -60,10 +60,3 @@ def test_the_frames_of_a_call_are_all_of_its_stack(extended):
 def test_modules_have_the_times_of_their_own_calls(extended):
     sql = "SELECT module, n_calls, forward_ms, backward_ms FROM snapconv_module_times WHERE iteration = 3"
     assert rows(extended, sql) == [(None, 2, 0.5, 7.5), ("", 1, 5.0, 0.0), ("encoder", 1, 4.0, 12.0)]
-
-
-def test_launches_show_how_often_the_device_waited(extended):
-    assert rows(extended, "SELECT * FROM snapconv_launches") == [
-        ("forward", 9, 4, 47.5, 4.375),
-        ("backward", 9, 0, 60.0, 50.0),
-    ]
