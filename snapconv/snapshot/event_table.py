@@ -12,7 +12,6 @@ from itertools import repeat
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from snapconv.columns import (
     BoolColumn,
@@ -118,12 +117,12 @@ class TraceReader:
     ) -> EventTable:
         """Turn one device's trace into columns, and empty the list on the way to free its memory."""
         parts = []
-        for start in range(0, len(trace), CHUNK_EVENTS):
+        for start in range(0, len(trace) or 1, CHUNK_EVENTS):
             chunk = trace[start : start + CHUNK_EVENTS]
             trace[start : start + len(chunk)] = repeat(None, len(chunk))
             rows = Rows(chunk, lambda i, start=start: f"{where}[{start + i}]")  # type: ignore[misc]
             parts.append(self._read_chunk(rows))
-            if progress:
+            if progress and chunk:
                 progress(start + len(chunk))
         trace.clear()
         events = _concatenate(parts)
@@ -181,19 +180,16 @@ def check_sizes(action: Int8Column, size: Int64Column, where: str) -> None:
 
 
 def _concatenate(parts: list[EventTable]) -> EventTable:
-    empty64, empty32 = np.empty(0, np.int64), np.empty(0, np.int32)
-    if not parts:
-        return EventTable(np.empty(0, np.int8), empty64, empty64, empty64, empty32, None, None, None, None)
-    columns: dict[str, NDArray[Any] | None] = {}
+    columns: dict[str, Any] = {}
     for name in EventTable.__slots__:
         pieces = [getattr(part, name) for part in parts]
-        if all(piece is None for piece in pieces):
-            columns[name] = None
-            continue
-        dtype = next(piece.dtype for piece in pieces if piece is not None)
-        filled = [np.full(len(p), -1, dtype) if c is None else c for p, c in zip(parts, pieces, strict=True)]
-        columns[name] = np.concatenate(filled)
-    return read_only(EventTable(**columns))  # type: ignore[arg-type]  # one column per field
+        dtype = next((piece.dtype for piece in pieces if piece is not None), None)
+        if dtype is not None:
+            pieces = [
+                np.full(len(p), -1, dtype) if c is None else c for p, c in zip(parts, pieces, strict=True)
+            ]
+        columns[name] = None if dtype is None else np.concatenate(pieces)
+    return read_only(EventTable(**columns))
 
 
 _NOT_YET = -3  # below all ids

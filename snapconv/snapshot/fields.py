@@ -146,18 +146,18 @@ class Rows:
         """Return where a key is True."""
         return np.array([value is True for value in self.values(key)], np.bool_)
 
-    def texts(self, key: str, *, missing: str | None = None) -> list[Any]:
-        """Return the texts under a key; what is missing is an error, or else None is among them."""
+    def texts(self, key: str) -> list[str | None]:
+        """Return the texts under a key, None where it is missing."""
         values = self.values(key)
-        if not set(map(type, values)) <= {str, type(None)} or (missing is None and None in values):
+        if not set(map(type, values)) <= {str, type(None)}:
             for i, value in enumerate(values):
-                if value is not None or missing is None:
+                if value is not None:
                     expect(value, str, f"{self.place(i)}.{key}")
         return values
 
     def text_ids(self, key: str, interner: Interner) -> Int32Column | None:
         """Return ids of the strings under one key, -1 where it is missing; None if no row has it."""
-        values = self.texts(key, missing="")
+        values = self.texts(key)
         return interner.ids(values) if any(value is not None for value in values) else None
 
     def pool_ids(self, key: str, interner: Interner) -> Int32Column | None:

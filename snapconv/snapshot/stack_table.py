@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from typing import Any
 
 import numpy as np
 
@@ -95,12 +96,11 @@ class StackInterner:
             ids.append(self._add(frames, place, i) if known is None else known)
         return np.array(ids, np.int32)
 
-    def _add(self, frames: object, place: Place, owner: int) -> int:
+    def _add(self, frames: Any, place: Place, owner: int) -> int:
         if frames is None:
             return -1
-        if not isinstance(frames, list):
+        if type(frames) is not list:
             expect(frames, list, f"{place(owner)}.frames")
-            return -1
         identities = tuple(map(id, frames))
         stack_id = self._stack_by_identities.get(identities)
         if stack_id is None:

@@ -250,7 +250,7 @@ def _tensors(rows: Rows, n_parameters: int, stacks: StackInterner | None) -> Rec
 
 def _names(rows: Rows, key: str) -> tuple[str, ...]:
     """Return texts, empty where one is missing, and cut where they are too long to be names."""
-    values = rows.texts(key, missing="")
+    values = rows.texts(key)
     cut = {value: (value or "")[:_MAX_TEXT] for value in dict.fromkeys(values)}
     return tuple(map(cut.__getitem__, values))
 

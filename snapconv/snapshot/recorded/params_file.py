@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -48,13 +48,6 @@ class ParamList:
         return len(self.names)
 
 
-class _Row(NamedTuple):
-    name: str
-    n_elements: int
-    n_bytes: int
-    is_floating: bool
-
-
 def load_params(path: str | Path) -> ParamList:
     """Read a list of parameters.
 
@@ -73,54 +66,43 @@ def load_params(path: str | Path) -> ParamList:
         if text and not text.startswith((b"{", b"[")):
             raise InputError("no list of parameters: expected a JSON object of names with shapes")
         raw, _ = read_json_file(path, _MAX_JSON_BYTES)
-        return _table(path, [_row(name, value) for name, value in expect(raw, dict, "the file").items()])
+        return _table(path, expect(raw, dict, "the file"))
 
 
-def _row(name: str, raw: object) -> _Row:
-    where = shown(name)
-    values = {"shape": raw} if isinstance(raw, list) else expect(raw, dict, where)
+def _table(path: Path, tensors: dict[str, object]) -> ParamList:
+    names = tuple(tensors)
+    rows = [_row(shown(name), value) for name, value in tensors.items()]
+    if not 0 < len(rows) <= _MAX_ROWS:
+        raise MalformedSnapshotError(f"expected 1 to {_MAX_ROWS} tensors, got {len(rows)}")
+    wrong = next((name for name in names if not 0 < len(name) <= _MAX_NAME), None)
+    if wrong is not None:
+        raise MalformedSnapshotError(f"{shown(wrong)}: expected a name of 1 to {_MAX_NAME} characters")
+    n_elements, n_bytes, is_floating = (np.array(column, np.int64) for column in zip(*rows, strict=True))
+    check_total(n_bytes, "the file")
+    # State dictionaries keep the model's order; sorted names were sorted later.
+    is_ordered = list(names) != sorted(names) or len(names) < 2
+    return read_only(ParamList(path, names, n_elements, n_bytes, is_floating > 0, is_ordered))
+
+
+def _row(where: str, raw: object) -> tuple[int, int, bool]:
+    """Return the elements and bytes of a tensor, and whether it is real and floating."""
+    values: dict[str, Any] = {"shape": raw} if isinstance(raw, list) else expect(raw, dict, where)
     n_elements, dtype = _n_elements(values.get("shape"), f"{where}.shape"), values.get("dtype")
-    known = (0, True) if dtype is None else _dtype(expect(dtype, str, f"{where}.dtype"))
-    if known is None:
+    if dtype is None:
+        return n_elements, -1, True
+    if expect(dtype, str, f"{where}.dtype") in ("bool", "torch.bool"):
+        return n_elements, n_elements, False
+    found = re.fullmatch(_DTYPE, dtype)
+    if found is None:
         raise MalformedSnapshotError(f"{where}.dtype: expected such as float32, got {shown(str(dtype))}")
-    return _Row(name, n_elements, -1 if dtype is None else n_elements * known[0], is_floating=known[1])
-
-
-def _dtype(text: str) -> tuple[int, bool] | None:
-    """Return the bytes of an element, and whether it is real and floating; None for a name not known."""
-    if text in ("bool", "torch.bool"):
-        return 1, False
-    found = re.fullmatch(_DTYPE, text)
-    return (int(found[2]) // 8, "f" in found[1]) if found else None
+    return n_elements, n_elements * (int(found[2]) // 8), "f" in found[1]
 
 
 def _n_elements(shape: object, where: str) -> int:
     sizes = expect(shape, list, where)
-    if len(sizes) > _MAX_DIMENSIONS or not all(map(_is_size, sizes)):
+    if len(sizes) > _MAX_DIMENSIONS or not all(type(n) is int and 0 <= n <= BYTES.high for n in sizes):
         raise MalformedSnapshotError(f"{where}: expected a list of sizes")
     n_elements: int = prod(sizes)
     if n_elements > BYTES.high:
         raise MalformedSnapshotError(f"{where}: more than 2^48 elements")
     return n_elements
-
-
-def _is_size(value: object) -> bool:
-    return type(value) is int and 0 <= value <= BYTES.high
-
-
-# --- the table
-
-
-def _table(path: Path, rows: list[_Row]) -> ParamList:
-    if not 0 < len(rows) <= _MAX_ROWS:
-        raise MalformedSnapshotError(f"expected 1 to {_MAX_ROWS} tensors, got {len(rows)}")
-    wrong = next((row.name for row in rows if not 0 < len(row.name) <= _MAX_NAME), None)
-    if wrong is not None:
-        raise MalformedSnapshotError(f"{shown(wrong)}: expected a name of 1 to {_MAX_NAME} characters")
-    names, n_elements, n_bytes, is_floating = zip(*rows, strict=True)
-    sizes = np.array(n_bytes, np.int64)
-    check_total(sizes, "the file")
-    # State dictionaries keep the model's order; sorted names were sorted later.
-    is_ordered = list(names) != sorted(names) or len(names) < 2
-    floating = np.array(is_floating, np.bool_)
-    return read_only(ParamList(path, names, np.array(n_elements, np.int64), sizes, floating, is_ordered))
