@@ -50,9 +50,10 @@ def watch(
     )
     with lasting_until_exit() as until_exit:
         code, raised = run(found, args or [], recording, simulation=simulation, until_exit=until_exit)
-    if recording.captures:
-        is_store = "://" in output
-        question, place = ("ranks", output) if is_store else ("oom", str(recording.captures[0]))
+    ran_out = [path for path in recording.captures if "other-oom" not in path.name]
+    if ran_out:  # in this rank: that of another has its own say
+        of_job = all_ranks or "://" in output
+        question, place = ("ranks", output) if of_job else ("oom", str(ran_out[0]))
         say(f"memory ran out; next: snapconv {question} {shlex.quote(place)}")
     if raised is not None:  # last of all, where Python has it and people look
         show_raised(raised)

@@ -74,11 +74,13 @@ def _group_lines(report: JobReport) -> Iterator[str]:
 
 def _rank_lines(report: JobReport, n_rows: int) -> Iterator[str]:
     """Show a line for each rank, or for ranks that are equal: remarkable ones first, then by their peaks."""
-    first = {one.file for one in report.findings}
-    alike = defaultdict[tuple[bool, int, int, str], list[tuple[RankFile, str]]](list)
+    kinds = list(Kind)
+    first = {one.file: kinds.index(one.kind) for one in reversed(report.findings)}
+    alike = defaultdict[tuple[int, int, int, str], list[tuple[RankFile, str]]](list)
     for file in report.last_dumps:
+        place = first.get(file.file, len(kinds))
         for device in file.devices:
-            key = (file.file not in first, -device.peak_bytes, device.reserved_bytes, device.largest)
+            key = (place, -device.peak_bytes, device.reserved_bytes, device.largest)
             alike[key].append((file, device.name))
     rows = [
         (_names([file for file, _ in found]), {device for _, device in found}, key)
