@@ -8,7 +8,9 @@ import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.changes import Change, Demand, Peak
+from snapconv.classification.categories import Category
 from snapconv.columns import BoolColumn, Int64Column, has_code, sums_by
+from snapconv.phases.trace_phases import Phase
 from snapconv.snapshot.event_table import Action
 from snapconv.stacks.paths import is_python, normal
 from snapconv.stacks.project_lines import ProjectLines, SourceLine
@@ -16,6 +18,7 @@ from snapconv.stacks.stack_roles import stacks_by_frame
 
 # Of the peak: less than this is not worth a change of the program; a price, from the second on.
 LEAST_SHARE, LEAST_SHARE_OF_TRADE = 0.01, 0.05
+_STAYING = (Category.WEIGHT, Category.GRADIENT, Category.OPTIMIZER_STATE, Category.INPUT)
 FAULT, TRADE = "fault", "trade"
 _MODULE_FILE = "torch/nn/modules/module.py"
 
@@ -63,6 +66,12 @@ class LineCalls:
         """Return whether a frame calls a module's forward."""
         return normal(self._files[frame]).endswith(_MODULE_FILE)
 
+    def module_call(self, stack: int, *, outermost: bool = False) -> tuple[int, ...]:
+        """Return the Python frames down to the call of a stack's innermost module; none without a module."""
+        path = self.path(stack)
+        places = [place for place, frame in enumerate(path) if self.is_module_call(frame)]
+        return path[: places[0 if outermost else -1] + 1] if places else ()
+
     def is_within(self, path: tuple[int, ...]) -> BoolColumn:
         """Mark the stacks that begin with a path, and those that were not recorded (at the end: of none)."""
         if path not in self._marks:
@@ -104,6 +113,14 @@ class Evidence:
         self.demand, self.moment, self.calls, self.goal_bytes = demand, moment, calls, goal_bytes
         self.analysis = demand.analysis
         self.live = self.analysis.allocations.live_at(moment.event)
+
+    @cached_property
+    def is_computed(self) -> BoolColumn:
+        """What forward and backward make, but for weights, gradients and states."""
+        analysis = self.analysis
+        kept = np.isin(analysis.classification.category, _STAYING)
+        in_step = has_code(analysis.features.alloc_phase, Phase.OPTIMIZER)
+        return np.asarray(~kept & ~in_step & analysis.features.is_traced)
 
     def is_worth(self, n_bytes: int, share: float = LEAST_SHARE) -> bool:
         """Return whether bytes are a large enough part of the memory at the moment."""

@@ -59,7 +59,9 @@ def previous_kept(evidence: Evidence) -> Iterator[Detected]:
         mine = np.concatenate([burst.rows for burst in bursts])
         if not evidence.is_large(mine):
             continue
-        every = [*finder.everywhere(bursts[0].path), *(burst for burst in bursts if burst.is_unfinished)]
+        every = list(finder.everywhere(bursts[0].path))
+        known = np.concatenate([*(burst.rows for burst in every), mine[:0]])
+        every += [burst for burst in bursts if not np.isin(burst.rows, known).any()]
         change = freed_from(
             evidence.analysis,
             np.concatenate([burst.rows for burst in every]),
@@ -229,10 +231,13 @@ class _Finder:
         live = np.flatnonzero(table.live_at(began - 1))
         live = live[~np.isin(self.analysis.classification.category[live], _READ_BY_EVERYTHING)]
         is_read = np.isin(table.requested_bytes[rows], table.requested_bytes[live])
-        next_alloc = self._next_alloc(rows, table.alloc_event[rows].astype(np.int64))
+        # Of its stack: equal modules share one, so the next of a stack may be another module's.
         n_before = int(np.searchsorted(table.alloc_event, 0))
-        made = n_before + np.searchsorted(table.alloc_event[n_before:], next_alloc)
-        is_same = table.requested_bytes[made] == table.requested_bytes[rows]
+        bounds = (int(table.alloc_event[rows].max()) + 1, self.freed[rows[0]])
+        made = slice(*n_before + np.searchsorted(table.alloc_event[n_before:], bounds))
+        again = set(zip(table.stack_id[made].tolist(), table.requested_bytes[made].tolist(), strict=True))
+        kinds = zip(table.stack_id[rows].tolist(), table.requested_bytes[rows].tolist(), strict=True)
+        is_same = np.array([kind in again for kind in kinds], np.bool_)
         n_bytes = table.block_bytes[rows]
         return bool(n_bytes[~is_read & is_same].sum() >= _NEARLY * n_bytes.sum())
 
@@ -329,6 +334,11 @@ def unused_graphs(evidence: Evidence) -> Iterator[Detected]:
     """Find forwards whose activations were kept for a backward, and freed without one."""
     analysis, table = evidence.analysis, evidence.analysis.allocations
     unused, features = _never_used(analysis), analysis.features
+    ends = np.where(table.freed_event >= 0, table.freed_event, evidence.demand.n_events)
+    for _, of_call, begins in _by_forward(evidence, np.flatnonzero(unused)):
+        # In use while two more forwards of its line began: something keeps it. Of graphs see kept_graphs.
+        is_kept = np.searchsorted(begins, ends[of_call]) - _number(evidence, of_call, begins) >= _LEAST_GRAPHS
+        unused[of_call] = ~is_kept & (not _is_graph(analysis, of_call[is_kept]))
     freed = np.flatnonzero(unused & (table.freed_event >= 0))
     n_allocs = evidence.calls.n_allocs[np.maximum(table.freed_event, 0)]
     thrown = [rows for rows in grouped(freed, n_allocs) if _is_whole_graph(analysis, rows)]
@@ -359,24 +369,44 @@ def kept_graphs(evidence: Evidence) -> Iterator[Detected]:
     """Find graphs of several earlier forwards, in use together, that no backward has used."""
     analysis, table = evidence.analysis, evidence.analysis.allocations
     rows = np.flatnonzero(_never_used(analysis) & (table.alloc_event >= 0))
-    for of_call, begins in _by_forward(evidence, rows):
-        number = np.searchsorted(begins, table.alloc_event[of_call], side="right") - 1
+    for root, of_call, begins in _by_forward(evidence, rows):
+        of_call = _with_its_losses(evidence, of_call, begins)
+        number = _number(evidence, of_call, begins)
         number_of = np.zeros(len(table), np.int64)
         number_of[of_call] = number
         graphs = grouped(of_call[evidence.live[of_call]], number_of)
         graphs = [part for part in graphs if _is_graph(analysis, part)]
         if len(graphs) < _LEAST_GRAPHS:
             continue
-        after = np.append(begins, len(analysis.device.events))[number + 1]
+        made = np.zeros(len(begins) + 1, np.int64)
+        np.maximum.at(made, number, table.alloc_event[of_call].astype(np.int64))
+        after = made[number] + 1
         mine = np.concatenate(graphs[:-1])
         if evidence.is_large(mine):
             yield evidence.found(
                 freed_from(analysis, of_call, after),
                 mine,
-                _caller(evidence, mine),
+                evidence.calls.line_of(root),
                 is_certain=bool((table.freed_event[mine] >= 0).all()),
                 number=len(graphs),
             )
+
+
+def _number(evidence: Evidence, rows: Int64Column, begins: Int64Column) -> Int64Column:
+    """Return the number of the forward that each allocation belongs to: an input to the next."""
+    is_input = has_code(evidence.analysis.classification.category[rows], Category.INPUT)
+    return np.searchsorted(begins, evidence.analysis.allocations.alloc_event[rows], side="right") - 1 + is_input
+
+
+def _with_its_losses(evidence: Evidence, rows: Int64Column, begins: Int64Column) -> Int64Column:
+    """Return graphs with what was freed together with each: its inputs, and what its loss made after it."""
+    table = evidence.analysis.allocations
+    is_input = has_code(evidence.analysis.classification.category, Category.INPUT)
+    others = np.union1d(rows, np.flatnonzero((evidence.is_computed | is_input) & (table.alloc_event >= 0)))
+    freed = table.freed_event[others]
+    burst = np.where(freed >= 0, evidence.calls.n_allocs[np.maximum(freed, 0)], -1) + 1
+    key = _number(evidence, others, begins) * (evidence.demand.n_events + 2) + burst
+    return others[np.isin(key, key[np.isin(others, rows)])]
 
 
 def growing(evidence: Evidence) -> Iterator[Detected]:
@@ -429,30 +459,22 @@ def _is_whole_graph(analysis: DeviceAnalysis, rows: Int64Column) -> bool:
     return bool(n_bytes[rows].sum() >= _NEARLY * n_bytes[made[is_left]].sum())
 
 
-def _root(evidence: Evidence, stack: int) -> tuple[int, ...]:
-    """Return the Python frames down to the line that calls the outermost module."""
-    path = evidence.calls.path(stack)
-    is_call = evidence.calls.is_module_call
-    place = next((place for place, frame in enumerate(path) if is_call(frame)), 0)
-    return path[:place]
-
-
 def _caller(evidence: Evidence, rows: Int64Column) -> SourceLine | None:
     stacks = evidence.analysis.allocations.stack_id[rows]
     known = stacks[stacks >= 0]
-    return evidence.calls.line_of(_root(evidence, int(known[0]))) if len(known) else None
+    return evidence.calls.line_of(evidence.calls.module_call(int(known[0]), outermost=True)) if len(known) else None
 
 
-def _by_forward(evidence: Evidence, rows: Int64Column) -> Iterator[tuple[Int64Column, Int64Column]]:
-    """Group allocations by the line that calls the model, each with the events at which its calls began."""
+def _by_forward(evidence: Evidence, rows: Int64Column) -> Iterator[tuple[tuple[int, ...], Int64Column, Int64Column]]:
+    """Group allocations by the call of the model, each with its path and the events at which calls began."""
     table = evidence.analysis.allocations
     stacks, group = np.unique(table.stack_id[rows], return_inverse=True)
-    roots: dict[tuple[int, ...], int] = {}
+    roots, root = dict[tuple[int, ...], int](), evidence.calls.module_call
     root_of = np.array(
-        [roots.setdefault(_root(evidence, one), len(roots)) for one in stacks.tolist()], np.int64
+        [roots.setdefault(root(one, outermost=True), len(roots)) for one in stacks.tolist()], np.int64
     )
     number_of = root_of[group.reshape(-1)]
     live = sums_by(number_of, table.block_bytes[rows] * evidence.live[rows], len(roots))
     for root, number in roots.items():
         if root and evidence.is_worth(int(live[number])):
-            yield rows[number_of == number], evidence.calls.begins(root)
+            yield root, rows[number_of == number], evidence.calls.begins(root)

@@ -19,6 +19,8 @@ _LEAST_OF_LIST = 4
 _BATCHES = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25, 0.2, 0.125, 0.1, 0.05)
 # Events of backward around that of a softmax.
 _NEAR, _FAR = 12, 1 << 40
+# Operations that copy queries, keys and values on their way into a product of matrices.
+_COPIES = ("matmul", "bmm", "einsum", "mul", "div")
 # Of states in 8 bits, with a scale for every 256 values; smaller states stay as they are.
 _SAVED_BY_8_BITS, _LEAST_STATE_BYTES = 0.746, 16384
 
@@ -50,7 +52,7 @@ def full_logits(evidence: Evidence) -> Iterator[Detected]:
     if not by_loss.any():
         return
     largest = int(sizes[by_loss].max())
-    rows = np.flatnonzero(_of_family(sizes, largest) & _is_computed(analysis))
+    rows = np.flatnonzero(_of_family(sizes, largest) & evidence.is_computed)
     mine = rows[evidence.live[rows]]
     if evidence.is_large(mine, LEAST_SHARE_OF_TRADE):
         where = evidence.main_line(np.flatnonzero(by_loss))
@@ -78,20 +80,10 @@ def _of_family(sizes: Int64Column, size: int) -> BoolColumn:
     return np.isin(sizes, (size, size * 2, size // 2))
 
 
-def _is_computed(analysis: DeviceAnalysis) -> BoolColumn:
-    """Mark what forward and backward make, but for weights, gradients and states."""
-    kept = (Category.WEIGHT, Category.GRADIENT, Category.OPTIMIZER_STATE, Category.INPUT)
-    in_step = has_code(analysis.features.alloc_phase, Phase.OPTIMIZER)
-    return ~np.isin(analysis.classification.category, kept) & ~in_step & analysis.features.is_traced
-
-
 def attention_scores(evidence: Evidence) -> Iterator[Detected]:
     """Find scores of attention: what a softmax in a module makes, and the same size beside it."""
     analysis, table = evidence.analysis, evidence.analysis.allocations
-    is_softmax, is_dropout = (
-        np.array([word in name.lower() for name in (*analysis.operations, "")])[analysis.operation_id]
-        for word in ("softmax", "dropout")
-    )
+    is_softmax, is_dropout = (_is_operation(analysis, word) for word in ("softmax", "dropout"))
     of_softmax = is_softmax & analysis.features.by_module & evidence.live
     sizes = table.requested_bytes
     rows = np.flatnonzero(of_softmax)
@@ -101,7 +93,7 @@ def attention_scores(evidence: Evidence) -> Iterator[Detected]:
     functions = {_function(evidence, int(stack)) for stack in np.unique(table.stack_id[rows]).tolist()}
     # The mask of a dropout has a byte for each score; queries, keys and values may have as many: they stay.
     is_score = _of_family(sizes, size) | ((sizes == size // 4) & is_dropout)
-    same = np.flatnonzero(_is_computed(analysis) & is_score)
+    same = np.flatnonzero(evidence.is_computed & is_score)
     stacks = np.unique(table.stack_id[same])
     here = [stack for stack in stacks.tolist() if stack >= 0 and _function(evidence, stack) in functions]
     by_engine = same[analysis.features.by_engine[same]]
@@ -111,7 +103,52 @@ def attention_scores(evidence: Evidence) -> Iterator[Detected]:
     made = sizes[mine][analysis.features.in_forward[mine]]
     # Of a softmax alone nothing shows that its input was made for it.
     if len(made) >= 2 and evidence.is_large(mine, LEAST_SHARE_OF_TRADE):
-        yield evidence.found(removed(analysis, same), rows, None, number=len(mine))
+        change = _fused(evidence, same, is_softmax)
+        yield evidence.found(change, rows, None, number=len(mine))
+
+
+def _is_operation(analysis: DeviceAnalysis, *words: str) -> BoolColumn:
+    """Mark what operations with one of some words in their names made."""
+    names = [name.lower() for name in (*analysis.operations, "")]
+    return np.array([any(word in name for word in words) for name in names])[analysis.operation_id]
+
+
+def _fused(evidence: Evidence, scores: Int64Column, is_softmax: BoolColumn) -> Change:
+    """Return the change to a fused kernel, which keeps queries, keys and values as the program made them.
+
+    Without it a product of matrices keeps copies of them, and the originals are freed in forward.
+    """
+    analysis, table, calls = evidence.analysis, evidence.analysis.allocations, evidence.calls
+    is_inner = evidence.is_computed & analysis.features.in_forward
+    saved = scores[is_softmax[scores] & is_inner[scores] & analysis.features.is_freed_by_engine[scores]]
+    is_inner[scores] = False
+    is_copy = is_inner & analysis.features.is_freed_by_engine & _is_operation(analysis, *_COPIES)
+    n_bytes, rows = table.block_bytes.copy(), [scores]
+    for module in {calls.module_call(stack) for stack in distinct(table.stack_id[saved]).tolist()} - {()}:
+        within = calls.is_within(module)[table.stack_id]
+        softmaxes = saved[within[saved]]
+        alloc = np.sort(table.alloc_event[softmaxes].astype(np.int64))
+        # Each belongs to the softmax that is nearest in time: equal layers follow without a break.
+        nearest = np.searchsorted((alloc[1:] + alloc[:-1]) // 2, table.alloc_event)
+        for part in grouped(np.flatnonzero(is_inner & within), nearest):
+            rows.append(part[is_copy[part]])
+            n_bytes[softmaxes[nearest[part[0]]]] -= _originals(analysis, rows[-1], part)
+    change = removed(analysis, np.concatenate(rows))
+    return replace(change, n_bytes=np.maximum(n_bytes[change.rows], 0))
+
+
+def _originals(analysis: DeviceAnalysis, copies: Int64Column, others: Int64Column) -> int:
+    """Return the bytes of the tensors that copies were made of: in use then, once, twice or three times as large."""
+    table, found = analysis.allocations, set[int]()
+    for copy in copies.tolist():
+        event, size = table.alloc_event[copy], int(table.requested_bytes[copy])
+        live = others[(table.alloc_event[others] < event) & (table.freed_event[others] > event)]
+        live = live[~analysis.features.is_freed_by_engine[live]]
+        n_bytes = table.requested_bytes[live]
+        fits = live[(n_bytes % size == 0) & (n_bytes <= 3 * size)]
+        if len(fits) and not found.intersection(fits.tolist()):
+            found.add(int(fits[-1]))
+    return int(table.block_bytes[sorted(found)].sum())
 
 
 def _is_near(alloc: Int64Column, is_softmax: BoolColumn) -> BoolColumn:
