@@ -129,7 +129,9 @@ def fit(module: nn.Module, examples: list[torch.Tensor]) -> None:
     trainer.fit(module, torch.utils.data.DataLoader(examples, batch_size=None))
 
 
-def lightning_module(model: nn.Module, loss_of: Callable[..., torch.Tensor], hooks: dict[str, object]) -> nn.Module:
+def lightning_module(
+    model: nn.Module, loss_of: Callable[..., torch.Tensor], hooks: dict[str, object]
+) -> nn.Module:
     import lightning
 
     module = lightning.LightningModule()

@@ -18,7 +18,6 @@ from snapconv.answers.growth import Fate, by_line, find_growth, growth_notes
 from snapconv.classification.categories import Category
 from snapconv.columns import BoolColumn, Int64Column, distinct, grouped, has_code, run_starts, sums_by
 from snapconv.phases.trace_phases import Phase, Phases
-from snapconv.stacks.project_lines import SourceLine
 from snapconv.torch_knowledge.frame_patterns import Role
 from snapconv.units import format_bytes
 
@@ -353,7 +352,11 @@ def unused_graphs(evidence: Evidence) -> Iterator[Detected]:
     mine = rows[evidence.live[rows]]
     if evidence.is_large(mine):
         change = freed_from(analysis, rows, _ends_without_graph(analysis, rows))
-        yield evidence.found(change, mine, _caller(evidence, rows), is_certain=True)
+        stack = int(table.stack_id[rows].max())
+        where = (
+            evidence.calls.line_of(evidence.calls.module_call(stack, outermost=True)) if stack >= 0 else None
+        )
+        yield evidence.found(change, mine, where, is_certain=True)
 
 
 def _ends_without_graph(analysis: DeviceAnalysis, rows: Int64Column) -> Int64Column:
@@ -370,7 +373,7 @@ def kept_graphs(evidence: Evidence) -> Iterator[Detected]:
     analysis, table = evidence.analysis, evidence.analysis.allocations
     rows = np.flatnonzero(_never_used(analysis) & (table.alloc_event >= 0))
     for root, of_call, begins in _by_forward(evidence, rows):
-        of_call = _with_its_losses(evidence, of_call, begins)
+        of_call = _with_its_losses(evidence, of_call, begins, root[:-1])
         number = _number(evidence, of_call, begins)
         number_of = np.zeros(len(table), np.int64)
         number_of[of_call] = number
@@ -395,14 +398,22 @@ def kept_graphs(evidence: Evidence) -> Iterator[Detected]:
 def _number(evidence: Evidence, rows: Int64Column, begins: Int64Column) -> Int64Column:
     """Return the number of the forward that each allocation belongs to: an input to the next."""
     is_input = has_code(evidence.analysis.classification.category[rows], Category.INPUT)
-    return np.searchsorted(begins, evidence.analysis.allocations.alloc_event[rows], side="right") - 1 + is_input
+    return (
+        np.searchsorted(begins, evidence.analysis.allocations.alloc_event[rows], side="right") - 1 + is_input
+    )
 
 
-def _with_its_losses(evidence: Evidence, rows: Int64Column, begins: Int64Column) -> Int64Column:
+def _with_its_losses(
+    evidence: Evidence, rows: Int64Column, begins: Int64Column, line: tuple[int, ...]
+) -> Int64Column:
     """Return graphs with what was freed together with each: its inputs, and what its loss made after it."""
     table = evidence.analysis.allocations
     is_input = has_code(evidence.analysis.classification.category, Category.INPUT)
-    others = np.union1d(rows, np.flatnonzero((evidence.is_computed | is_input) & (table.alloc_event >= 0)))
+    fits = table.freed_event >= 0
+    if line:  # what the trace does not free has no burst: then the same line
+        fits |= evidence.calls.is_within(line)[table.stack_id]
+    fits &= (evidence.is_computed | is_input) & (table.alloc_event >= 0)
+    others = np.union1d(rows, np.flatnonzero(fits))
     freed = table.freed_event[others]
     burst = np.where(freed >= 0, evidence.calls.n_allocs[np.maximum(freed, 0)], -1) + 1
     key = _number(evidence, others, begins) * (evidence.demand.n_events + 2) + burst
@@ -459,22 +470,16 @@ def _is_whole_graph(analysis: DeviceAnalysis, rows: Int64Column) -> bool:
     return bool(n_bytes[rows].sum() >= _NEARLY * n_bytes[made[is_left]].sum())
 
 
-def _caller(evidence: Evidence, rows: Int64Column) -> SourceLine | None:
-    stacks = evidence.analysis.allocations.stack_id[rows]
-    known = stacks[stacks >= 0]
-    return evidence.calls.line_of(evidence.calls.module_call(int(known[0]), outermost=True)) if len(known) else None
-
-
-def _by_forward(evidence: Evidence, rows: Int64Column) -> Iterator[tuple[tuple[int, ...], Int64Column, Int64Column]]:
+def _by_forward(
+    evidence: Evidence, rows: Int64Column
+) -> Iterator[tuple[tuple[int, ...], Int64Column, Int64Column]]:
     """Group allocations by the call of the model, each with its path and the events at which calls began."""
-    table = evidence.analysis.allocations
+    table, calls = evidence.analysis.allocations, evidence.calls
     stacks, group = np.unique(table.stack_id[rows], return_inverse=True)
-    roots, root = dict[tuple[int, ...], int](), evidence.calls.module_call
-    root_of = np.array(
-        [roots.setdefault(root(one, outermost=True), len(roots)) for one in stacks.tolist()], np.int64
-    )
-    number_of = root_of[group.reshape(-1)]
+    roots: dict[tuple[int, ...], int] = {}
+    paths = (calls.module_call(stack, outermost=True) for stack in stacks.tolist())
+    number_of = np.array([roots.setdefault(path, len(roots)) for path in paths], np.int64)[group.reshape(-1)]
     live = sums_by(number_of, table.block_bytes[rows] * evidence.live[rows], len(roots))
     for root, number in roots.items():
         if root and evidence.is_worth(int(live[number])):
-            yield root, rows[number_of == number], evidence.calls.begins(root)
+            yield root, rows[number_of == number], calls.begins(root)

@@ -138,7 +138,7 @@ def _fused(evidence: Evidence, scores: Int64Column, is_softmax: BoolColumn) -> C
 
 
 def _originals(analysis: DeviceAnalysis, copies: Int64Column, others: Int64Column) -> int:
-    """Return the bytes of the tensors that copies were made of: in use then, once, twice or three times as large."""
+    """Return the bytes of what copies were made of: in use then, and one to three times as large."""
     table, found = analysis.allocations, set[int]()
     for copy in copies.tolist():
         event, size = table.alloc_event[copy], int(table.requested_bytes[copy])
