@@ -155,8 +155,8 @@ class DeviceChoice:
         if operation.name == "_to_copy" and self._own.target is not _NOT_REQUESTED:
             device, self._own.target = self._own.target, _NOT_REQUESTED
             return device, kwargs
-        if kwargs.get("pin_memory"):
-            kwargs = kwargs | {"pin_memory": False}
+        if kwargs.get("pin_memory"):  # only the CPU has pinned memory, also in a hook of a call on the GPU
+            return None, kwargs | {"pin_memory": False}
         wanted = kwargs.get("device")
         if wanted is not None and wanted.type == "cuda":
             index = self._machine.current_device if wanted.index is None else wanted.index

@@ -63,6 +63,12 @@ def moves():
     assert y.to(DEVICE, copy=True) is not y
     assert x.pin_memory().to(DEVICE, non_blocking=True).is_cuda
     assert not torch.empty(4, pin_memory=True).is_cuda
+    weight = torch.ones(3, 3, device=DEVICE, requires_grad=True)
+    with torch.autograd.graph.save_on_cpu(pin_memory=True):  # its hooks run within the call on the GPU
+        before, kept = torch.cuda.memory_allocated(), torch.nn.functional.linear(weight, weight)
+    assert torch.cuda.memory_allocated() == before + 512
+    kept.sum().backward()
+    del weight, kept
 
 
 @case
