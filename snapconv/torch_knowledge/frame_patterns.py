@@ -16,7 +16,7 @@ Role = IntEnum(
     """
     ENGINE RELEASE OPTIMIZER ZERO_GRAD MODULE_CALL LOSS PLACEMENT WORKSPACE COMMUNICATION COPY FACTORY
     RECOMPUTE REENTERED ZEROS CACHE COMPILED PINNED_BATCH OFFLOADED CACHE_UPDATE STATES COLLECTED
-    REPLICA SCATTERED NAMED_WEIGHTS NAMED_CACHE ACCUMULATION LAYER SET_GRAD
+    REPLICA SCATTERED NAMED_WEIGHTS NAMED_CACHE ACCUMULATION LAYER SET_GRAD LOADED GATHERED
     """,
     start=0,
 )
@@ -159,6 +159,10 @@ torch-load PLACEMENT 2.0-2.13
     function ^(load|_load|persistent_load|restore_location|_cuda_deserialize)$
     file torch/serialization\.py$
     torch.load with map_location on the device
+loaded-file LOADED 2.0-2.13
+    function ^(_load|_legacy_load|persistent_load|restore_location)$
+    file torch/serialization\.py$
+    what torch.load puts on the device stays there as long as its name does
 serving-weights PLACEMENT sources of these packages; vLLM's seen with torch 2.5
     function ^(__init__|create_weights|load_weights|process_weights_after_loading)$
     file (vllm/model_executor|sglang/srt)/(layers/(?!attention/)|models/|model_loader/)
@@ -208,6 +212,10 @@ collective COMMUNICATION 2.1-2.13
     function |foreach_reduce\w*|init_all_gather_outputs|alloc_all_gather_outputs|_object_to_tensor)$
     file torch/distributed/
     buffers of collectives, also those of FSDP
+unsharded-weights GATHERED 2.1-2.13
+    function ^(init_all_gather_outputs|alloc_storage|_alloc_padded_unsharded_flat_param)$
+    file torch/distributed/
+    all of a module's weights, gathered from the shards of all ranks
 device-copy COPY 2.1-2.13; seen 2.5-2.11
     function ^at::_ops::(_to_copy|to_device|to_dtype_layout|to_dtype|to_other|copy_)::call
     a tensor is copied to the device, or to another type

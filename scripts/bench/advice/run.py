@@ -2,11 +2,12 @@
 
     python scripts/bench/advice/run.py FOLDER [NAME ...]
 
-Records every pair of programs.py before and after its change, on the simulated GPU, and prints a table: the
+Records every pair of *programs.py before and after its change, on the simulated GPU, and prints a table: the
 peak before, the predicted and the measured peak after. Run it where transformers and diffusers are.
 Recordings that FOLDER has already are used again.
 """
 
+import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,17 +18,17 @@ from snapconv.answers.advice.changes import Demand, scaled_batch
 from snapconv.answers.advice.findings import advise
 from snapconv.units import format_bytes
 
-PROGRAMS = Path(__file__).with_name("programs.py")
+FOLDER = Path(__file__).parent
 _RECORD = ("record", "--simulate", "--no-compute", "--warm-up", "0", "--iterations", "3", "-q")
 # The kinds whose saving is a replay of lifetimes alone.
-_EXACT = ("previous-kept", "gradients-kept", "graphs-kept")
+_EXACT = ("previous-kept", "gradients-kept", "graphs-kept", "batches-early")
 
 
-def recorded(folder: Path, name: str, when: str) -> Path:
+def recorded(folder: Path, program: str, name: str, when: str) -> Path:
     """Return the recording of one program, made where it is missing."""
     capture = folder / f"{name}.{when}.capture"
     if not capture.exists():
-        command = [sys.executable, "-m", "snapconv", *_RECORD, "-o", str(capture), str(PROGRAMS), name, when]
+        command = [sys.executable, "-m", "snapconv", *_RECORD, "-o", str(capture), program, name, when]
         subprocess.run(command, check=False, stdout=subprocess.DEVNULL)
     return capture
 
@@ -47,11 +48,13 @@ def predicted(before: DeviceAnalysis, kind: str) -> int | None:
 
 def rows(folder: Path, names: list[str]) -> Iterator[tuple[str, ...]]:
     """Yield the table's rows."""
-    from scripts.bench.advice.programs import PAIRS
-
-    for name in names or PAIRS:
-        kind, _ = PAIRS[name]
-        captures = [recorded(folder, name, when) for when in ("before", "after")]
+    for file in FOLDER.glob("*programs.py"):
+        importlib.import_module(file.stem)  # each adds its own to the first
+    pairs = importlib.import_module("programs").PAIRS
+    for name in names or pairs:
+        kind, function = pairs[name]
+        program = function.__code__.co_filename
+        captures = [recorded(folder, program, name, when) for when in ("before", "after")]
         if not all(capture.exists() for capture in captures):
             yield name, kind, "not recorded", "", "", "", ""
             continue
@@ -84,5 +87,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[3]))
+    sys.path[:0] = [str(FOLDER), str(FOLDER.parents[2])]
     main()

@@ -351,7 +351,7 @@ def unused_graphs(evidence: Evidence) -> Iterator[Detected]:
     rows = rows[~(features.made_through(Role.CACHE) | features.made_through(Role.CACHE_UPDATE))[rows]]
     mine = rows[evidence.live[rows]]
     if evidence.is_large(mine):
-        change = freed_from(analysis, rows, _ends_without_graph(analysis, rows))
+        change = freed_from(analysis, rows, ends_without_graph(analysis, rows))
         stack = int(table.stack_id[rows].max())
         where = (
             evidence.calls.line_of(evidence.calls.module_call(stack, outermost=True)) if stack >= 0 else None
@@ -359,7 +359,7 @@ def unused_graphs(evidence: Evidence) -> Iterator[Detected]:
         yield evidence.found(change, mine, where, is_certain=True)
 
 
-def _ends_without_graph(analysis: DeviceAnalysis, rows: Int64Column) -> Int64Column:
+def ends_without_graph(analysis: DeviceAnalysis, rows: Int64Column) -> Int64Column:
     """Return the event from which each allocation would be free; -1 for those of before the trace."""
     alloc, in_forward = analysis.allocations.alloc_event, analysis.features.in_forward
     made = alloc[in_forward & (alloc >= 0)].astype(np.int64)

@@ -11,6 +11,7 @@ import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.changes import Change, Demand, Peak
+from snapconv.answers.advice.copies import copied_gradients, copied_weights, early_batches, gathered_shards
 from snapconv.answers.advice.evidence import FAULT, Detected, Evidence, Kind, LineCalls
 from snapconv.answers.advice.faults import growing, kept_gradients, kept_graphs, previous_kept, unused_graphs
 from snapconv.answers.advice.trades import (
@@ -19,6 +20,7 @@ from snapconv.answers.advice.trades import (
     foreach_temporaries,
     full_logits,
     full_states,
+    offloaded,
     smaller_batch,
 )
 from snapconv.replay.history_verdict import Verdict
@@ -31,6 +33,20 @@ MOST_FINDINGS = 7
 _ROUNDS = 3
 
 KINDS = (
+    Kind(
+        slug="weights-copied",
+        what="A second copy of the weights, {made}, stays on the GPU ({where}).",
+        how=("{how}", "Or `del` the name that keeps it, once it is not needed."),
+        wrong_if="{wrong}",
+        detect=copied_weights,
+    ),
+    Kind(
+        slug="batches-early",
+        what="{where} puts {number} batches on the GPU before the first of them is used.",
+        how=("Copy each batch when its step begins: `batch = batch.to(device)` inside the loop.",),
+        wrong_if="each step reads all of them, or copying once is meant to save time",
+        detect=early_batches,
+    ),
     Kind(
         slug="previous-kept",
         what="{where} keeps its previous {thing} until the next one is made.",
@@ -83,6 +99,23 @@ KINDS = (
         at_any_size=True,
     ),
     Kind(
+        slug="buckets",
+        what="{number} gradients stay beside the buckets of DistributedDataParallel.",
+        how=("Pass gradient_as_bucket_view=True to DistributedDataParallel.",),
+        costs="no time; gradients become views of the buckets, which cannot be detached in place",
+        wrong_if="the program replaces .grad by tensors of its own",
+        detect=copied_gradients,
+    ),
+    Kind(
+        slug="unsharded",
+        what="FSDP keeps the gathered weights of {number} modules from forward to backward.",
+        how=("Pass reshard_after_forward=True to fully_shard (FSDP1: ShardingStrategy.FULL_SHARD).",),
+        costs="the weights are gathered again for backward",
+        wrong_if="a module runs again before its backward",
+        detect=gathered_shards,
+        estimated="two modules are gathered at any time",
+    ),
+    Kind(
         slug="logits",
         what="{number} copies of the logits are live at the loss ({where}).",
         how=(
@@ -125,6 +158,18 @@ KINDS = (
         wrong_if="a module reads more than the output of the module before it",
         detect=checkpointed_blocks,
         estimated="each module keeps its last activation, and makes the others again for its backward",
+    ),
+    Kind(
+        slug="offloading",
+        what="Forward keeps {moved} of activations for backward.",
+        how=(
+            "Put `with torch.autograd.graph.save_on_cpu(pin_memory=True):` around the forward.",
+            "Around the largest modules alone it costs less time.",
+        ),
+        costs="{transfer}",
+        wrong_if="the CPU lacks the memory",
+        detect=offloaded,
+        estimated="each tensor leaves soon after its use, and comes back for its own backward",
     ),
     Kind(
         slug="states",
@@ -289,7 +334,7 @@ def _search(
         before = len(changes)
         for kind in kinds:
             for detected in kind.detect(evidence):
-                key = (kind.slug, detected.where or detected.line)
+                key = (kind.slug, kind.sort == FAULT and (detected.where or detected.line))
                 if key in known or (kind.sort == FAULT and seen[detected.change.rows].all()):
                     continue
                 known.add(key)
@@ -321,7 +366,7 @@ def _finding(kind: Kind, found: Detected, evidence: Evidence, others: Sequence[C
         sort=kind.sort,
         what=kind.what.format(**texts),
         how=tuple(line.format(**texts) for line in kind.how),
-        costs=kind.costs,
+        costs=kind.costs.format(**texts),
         wrong_if=kind.wrong_if.format(**texts),
         is_certain=found.is_certain,
         estimated=kind.estimated.format(**texts),

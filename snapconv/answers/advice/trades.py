@@ -8,10 +8,12 @@ import numpy as np
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.changes import GROWING, Change, removed, scaled_batch, smaller
 from snapconv.answers.advice.evidence import LEAST_SHARE_OF_TRADE, Detected, Evidence
+from snapconv.answers.advice.faults import ends_without_graph
 from snapconv.classification.categories import APPEARANCES, Category
 from snapconv.columns import BoolColumn, Int64Column, distinct, grouped, has_code
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_patterns import Role
+from snapconv.units import format_bytes
 
 _CHUNKS = 8
 # Tensors of one operation, in use together: of a foreach step, one for each parameter.
@@ -23,6 +25,8 @@ _NEAR, _FAR = 12, 1 << 40
 _COPIES = ("matmul", "bmm", "einsum", "mul", "div")
 # Of states in 8 bits, with a scale for every 256 values; smaller states stay as they are.
 _SAVED_BY_8_BITS, _LEAST_STATE_BYTES = 0.746, 16384
+# Of PCIe 4 with 16 lanes and pinned memory, in one direction.
+_PCIE = 20 << 30
 
 
 def smaller_batch(evidence: Evidence) -> Iterator[Detected]:
@@ -222,6 +226,23 @@ def checkpointed_blocks(evidence: Evidence) -> Iterator[Detected]:
     if evidence.is_worth(held, LEAST_SHARE_OF_TRADE):
         values = {"modules": name, "number": str(len(np.unique(number[mine])))}
         yield Detected(change, None, None, is_certain=False, values=values)
+
+
+def offloaded(evidence: Evidence) -> Iterator[Detected]:
+    """Find what autograd saved, and keep of it on the GPU what a few operations need at once."""
+    analysis, table, features = evidence.analysis, evidence.analysis.allocations, evidence.analysis.features
+    is_saved = has_code(analysis.classification.category, Category.ACTIVATION) & features.in_forward
+    rows = np.flatnonzero(is_saved & features.is_freed_by_engine)
+    # Nothing but the graph holds it when backward begins; it comes back for its own operation.
+    first = np.minimum(ends_without_graph(analysis, rows), features.next_backward[rows])
+    freed = np.sort(table.freed_event[rows].astype(np.int64))
+    needed = np.append(-1, freed)[np.searchsorted(freed, table.freed_event[rows])]
+    change = Change(rows, first, np.maximum(needed, first), table.block_bytes[rows])
+    held = evidence.demand.bytes_at(change, evidence.moment.event)
+    if evidence.is_worth(held, LEAST_SHARE_OF_TRADE):
+        transfer = f"{format_bytes(2 * held)} over PCIe per iteration: {2 * held / _PCIE:.2g} s at 20 GiB/s"
+        mine = rows[evidence.live[rows]]
+        yield evidence.found(change, mine, None, moved=format_bytes(held), transfer=transfer)
 
 
 def _blocks(analysis: DeviceAnalysis) -> tuple[Int64Column, str]:

@@ -1,0 +1,243 @@
+"""Copies that need not be on the device: of weights, gradients and shards, and of batches before their step.
+
+A trace has no reads, so that a copy which nothing reads is known by its age, its stack and its sizes alone.
+An average of the weights, a reference model and a target network are copies too, and are read: they are made
+before the first step, or by copying modules, and are not found here.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from snapconv.answers.advice.changes import Change, freed_from, removed
+from snapconv.answers.advice.evidence import LEAST_SHARE_OF_TRADE, Detected, Evidence
+from snapconv.classification.categories import Category
+from snapconv.columns import BoolColumn, Int64Column, distinct, grouped, has_code, is_among, run_starts
+from snapconv.phases.trace_phases import Phase
+from snapconv.stacks.project_lines import SourceLine
+from snapconv.torch_knowledge.frame_patterns import Role
+
+# Of the bytes of a copy, those with a weight of their size.
+_NEARLY = 0.9
+# A model has so many weights, of so many sizes.
+_LEAST_WEIGHTS, _LEAST_SIZES = 8, 3
+# A checkpoint has two states for every weight, with Adam: which stay in use where no step makes any.
+_STATES_OF_ADAM = 2
+# Equal batches of one line. Where all stay, each step might read all, as a few tables.
+_LEAST_BATCHES, _LEAST_BATCHES_KEPT = 4, 8
+# A list of pictures, or several views of them, lives for a step or two.
+_LEAST_STEPS = 3
+# The outermost module stays gathered unless the program says otherwise.
+_LEAST_GATHERED = 3
+_OF_BUCKETS = ("_ddp_init_helper", "_pre_forward")
+
+
+def copied_weights(evidence: Evidence) -> Iterator[Detected]:
+    """Find what torch.load left beside the model, and clones of all weights that follow a validation."""
+    analysis = evidence.analysis
+    table, features = analysis.allocations, analysis.features
+    category = analysis.classification.category
+    is_loaded = features.made_through(Role.LOADED)
+    is_kept = is_among(category, (Category.GRADIENT, Category.OPTIMIZER_STATE, Category.KV_CACHE))
+    is_weight = has_code(category, Category.WEIGHT) & ~is_loaded & evidence.live
+    is_known = analysis.recorded is not None or has_code(category, Category.OPTIMIZER_STATE).any()
+    n_in_use = _STATES_OF_ADAM if features.has_next_backward.any() and not is_known else 0
+    is_clone = features.outside & ~features.made_through(Role.PLACEMENT) & _follows_validation(evidence)
+    for is_copy, n_states, values in (
+        (is_loaded & ~is_kept, n_in_use, _LOADED),
+        (is_clone & ~is_kept, 0, _CLONED),
+    ):
+        for rows in _of_line(evidence, np.flatnonzero(is_copy & evidence.live)):
+            if len(rows) < _LEAST_WEIGHTS or not evidence.is_large(rows):
+                continue
+            originals = np.setdiff1d(np.flatnonzero(is_weight), rows)
+            spare = _with_original(table.requested_bytes, rows, originals, n_states)
+            whole = min(map(evidence.bytes_of, (rows, originals)))
+            n_sizes = len(distinct(table.requested_bytes[spare]))
+            if n_sizes >= _LEAST_SIZES and evidence.bytes_of(spare) >= _NEARLY * whole:
+                earlier = np.flatnonzero(is_copy & is_among(table.stack_id, table.stack_id[spare]))
+                change = removed(analysis, spare if values is _LOADED else earlier)
+                yield evidence.found(change, spare, evidence.main_line(spare), **values)
+
+
+_LOADED: dict[str, Any] = {
+    "made": "loaded from a file",
+    "how": 'Pass map_location="cpu" to torch.load; load_state_dict copies to the GPU.',
+    "wrong": "the loaded tensors are a model of their own, which is in use",
+}
+_CLONED: dict[str, Any] = {
+    "made": "cloned after a validation",
+    "how": "Keep it on the CPU: {k: v.cpu() for k, v in model.state_dict().items()}.",
+    "wrong": "every step reads the copy, as it does an average of the weights",
+}
+
+
+def _follows_validation(evidence: Evidence) -> BoolColumn:
+    """Mark what came after a backward and then a forward without one: an average is made before the first."""
+    features, phases = evidence.analysis.features, evidence.analysis.phases
+    last = np.maximum.accumulate(
+        [np.where(has_code(phases.certain, one), np.arange(len(phases.certain)), -1) for one in _BOTH], axis=1
+    )
+    forward, backward = np.append(last, [[-1], [-1]], axis=1)[:, features.alloc]
+    return np.asarray(
+        (backward >= 0) & (backward < forward) & (features.next_forward <= features.next_backward)
+    )
+
+
+_BOTH = (Phase.FORWARD, Phase.BACKWARD)
+
+
+def _of_line(evidence: Evidence, rows: Int64Column) -> list[Int64Column]:
+    """Group allocations by the line of the project, and by the forwards before them: made in one go."""
+    table, lines = evidence.analysis.allocations, evidence.calls.lines
+    stacks, group = np.unique(table.stack_id[rows], return_inverse=True)
+    numbers = dict[object, int]()
+    of_stack = [numbers.setdefault(lines.innermost(one), len(numbers)) for one in stacks.tolist()]
+    made = np.sort(table.alloc_event[evidence.analysis.features.in_forward])
+    key = np.zeros(len(table), np.int64)
+    key[rows] = np.array(of_stack, np.int64)[group.reshape(-1)] * (len(made) + 1)
+    key[rows] += np.searchsorted(made, table.alloc_event[rows])
+    return grouped(rows, key)
+
+
+def _with_original(
+    sizes: Int64Column, rows: Int64Column, originals: Int64Column, n_in_use: int
+) -> Int64Column:
+    """Return the copies, the oldest first, that have originals of the same size.
+
+    So many of each original are in use beside it, as the states of an optimizer are.
+    """
+    size, number = np.unique(sizes[originals], return_counts=True)
+    found = [np.zeros(0, np.int64)]
+    for same in grouped(rows, sizes):
+        place = np.flatnonzero(size == sizes[same[0]])
+        found += [same[: max(len(same) - n_in_use * int(number[one]), 0)] for one in place.tolist()]
+    return np.concatenate(found)
+
+
+def early_batches(evidence: Evidence) -> Iterator[Detected]:
+    """Find equal inputs that one line copied to the device together, for steps one after another."""
+    analysis = evidence.analysis
+    table, features = analysis.allocations, analysis.features
+    # A recorder names those alone that a model was called with.
+    category = analysis.classification.category
+    is_batch = has_code(category, Category.INPUT)
+    is_batch |= has_code(category, Category.UNKNOWN) & is_among(table.stack_id, table.stack_id[is_batch])
+    bursts = [
+        rows
+        for rows in _of_line(evidence, np.flatnonzero(is_batch & features.outside))
+        if len(rows) >= _LEAST_BATCHES
+    ]
+    steps = _steps(evidence, int(table.alloc_event[bursts[0][-1]])) if bursts else np.zeros(0, np.int64)
+    begun, ended = np.searchsorted(steps, table.alloc_event), np.searchsorted(steps, features.end)
+    of_line = dict[SourceLine | None, list[Int64Column]]()
+    for rows in bursts:
+        for same in grouped(rows, table.requested_bytes):
+            is_one_by_one = ended[same].min() < ended[same].max()
+            least = _LEAST_BATCHES if is_one_by_one else _LEAST_BATCHES_KEPT
+            if len(same) >= least and ended[same].max() - begun[same[-1]] >= _LEAST_STEPS:
+                spare = np.delete(same, np.argmax(features.end[same]))
+                of_line.setdefault(evidence.main_line(spare), []).append(spare)
+    for line, parts in of_line.items():
+        change = removed(analysis, np.concatenate(parts))
+        mine = change.rows[evidence.live[change.rows]]
+        if line and evidence.is_large(mine):
+            number = 1 + len(max(grouped(mine, table.requested_bytes), key=len))
+            yield evidence.found(change, mine, line, number=number)
+
+
+def _steps(evidence: Evidence, event: int) -> Int64Column:
+    """Return the backwards after an event; without any the calls of the model, by what they make first."""
+    phase, table = evidence.analysis.phases.phase, evidence.analysis.allocations
+    begins = run_starts(phase)
+    begins = begins[has_code(phase[begins], Phase.BACKWARD)]
+    if not len(begins):
+        made = np.flatnonzero(evidence.analysis.features.in_forward & (table.alloc_event > event))
+        begins = table.alloc_event[made[table.stack_id[made] == table.stack_id[made[:1]]]]
+    return np.sort(begins)
+
+
+def copied_gradients(evidence: Evidence) -> Iterator[Detected]:
+    """Find gradients that stay beside the buckets in which DistributedDataParallel sums them up."""
+    analysis, table = evidence.analysis, evidence.analysis.allocations
+    frames, innermost = analysis.snapshot.stacks.frames, analysis.features.lines_of(table.stack_id)
+    of_ddp = [
+        frame
+        for frame in distinct(innermost[evidence.live]).tolist()
+        if frame >= 0
+        and frames.names[frame] in _OF_BUCKETS
+        and frames.filenames[frame].replace("\\", "/").endswith("torch/nn/parallel/distributed.py")
+    ]
+    is_bucket = is_among(innermost, of_ddp)
+    is_gradient = has_code(analysis.classification.category, Category.GRADIENT) & ~is_bucket
+    outlives = (table.freed_event < 0) | (table.freed_event > analysis.features.alloc_run_end)
+    rows = np.flatnonzero(is_gradient & analysis.features.is_traced & outlives)
+    mine = rows[evidence.live[rows]]
+    buckets = evidence.bytes_of(np.flatnonzero(is_bucket & evidence.live))
+    if len(mine) and buckets >= evidence.bytes_of(mine) * _NEARLY and evidence.is_large(mine):
+        yield evidence.found(
+            freed_from(analysis, rows, _summed_up(evidence, rows)), mine, None, number=len(mine)
+        )
+
+
+def _summed_up(evidence: Evidence, rows: Int64Column) -> Int64Column:
+    """Return the events at which gradients go to their buckets: before the next one is made.
+
+    A weight that is used twice waits for its other gradient, a temporary of backward of the same size.
+    """
+    table, features = evidence.analysis.allocations, evidence.analysis.features
+    is_gradient = has_code(evidence.analysis.classification.category, Category.GRADIENT)
+    others = np.flatnonzero(features.by_engine & ~is_gradient & (table.freed_event <= features.alloc_run_end))
+    n_moments = evidence.demand.n_events + 1
+    key = table.requested_bytes[others] * n_moments + table.alloc_event[others]
+    order = np.argsort(key)
+    others, key = np.append(others[order], rows[:1]), key[order]
+    last = others[
+        np.searchsorted(key, table.requested_bytes[rows] * n_moments + features.alloc_run_end[rows]) - 1
+    ]
+    is_shared = (table.requested_bytes[last] == table.requested_bytes[rows]) & (
+        table.alloc_event[last] > table.alloc_event[rows]
+    )
+    again = np.append(table.alloc_event[rows][1:], evidence.demand.n_events)
+    return np.where(is_shared, table.freed_event[last], again)
+
+
+def gathered_shards(evidence: Evidence) -> Iterator[Detected]:
+    """Find what FSDP gathered for forward and keeps for backward: all modules' weights, together."""
+    table, features = evidence.analysis.allocations, evidence.analysis.features
+    is_gathered = features.made_through(Role.GATHERED) & features.reaches_backward & features.is_traced
+    made = np.sort(table.alloc_event[features.in_forward & ~features.made_through(Role.GATHERED)])
+    number = np.searchsorted(made, table.alloc_event)
+    parts, (outside, within) = [], _ends_of_losses(evidence)
+    for iteration in grouped(np.flatnonzero(is_gathered), features.next_backward):
+        modules = grouped(iteration, number)
+        backward = int(features.next_backward[iteration[0]])
+        # The outermost module, which is the first, is used up to the end of forward.
+        first = [backward, *(int(table.alloc_event[module[0]]) for module in modules[2:]), backward]
+        last = [
+            outside[backward],
+            *(int(features.end[module].min()) for module in modules[2:]),
+            within[backward],
+        ]
+        for module, *range_of in zip(modules, first, last, strict=False):
+            parts.append(
+                (module, *(np.full(len(module), event) for event in range_of), table.block_bytes[module])
+            )
+    if len(parts) < _LEAST_GATHERED:
+        return
+    rows, starts, stops, n_bytes = (np.concatenate(column) for column in zip(*parts, strict=True))
+    change = Change(rows, starts, stops, n_bytes)
+    mine = change.rows[evidence.live[change.rows]]
+    if evidence.is_large(mine, LEAST_SHARE_OF_TRADE):
+        yield evidence.found(change, mine, None, number=len(distinct(number[mine])))
+
+
+def _ends_of_losses(evidence: Evidence) -> Iterator[Int64Column]:
+    """Return where the backward of losses outside of modules ends, and that of all, by its first event."""
+    features = evidence.analysis.features
+    is_loss = features.made_through(Role.LOSS) & features.has_next_backward
+    for found in (is_loss & ~features.made_through(Role.MODULE_CALL), is_loss):
+        ends = np.arange(evidence.demand.n_events + 1)
+        np.maximum.at(ends, features.next_backward[found], features.end[found])
+        yield ends
