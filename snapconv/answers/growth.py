@@ -50,14 +50,6 @@ class Fate(str, Enum):
     REPLACED = "replaced by larger"
 
 
-class Confidence(str, Enum):
-    """The certainty of growth, by the number of iterations that show it; the values stand in every output."""
-
-    WEAK = "weak"
-    FAIR = "fair"
-    STRONG = "strong"
-
-
 @dataclass(frozen=True, slots=True)
 class Growth:
     """The memory that one stack (-1: those without any), or a line, holds more from iteration to iteration.
@@ -88,26 +80,15 @@ class Growth:
         return len(self.rows)
 
     @property
-    def confidence(self) -> Confidence:
-        """The certainty, by the number of iterations."""
-        if self.n_iterations >= _STRONG_ITERATIONS:
-            return Confidence.STRONG
-        return Confidence.FAIR if self.n_iterations >= _FAIR_ITERATIONS else Confidence.WEAK
-
-    @property
     def certainty(self) -> str:
-        """The certainty in the words of every answer."""
-        return "certain" if self.confidence is Confidence.STRONG else "likely"
+        """The certainty, by the number of iterations, in the words of every answer."""
+        return "certain" if self.n_iterations >= _STRONG_ITERATIONS else "likely"
 
     @property
     def figures(self) -> dict[str, object]:
         """JSON-ready values, without the place."""
         names = ("first_iteration", "last_iteration", "n_iterations", "n_allocations", "block_bytes")
-        return {
-            "fate": self.fate.value,
-            "confidence": self.confidence.value,
-            **{name: getattr(self, name) for name in (*names, "bytes_per_iteration")},
-        }
+        return {name: getattr(self, name) for name in ("fate", "certainty", *names, "bytes_per_iteration")}
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values, with its line."""
@@ -303,7 +284,7 @@ def _never_freed(kept: _Kept, n_iterations: int) -> Iterator[Growth]:
     """Find the stacks that keep something of every iteration up to the end."""
     for key, run, one in _runs(kept, n_iterations):
         growth = run.growth(key, Fate.NEVER_FREED, int(run.sums.sum()))
-        is_weak = growth.confidence is Confidence.WEAK
+        is_weak = run.n_iterations < _FAIR_ITERATIONS
         if not is_weak or (one.is_weak_evidence.all() and run.sums.min() * 2 >= run.sums.max()):
             yield growth
 

@@ -26,7 +26,7 @@ from snapconv.writers.sqlite.extended_memory import EXTENDED_TABLES, EXTENDED_VI
 from snapconv.writers.sqlite.job_database import JOB_TABLES, write_job_database
 from snapconv.writers.sqlite.memory_database import TABLES
 from snapconv.writers.sqlite.tables import View
-from snapconv.writers.sqlite.time_database import EXTENDED_TIME_TABLES, EXTENDED_TIME_VIEWS, TIME_TABLES
+from snapconv.writers.sqlite.time_database import EXTENDED_TIME_TABLES, TIME_TABLES
 from tests.job_builder import rank_trace, write_rank
 from tests.report_builder import small_analysis, small_report, write_memory_reports
 from tests.timing_builder import time_report, write_time_report
@@ -36,7 +36,7 @@ ALL_PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 PAGES = {"memory": memory_schema_page(), "time": time_schema_page(), "ranks": ranks_schema_page()}
 OBJECTS = [
     *(("memory", item) for item in (*TABLES, *EXTENDED_TABLES, *EXTENDED_VIEWS)),
-    *(("time", item) for item in (*TIME_TABLES, *EXTENDED_TIME_TABLES, *EXTENDED_TIME_VIEWS)),
+    *(("time", item) for item in (*TIME_TABLES, *EXTENDED_TIME_TABLES)),
     *(("ranks", item) for item in JOB_TABLES),
 ]
 EXAMPLES = [

@@ -17,7 +17,6 @@ from snapconv.phases.trace_phases import Phase
 from snapconv.writers.sqlite.shared_tables import (
     FRAMES,
     NOTES,
-    ORDERING,
     SOURCE,
     STACK_FRAMES,
     line_columns,
@@ -25,7 +24,7 @@ from snapconv.writers.sqlite.shared_tables import (
 )
 from snapconv.writers.sqlite.tables import Column, Get, Table, View, integer, key, row_of, size, table, text
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 
 _EVENT = "event"
 _US = "µs since 1970"
@@ -175,7 +174,7 @@ STEPS = (
         "The stacks that hold more memory from iteration to iteration, three at least.",
         _STACK,
         text("fate", "`never freed`: not to the end of the trace; `replaced by larger`: each time by more"),
-        text("confidence", "`weak`: three iterations show it; `fair`: four to seven; `strong`: more"),
+        text("certainty", "`likely`: three to seven iterations show it; `certain`: more"),
         _iteration("first_iteration", "the first in which it grew"),
         _iteration("last_iteration", "the last"),
         integer("n_iterations", "number of iterations in which it grew, equally far apart"),
@@ -407,40 +406,19 @@ EXTENDED_VIEWS: tuple[View, ...] = (
     ALLOCATIONS_IN_WORDS,
     # As the timeline counts allocated bytes: until the request to free, or the end where none is known.
     View(
-        "snapconv_live_allocations",
-        "For every moment, the allocations that were in use after its event. Select one: "
-        "`WHERE moment = '…'`.",
-        (text("moment", "name of the moment, as in `snapconv_moments`"),),
-        """\
-CREATE VIEW snapconv_live_allocations AS
-SELECT moment.name AS moment, allocation.*
-FROM snapconv_moments AS moment
-JOIN snapconv_allocations_in_words AS allocation
-  ON coalesce(allocation.alloc_event, -1) <= coalesce(moment.event, -1)
- AND coalesce(allocation.free_requested_event, allocation.end_event, 9223372036854775807)
-     > coalesce(moment.event, -1)""",
-        continued_by=ALLOCATIONS_IN_WORDS,
-    ),
-    View(
         "snapconv_peak_allocations",
         "The allocations in use at the peak of allocated bytes, largest first.",
         (),
         f"""\
 CREATE VIEW snapconv_peak_allocations AS
-SELECT {", ".join(column.name for column in ALLOCATIONS_IN_WORDS.columns)}
-FROM snapconv_live_allocations
-WHERE moment = '{PEAK_ALLOCATED}'
-ORDER BY block_bytes DESC, id""",
+SELECT allocation.*
+FROM snapconv_moments AS moment
+JOIN snapconv_allocations_in_words AS allocation
+  ON coalesce(allocation.alloc_event, -1) <= coalesce(moment.event, -1)
+ AND coalesce(allocation.free_requested_event, allocation.end_event, 9223372036854775807)
+     > coalesce(moment.event, -1)
+WHERE moment.name = '{PEAK_ALLOCATED}'
+ORDER BY allocation.block_bytes DESC, allocation.id""",
         continued_by=ALLOCATIONS_IN_WORDS,
-    ),
-    View(
-        "snapconv_stack_lines",
-        "The frames of every stack in words. Select one: `WHERE stack_id = … ORDER BY ordering`.",
-        (integer("stack_id", "row of `snapconv_stacks`"), ORDERING, *FRAMES.columns[1:]),
-        """\
-CREATE VIEW snapconv_stack_lines AS
-SELECT stack_frame.stack_id, stack_frame.ordering, frame.function, frame.file, frame.line, frame.is_project
-FROM snapconv_stack_frames AS stack_frame
-LEFT JOIN snapconv_frames AS frame ON frame.id = stack_frame.frame_id""",
     ),
 )

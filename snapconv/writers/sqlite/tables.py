@@ -169,10 +169,7 @@ def table(name: str, meaning: str, *columns: Column, **more: Any) -> Table:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A view with the exact text of its CREATE statement.
-
-    After its own ``columns`` come those of ``continued_by``, another view.
-    """
+    """A view with the exact text of its CREATE statement; ``continued_by`` is one whose columns it has."""
 
     name: str
     meaning: str

@@ -23,17 +23,7 @@ from snapconv.writers.sqlite.shared_tables import (
     line_columns,
     report_table,
 )
-from snapconv.writers.sqlite.tables import (
-    Column,
-    Database,
-    View,
-    integer,
-    key,
-    milliseconds,
-    row_of,
-    table,
-    text,
-)
+from snapconv.writers.sqlite.tables import Column, Database, integer, key, milliseconds, row_of, table, text
 
 TIME_SCHEMA_VERSION = 2
 
@@ -183,30 +173,8 @@ EXTENDED_TIME_TABLES = (
     _CALLS,
 )
 
-EXTENDED_TIME_VIEWS = (
-    View(
-        "snapconv_module_times",
-        "What the calls directly in every module took, per iteration; those of its submodules are theirs.",
-        (
-            integer("iteration", "the iteration"),
-            text("module", "path of the module; empty: the model itself", null="outside of any module"),
-            integer("n_calls", "number of calls"),
-            milliseconds("forward_ms", "sum over them"),
-            milliseconds("backward_ms", "sum over them"),
-        ),
-        """\
-CREATE VIEW snapconv_module_times AS
-SELECT iteration, module, count(*) AS n_calls, total(forward_ms) AS forward_ms,
-       total(backward_ms) AS backward_ms
-FROM snapconv_calls
-WHERE phase IN ('forward', 'backward')
-GROUP BY iteration, module""",
-    ),
-)
-
 
 def time_database(path: Path, report: TimeReport, *, extended: bool) -> Database:
     """Arrange the file of a time report; ``write_databases`` writes it."""
-    if not extended:
-        return Database(path, USER_VERSION, report, TIME_TABLES)
-    return Database(path, USER_VERSION, report, (*TIME_TABLES, *EXTENDED_TIME_TABLES), EXTENDED_TIME_VIEWS)
+    tables = (*TIME_TABLES, *EXTENDED_TIME_TABLES) if extended else TIME_TABLES
+    return Database(path, USER_VERSION, report, tables)

@@ -55,8 +55,3 @@ def test_the_frames_of_a_call_are_all_of_its_stack(extended):
              FROM snapconv_stack_frames JOIN snapconv_frames AS frame ON frame.id = frame_id
              WHERE stack_id = 0 ORDER BY ordering"""
     assert rows(extended, sql) == [("forward", 116, 0, 1), ("forward", 12, 1, 1), ("step", 40, 1, 0)]
-
-
-def test_modules_have_the_times_of_their_own_calls(extended):
-    sql = "SELECT module, n_calls, forward_ms, backward_ms FROM snapconv_module_times WHERE iteration = 3"
-    assert rows(extended, sql) == [(None, 2, 0.5, 7.5), ("", 1, 5.0, 0.0), ("encoder", 1, 4.0, 12.0)]

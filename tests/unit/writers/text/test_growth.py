@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from snapconv.answers.growth import Confidence, Fate, Growth, GrowthReport, Trend, UnfreedLine, by_line
+from snapconv.answers.growth import Fate, Growth, GrowthReport, Trend, UnfreedLine, by_line
 from snapconv.stacks.project_lines import SourceLine
 from snapconv.writers.text.growth import growth_lines
 
@@ -34,7 +34,7 @@ def test_stacks_of_one_line_are_summed_up():
         ((LOG,), 9),
     ]
     keep = found.lines[0]
-    assert (keep.confidence, keep.first_iteration, keep.last_iteration) == (Confidence.STRONG, 0, 9)
+    assert (keep.certainty, keep.first_iteration, keep.last_iteration) == ("certain", 0, 9)
     assert (keep.n_iterations, keep.n_allocations) == (10, 12)
     assert found.bytes_per_iteration == 1645
 
