@@ -14,7 +14,7 @@ import numpy as np
 
 from snapconv.analysis import Analysis, DeviceAnalysis
 from snapconv.answers.peak import job_sentence
-from snapconv.answers.program_names import owner_names
+from snapconv.answers.program_names import tensor_names
 from snapconv.classification.categories import EVIDENCE_WORTH, Category, Certainty, Evidence
 from snapconv.classification.classify import opinions as opinions_of
 from snapconv.classification.classify import order_of, reason_of
@@ -152,7 +152,7 @@ def _explain_allocations(analysis: DeviceAnalysis, rows: Int64Column) -> Iterato
     opinions: dict[int, list[Values]] = {row: [] for row in rows.tolist()}
     for row, found in opinions_of(analysis.features, rows, order_of(is_host=analysis.device.is_host)):
         opinions[row].append(_opinion(analysis, found.category, found.evidence, found.slug))
-    table, names = analysis.allocations, owner_names(analysis)
+    table, names = analysis.allocations, tensor_names(analysis)
     is_live_at_peak, freed = table.live_at(analysis.peak_event), table.freed_event
     for row in rows.tolist():
         yield {
@@ -173,7 +173,7 @@ def _explain_allocations(analysis: DeviceAnalysis, rows: Int64Column) -> Iterato
 
 def _opinion(analysis: DeviceAnalysis, category: Category, evidence: Evidence, slug: str) -> Values:
     """Return the category that one rule gives, with the reason of that rule."""
-    is_of_user = slug in {rule.slug for rule in analysis.user_rules.rules}
+    is_of_user = slug in {rule.slug for rule in analysis.features.user_rules.rules}
     reason, torch = ("a rule of yours", "") if is_of_user else reason_of(slug)
     named = {"category": category.label, "evidence": evidence.label, "rule": slug}
     return named | {"reason": reason, "torch": torch or None}

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from itertools import repeat
 
 import numpy as np
 
@@ -15,9 +16,6 @@ from snapconv.snapshot.load import Snapshot
 
 # What our recorder marks are the phases and iterations, which are known already.
 _OURS = "snapconv:"
-# What a tensor is to the parameter that it belongs to; a state of an optimizer has its own name in its place.
-_ITSELF, _GRADIENT = "", ".grad"
-_OF_PARAMETERS = (_ITSELF, _GRADIENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,55 +119,31 @@ def _lanes(first: list[int], last: list[int]) -> list[int]:
 def tensor_names(analysis: DeviceAnalysis) -> dict[int, str]:
     """Return the name of the tensor in each row of the AllocationTable, where it is known.
 
-    Of several that used the memory one after the other, the parameter itself goes first, then its gradient.
+    A weight has that of the report, its gradient ``NAME.grad``, a state ``NAME: STATE``. Of several that used
+    the memory one after the other, the parameter itself goes first, then its gradient.
     """
+    weights, recorded = analysis.weights, analysis.recorded
+    known = weight_names(weights.names, weights.stack_id, analysis.lines)
+    gradients = zip(weights.gradient_row.tolist(), known, strict=True)
+    found = list(zip(weights.row.tolist(), known, strict=True))
+    found += _recorded_names(recorded) if recorded else ((row, f"{name}.grad") for row, name in gradients)
     names: dict[int, str] = {}
-    for row, owner, part in _tensors(analysis):
-        if row >= 0 and owner is not None and (owner or part not in _OF_PARAMETERS):
-            names.setdefault(row, f"{owner}{part}" if part in _OF_PARAMETERS else f"{owner}: {part}")
+    for row, name in found:
+        if row >= 0:
+            names.setdefault(row, name)
     return names
 
 
-def owner_names(analysis: DeviceAnalysis) -> dict[int, str]:
-    """Return the name of the weight that each row is, or is the gradient or a state of, as in the report.
-
-    A state has its own name behind that of its weight. Memory that only the program keeps has no name.
-    """
-    weights = analysis.weights
-    names = weight_names(weights.names, weights.stack_id, analysis.lines)
-    rows = np.concatenate((weights.row, weights.gradient_row))
-    known = dict(zip(rows.tolist(), names * 2, strict=True))
-    if analysis.recorded is not None:
-        for row, owner, part in _recorded_tensors(analysis.recorded):
-            name = owner if owner is None or part in _OF_PARAMETERS else f"{owner} ({part})"
-            if name:
-                known[row] = name
-    return known
-
-
-def _tensors(analysis: DeviceAnalysis) -> Iterator[tuple[int, str | None, str]]:
-    weights = analysis.weights
-    yield from ((row, name, _ITSELF) for row, name in zip(weights.row.tolist(), weights.names, strict=True))
-    if analysis.recorded is not None:
-        yield from _recorded_tensors(analysis.recorded)
-        return
-    gradients = zip(weights.gradient_row.tolist(), weights.names, strict=True)
-    yield from ((row, name, _GRADIENT) for row, name in gradients)
-
-
-def _recorded_tensors(recorded: RecordedMatches) -> Iterator[tuple[int, str | None, str]]:
-    """Yield what a recorder wrote: row, the name of its parameter (None: of none), what it is to it."""
+def _recorded_names(recorded: RecordedMatches) -> Iterator[tuple[int, str]]:
+    """Yield the rows and names of what a recorder wrote: parameters, their gradients, their states."""
     metadata = recorded.metadata
     names, states = metadata.parameters.names, metadata.states
-
-    def owner(parameter: int) -> str | None:
-        return names[parameter] if parameter >= 0 else None
-
-    for row, name in zip(recorded.parameters.tolist(), names, strict=True):
-        yield row, name, _ITSELF
-    gradients = metadata.gradients.parameter.tolist()
-    for row, parameter in zip(recorded.gradients.tolist(), gradients, strict=True):
-        yield row, owner(parameter), _GRADIENT
-    of_states = (recorded.states.tolist(), states.parameter.tolist(), states.names)
-    for row, parameter, state in zip(*of_states, strict=True):
-        yield row, owner(parameter), state
+    tensors = (
+        (recorded.parameters, np.arange(len(names)), repeat("")),
+        (recorded.gradients, metadata.gradients.parameter, repeat(".grad")),
+        (recorded.states, states.parameter, (f": {name}" for name in states.names)),
+    )
+    for rows, parameters, parts in tensors:
+        for row, parameter, part in zip(rows.tolist(), parameters.tolist(), parts, strict=False):
+            if parameter >= 0 and names[parameter]:
+                yield row, names[parameter] + part

@@ -126,7 +126,7 @@ def test_a_segment_that_was_given_back_has_its_event(load):
     assert "of 30.00 MiB, given back at event 4" in text(load(model).explain(hex(addr)))
 
 
-def test_what_a_recorder_named_has_the_name_of_its_weight():
+def test_what_a_recorder_named_has_its_name():
     session = snapconv.load(FIXTURES / "transformer.capture")
     (analysis,) = session.devices
     category = analysis.classification.category
@@ -137,7 +137,7 @@ def test_what_a_recorder_named_has_the_name_of_its_weight():
         named.setdefault(explained["verdict"]["decision"]["category"], set()).add(explained["name"])
     names = {weight.name for weight in session.report().weights}
     assert names
-    assert named["gradient"] == names
+    assert named["gradient"] == {f"{name}.grad" for name in names}
     assert named["weight"] >= names
 
 
@@ -148,7 +148,7 @@ def test_a_gradient_is_named_after_the_only_weight_of_its_size(load):
     model.malloc(7000, frames=ENGINE)
     # 0 segment_alloc, 1 the weight, 2-4 the activation
     explanation = load(model).explain("#5")
-    assert text(explanation).split(", ")[0].endswith("on cuda:0: gradient train.py:3#1")
+    assert text(explanation).split(", ")[0].endswith("on cuda:0: gradient train.py:3#1.grad")
 
 
 # --- the category
@@ -283,7 +283,7 @@ def test_the_first_opinion_on_every_allocation_is_its_category(name):
         rows = np.arange(len(analysis.allocations))
         first = {}
         features = find_features(
-            analysis.replay, analysis.phases, analysis.roles, user_rules=analysis.user_rules
+            analysis.replay, analysis.phases, analysis.roles, user_rules=analysis.features.user_rules
         )
         for row, opinion in opinions(features, rows):
             first.setdefault(row, (opinion.category, opinion.evidence, opinion.slug))
