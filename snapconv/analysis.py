@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from snapconv.classification.features import Features, find_features
 from snapconv.classification.user_rules import NO_RULES, UserRule, UserRules, match_rules, read_rules
 from snapconv.columns import Int8Column, Int32Column, Int64Column, has_code, read_only, sums_by
 from snapconv.errors import InputError
+from snapconv.naming.listed_weights import Naming, listed_weights
 from snapconv.naming.origins import Modules, find_modules, name_allocations
 from snapconv.naming.weight_table import WeightTable, match_weights, recorded_weights
 from snapconv.notes import Progress
@@ -30,6 +30,7 @@ from snapconv.replay.device_replay import AllocationTable, Curve, Replay, replay
 from snapconv.replay.history_verdict import History, decide_history
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot, load_snapshot
+from snapconv.snapshot.recorded.params_file import ParamList, load_params
 from snapconv.stacks.operations import Operations
 from snapconv.stacks.project_frames import Project, find_project
 from snapconv.stacks.project_lines import ProjectLines
@@ -37,10 +38,6 @@ from snapconv.stacks.stack_facts import StackFacts, find_stack_facts
 from snapconv.stacks.stack_roles import StackRoles
 from snapconv.stop_signals import stage
 from snapconv.units import counted, device_argument, device_name, format_bytes
-
-if TYPE_CHECKING:  # what names weights by a list or a record is imported where there is one
-    from snapconv.naming.listed_weights import Naming
-    from snapconv.snapshot.recorded.params_file import ParamList
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +51,7 @@ class AnalysisOptions:
     project_root: str | None = None
     includes: tuple[str, ...] = ()
     rules: Path | Sequence[UserRule] = ()
-    params: "Path | ParamList | None" = None
+    params: Path | ParamList | None = None
     certain: bool = False
 
 
@@ -92,10 +89,10 @@ class DeviceAnalysis:
     iteration: Int32Column
     iterations: tuple[Iteration, ...]
     weights: WeightTable
-    naming: "Naming | None"
+    naming: Naming | None
     activation_event: int
     activation_rows: Int64Column
-    params: "ParamList | None" = None
+    params: ParamList | None = None
 
     def __repr__(self) -> str:
         """Return a line: the device, its peak, and how many allocations there are."""
@@ -123,11 +120,6 @@ class DeviceAnalysis:
     def roles(self) -> StackRoles:
         """The roles of every stack."""
         return self.features.roles
-
-    @property
-    def user_rules(self) -> UserRules:
-        """The user's own rules, and the stacks that they match."""
-        return self.features.user_rules
 
     @property
     def recorded(self) -> RecordedMatches | None:
@@ -220,8 +212,6 @@ def read_options(options: AnalysisOptions) -> AnalysisOptions:
     if isinstance(rules, Path):
         rules = read_rules(rules)
     if isinstance(params, Path):
-        from snapconv.snapshot.recorded.params_file import load_params
-
         params = load_params(params)
     return replace(options, rules=rules, params=params)
 
@@ -292,7 +282,7 @@ def analyze_device(
     facts: StackFacts,
     *,
     user_rules: UserRules = NO_RULES,
-    params: "ParamList | None" = None,
+    params: ParamList | None = None,
     certain: bool = False,
 ) -> DeviceAnalysis:
     """Replay and classify one device; ``user_rules`` win over ours, ``params`` names weights without names.
@@ -350,30 +340,16 @@ def _weights(
     category: Int8Column,
     peak: int,
     peak_iteration: Iteration,
-    params: "ParamList | None",
-) -> tuple[WeightTable, "Naming | None"]:
+    params: ParamList | None,
+) -> tuple[WeightTable, Naming | None]:
     """Find the weights at the peak, with the names that were recorded, or else those of a list."""
     allocations, recorded = features.allocations, features.recorded
-    is_wanted = params is None or _has_names(recorded, device)
-    if is_wanted and recorded is not None and len(recorded.parameters):
+    if recorded is not None and len(recorded.parameters):
         return recorded_weights(recorded, device, allocations, event=peak), None
     iteration_events = (peak_iteration.first_event, peak_iteration.last_event)
     if params is None or device.is_host:
         return match_weights(allocations, category, event=peak, iteration_events=iteration_events), None
-    from snapconv.naming.listed_weights import listed_weights
-
     return listed_weights(params, allocations, category, event=peak, iteration_events=iteration_events)
-
-
-def _has_names(recorded: RecordedMatches | None, device: DeviceSnapshot) -> bool:
-    """Whether the recorder read names of parameters on this device from the model itself."""
-    if recorded is None:
-        return False
-    parameters, earlier = recorded.metadata.parameters, recorded.metadata.earlier
-    is_here = parameters.device == device.device
-    moved = np.flatnonzero((earlier.device == device.device) & (earlier.parameter >= 0))
-    is_here[earlier.parameter[moved]] = True  # it was here first, perhaps also at the peak
-    return bool((is_here & ~parameters.is_buffer).any())
 
 
 def _iterations(allocated: Curve, phases: Phases) -> Iterator[Iteration]:

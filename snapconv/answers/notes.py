@@ -19,6 +19,7 @@ from snapconv.classification.facts import PERSISTENT
 from snapconv.classification.inventory import GRADIENT_OR_STATE
 from snapconv.classification.user_rules import rule_notes
 from snapconv.columns import BoolColumn, Int64Column, sums_by
+from snapconv.naming.listed_weights import naming_note
 from snapconv.notes import Note
 from snapconv.replay.history_verdict import Verdict
 from snapconv.snapshot.stack_table import StackTable
@@ -87,7 +88,7 @@ def _notes(found: DeviceAnalysis, growth: Sequence[Growth]) -> Iterator[Note]:
     yield from growth_notes(found, growth)
     # Notes about --params and --rules.
     yield from _list_notes(found, ordinal)
-    yield from rule_notes(found.user_rules)
+    yield from rule_notes(found.features.user_rules)
 
 
 def _category_notes(found: DeviceAnalysis) -> Iterator[Note]:
@@ -152,8 +153,6 @@ def _list_notes(found: DeviceAnalysis, ordinal: int) -> Iterator[Note]:
     params = found.params
     if not params:
         return
-    from snapconv.naming.listed_weights import naming_note
-
     if found.naming:
         yield from naming_note(found.naming, ordinal)
     elif found.recorded:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from snapconv.analysis import DeviceAnalysis, _has_names, analyze_device
+from snapconv.analysis import DeviceAnalysis, analyze_device
 from snapconv.classification.categories import Category, Evidence
 from snapconv.phases.recorded_matches import match_recorded
 from snapconv.phases.trace_phases import Phase
@@ -550,20 +550,6 @@ def test_a_parameter_that_moved_to_another_device_is_a_row_where_it_lay_at_the_p
         earlier_parameters=[memory_row(ADDR, 1024, at(first_us), parameter=0)],
     )
     assert weights_of(analyse(tmp_path, builder, raw)) == rows
-
-
-@pytest.mark.parametrize(("first_on", "has_names"), [(0, True), (2, False)])
-def test_names_of_parameters_that_moved_away_stand_above_those_of_a_list(first_on, has_names, tmp_path):
-    raw = metadata(
-        parameters=[parameter("w", ADDR, 1024, at(6), device=1)],
-        earlier_parameters=[memory_row(ADDR, 1024, at(1), parameter=0, device=first_on)],
-    )
-    builder = TraceBuilder().segment().alloc(1024)
-    snapshot = load_snapshot(builder.write(tmp_path / "s.pickle", snapconv=raw))
-    device = snapshot.devices[0]
-    allocations = replay(snapshot, device).allocations
-    joined = match_recorded(snapshot.metadata, device.device, device.events, allocations)
-    assert _has_names(joined, device) == has_names
 
 
 @pytest.mark.parametrize(("left_us", "rows"), [(1, [("w", 512, 0)]), (5, [])])

@@ -59,12 +59,12 @@ def test_a_list_that_cannot_be_read_is_refused_before_the_snapshot_is(tmp_path):
         load(tmp_path / "no.pickle", params=tmp_path / "nowhere.json")
 
 
-def notes_of_list(tmp_path, recorded, listed, **more):
+def notes_of_list(tmp_path, recorded, listed):
     """The weights' names, and what is said of a list, of a capture with these parameters of one size."""
     builder = TraceBuilder().segment()
     for _ in recorded:
         builder.alloc(256, frames=PLACE)
-    rows = [parameter(name, ADDR + 512 * i, 256, START_US + 20, **more) for i, name in enumerate(recorded)]
+    rows = [parameter(name, ADDR + 512 * i, 256, START_US + 20) for i, name in enumerate(recorded)]
     path = builder.write(tmp_path / "s.pickle", snapconv=metadata(parameters=rows))
     (tmp_path / "list.json").write_text(json.dumps({name: [64] for name in listed}))
     session = load(path, params=tmp_path / "list.json")
@@ -76,8 +76,3 @@ def test_names_that_were_recorded_stay_and_a_note_says_so(tmp_path):
     names, (message,) = notes_of_list(tmp_path, ["a", "b"], ["x", "b"])
     assert names == ["a", "b"]
     assert "list.json was not used" in message
-
-
-def test_a_list_names_the_weights_of_a_device_on_which_no_name_was_recorded(tmp_path):
-    names, said = notes_of_list(tmp_path, ["a"], ["listed"], device=1)
-    assert (names, said) == (["listed"], [])
