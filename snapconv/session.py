@@ -18,7 +18,7 @@ from snapconv.answers.explanation import Explanation, explain, parse_question
 from snapconv.answers.fragmentation import Fragmentation, find_fragmentation
 from snapconv.answers.growth import Growth, find_growth
 from snapconv.answers.memory_report import MemoryReport, build_memory_report
-from snapconv.answers.moments import FoundMoment, MomentQuestion, find_moment, parse_moment
+from snapconv.answers.moments import FoundMoment, find_moment, parse_moment
 from snapconv.answers.notes import file_notes
 from snapconv.answers.oom.failed_allocation import OutOfMemory, find_out_of_memory
 from snapconv.answers.oom.remedies import Remedies, find_remedies
@@ -33,7 +33,6 @@ from snapconv.errors import InputError
 from snapconv.notes import Note, Progress
 from snapconv.snapshot.load import Snapshot
 from snapconv.snapshot.recorded.params_file import ParamList
-from snapconv.stacks.project_frames import Project
 from snapconv.units import HOST
 from snapconv.writers.html.page import View, page_output, write_view
 from snapconv.writers.text.moment import verdict_lines
@@ -55,23 +54,13 @@ class Session:
     def _repr_html_(self) -> str:
         """Return what a notebook shows: what matters most on every device, as `snapconv FILE` prints it."""
         found = map(find_verdict, self.devices)
-        lines = [line for verdict in found for line in verdict_lines(verdict, str(self.path))]
+        lines = [line for verdict in found for line in verdict_lines(verdict, str(self.analysis.path))]
         return f"<pre>{escape(chr(10).join(lines))}</pre>"
-
-    @property
-    def path(self) -> Path:
-        """The path that was given, the folder of a capture too."""
-        return self.analysis.path
 
     @property
     def snapshot(self) -> Snapshot:
         """The file's own tables: events, segments, blocks, stacks."""
         return self.analysis.snapshot
-
-    @property
-    def project(self) -> Project:
-        """What separates the frames of the user from the rest."""
-        return self.analysis.project
 
     @property
     def devices(self) -> tuple[DeviceAnalysis, ...]:
@@ -98,9 +87,7 @@ class Session:
         """Return the same file with the devices that have a failed allocation; all where none has one."""
         return Session(self.analysis.where_memory_ran_out())
 
-    def at(
-        self, moment: str | MomentQuestion = "peak", *, device_total: int | None = None
-    ) -> tuple[MomentState, ...]:
+    def at(self, moment: str = "peak", *, device_total: int | None = None) -> tuple[MomentState, ...]:
         """Describe the live memory at a moment: ``peak``, ``end``, ``iteration:3``, an event, and others.
 
         ``device_total`` is all the memory of a device, where the file does not have it. Raises ValueError for
@@ -111,7 +98,7 @@ class Session:
         )
 
     def tree(
-        self, moment: str | MomentQuestion = "peak", *, by: str = "line", all_frames: bool = False
+        self, moment: str = "peak", *, by: str = "line", all_frames: bool = False
     ) -> tuple[MemoryTree, ...]:
         """Arrange the live memory as a tree, by ``line``, ``module``, ``operation`` or ``category``.
 
@@ -148,7 +135,7 @@ class Session:
         """
         return tuple(advise(found, goal_bytes=goal_bytes, trades=trades) for found in self.devices)
 
-    def fragmentation(self, moment: str | MomentQuestion | None = None) -> tuple[Fragmentation, ...]:
+    def fragmentation(self, moment: str | None = None) -> tuple[Fragmentation, ...]:
         """Describe what is reserved and not in use on every device, at a moment; by default at several.
 
         These are the first failed request, the dump, the peak, the worst moment. Raises what ``at`` raises.
@@ -253,8 +240,8 @@ def _texts(texts: Sequence[str]) -> NDArray[np.object_]:
     return np.array(texts, np.object_)
 
 
-def _moment(analysis: DeviceAnalysis, moment: str | MomentQuestion) -> FoundMoment:
-    return find_moment(analysis, parse_moment(moment) if isinstance(moment, str) else moment)
+def _moment(analysis: DeviceAnalysis, moment: str) -> FoundMoment:
+    return find_moment(analysis, parse_moment(moment))
 
 
 def load(

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snapconv.cli.arguments import PathOptions, device_number, with_parameters
-from snapconv.cli.terminal import first_entries, print_json, print_lines, progress_bar
+from snapconv.cli.terminal import first_entries, print_json, print_lines, progress_bar, show_notes
 from snapconv.errors import BudgetExceeded, SnapconvError
 from snapconv.units import device_argument, device_name, format_bytes
 
 if TYPE_CHECKING:
     from snapconv.analysis import DeviceAnalysis
+    from snapconv.notes import Note
     from snapconv.session import Session
 
 # Every answer has a line about the history of its own.
@@ -37,7 +38,7 @@ class Answer:
 
     values: Mapping[str, object]
     lines: Iterable[str]
-    notes: Iterable[str] = ()
+    notes: "Sequence[Note]" = ()
     n_bytes: int | None = None
     exceeded: str = ""
 
@@ -67,7 +68,6 @@ def answer_by_device(
     of the rest and of the ``others``; so too the notes, of which those alone that change what to believe.
     """
     from snapconv.answers.notes import main_notes
-    from snapconv.writers.text.info import note_lines
 
     devices, answers = session.devices, list(found)
     order = sorted(range(len(devices)), key=lambda position: devices[position].urgency)
@@ -80,7 +80,7 @@ def answer_by_device(
     return Answer(
         {"devices": [{**values, "failed": one.ran_out} for (values, _), one in both]},
         [*lines, *_lines_of_others(rest)] if rest else lines[:-1],
-        note_lines(tuple(one for one in notes if one.device in shown and one.slug not in _SHOWN_BY_ANSWERS)),
+        [one for one in notes if one.device in shown and one.slug not in _SHOWN_BY_ANSWERS],
         session.snapshot.container.n_unpacked_bytes,
     )
 
@@ -115,7 +115,7 @@ def _print_answer(answer: Answer, *, as_json: bool, top: int | None) -> None:
         print_json(first_entries(answer.values, top), n_bytes=answer.n_bytes)
     else:
         print_lines(answer.lines, sys.stdout)
-    print_lines(answer.notes, sys.stderr)
+    show_notes(answer.notes)
     if answer.exceeded:
         raise BudgetExceeded(answer.exceeded)
 

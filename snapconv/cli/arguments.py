@@ -20,7 +20,6 @@ from snapconv.units import parse_bytes, parse_device
 
 if TYPE_CHECKING:
     from snapconv.analysis import AnalysisOptions
-    from snapconv.answers.moments import MomentQuestion
 
 _Value = TypeVar("_Value")
 
@@ -69,7 +68,7 @@ _OPTIONS = {
     "open_page": "Open the page in the browser.",
     # Questions.
     "at": "MOMENT | The moment: peak, start, end, worst (most unused memory), oom, oom:2, "
-    "iteration:3, annotation:NAME, 'largest activations', or an event such as 1234.",
+    "iteration:3, annotation:NAME, 'largest activations', or an event such as 1234. Default: peak.",
     "fragmentation.at": "MOMENT | A moment as in `snapconv summary`. Default: the failed request, the dump, "
     "the peak and the worst moment, with the details of the first.",
     "by": "WHAT | line, module, operation or category. Default: line.",
@@ -153,18 +152,6 @@ _LEAST = {
     **dict.fromkeys(("top", "iterations", "batch_size", "max_entries", "max_captures", "workers"), 1),
     **dict.fromkeys(("warm_up", "device"), 0),
 }
-# Those whose text has it.
-_WITHOUT_DEFAULT = {
-    "by",
-    "format",
-    "stacks",
-    "routing",
-    "warm_up",
-    "iterations",
-    "max_entries",
-    "max_captures",
-    "output",
-}
 _FLAGS = {
     "is_module": ("-m",),
     "as_json": ("--json",),
@@ -204,8 +191,6 @@ def declared(command: str, one: inspect.Parameter) -> inspect.Parameter:
         # Whether a file can be read is seen when it is read: typer's own look at it would end with the code
         # of a wrong command line.
         more = {"readable": False, "callback": no_pipe if name in SNAPSHOTS else None}
-    if name in _WITHOUT_DEFAULT:
-        more["show_default"] = False
     metavar, _, text = (table.get(f"{command}.{name}") or table[name]).rpartition(" | ")
     if table is _ARGUMENTS:
         return one.replace(
@@ -213,7 +198,9 @@ def declared(command: str, one: inspect.Parameter) -> inspect.Parameter:
         )
     flags = _FLAGS.get(name, (f"--{name.replace('_', '-')}",))
     return one.replace(
-        annotation=Annotated[kind, typer.Option(*flags, metavar=metavar or None, help=text, **more)]
+        annotation=Annotated[
+            kind, typer.Option(*flags, metavar=metavar or None, help=text, show_default=False, **more)
+        ]
     )
 
 
@@ -311,8 +298,9 @@ def chosen_ranks(text: str | None) -> frozenset[int]:
     return frozenset() if text is None else parsed(text, parse_ranks, "--ranks")
 
 
-def moment_question(text: str) -> "MomentQuestion":
-    """Read ``--at``."""
+def moment(text: str) -> str:
+    """Check ``--at`` before a file is read."""
     from snapconv.answers.moments import parse_moment
 
-    return parsed(text, parse_moment, "--at")
+    parsed(text, parse_moment, "--at")
+    return text

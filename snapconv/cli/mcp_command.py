@@ -23,6 +23,7 @@ from snapconv.cli.arguments import SNAPSHOTS, declared, expanded, no_pipe
 from snapconv.cli.terminal import first_entries, json_text, limited_text
 from snapconv.errors import InputError, SnapconvError
 from snapconv.version import VERSION
+from snapconv.writers.text.info import note_lines
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
@@ -257,7 +258,11 @@ def _written(values: object) -> str:
 
 def _document(answer: Answer, top: int | None) -> str:
     """Write an answer as JSON, with its notes, and the first entries of its lists where it is long."""
-    values = {"untrusted": _UNTRUSTED, **first_entries(answer.values, top), "notes": list(answer.notes)}
+    values = {
+        "untrusted": _UNTRUSTED,
+        **first_entries(answer.values, top),
+        "notes": [*note_lines(answer.notes)],
+    }
     if answer.exceeded:
         values["exceeded"] = answer.exceeded
     text, n_items, _ = limited_text(values, _written, MOST_CHARACTERS - _MOST_REMARK)

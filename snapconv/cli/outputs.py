@@ -46,7 +46,6 @@ def to_sqlite(
         made = convert.to_sqlite(snapshot, options, progress=progress)
     if quiet:
         return
-    from snapconv.writers.text.info import note_lines
     from snapconv.writers.text.summary import summary_lines
 
     if as_json:
@@ -54,7 +53,7 @@ def to_sqlite(
     else:
         reports = sorted(made.reports, key=lambda one: one[1].analysis.urgency)
         print_lines(summary_lines(reports, made.time), sys.stdout)
-    print_lines(note_lines(made.all_notes), sys.stderr)
+    show_notes(made.all_notes)
 
 
 def view(

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import typer
 
 from snapconv.cli.answers import Answer, answer_by_device, question, read_session
-from snapconv.cli.arguments import PathOptions, ReadOptions, device_number, moment_question, parsed, size_of
+from snapconv.cli.arguments import PathOptions, ReadOptions, device_number, moment, parsed, size_of
 from snapconv.cli.terminal import progress_bar
 from snapconv.errors import InputError
 from snapconv.files import open_input
@@ -57,9 +57,9 @@ def summary(
     """
     from snapconv.writers.text.moment import moment_lines
 
-    moment, total = moment_question(at), size_of(device_total, "--device-total")
+    shown, total = moment(at), size_of(device_total, "--device-total")
     session = read_session(snapshot, read, device=device)
-    states = session.at(moment, device_total=total)
+    states = session.at(shown, device_total=total)
     found = ((state.to_json(), moment_lines(state)) for state in states)
     return answer_by_device(session, found, every_note=True)
 
@@ -82,9 +82,9 @@ def tree(
     """
     from snapconv.writers.text.moment import MOST_NODES, tree_lines
 
-    moment = moment_question(at)
+    shown = moment(at)
     session = read_session(snapshot, read, device=device)
-    found = session.tree(moment, by=by, all_frames=all_frames)
+    found = session.tree(shown, by=by, all_frames=all_frames)
     n_most = MOST_NODES if top is None else top
     return answer_by_device(
         session, ((one.largest(top).to_json(), tree_lines(one, n_most=n_most)) for one in found)
@@ -168,11 +168,9 @@ def fragmentation(
     """
     from snapconv.writers.text.moment import fragmentation_lines
 
-    moment = None if at is None else moment_question(at)
+    shown = at and moment(at)
     session = read_session(snapshot, read, device=device)
-    found = [
-        (one.to_json(), fragmentation_lines(one, str(snapshot))) for one in session.fragmentation(moment)
-    ]
+    found = [(one.to_json(), fragmentation_lines(one, str(snapshot))) for one in session.fragmentation(shown)]
     return answer_by_device(session, found)
 
 
@@ -281,7 +279,6 @@ def explain(
     from snapconv.answers.explanation import parse_question
     from snapconv.answers.notes import main_notes
     from snapconv.writers.text.explanation import explanation_lines
-    from snapconv.writers.text.info import note_lines
 
     parsed(question, parse_question, "ADDR-OR-EVENT")
     chosen = device_number(device)
@@ -290,7 +287,7 @@ def explain(
     return Answer(
         found.to_json(),
         explanation_lines(found, whole_stack=stack),
-        note_lines(main_notes(session.analysis)),
+        main_notes(session.analysis),
         session.snapshot.container.n_unpacked_bytes,
     )
 
@@ -302,11 +299,11 @@ def info(snapshot: Path) -> Answer:
     Its torch version, devices, events, settings and history. Example: snapconv info run.pickle
     """
     from snapconv.answers.info import describe
-    from snapconv.writers.text.info import info_lines, note_lines
+    from snapconv.writers.text.info import info_lines
 
     with progress_bar(shown=True) as progress:
         facts, notes = describe(snapshot, progress=progress)
-    return Answer(facts, info_lines(facts), note_lines(notes), facts["n_bytes"])
+    return Answer(facts, info_lines(facts), notes, facts["n_bytes"])
 
 
 @question
@@ -323,19 +320,16 @@ def diff(old: Path, new: Path, *, device: str | None = None, read: ReadOptions) 
     return Answer(
         report.to_json(),
         diff_lines(report),
-        _notes_of_both(before.notes, after.notes),
+        [*_notes_of_both(before.notes, after.notes)],
         sum(one.snapshot.container.n_unpacked_bytes for one in (before, after)),
     )
 
 
-def _notes_of_both(old: "Sequence[Note]", new: "Sequence[Note]") -> "Iterator[str]":
-    """Show the main notes of both files, and all those of one alone with its name."""
-    from snapconv.writers.text.info import note_lines
-
-    yield from note_lines(tuple(note for note in old if note in new and not note.is_minor))
+def _notes_of_both(old: "Sequence[Note]", new: "Sequence[Note]") -> "Iterator[Note]":
+    """Yield the main notes of both files, and all those of one alone with its name."""
+    yield from (note for note in old if note in new and not note.is_minor)
     for which, notes, others in (("old", old, new), ("new", new, old)):
-        for line in note_lines(tuple(note for note in notes if note not in others)):
-            yield line.replace("note: ", f"note: {which}: ", 1)
+        yield from (replace(one, slug=f"{which}: {one.slug}") for one in notes if one not in others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,7 +358,6 @@ def check(
     from snapconv.answers.check import outcome
     from snapconv.answers.notes import main_notes
     from snapconv.writers.text.comparisons import check_lines, github_lines
-    from snapconv.writers.text.info import note_lines
 
     budgets = _read_limits(limits, baseline)
     session = read_session(snapshot, read, device=device)
@@ -374,7 +367,7 @@ def check(
     return Answer(
         {"file": file, "holds": holds, "checks": [one.to_json() for one in checks]},
         (check_lines if format == "text" else github_lines)(file, checks),
-        note_lines(main_notes(session.analysis)),
+        main_notes(session.analysis),
         exceeded="" if holds else outcome(file, checks),
     )
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import typer
 
 from snapconv.cli.app import ProgramEnded
-from snapconv.cli.arguments import Command, chosen_ranks
+from snapconv.cli.arguments import Command, chosen_ranks, size_of
 from snapconv.cli.terminal import say, show_raised
 from snapconv.errors import RecorderError, SnapconvError
 from snapconv.units import format_bytes
@@ -239,13 +239,10 @@ def _say_result(recorded: "RecordOutcome", entry: "Entry") -> None:
 
 def simulation_options(given_options: Simulated, device: int | None = None) -> "SimulationOptions | None":
     """Read the options of a simulation; None for a recording on a GPU, which has none of them."""
-    from snapconv.units import parse_bytes
-
-    capacity = given_options.capacity
     given = {
         "--no-compute": given_options.no_compute,
         "--routing": given_options.routing != "balanced",
-        "--capacity": capacity,
+        "--capacity": given_options.capacity,
         "--cublas-workspace": given_options.cublas_workspace,
     }
     if not given_options.simulate:
@@ -259,14 +256,10 @@ def simulation_options(given_options: Simulated, device: int | None = None) -> "
 
     rank = os.environ.get("LOCAL_RANK", "")  # names the device of this process by custom
     last = device if device is not None else int(rank) if rank.isdecimal() else 0
-    try:
-        capacity_bytes = parse_bytes(capacity) if capacity is not None else None
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--capacity") from error
     return SimulationOptions(
         compute=not given_options.no_compute,
         is_routing_worst=given_options.routing == "worst",
-        capacity_bytes=capacity_bytes,
+        capacity_bytes=size_of(given_options.capacity, "--capacity"),
         cublas_workspace=given_options.cublas_workspace,
         n_devices=last + 1,
     )

@@ -3,7 +3,7 @@
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from shutil import get_terminal_size
@@ -151,11 +151,11 @@ def print_json(values: Mapping[str, object], *, n_bytes: int | None = None) -> N
         show_notes([Note("left-out", message)])
 
 
-def show_notes(notes: Sequence[Note]) -> None:
+def show_notes(notes: Iterable[Note]) -> None:
     """Print notes, which come after the answer."""
     from snapconv.writers.text.info import note_lines
 
-    print_lines(note_lines(tuple(notes)), sys.stderr)
+    print_lines(note_lines(notes), sys.stderr)
 
 
 def json_text(values: object, *, is_indented: bool = True) -> str:

@@ -134,7 +134,7 @@ def test_devices_history_torch_and_project_are_those_of_the_model(name):
     assert found == {ordinal: figures["n_events"] for ordinal, figures in expected["devices"].items()}
     assert {analysis.history.verdict.value for analysis in session.devices} == {expected["history"]}
     assert [session.snapshot.era.first, session.snapshot.era.last] == expected["torch"]
-    assert session.project.root == expected["project_root"]
+    assert session.analysis.project.root == expected["project_root"]
 
 
 @pytest.mark.parametrize("name", GOOD)

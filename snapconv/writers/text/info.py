@@ -1,6 +1,6 @@
 """Facts of a file as text, and notes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from snapconv.notes import Note
@@ -67,7 +67,7 @@ def _device_lines(facts: "Facts") -> Iterator[str]:
     yield f"    history: {facts['history']}: {facts['history_reason']}"
 
 
-def note_lines(notes: tuple[Note, ...]) -> Iterator[str]:
+def note_lines(notes: Iterable[Note]) -> Iterator[str]:
     """Write notes as they go to stderr, each once: one that several devices have names them all."""
     devices: dict[tuple[str, str, bool], list[int]] = {}
     for note in dict.fromkeys(notes):

@@ -58,7 +58,7 @@ def test_no_row_lacks_its_line_number_whatever_the_width(session):
     known = {
         f"{file.rpartition('/')[2]}:{line} in {name.split()[0]}"
         for file, line, name in zip(
-            session.project.relative_paths, frames.lines.tolist(), frames.names, strict=True
+            session.analysis.project.relative_paths, frames.lines.tolist(), frames.names, strict=True
         )
         if name
     }
@@ -72,7 +72,7 @@ def test_no_row_lacks_its_line_number_whatever_the_width(session):
         for width in (40, 60, 80, 120):
             parts = fitted(line, width, shortens_paths=True)
             assert PLACE.findall(" ".join(part.strip() for part in parts)) == places
-    assert n_places or not any(session.project.is_project)
+    assert n_places or not any(session.analysis.project.is_project)
 
 
 def test_a_graph_pool_with_the_free_memory_is_named_in_the_headline():

@@ -80,7 +80,7 @@ def test_the_line_that_is_shown_is_that_of_the_model(tmp_path):
 def test_compiled_code_of_a_real_snapshot_has_the_lines_of_its_model():
     session = load(REAL)
     (device,) = session.devices
-    project = session.project
+    project = session.analysis.project
     compiled_id = device.operations.index("compiled")
     rows = [row for row, number in enumerate(device.operation_id.tolist()) if number == compiled_id]
     stacks = {int(device.allocations.stack_id[row]) for row in rows}
