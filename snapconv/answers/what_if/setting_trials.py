@@ -86,21 +86,17 @@ class Tried:
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""
         outcome, ledger = self.outcome, self.outcome.ledger
-        settings, failed = asdict(outcome.trial.settings), None
+        failed = None
         if outcome.ran_out is not None:
             failed = asdict(outcome.ran_out) | {"line": self.line.place if self.line else None}
             del failed["row"]
         return {
             "setting": self.name,
-            "settings": {name: value for name, value in settings.items() if name != "conf"},
             "fits": outcome.ran_out is None,
             "peak_reserved_bytes": ledger.max_reserved_bytes,
-            "peak_reserved_event": outcome.peak_reserved_event,
             "peak_allocated_bytes": ledger.max_allocated_bytes,
-            "end_reserved_bytes": ledger.reserved_bytes,
             "n_segment_allocs": ledger.n_segment_allocs,
             "n_segment_maps": ledger.n_segment_maps,
-            "n_segment_frees": ledger.n_segment_frees,
             "served_events": outcome.served,
             "out_of_memory": failed,
         }

@@ -80,7 +80,6 @@ class Outcome:
 
     trial: Trial
     ledger: Ledger
-    peak_reserved_event: int = -1
     ran_out: FailedRequest | None = None
     failed_again: list[int] = field(default_factory=list)
     served: list[int] = field(default_factory=list)
@@ -184,7 +183,7 @@ class _Run:
         rows = calls.row[part]
         blocks, rounded = self.blocks, self.rounded
         take, give_back = allocator.take, allocator.give_back
-        peak, is_check = ledger.max_reserved_bytes, self.trial.is_check
+        is_check = self.trial.is_check
         for operation, row, event, n_bytes, stream, pool in zip(
             calls.operation[part].tolist(),
             rows.tolist(),
@@ -203,8 +202,6 @@ class _Run:
                     self._fail(event, row, pool, stream)
                     self.outcome.differs_at = event
                     return False
-                if ledger.reserved_bytes > peak:
-                    peak, self.outcome.peak_reserved_event = ledger.reserved_bytes, event
                 if is_check and self.is_full:
                     self.is_full, allocator.capacity = False, self.trial.capacity
                 if is_check and ledger.reserved_bytes != calls.reserved_after[event]:

@@ -38,7 +38,7 @@ def test_json_has_what_the_table_has(snapconv):
         "expandable_segments:True",
     ]
     assert device["tried"][0]["peak_reserved_bytes"] == device["recorded"]["peak_reserved"]
-    assert device["tried"][1]["settings"]["expandable_segments"] is True
+    assert device["tried"][1]["fits"] is True
 
 
 def test_settings_that_fail_at_the_same_request_share_one_reason(snapconv):
