@@ -9,8 +9,7 @@ from snapconv.answers.memory_report import MemoryReport, build_memory_report
 from snapconv.answers.times import TimeReport, time_report_of, times_of_device
 from snapconv.files import check_outputs, report_output
 from snapconv.notes import Note, Progress
-from snapconv.snapshot.load import DeviceSnapshot, Snapshot, load_snapshot
-from snapconv.stacks.project_frames import Project
+from snapconv.snapshot.load import DeviceSnapshot, load_snapshot
 from snapconv.units import HOST_NAME
 from snapconv.writers.sqlite.memory_database import memory_database
 from snapconv.writers.sqlite.tables import write_databases
@@ -36,8 +35,6 @@ class Conversion:
     ``n_bytes`` is the size of what was read, unpacked.
     """
 
-    snapshot: Snapshot
-    project: Project
     reports: tuple[tuple[Path, MemoryReport], ...]
     time: tuple[Path, TimeReport] | None = None
     notes: tuple[Note, ...] = ()
@@ -96,7 +93,7 @@ def to_sqlite(
         databases.append(time_database(*time, extended=extended))
     write_databases(databases, force=force, progress=writing)
     n_bytes = snapshot.container.n_unpacked_bytes + (timing.n_bytes if timing else 0)
-    return Conversion(snapshot, analysis.project, tuple(reports), time, notes, n_bytes)
+    return Conversion(tuple(reports), time, notes, n_bytes)
 
 
 def _ordinals(

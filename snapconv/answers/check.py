@@ -45,9 +45,6 @@ class Budgets:
         """
         return cls(**{name: read_limit(name, value) for name, value in limits.items()})
 
-    def __bool__(self) -> bool:
-        return self != Budgets()
-
 
 def read_limit(name: str, value: object) -> Any:
     """Read one of the limits of ``Budgets``; raises ValueError, also for a name that is none."""

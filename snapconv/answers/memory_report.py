@@ -145,10 +145,6 @@ class MemoryReport:
         """The most that was allocated."""
         return self.peak.allocated_bytes
 
-    def moment(self, name: str) -> Moment:
-        """Return the Moment of a name."""
-        return next(moment for moment in self.moments if moment.name == name)
-
     def to_json(self, output: Path) -> dict[str, object]:
         """Return JSON-ready values; ``output`` is the file that the report was written to."""
         peak, naming, after = self.peak, self.analysis.naming, self.after_oom
@@ -179,9 +175,14 @@ class MemoryReport:
 
 
 def _failed_values(oom: FailedAllocation) -> dict[str, object]:
-    names = ("event", "requested_bytes", "device_free_bytes", "allocated_bytes", "reserved_bytes")
-    figures = {name: getattr(oom, name) for name in names}
-    return figures | {"lines": [f"{line.place} in {line.function}" for line in oom.lines]}
+    return {
+        "event": oom.event,
+        "requested_bytes": oom.block_bytes,
+        "device_free_bytes": oom.device_free_bytes,
+        "allocated_bytes": oom.allocated_bytes,
+        "reserved_bytes": oom.reserved_bytes,
+        "lines": [f"{line.place} in {line.function}" for line in oom.lines],
+    }
 
 
 @stage

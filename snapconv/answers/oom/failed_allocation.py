@@ -49,11 +49,6 @@ class FailedAllocation:
     stack_id: int
     has_stack: bool
 
-    @property
-    def requested_bytes(self) -> int:
-        """The request in reports, which torch writes rounded up here."""
-        return self.block_bytes
-
 
 @dataclass(frozen=True, slots=True)
 class OutOfMemory:

@@ -6,6 +6,7 @@ sign. A sign is in the lowest bit.
 """
 
 import base64
+import hashlib
 import zlib
 from dataclasses import dataclass
 from typing import Any
@@ -63,6 +64,11 @@ def encode_values(values: object) -> bytes:
 def page_text(text: str) -> str:
     """Write a text of a file as a page shows it: no longer than a person reads, nothing invisible in it."""
     return printable(shortened(text, MOST_TEXT))
+
+
+def content_hash(content: bytes) -> str:
+    """Return the hash by which a page's policy allows a program or a style."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(content).digest()).decode()
 
 
 def _packed(data: bytes) -> bytes:

@@ -4,8 +4,6 @@ The program comes from ``web/`` (TypeScript) as one built file. The page forbids
 its style, by their hashes: what a name in a snapshot may contain, it is never run, and nothing is requested.
 """
 
-import base64
-import hashlib
 import html
 import webbrowser
 from collections.abc import Iterator, Sequence
@@ -21,7 +19,7 @@ from snapconv.files import checked_output, new_files
 from snapconv.notes import Note
 from snapconv.snapshot.recorded.timing_file import Timing
 from snapconv.version import VERSION
-from snapconv.writers.html.column_encoding import EncodedColumn, encode_values, page_text
+from snapconv.writers.html.column_encoding import EncodedColumn, content_hash, encode_values, page_text
 from snapconv.writers.html.view_device import view_device, vocabulary
 from snapconv.writers.text.comparisons import AnyChange, row_name
 
@@ -124,11 +122,6 @@ def _head(title: str, program: bytes, style: bytes) -> str:
         '<meta name="color-scheme" content="light dark"><link rel="icon" href="data:,">'
         f"<title>{html.escape(title)}</title>"
     )
-
-
-def content_hash(content: bytes) -> str:
-    """Return the hash by which a page's policy allows a program or a style."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(content).digest()).decode()
 
 
 # --- what a page shows of a file as a whole

@@ -4,8 +4,6 @@ Nothing runs in it and nothing is loaded: names from files are text. Bars share 
 differs is seen among thousands.
 """
 
-import base64
-import hashlib
 from collections.abc import Iterator
 from html import escape
 from pathlib import Path
@@ -15,6 +13,7 @@ from snapconv.answers.ranks.rank_file import RankDevice, RankFile
 from snapconv.classification.categories import APPEARANCES
 from snapconv.files import new_files
 from snapconv.units import counted, format_bytes, printable
+from snapconv.writers.html.column_encoding import content_hash
 
 COLORS = {category.label: shown.color for category, shown in APPEARANCES.items()}
 _BAR_WIDTH, _BAR_HEIGHT = 420, 12
@@ -34,10 +33,9 @@ def write_ranks_page(path: Path, report: JobReport, *, force: bool) -> None:
 
 def _lines(report: JobReport) -> Iterator[str]:
     title = f"{counted(len(report.last_dumps), 'rank')} – snapconv"
-    digest = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
     yield '<!doctype html><html lang="en"><head><meta charset="utf-8">'
     yield '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
-    yield f"style-src 'sha256-{digest}'; img-src data:\">"
+    yield f"style-src '{content_hash(_STYLE.encode())}'; img-src data:\">"
     yield f'<link rel="icon" href="data:,"><title>{_text(title)}</title><style>{_STYLE}</style></head><body>'
     yield f"<h1>{_text(title)}</h1><ul>"
     yield from (f"<li>{_text(one.sentence)}</li>" for one in report.findings)

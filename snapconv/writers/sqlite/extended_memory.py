@@ -188,7 +188,7 @@ STEPS = (
         "Allocations that failed for want of memory.",
         integer("event", "the event", unit=_EVENT),
         _time(_NO_TIMES),
-        size("requested_bytes", "the requested size, as torch writes it here: already rounded up"),
+        size("requested_bytes", "the requested size, which torch writes rounded up here", "block_bytes"),
         size("device_free_bytes", "what the driver had free"),
         size("allocated_bytes", "what was allocated then"),
         size("reserved_bytes", "the bytes in segments then"),

@@ -95,7 +95,7 @@ def _holder_lines(found: OutOfMemory) -> Iterator[str]:
         ("line", lines, no_lines, _N_HOLDERS),
         ("", [(row.block_bytes, row.module) for row in state.modules], [], _N_MODULES),
     ):
-        shown = sorted(rows[: most_rows(n_most)] + rest, key=lambda row: -row[0])
+        shown = sorted(filter(itemgetter(0), rows[: most_rows(n_most)] + rest), key=lambda row: -row[0])
         if shown:
             yield f"  held by {noun or _module_noun(shown[0][1])}"
             shown.append((whole - sum(n_bytes for n_bytes, _ in shown), "others"))

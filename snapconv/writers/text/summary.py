@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from snapconv.answers.memory_report import PEAK_ALLOCATED, PEAK_RESERVED, MemoryReport
+from snapconv.answers.memory_report import MemoryReport
 from snapconv.answers.times import IterationTimes, TimeReport
 from snapconv.units import counted, device_name, format_bytes, format_duration_us, format_share
 from snapconv.writers.text.moment import live_lines
@@ -25,13 +25,10 @@ def summary_lines(
 
 
 def _device_lines(report: MemoryReport) -> Iterator[str]:
-    peak = report.peak_usage_bytes
-    event = report.moment(PEAK_ALLOCATED).event
-    n_events = len(report.analysis.replay.allocated.after)
-    where = position(event, n_events) if event >= 0 else "before the first event"
+    peak, event = report.peak.allocated_bytes, report.peak.event
+    where = "before the first event" if event is None else position(event, report.peak.n_events)
     yield f"{device_name(report.device)}  peak allocated {format_bytes(peak)} ({peak} bytes), {where}"
-    reserved = report.moment(PEAK_RESERVED).size_bytes
-    yield f"  reserved at most {format_bytes(reserved)}"
+    yield f"  reserved at most {format_bytes(report.analysis.replay.reserved.peak)}"
     yield from _naming_lines(report)
     yield from live_lines(report.peak)
     yield f"  history: {report.peak.history_verdict}: {report.peak.history_reason}"

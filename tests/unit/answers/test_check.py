@@ -117,11 +117,6 @@ def test_anything_else_is_no_allowance(text):
         parse_allowance(text)
 
 
-def test_no_limits_are_none():
-    assert not Budgets()
-    assert Budgets(max_growth=0)
-
-
 # --- for people and GitHub, with hostile names
 
 

@@ -174,7 +174,7 @@ def test_failures_have_what_was_requested_free_and_in_use_and_the_lines_innermos
     raw["device_traces"][0][-1]["frames"] = LINEAR
     (oom,) = report_of(raw).oom_events
     assert (oom.event, oom.time_us) == (2, START_US + 2)
-    assert (oom.requested_bytes, oom.device_free_bytes) == (4 * MIB, MIB)
+    assert (oom.block_bytes, oom.device_free_bytes) == (4 * MIB, MIB)
     assert (oom.allocated_bytes, oom.reserved_bytes) == (1024, 2 * MIB)
     assert oom.lines == (AT_MODEL, AT_MAIN)
 
