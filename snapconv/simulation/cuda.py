@@ -4,9 +4,11 @@ torch.cuda's own Python code stays as it is and calls, on a build without CUDA, 
 is done at once, as it is written. The names are those of torch 2.6 to 2.15.
 """
 
+import ctypes
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial, wraps
 from itertools import count
 from types import FunctionType, SimpleNamespace
@@ -63,6 +65,20 @@ def patch_cuda(machine: Machine, patches: Patches) -> None:
     patches.set(torch.accelerator, "device_count", machine.device_count)
     _patch_module(machine, patches)
     _patch_streams(machine, patches)
+    with suppress(ValueError):  # Windows has other names
+        _patch_device_guard(patches)
+
+
+def _patch_device_guard(patches: Patches) -> None:
+    """Let autograd's C++ code ask the CPU's guard which stream a CUDA device has.
+
+    It asks that of each leaf that requires a gradient and says that it is on such a device itself, as the fake
+    tensors of torch.export do, and aborts the process where no CUDA is (2.6 to 2.15).
+    """
+    name = "_ZN3c104impl26device_guard_impl_registryE"
+    guards = (ctypes.c_void_p * (_DEVICE_TYPE + 1)).in_dll(ctypes.CDLL(torch._C.__file__), name)
+    patches.callback(guards.__setitem__, _DEVICE_TYPE, guards[_DEVICE_TYPE])
+    guards[_DEVICE_TYPE] = guards[0]
 
 
 def _functions(machine: Machine) -> dict[str, Callable[..., Any]]:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 DEVICE = "cuda"
@@ -395,3 +396,19 @@ def lazy_modules():
         assert layer.weight.shape == (4, 15)
         assert layer.weight.is_cuda
         assert layer.weight.grad.is_cuda
+
+
+@case
+def an_exported_program_of_a_trained_module():
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten()).to(DEVICE)
+    x = on_device(2, 3, 8, 8)
+    model(x).sum().backward()
+    exported = torch.export.export(model, (x,))
+    assert all(parameter.is_cuda for parameter in exported.parameters())
+    exported.module()(x).sum().backward()
+
+
+@case
+def fake_tensors_that_require_gradients():
+    with FakeTensorMode():
+        assert (on_device(4, requires_grad=True) * 2).is_cuda
