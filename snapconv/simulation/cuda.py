@@ -72,8 +72,8 @@ def patch_cuda(machine: Machine, patches: Patches) -> None:
 def _patch_device_guard(patches: Patches) -> None:
     """Let autograd's C++ code ask the CPU's guard which stream a CUDA device has.
 
-    It asks that of each leaf that requires a gradient and says that it is on such a device itself, as the fake
-    tensors of torch.export do, and aborts the process where no CUDA is (2.6 to 2.15).
+    It asks that of each leaf that requires a gradient and says by itself that it is on such a device, as the
+    fake tensors of torch.export do; where there is no CUDA it aborts the process (torch 2.6 to 2.15).
     """
     name = "_ZN3c104impl26device_guard_impl_registryE"
     guards = (ctypes.c_void_p * (_DEVICE_TYPE + 1)).in_dll(ctypes.CDLL(torch._C.__file__), name)
