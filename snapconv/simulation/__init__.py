@@ -61,7 +61,7 @@ class Simulation:
     def values(self) -> dict[str, Any]:
         """Return what was simulated up to now, in plain types, for the metadata of a capture."""
         options, files = self.machine.options, self._files
-        sizes = files.sizes if files else {}
+        sizes = files.unwritten() if files else {}
         return {
             "compute": options.compute,
             "capacity_bytes": options.capacity_bytes,

@@ -1,23 +1,30 @@
-"""Files where nothing is computed: what is saved is remembered and not written, what is large is not read.
+"""Files where nothing is computed: of those that were there before, the program has versions of its own.
 
-``torch.save`` and safetensors write a marker of some bytes in place of what was never computed. A new file
-has it until the run ends, so that a program finds, renames and loads it. A file that was there before is
-not touched, whether it is saved to by name, through ``open``, or by renaming another over it.
+What it writes over such a file, renames or removes is so for this run alone, in a folder that goes with it;
+what it appends, or changes in place, goes to the file, as to a log. ``torch.save``, pickle and safetensors
+write a marker of some bytes in place of what was never computed. A new file that has one is removed when the
+run ends, and so is a binary one that is younger than an array of uncomputed values. Other processes,
+and C code that opens files by itself, are not seen.
 """
 
 import builtins
+import bz2
 import io
+import lzma
 import mmap
 import os
+import pathlib
 import pickle
 import re
 import shutil
 import sys
+import tarfile
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +32,7 @@ import torch
 
 from snapconv.errors import RecorderError
 from snapconv.notes import Note
-from snapconv.recorder.program.own_frames import for_program
+from snapconv.recorder.program.own_frames import for_program, is_in_our_work, stands_in
 from snapconv.recorder.program.script import when_imported
 from snapconv.simulation.branches import shown
 from snapconv.simulation.patches import Patches
@@ -49,42 +56,32 @@ class _Saved:
         return len(self.pickled) + sum(n_bytes for n_bytes, _, _ in self.storages)
 
 
-class _Shadow(io.BufferedWriter):
-    """A file beside one that is there, which it replaces when it is closed, unless a marker is in it."""
+@dataclass(slots=True)
+class _File:
+    """A file or folder that the program has made: the name that it gave, and where it lies.
 
-    def __init__(self, path: str, files: "UnwrittenFiles") -> None:
-        self._path, self._files = path, files
-        self._shadow = f"{path}.{uuid.uuid4().hex}"
-        super().__init__(io.FileIO(self._shadow, "wb"))
+    ``has_arrays``: NumPy had values that were not computed when it was made.
+    """
 
-    @property
-    def name(self) -> str:
-        """The name that the program gave."""
-        return self._path
-
-    def close(self) -> None:
-        """Close it, and put it where it belongs."""
-        if not self.closed:
-            super().close()
-            self._files.settle(self._shadow, self._path)
+    given: str
+    place: str
+    has_arrays: bool = False
 
 
 class UnwrittenFiles:
-    """The files that were not written in one run."""
+    """The files of one run, by their names: new ones, and versions of those that were there."""
 
     def __init__(self, tracker: Tracker) -> None:
         self._tracker = tracker
         self._saved: dict[str, _Saved] = {}
-        # What a program reads where a file of the user's is left as it is.
-        self._kept: dict[str, bytes] = {}
-        self._placeholders: set[str] = set()
-        self._open, self._replace = io.open, os.replace
-        self.sizes: dict[str, int] = {}
+        self._files: dict[str, _File] = {}
+        self._folder = ""
+        self._open, self._pid = io.open, os.getpid()
 
     # --- saving
 
-    def take(self, saved: Any) -> tuple[str, bytes] | None:
-        """Remember an object; return its key and its marker, or None where all of it is computed."""
+    def _take(self, saved: Any) -> bytes | None:
+        """Remember an object; return its marker, or None where all of it is computed."""
         tracker = self._tracker
         storages: list[tuple[int, str, Any]] = []
         numbers: dict[int, int] = {}
@@ -106,47 +103,38 @@ class UnwrittenFiles:
             return None
         key = uuid.uuid4().hex
         self._saved[key] = _Saved(stream.getvalue(), storages)
-        return key, _HEAD + key.encode() + b"\n"
+        return _HEAD + key.encode() + b"\n"
 
     def save(self, real: Callable[..., Any], obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
         """Do what torch.save does, as far as it was computed."""
+        if isinstance(f, str | os.PathLike):
+            with self._opened(f) as file:
+                return self.save(real, obj, file, *args, **kwargs)
         try:
-            taken = self.take(obj)
+            taken = self._take(obj)
         except Exception:  # noqa: BLE001  # it cannot be pickled: torch has its own error for that
             taken = None
-        if taken is None:
-            return real(obj, f, *args, **kwargs)
-        if isinstance(f, str | os.PathLike):
-            self.write(os.fspath(f), *taken)
-        else:
-            f.write(taken[1])
-        return None
+        return real(obj, f, *args, **kwargs) if taken is None else f.write(taken)
 
-    def save_file(
-        self, real: Callable[..., Any], tensors: Any, filename: Any, metadata: Any = None, **kwargs: Any
-    ) -> Any:
+    def save_file(self, _real: object, tensors: Any, filename: Any, metadata: Any = None, **_: Any) -> None:
         """Do what safetensors.torch.save_file does, as far as it was computed."""
-        taken = self.take((dict(tensors), metadata))
-        if taken is None:
-            return real(tensors, filename, metadata, **kwargs)
-        return self.write(os.fspath(filename), *taken)
+        taken = self._take((dict(tensors), metadata))
+        with self._opened(filename) as file:
+            file.write(taken or sys.modules["safetensors.torch"].save(tensors, metadata))
 
-    def write(self, path: str, key: str, marker: bytes) -> None:
-        """Put a marker where there is no file; where there is one, remember it for that name."""
-        real = os.path.realpath(path)
-        self.sizes[path] = self._saved[key].n_bytes
-        if self._is_users(real):
-            self._kept[real] = marker
-            return
+    def save_module(
+        self, real: Callable[..., None], module: Any, path: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        """Do what ``save`` of a scripted module does; its values count as uncomputed."""
+        real(module, self.at(path, is_written=True), *args, **kwargs)
+
+    def _opened(self, path: Any, *, has_arrays: bool = False) -> Any:
         try:
-            with self._open(real, "wb") as file:
-                file.write(marker)
+            file = self.open(self._open, path, "wb")
         except OSError as error:
             raise for_program(RuntimeError(f"cannot save to {path}: {error}")) from None
-        self._placeholders.add(real)
-
-    def _is_users(self, path: str) -> bool:
-        return Path(path).is_file() and path not in self._placeholders
+        self._add(path, follows=True, has_arrays=has_arrays)
+        return file
 
     # --- loading
 
@@ -155,19 +143,23 @@ class UnwrittenFiles:
     ) -> Any:
         """Do what torch.load does."""
         saved = self._found(f)
-        return real(f, map_location, *args, **named) if saved is None else self._restored(saved, map_location)
+        if saved is None:
+            return real(self._where(f), map_location, *args, **named)
+        return self._restored(saved, map_location)
 
     def load_file(
         self, real: Callable[..., Any], filename: Any, device: Any = "cpu", *args: Any, **kwargs: Any
     ) -> Any:
         """Do what safetensors.torch.load_file does."""
         saved = self._found(filename)
-        return real(filename, device, *args, **kwargs) if saved is None else self._restored(saved, device)[0]
+        if saved is None:
+            return real(self._where(filename), device, *args, **kwargs)
+        return self._restored(saved, device)[0]
 
     def safe_open(self, real: Any, filename: Any, *args: Any, **kwargs: Any) -> Any:
         """Refuse to open what safetensors has not written piece by piece."""
         if self._found(filename) is None:
-            return real(filename, *args, **kwargs)
+            return real(self._where(filename), *args, **kwargs)
         raise RecorderError(
             f"safetensors.safe_open: {filename} was not written, as its values were not computed. "
             "Load it by safetensors.torch.load_file, or simulate with computation."
@@ -177,12 +169,8 @@ class UnwrittenFiles:
         """Return what the marker at a path or in an open file stands for, None for other contents."""
         head: Any = b""
         if not hasattr(source, "read"):
-            path = os.path.realpath(os.fspath(source))
-            if path in self._kept:
-                head = self._kept[path]
-            elif Path(path).is_file():
-                with suppress(OSError), self._open(path, "rb") as file:
-                    head = file.read(_MARKER_BYTES)
+            with suppress(OSError), self._open(self._where(source), "rb") as file:
+                head = file.read(_MARKER_BYTES)
         elif hasattr(source, "seek") and hasattr(source, "tell"):
             before = source.tell()
             head = source.read(_MARKER_BYTES)
@@ -217,94 +205,220 @@ class UnwrittenFiles:
 
     # --- the program's own files
 
-    def open(self, file: Any, mode: str = "r", buffering: int = -1, *args: Any, **kwargs: Any) -> Any:
-        """Open a file as ``open`` does; one that would be overwritten gets a shadow."""
-        is_plain = isinstance(file, str | os.PathLike) and buffering != 0 and not any(args)
-        if is_plain and not kwargs.get("opener"):
-            path = os.path.realpath(os.fspath(file))
-            if sorted(mode) == ["b", "w"] and self._is_users(path):
-                return _Shadow(path, self)
-            if mode == "rb" and path in self._kept:
-                return io.BytesIO(self._kept[path])
-        return self._open(file, mode, buffering, *args, **kwargs)
+    def open(self, real: Callable[..., Any], file: Any, mode: Any = "r", *args: Any, **kwargs: Any) -> Any:
+        """Open a file as ``open`` does; one that would be written over gets a version."""
+        writes = set(mode) & set("wxa") if isinstance(file, str | os.PathLike) else set()
+        place = self._where(file, is_replaced="w" in writes)
+        is_new = "w" in writes or (bool(writes) and not os.path.lexists(place))
+        opened = real(place, mode, *args, **kwargs)
+        if is_new:
+            self._add(file, follows=True, has_arrays="b" in mode and self._tracker.has_given_arrays)
+        return opened
 
-    def settle(self, shadow: str, path: str) -> None:
-        """Let a shadow take a file's place, or where a marker is in it leave the file as it is."""
-        found: list[_Saved] = []
-        # An empty file cannot be mapped, and a large one is not to be read.
-        if Path(shadow).stat().st_size:
-            with (
-                self._open(shadow, "rb") as file,
-                mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as contents,
-            ):
-                keys = (key.decode() for key in _MARKER.findall(contents))
-                found = [self._saved[key] for key in keys if key in self._saved]
-                self._kept[path] = contents[:] if found else b""
-        if not found:
-            shutil.copymode(path, shadow)
-            self._replace(shadow, path)
-            self._kept.pop(path, None)
-        else:
-            Path(shadow).unlink()
-            self.sizes[path] = sum(saved.n_bytes for saved in found)
+    def remove(self, real: Callable[..., None], path: Any, *args: Any, **kwargs: Any) -> None:
+        """Remove a file or a tree; of one that was there the program has no version any more."""
+        place = self._where(path, is_replaced=True, follows=False)
+        if place is path or os.path.lexists(place):
+            real(place, *args, **kwargs)
 
-    def moved(self, real: Callable[..., None], source: Any, target: Any, **kwargs: Any) -> None:
-        """Rename: not over a file that was there, if what is renamed was not computed."""
-        before, after = os.path.realpath(os.fspath(source)), os.path.realpath(os.fspath(target))
-        if os.fspath(source) in self.sizes:
-            self.sizes[os.fspath(target)] = self.sizes.pop(os.fspath(source))
-        if before in self._placeholders and self._is_users(after):
-            self._kept[after] = Path(before).read_bytes()
-            Path(before).unlink()
-            self._placeholders.discard(before)
-            return
-        real(source, target, **kwargs)
-        for path in [*self._placeholders]:
-            if path == before or path.startswith(before + os.sep):
-                self._placeholders.discard(path)
-                self._placeholders.add(after + path[len(before) :])
+    def rename(self, real: Callable[..., None], source: Any, target: Any) -> None:
+        """Rename; what was there keeps its name, and the program reads it by the other."""
+        name, before = self._find(source, follows=False)
+        new_name, after = self._find(target, follows=False)
+        is_over_file = os.path.lexists(before) and not Path(after).is_dir()
+        after = self._where(target, is_replaced=is_over_file, follows=False)
+        if self._is_users(before):
+            self._files[name] = _File(os.fspath(source), self._version(name))
+            self._files[new_name] = _File(os.fspath(target), self._version(new_name))
+            return Path(self._files[new_name].place).symlink_to(before)
+        # A version may be in another file system.
+        (shutil.move if is_over_file else real)(before, after)
+        for path in [path for path in self._files if f"{path}{os.sep}".startswith(name + os.sep)]:
+            self._add(os.fspath(target) + path[len(name) :], has_arrays=self._files[path].has_arrays)
+        return self._add(target) if new_name not in self._files else None
+
+    def make(self, real: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+        """Make a folder, or a link, whose own name comes second."""
+        i = 0 if real.__name__ == "mkdir" else 1
+        real(*args[:i], self._where(args[i], follows=False), *args[i + 1 :], **kwargs)
+        self._add(args[i])
+
+    def at(self, path: Any, *, is_written: bool) -> Any:
+        """Return where C++ code of torch is to read a file, or write values that count as uncomputed."""
+        if is_written and isinstance(path, str | os.PathLike):
+            self._opened(path, has_arrays=True).close()
+        return self._where(path)
+
+    def look(self, real: Callable[..., Any], path: Any = ".", *args: Any, **kwargs: Any) -> Any:
+        """Do with the program's version of a file what changes none."""
+        return real(self._where(path), *args, **kwargs)
+
+    # --- where they are
+
+    def _where(self, path: Any, *, is_replaced: bool = False, follows: bool = True) -> Any:
+        """Return where the program's version of a file is; one that is to be replaced gets a version."""
+        if not isinstance(path, str | os.PathLike) or not (is_replaced or self._files):
+            return path
+        name, place = self._find(path, follows=follows)
+        if is_replaced and self._is_users(place):
+            place = self._version(name)
+            self._files[name] = _File(os.fspath(path), place)
+        return path if place == name else place
+
+    def _find(self, path: Any, *, follows: bool) -> tuple[str, str]:
+        """Return a file's one name, which is no link's unless links are not followed, and its place."""
+        name = _entry(path)
+        if follows and (name not in self._files or self._files[name].place == name):
+            name = os.path.realpath(name)
+        found = next((path for path in _with_parents(name) if path in self._files), None)
+        return name, name if found is None else self._files[found].place + name[len(found) :]
+
+    def _is_users(self, place: str) -> bool:
+        """Whether there is a file, a folder or a link that the program has not made."""
+        path = _entry(place)
+        made = (self._files.get(parent) for parent in _with_parents(path))
+        if any(file is not None and path.startswith(file.place) for file in made):
+            return False
+        return Path(path).is_file() or Path(path).is_dir() or Path(path).is_symlink()
+
+    def _version(self, name: str) -> str:
+        """Name a place for a version of a file."""
+        if not self._folder:
+            self._folder = os.path.realpath(tempfile.mkdtemp(prefix="snapconv-"))
+            self._add(self._folder)
+        return f"{self._folder}{os.sep}{uuid.uuid4().hex[:8]}-{Path(name).name}"
+
+    def _add(self, path: Any, *, has_arrays: bool = False, follows: bool = False) -> None:
+        """Remember what the program has made."""
+        name, place = self._find(path, follows=follows)
+        self._files[name] = _File(os.fspath(path), place, has_arrays)
+
+    def unwritten(self) -> dict[str, int]:
+        """Return the files whose values were not computed, with their sizes."""
+        found = {file.given: self._n_bytes(file) for file in self._files.values()}
+        return {given: n_bytes for given, n_bytes in found.items() if n_bytes}
+
+    def _n_bytes(self, file: _File) -> int:
+        path = Path(file.place)
+        n_bytes = path.stat().st_size if path.is_file() else 0
+        if n_bytes == 0 or file.has_arrays or not self._saved:  # an empty file cannot be mapped
+            return n_bytes if file.has_arrays else 0
+        with (
+            self._open(path, "rb") as opened,
+            mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as bytes_,
+        ):
+            saved = (self._saved.get(key.decode()) for key in _MARKER.findall(bytes_))
+            return sum(one.n_bytes for one in saved if one is not None)
 
     def close(self) -> None:
-        """Remove the markers."""
-        for path in self._placeholders:
-            if self._found(path) is not None:
+        """Remove what was not computed, and the versions."""
+        if os.getpid() != self._pid:
+            return
+        for name, file in self._files.items():
+            if file.place == name and self._n_bytes(file):
                 with suppress(OSError):
-                    Path(path).unlink()
-        self._placeholders.clear()
+                    Path(name).unlink()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._files.clear()
 
     def notes(self) -> Iterator[Note]:
-        """Name the files that were not written."""
-        if self.sizes:
-            listed = (f"{path} ({format_bytes(n_bytes)})" for path, n_bytes in self.sizes.items())
-            yield Note(
-                "files-not-written",
-                f"these files were not written, as their values were not computed: {shown(listed, 'file')}",
-            )
+        """Name the files that were not written, and those that are as they were before."""
+        sizes = self.unwritten()
+        kept = [
+            file.given for name, file in self._files.items() if file.place != name and file.given not in sizes
+        ]
+        said = []
+        if sizes:
+            listed = (f"{path} ({format_bytes(n_bytes)})" for path, n_bytes in sizes.items())
+            said = [
+                f"these files were not written, as their values were not computed: {shown(listed, 'file')}"
+            ]
+        if kept:
+            said.append(f"what the program did to these files is undone when it ends: {shown(kept, 'file')}")
+        if said:
+            yield Note("files-not-written", "; ".join(said))
+
+
+def _entry(path: Any) -> str:
+    """Return a path in full, with links followed in all but its last part."""
+    full = Path(path).absolute()
+    return os.path.join(os.path.realpath(full.parent), full.name)  # noqa: PTH118  # quicker
+
+
+def _with_parents(path: str) -> Iterator[str]:
+    yield path
+    yield from map(str, Path(path).parents)
+
+
+# How the program reaches files, beside ``open``: functions of os by their names, and what is done for them.
+_OF_OS = {
+    **dict.fromkeys(("stat", "access", "chmod", "utime", "listdir", "scandir", "rmdir"), "look"),
+    **dict.fromkeys(("remove", "unlink"), "remove"),
+    **dict.fromkeys(("rename", "replace"), "rename"),
+    **dict.fromkeys(("mkdir", "link", "symlink"), "make"),
+}
+# Who has a name of its own for ``open``.
+_OPENS = (
+    (builtins, "open"),
+    (io, "open"),
+    (tarfile, "bltn_open"),
+    (bz2, "_builtin_open"),
+    (lzma, "_builtin_open"),
+)
 
 
 def patch_files(files: UnwrittenFiles, patches: Patches) -> None:
-    """Save and load by what was computed: torch, and safetensors from when the program imports it on."""
+    """Let the program have versions of files, and save and load by what was computed."""
 
-    def wrap(owner: Any, ours: Callable[..., Any]) -> None:
+    def wrap(owner: Any, name: str, ours: Callable[..., Any]) -> None:
+        real = getattr(owner, name, None)
+        if real is None:
+            return
+
+        @stands_in
+        @wraps(real)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            is_by_fd = any(kwargs.get(name) is not None for name in ("dir_fd", "src_dir_fd", "dst_dir_fd"))
+            if is_by_fd or is_in_our_work(sys._getframe(1)):
+                return real(*args, **kwargs)
+            return ours(real, *args, **kwargs)
+
         # Not guarded: torch's own would write over files.
-        patches.set_existing(owner, ours.__name__, partial(ours, getattr(owner, ours.__name__)))
+        patches.set(owner, name, call)
 
     def patch_tensors() -> None:
         for ours in (files.save_file, files.load_file):
-            wrap(sys.modules["safetensors.torch"], ours)
+            wrap(sys.modules["safetensors.torch"], ours.__name__, ours)
 
     for owner in (torch, torch.serialization):
         for ours in (files.save, files.load):
-            wrap(owner, ours)
-    for owner in (builtins, io):
-        patches.set(owner, "open", files.open)
-    for name in ("rename", "replace"):
-        patches.set(os, name, partial(files.moved, getattr(os, name)))
+            wrap(owner, ours.__name__, ours)
+    for name in ("PyTorchFileWriter", "PyTorchFileReader"):
+        patches.set(torch._C, name, _archive_class(files, getattr(torch._C, name)))
+    wrap(torch.jit, "load", files.look)
+    wrap(torch.jit.RecursiveScriptModule, "save", files.save_module)
+    for owner, name in _OPENS:
+        wrap(owner, name, files.open)
+    for owner in (os, getattr(pathlib, "_normal_accessor", os)):  # Python 3.10 has the functions there too
+        for name, ours_name in _OF_OS.items():
+            wrap(owner, name, getattr(files, ours_name))
+    wrap(shutil, "rmtree", files.remove)
     patches.callback(files.close)
     patches.enter_context(
-        when_imported("safetensors", lambda: wrap(sys.modules["safetensors"], files.safe_open))
+        when_imported("safetensors", lambda: wrap(sys.modules["safetensors"], "safe_open", files.safe_open))
     )
     patches.enter_context(when_imported("safetensors.torch", patch_tensors))
+
+
+def _archive_class(files: UnwrittenFiles, real: type) -> type:
+    """Make what reads or writes an archive in C++, as torch.export and torch.package do."""
+
+    class Archive(real):  # type: ignore[misc]
+        def __init__(self, archive: Any, *args: Any, **kwargs: Any) -> None:
+            place = files.at(archive, is_written=real.__name__ == "PyTorchFileWriter")
+            super().__init__(place, *args, **kwargs)
+
+    return Archive
 
 
 def patch_checkpoints(tracker: Tracker, patches: Patches) -> None:

@@ -127,7 +127,7 @@ class TensorPatches:
                 "Use Tensor.cpu() to copy the tensor to host memory first."
             )
             raise for_program(error)
-        return real(tensor.detach().cpu(), force=True)
+        return self._numpy(real, tensor.detach().cpu(), force=True)
 
     def _tolist(self, real: Any, tensor: Any) -> Any:
         self._read(tensor, "tolist()")
@@ -149,6 +149,7 @@ class TensorPatches:
     def _read(self, tensor: Any, what: str) -> None:
         """Record that the program reads a tensor past torch's operations."""
         if not has_values([self._of(tensor)]):
+            self._tracker.has_given_arrays = True
             self._tracker.values_read.add_numbers(what)
 
     def _record_stream(self, _real: Any, tensor: Any, stream: Any) -> None:

@@ -56,6 +56,8 @@ class Tracker:
         self._operations: dict[Any, Operation] = {}
         self.choice = DeviceChoice(machine, self.placements, self.calls)
         self._pid = os.getpid()
+        # Whether the program has read values past torch's operations that were not computed.
+        self.has_given_arrays = False
 
     def copy(self, tensor: Any, device: int | None, **options: Any) -> Any:
         """Copy a tensor to a device, or with None to the CPU; differentiable."""
