@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any
 
 from snapconv.notes import Note
-from snapconv.recorder.program.own_frames import is_ours
+from snapconv.recorder.program.own_frames import program_frames
 from snapconv.simulation.patches import Calls
 from snapconv.units import counted
 
@@ -58,13 +58,8 @@ def _is_true(test: _Test, likelihood: float, n_read: int) -> bool:
 
 def _reading_frame() -> FrameType | None:
     """Find the innermost frame that is neither ours nor torch's way to an operation."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        filename = frame.f_code.co_filename
-        if not is_ours(filename) and not filename.endswith(_PLUMBING):
-            return frame
-        frame = frame.f_back
-    return None
+    frames = program_frames()
+    return next((frame for frame in frames if not frame.f_code.co_filename.endswith(_PLUMBING)), None)
 
 
 def _deciding(frame: FrameType | None) -> tuple[str, _Test, bool] | None:
@@ -274,16 +269,14 @@ def users_place() -> str:
     """Name the innermost line outside torch; for one in a library, also the program's that led to it."""
     torch_folder = _torch_folder()
     innermost = None
-    frame = sys._getframe()
-    while frame.f_back is not None:
+    for frame in program_frames():
         filename = frame.f_code.co_filename
-        if not is_ours(filename) and not filename.startswith((torch_folder, "<")):
+        if not filename.startswith((torch_folder, "<")):
             place = f"{_shortened(filename)}:{frame.f_lineno}"
             is_library = any(folder in filename for folder in _LIBRARY_FOLDERS)
             if not is_library and not filename.startswith(_STANDARD_LIBRARY):
                 return place if innermost is None else f"{innermost} called at {place}"
             innermost = innermost or place
-        frame = frame.f_back
     return innermost or "(unknown line)"
 
 

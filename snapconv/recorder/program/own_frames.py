@@ -19,6 +19,7 @@ _Error = TypeVar("_Error", bound=BaseException)
 # As the import system writes it: on Windows it may mix slashes, and Path would change them.
 _PACKAGE = __file__.removesuffix(os.path.join("recorder", "program", "own_frames.py"))  # noqa: PTH118
 _HERE = __file__
+_COMMANDS = os.path.join(_PACKAGE, "cli")  # noqa: PTH118
 # The outermost function that runs Python code, in C.
 _START = "PyEval_EvalCode"
 
@@ -99,12 +100,21 @@ def is_ours(filename: str) -> bool:
     return filename.startswith(_PACKAGE)
 
 
+def program_frames() -> Iterator[FrameType]:
+    """Return the frames of the program that runs, innermost first: none of ours, and none that it runs in."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not call_user.__code__:
+        filename = frame.f_code.co_filename
+        if filename.startswith(_COMMANDS):  # the program is over
+            return
+        if not is_ours(filename):
+            yield frame
+        frame = frame.f_back
+
+
 def callers_frame() -> FrameType | None:
     """Return the innermost frame that is none of ours: that of whoever has called us."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None and is_ours(frame.f_code.co_filename):
-        frame = frame.f_back
-    return frame
+    return next(program_frames(), None)
 
 
 def clean_snapshot(raw_snapshot: dict[str, Any]) -> None:

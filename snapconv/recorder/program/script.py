@@ -8,7 +8,6 @@ import builtins
 import os
 import signal
 import sys
-import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -214,10 +213,10 @@ def warnings_name_the_user() -> Iterator[None]:
 
 def _users_line() -> tuple[str, int] | None:
     """Find the innermost line that is neither torch's, nor ours, nor of the warnings themselves."""
-    for frame, line in traceback.walk_stack(sys._getframe()):
+    for frame in own_frames.program_frames():
         filename = frame.f_code.co_filename
-        if not is_ours(filename) and _OF_TORCH not in filename and filename != warnings.__file__:
-            return filename, line
+        if _OF_TORCH not in filename and filename != warnings.__file__:
+            return filename, frame.f_lineno
     return None
 
 

@@ -6,6 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from snapconv.recorder.program.own_frames import call_user  # noqa: E402
 from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
 
 pytestmark = pytest.mark.smoke("no-compute")
@@ -199,3 +200,9 @@ def test_a_value_that_a_function_returns_decides_where_it_is_called(x):
 def test_a_check_within_torch_is_passed(x):
     torch.distributions.Normal(x, x.abs() + 1, validate_args=True)
     torch.nn.functional.one_hot(x.argmax(-1), 200)
+
+
+def test_a_line_below_the_start_of_the_program_is_none_of_its_lines(simulation, x):
+    call_user(torch.Tensor.item, x.sum())
+    [note] = simulation.notes()
+    assert "read at (unknown line) (item())" in note.message
