@@ -103,9 +103,11 @@ def _init_process_group(tracker: Tracker, real: Callable[..., Any], *args: Any, 
     n_ranks = _world_size(arguments)
     # Over gloo, several processes have a simulated GPU each.
     if n_ranks > 1 and arguments.get("backend") != "gloo":
+        is_of_torchrun = "TORCHELASTIC_RUN_ID" in os.environ  # which sets the variables itself
+        how = "give torchrun --nproc-per-node 1" if is_of_torchrun else "set WORLD_SIZE=1 and RANK=0"
         raise RecorderError(
-            f"a simulation is one process, and this is a job of {n_ranks} ranks: set WORLD_SIZE=1 and "
-            "RANK=0 to see what one rank of data parallel training needs, or record on GPUs"
+            f"a simulation is one process, and this is a job of {n_ranks} ranks: {how} to see what one rank "
+            "of data parallel training needs, or record on GPUs"
         )
     real(*args, **kwargs)
     if n_ranks <= 1:
