@@ -51,16 +51,20 @@ class RecordCommand(Command):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse it; with ``--`` before the script, all that follows is the script's."""
-        from snapconv.recorder.program.entry import refuse_launcher
+        from snapconv.recorder.program.entry import refuse_launcher, without_interpreter
 
         given = list(args)
         rest = super().parse_args(ctx, args)
-        entry, behind = ctx.params["entry"], ctx.params["args"] or ()
+        found = ctx.params
+        entry, behind = found["entry"], found["args"] or []
         before = given[: len(given) - len(behind) - 1]
+        command = ["snapconv", "record", *(option for option in before if option not in ("--", "-m"))]
+        if not found["is_module"]:
+            entry, behind, found["is_module"] = without_interpreter(entry, behind, command)
+            found["entry"], found["args"] = entry, behind
         if before[-1:] != ["--"]:
             _refuse_ours(entry, behind)
-        command = ["snapconv", "record", *(option for option in before if option not in ("--", "-m"))]
-        refuse_launcher(entry, behind, is_module=ctx.params["is_module"], command=command)
+        refuse_launcher(entry, behind, is_module=found["is_module"], command=command)
         return rest
 
 
@@ -115,12 +119,14 @@ def record(
     It becomes a capture. The script runs as with `python ENTRY ARGS`; an iteration is an optimizer step.
     """
     from snapconv.recorder.capture_folder import Upload, is_store
+    from snapconv.recorder.job import process_rank
     from snapconv.recorder.options import MAX_ENTRIES, RecordingOptions
     from snapconv.recorder.program.entry import find_file, find_module
 
     found = find_module(entry) if is_module else find_file(entry)
     _check_for_providers(found, args or [], batch_size)
-    _run_as_it_is_unless(chosen_ranks(ranks), found, args or [])
+    chosen = chosen_ranks(ranks)
+    _run_as_it_is_unless(chosen, found, args or [])
     place = _default_output(found.stem)
     upload = Upload(output, say=say, warn=say) if output is not None and is_store(output) else None
     options = RecordingOptions(
@@ -138,7 +144,9 @@ def record(
         batch_size=batch_size,
         simulation=simulation_options(simulated, device),
     )
-    raise _record(found, args or [], options, upload, quiet=quiet)
+    # Of several ranks the first one says for all how far the recording is.
+    is_first = process_rank() in ("", str(min(chosen, default=0)))
+    raise _record(found, args or [], options, upload, quiet=quiet, is_first=is_first)
 
 
 def _run_as_it_is_unless(ranks: frozenset[int], entry: "Entry", args: list[str]) -> None:
@@ -185,19 +193,25 @@ def _check_for_providers(entry: "Entry", args: list[str], batch_size: int | None
 
 
 def _record(
-    entry: "Entry", args: list[str], options: "RecordingOptions", upload: "Upload | None", *, quiet: bool
+    entry: "Entry",
+    args: list[str],
+    options: "RecordingOptions",
+    upload: "Upload | None",
+    *,
+    quiet: bool,
+    is_first: bool,
 ) -> ProgramEnded:
     """Record, print the result, and return the end: with the program's exit code, or ours if it succeeded."""
-    from snapconv.recorder.job import process_rank
+    from snapconv.recorder.driver import silent
     from snapconv.recorder.record import record as run
 
-    if options.simulation is not None and not options.simulation.compute and not quiet:
-        say("shapes are followed, values are not: what depends on a value that was not computed reads as 0")
-    tell = (lambda _text: None) if quiet else say
+    tell = say if is_first and not quiet else silent
+    if options.simulation is not None and not options.simulation.compute:
+        tell("shapes are followed, values are not: numbers read as 0, and branches go the way of more memory")
     with lasting_until_exit() as until_exit:
         recorded = run(entry, args, options, say=tell, until_exit=until_exit)
     if not recorded.is_child:  # else the parent process has the capture, and says so
-        if not quiet:
+        if not quiet and (is_first or recorded.path is not None):
             _say_result(recorded, entry)
         if recorded.failure is not None:
             _show_failure(recorded.failure, recorded.report)
@@ -205,7 +219,7 @@ def _record(
             if recorded.path is not None:
                 upload.add(recorded.path)
             upload.close()
-    is_said = isinstance(recorded.raised, RecorderError) and process_rank() not in ("", "0")  # by rank 0
+    is_said = isinstance(recorded.raised, RecorderError) and not is_first
     if recorded.raised is not None and not is_said:  # last of all, where Python has it and people look
         show_raised(recorded.raised)
     exit_code = recorded.exit_code

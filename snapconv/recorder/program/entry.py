@@ -80,6 +80,18 @@ def refuse_launcher(entry: str, args: Sequence[str], *, is_module: bool, command
     )
 
 
+def without_interpreter(entry: str, args: list[str], command: Sequence[str]) -> tuple[str, list[str], bool]:
+    """Return the program of a command line, without a first word ``python``, and whether it is a module."""
+    if re.fullmatch(r"python[\d.]*(\.exe)?", Path(entry).name) is None:
+        return entry, args, False
+    is_module = args[:1] == ["-m"]
+    program = args[is_module:]
+    if not program or program[0].startswith("-"):
+        line = shlex.join([entry, *args[:1], "-m", *command, "SCRIPT"])
+        raise EntryPointError(f"python needs a script or -m MODULE here; its own options come first: {line}")
+    return program[0], program[1:], is_module
+
+
 def find_module(name: str) -> Entry:
     """Return the entry for ``-m NAME``."""
     if not all(part.isidentifier() for part in name.split(".")):

@@ -140,6 +140,39 @@ def test_a_script_can_have_options_of_the_same_names(recorded, argv, args):
 
 
 @pytest.mark.parametrize(
+    ("argv", "kind", "args"),
+    [
+        (["--", "python", "train.py", "-x"], "script", ["-x"]),
+        (["--simulate", "--", "/usr/bin/python3.11", "train.py"], "script", []),
+        (["--", "python3", "-m", "package.train", "-x"], "module", ["-x"]),
+    ],
+)
+def test_an_interpreter_before_the_program_is_left_out(recorded, argv, kind, args):
+    asked = recorded()
+    assert main(["record", *argv]) == 0
+    assert (asked[0][0].kind, asked[0][1]) == (kind, args)
+
+
+def test_what_else_python_is_given_stands_before_us(recorded, capsys):
+    asked = recorded()
+    assert main(["record", "--simulate", "--", "python", "-u", "train.py"]) == 6
+    assert "python -u -m snapconv record --simulate SCRIPT" in capsys.readouterr().err
+    assert asked == []
+
+
+@pytest.mark.parametrize(
+    ("argv", "rank", "says"),
+    [([], "0", True), ([], "1", False), (["--ranks", "1"], "1", True)],
+)
+def test_one_of_several_ranks_says_how_far_it_is(recorded, monkeypatch, capsys, argv, rank, says):
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    recorded()
+    assert main(["record", "--simulate", "--no-compute", *argv, "train.py"]) == 0
+    assert bool(capsys.readouterr().err) == says
+
+
+@pytest.mark.parametrize(
     ("argv", "environment", "name"),
     [
         (["train.py"], {}, "train.capture"),
