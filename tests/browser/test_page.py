@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from snapconv import load
+from snapconv.answers.advice.findings import advise, goal_of
 from snapconv.answers.verdict import find_verdict
 from snapconv.classification.categories import Category
+from snapconv.units import format_bytes
 from tests.builders import START_US, TraceBuilder, frame
 from tests.golden.test_dumps import WRAPPINGS
 
@@ -90,6 +92,17 @@ def test_the_head_has_the_verdict_of_the_command_line_and_its_causes_lead_to_the
     assert categories == {found.causes[0].category}
     lines = set(browser.texts(".live-table .c-where")) - {"Line"}
     assert lines == {f"{found.causes[0].line.place} in {found.causes[0].line.function}"}
+
+
+def test_the_head_has_the_findings_of_advise_which_open_to_what_to_do(browser, page_of):
+    source = FIXTURES / "out_of_memory.pickle"
+    (analysis,) = load(source).devices
+    (trade,) = advise(analysis, goal_bytes=goal_of(analysis, capacity=None, save=None)).findings
+    browser.open(page_of(source))
+    assert browser.texts(".advice summary") == [f"−{format_bytes(trade.saved_bytes)}trade: {trade.what}"]
+    browser.run("document.querySelector('.advice summary').click()")
+    rows = dict(zip(browser.texts(".advice th"), browser.texts(".advice td"), strict=True))
+    assert (rows["how"], rows["costs"]) == (*trade.how, trade.costs)
 
 
 @pytest.mark.parametrize("event", [-1, 0, 100, 547, 813])

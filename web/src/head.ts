@@ -35,6 +35,7 @@ export function headOf(app: App, device: Device): HTMLElement {
     bar(device),
     legend(device),
     verdict(app, device),
+    advice(app, device),
     notes(device),
   );
 }
@@ -81,6 +82,21 @@ function verdict(app: App, device: Device): HTMLElement | null {
     rows.length ? el("p", { class: "figure-name", text: `The largest causes ${moment}` }) : null,
     el("ul", {}, ...rows),
   );
+}
+
+/** What to change in the program: each opens to what it saves, how, and when it would be wrong. */
+function advice(app: App, device: Device): HTMLElement | null {
+  const found = device.facts.advice.map(({ what, bytes, line, rows }) => {
+    const show = () => app.update({ tab: "live", focus: [], query: line });
+    return el(
+      "details",
+      {},
+      el("summary", {}, el("span", { class: "cause-bytes", text: `−${formatBytes(bytes)}` }), what),
+      el("table", {}, ...rows.map(([title, text]) => el("tr", {}, el("th", { text: title }), el("td", { text })))),
+      line ? button(`Allocated by ${line}`, "Show its allocations", show, "link") : null,
+    );
+  });
+  return found.length ? el("div", { class: "advice" }, el("p", { class: "figure-name", text: "What to change, with the bytes it saves at the peak" }), ...found) : null;
 }
 
 function historyFigure(device: Device): HTMLElement {

@@ -57,6 +57,8 @@ export interface DeviceFacts {
   verdict: { about: string; sentence: string; moment: string; causes: [bytes: number, category: string, line: string, purpose: string][] };
   history: string;
   history_reason: string;
+  /** What to change in the program, as `snapconv advise` says it. */
+  advice: { what: string; bytes: number; line: string; rows: [title: string, text: string][] }[];
   notes: [string, string][];
   phases: string[];
   oom: { event: number; requested: number; free: number; allocated: number; reserved: number }[];

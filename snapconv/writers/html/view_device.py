@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
+from snapconv.answers.advice.findings import advise, goal_of
 from snapconv.answers.notes import device_notes
 from snapconv.answers.peak import EITHER_LABEL, summary_totals
 from snapconv.answers.program_names import find_span_lanes, tensor_names
@@ -20,6 +21,7 @@ from snapconv.phases.trace_phases import Phase
 from snapconv.units import device_argument, device_name
 from snapconv.writers.html.column_encoding import EncodedColumn, encode_column, page_text
 from snapconv.writers.html.view_rows import base_addr, view_rows, view_stacks
+from snapconv.writers.text.advice import finding_rows
 from snapconv.writers.text.size_rows import where
 
 # Bins of the level of detail that the page's first picture is made of: more than a screen's pixels. A picture
@@ -78,6 +80,7 @@ def view_device(analysis: DeviceAnalysis) -> ViewDevice:
         "span_names": [page_text(analysis.snapshot.texts[i]) for i in distinct(spans.name_id).tolist()],
         "n_spans_left_out": n_left_out,
         "verdict": _verdict(find_verdict(analysis)),
+        "advice": list(_advice(analysis)),
         "level_bin": level.events_per_bin,
         "time_step": time_step,
     }
@@ -131,6 +134,18 @@ def _verdict(found: FileVerdict) -> dict[str, object]:
     causes = [[c.block_bytes, _category_shown(c), page_text(where(c.line)), c.purpose] for c in found.causes]
     sentence = page_text(found.sentence)
     return {"about": found.about, "sentence": sentence, "moment": found.moment, "causes": causes}
+
+
+def _advice(analysis: DeviceAnalysis) -> Iterator[dict[str, object]]:
+    """Yield what to change in the program, trades too where memory ran out."""
+    advice = advise(analysis, goal_bytes=goal_of(analysis, capacity=None, save=None))
+    for found in advice.findings:
+        yield {
+            "what": page_text(f"{found.sort}: {found.what}"),
+            "bytes": found.saved_bytes,
+            "line": page_text(found.line.place) if found.line else "",
+            "rows": [[title, page_text(text)] for title, text in finding_rows(found, advice.peak)],
+        }
 
 
 def _category_shown(cause: Cause) -> str:

@@ -45,22 +45,23 @@ def _headline(advice: Advice) -> str:
 
 def _finding_lines(number: int, finding: Finding, advice: Advice) -> Iterator[str]:
     yield f"  {number}. {finding.sort}: {finding.what}"
+    for title, text in finding_rows(finding, advice.peak):
+        yield f"     {title:<10} {text}"
+
+
+def finding_rows(finding: Finding, peak: Peak) -> Iterator[tuple[str, str]]:
+    """Yield what is known of a finding: titles and texts; the title of a further line is empty."""
     held, saved = format_bytes(finding.held_bytes), format_bytes(finding.saved_bytes)
     if finding.saved_bytes < finding.held_bytes / 2:
-        yield _row("holds", f"{held} at the peak; another moment needs nearly as much memory")
+        yield "holds", f"{held} at the peak; another moment needs nearly as much memory"
     about = " (estimated)" if finding.estimated else ""
-    yield _row("saves", f"{saved}{about}: {_peaks(advice.peak, finding.peak)}")
-    for title, line in zip(("how", *[""] * len(finding.how)), finding.how, strict=False):
-        yield _row(title, line)
+    yield "saves", f"{saved}{about}: {_peaks(peak, finding.peak)}"
+    yield from zip(("how", *[""] * len(finding.how)), finding.how, strict=False)
     if finding.sort == TRADE:
-        yield _row("costs", finding.costs)
-    yield _row("sure", f"{'certain' if finding.is_certain else 'likely'}, unless {finding.wrong_if}")
+        yield "costs", finding.costs
+    yield "sure", f"{'certain' if finding.is_certain else 'likely'}, unless {finding.wrong_if}"
     if finding.estimated:
-        yield _row("estimated", finding.estimated)
-
-
-def _row(title: str, text: str) -> str:
-    return f"     {title:<10} {text}"
+        yield "estimated", finding.estimated
 
 
 def _peaks(before: Peak, after: Peak) -> str:
