@@ -391,10 +391,12 @@ def attention_vit(after: bool) -> None:
 
 @pair("attention")
 def attention_dit(after: bool) -> None:
-    from diffusers.models.attention_processor import AttnProcessor, AttnProcessor2_0
+    from diffusers.models.attention_processor import Attention, AttnProcessor, AttnProcessor2_0
 
     model = dit(4)
-    model.set_attn_processor(AttnProcessor2_0() if after else AttnProcessor())
+    for module in model.modules():
+        if isinstance(module, Attention):
+            module.set_processor(AttnProcessor2_0() if after else AttnProcessor())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     train_with(optimizer, lambda: dit_loss(model, 4))
 

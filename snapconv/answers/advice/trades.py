@@ -143,16 +143,19 @@ def _fused(evidence: Evidence, scores: Int64Column, is_softmax: BoolColumn) -> C
 
 def _originals(analysis: DeviceAnalysis, copies: Int64Column, others: Int64Column) -> int:
     """Return the bytes of what copies were made of: in use then, and one to three times as large."""
-    table, found = analysis.allocations, set[int]()
+    table, room = analysis.allocations, dict[int, int]()
     for copy in copies.tolist():
         event, size = table.alloc_event[copy], int(table.requested_bytes[copy])
         live = others[(table.alloc_event[others] < event) & (table.freed_event[others] > event)]
         live = live[~analysis.features.is_freed_by_engine[live]]
         n_bytes = table.requested_bytes[live]
         fits = live[(n_bytes % size == 0) & (n_bytes <= 3 * size)]
-        if len(fits) and not found.intersection(fits.tolist()):
-            found.add(int(fits[-1]))
-    return int(table.block_bytes[sorted(found)].sum())
+        # The largest first: queries, keys and values are often parts of one tensor.
+        for row in fits[np.argsort(-table.requested_bytes[fits], kind="stable")].tolist():
+            if room.setdefault(row, int(table.requested_bytes[row]) // size):
+                room[row] -= 1
+                break
+    return int(table.block_bytes[list(room)].sum())
 
 
 def _is_near(alloc: Int64Column, is_softmax: BoolColumn) -> BoolColumn:
