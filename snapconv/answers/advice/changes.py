@@ -10,6 +10,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from snapconv.allocator.allocator_settings import (
+    MIN_OWN_SEGMENT_BYTES,
+    SEGMENT_GRANULE_BYTES,
+    SMALL_REQUEST_BYTES,
+)
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.what_if.calls import MOST_BYTES
 from snapconv.classification.categories import Category
@@ -124,10 +129,23 @@ GROWS_WITH_BATCH = (
 
 def scaled_batch(analysis: DeviceAnalysis, scale: float) -> Change:
     """Return the change to another batch, or sequence; requests that failed are of it too."""
-    scaled = analysis.replay.rules.rounded(scaled_requests(analysis, scale))
+    scaled = _blocks_of(analysis, scaled_requests(analysis, scale))
     saved = np.maximum(analysis.allocations.block_bytes - scaled, 0)
     rows = np.flatnonzero(saved)
     return replace(removed(analysis, rows), n_bytes=saved[rows], failed_scale=scale)
+
+
+def _blocks_of(analysis: DeviceAnalysis, requests: Int64Column) -> Int64Column:
+    """Estimate the blocks of other requests of all allocations, with remainders that are not split off.
+
+    A large request has a segment of its own, of whole 2 MiB; of others the remainder was a matter of chance.
+    """
+    table, rules = analysis.allocations, analysis.replay.rules
+    rounded = rules.rounded(requests)
+    remainder = np.minimum(table.block_bytes - rules.rounded(table.requested_bytes), SMALL_REQUEST_BYTES)
+    remainder = np.where(rounded >= MIN_OWN_SEGMENT_BYTES, -rounded % SEGMENT_GRANULE_BYTES, remainder)
+    is_whole = (remainder > 0) & (remainder < rules.least_remainder(rounded, table.addr))
+    return rounded + np.where(is_whole & (rounded > SMALL_REQUEST_BYTES), remainder, 0)
 
 
 def scaled_requests(analysis: DeviceAnalysis, scale: float) -> Int64Column:
