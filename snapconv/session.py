@@ -23,6 +23,7 @@ from snapconv.answers.notes import file_notes
 from snapconv.answers.oom.failed_allocation import OutOfMemory, find_out_of_memory
 from snapconv.answers.oom.remedies import Remedies, find_remedies
 from snapconv.answers.peak import MomentState, state_at
+from snapconv.answers.times import forward_times
 from snapconv.answers.tree import MemoryTree, find_tree
 from snapconv.answers.verdict import find_verdict
 from snapconv.answers.what_if.setting_trials import Request, SettingTrials, try_settings
@@ -133,7 +134,15 @@ class Session:
         Faults keep memory for nothing. ``trades`` cost time or precision; they are found too where
         ``goal_bytes``, the peak to reach, is given.
         """
-        return tuple(advise(found, goal_bytes=goal_bytes, trades=trades) for found in self.devices)
+        return tuple(
+            advise(
+                found,
+                goal_bytes=goal_bytes,
+                trades=trades,
+                forward_ms=forward_times(self.path, found.device.device),
+            )
+            for found in self.devices
+        )
 
     def fragmentation(self, moment: str | None = None) -> tuple[Fragmentation, ...]:
         """Describe what is reserved and not in use on every device, at a moment; by default at several.

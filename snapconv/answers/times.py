@@ -253,6 +253,18 @@ def module_times(report: TimeReport) -> tuple[TimeTotal[str], ...]:
     return _totals(report.timing, report.reported.measured.iteration, report.timing.calls.module_id)
 
 
+def forward_times(path: Path, device: int) -> dict[str, float]:
+    """Read the milliseconds of every module's forward from a capture; empty where it has no times."""
+    timing, _ = times_of_device(path, device)
+    if timing is None:
+        return {}
+    rows = np.flatnonzero((timing.calls.phase == _FORWARD) & (timing.calls.module_id >= 0))
+    return {
+        timing.texts[timing.calls.module_id[own[0]]]: _sum(timing.calls.forward_ms[own])
+        for own in grouped(rows, timing.calls.module_id)
+    }
+
+
 def _lines(entries: Iterable[RunTimeEntry]) -> tuple[TimeTotal[SourceLine], ...]:
     """Add up the entries of every innermost line, most time first."""
     by_line: dict[SourceLine, list[RunTimeEntry]] = defaultdict(list)

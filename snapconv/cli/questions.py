@@ -205,6 +205,7 @@ def advise(
     """
     from snapconv.answers.advice.findings import advise as find_advice
     from snapconv.answers.advice.findings import goal_of, kept_cached, save_to_offer
+    from snapconv.answers.times import forward_times
     from snapconv.writers.text.advice import advice_lines
 
     if capacity is not None and save is not None:
@@ -213,7 +214,8 @@ def advise(
     session = read_session(snapshot, read, device=device)
     found = []
     for one in session.devices:
-        advice = find_advice(one, goal_bytes=goal_of(one, capacity=fits, save=saved))
+        goal, times = goal_of(one, capacity=fits, save=saved), forward_times(snapshot, one.device.device)
+        advice = find_advice(one, goal_bytes=goal, forward_ms=times)
         cached, offer = 0 if save else kept_cached(one), partial(save_to_offer, one, advice)
         found.append((advice.to_json(), advice_lines(advice, str(snapshot), cached, offer)))
     return answer_by_device(session, found)

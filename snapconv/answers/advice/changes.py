@@ -103,6 +103,12 @@ class Demand:
         return first, last, np.minimum(change.n_bytes, table.block_bytes[change.rows])
 
 
+def joined(changes: Sequence[Change]) -> Change:
+    """Return changes of different allocations, or ranges, as one."""
+    columns = zip(*((one.rows, one.first, one.last, one.n_bytes) for one in changes), strict=True)
+    return Change(*map(np.concatenate, columns))
+
+
 def removed(analysis: DeviceAnalysis, rows: Int64Column) -> Change:
     """Return the change that makes some allocations never happen."""
     return freed_from(analysis, rows, np.full(len(rows), -1, np.int64))

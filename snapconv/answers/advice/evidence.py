@@ -1,6 +1,6 @@
 """Everything that a detector looks at, and the form of its result."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -107,10 +107,19 @@ class Evidence:
     """One device at one moment, where a detector looks for memory that need not be there.
 
     ``live`` marks the allocations in use at the moment. ``goal_bytes``: the peak to reach, None for none.
+    ``forward_ms``: the times of modules by path, each without those inside it; empty where none are recorded.
     """
 
-    def __init__(self, demand: Demand, moment: Peak, calls: LineCalls, goal_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        demand: Demand,
+        moment: Peak,
+        calls: LineCalls,
+        goal_bytes: int | None = None,
+        forward_ms: Mapping[str, float] | None = None,
+    ) -> None:
         self.demand, self.moment, self.calls, self.goal_bytes = demand, moment, calls, goal_bytes
+        self.forward_ms = forward_ms or {}
         self.analysis = demand.analysis
         self.live = self.analysis.allocations.live_at(moment.event)
 

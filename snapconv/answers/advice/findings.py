@@ -4,19 +4,19 @@ Every kind is a row of KINDS: its sentences, and a detector. Detectors look at t
 is left without their findings. A fault keeps memory for nothing; a trade saves memory for a price.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.changes import Change, Demand, Peak
+from snapconv.answers.advice.checkpointing import checkpointed_modules
 from snapconv.answers.advice.copies import copied_gradients, copied_weights, early_batches, gathered_shards
 from snapconv.answers.advice.evidence import FAULT, Detected, Evidence, Kind, LineCalls
 from snapconv.answers.advice.faults import growing, kept_gradients, kept_graphs, previous_kept, unused_graphs
 from snapconv.answers.advice.trades import (
     attention_scores,
-    checkpointed_blocks,
     foreach_temporaries,
     full_logits,
     full_states,
@@ -149,15 +149,15 @@ KINDS = (
     ),
     Kind(
         slug="checkpointing",
-        what="{number} modules {modules}.* keep their activations for backward.",
+        what="{modules} keep their activations for backward.",
         how=(
             "Call each under torch.utils.checkpoint.checkpoint(module, x, use_reentrant=False);",
-            "in transformers, model.gradient_checkpointing_enable().",
+            "in transformers, model.gradient_checkpointing_enable() does so for every layer.",
         ),
-        costs="their forward runs twice: about a third more time",
+        costs="recomputes {share} of the forward (by {measure})",
         wrong_if="a module reads more than the output of the module before it",
-        detect=checkpointed_blocks,
-        estimated="each module keeps its last activation, and makes the others again for its backward",
+        detect=checkpointed_modules,
+        estimated="each module keeps its input, and makes its activations again for its backward",
     ),
     Kind(
         slug="offloading",
@@ -257,11 +257,17 @@ class Advice:
 
 @stage
 def advise(
-    analysis: DeviceAnalysis, *, goal_bytes: int | None = None, trades: bool = False, cheap: bool = False
+    analysis: DeviceAnalysis,
+    *,
+    goal_bytes: int | None = None,
+    trades: bool = False,
+    cheap: bool = False,
+    forward_ms: Mapping[str, float] | None = None,
 ) -> Advice:
     """Find what to change; ``goal_bytes`` is the peak to reach, and asks for trades too.
 
-    ``cheap``: only the faults that are found without looking long.
+    ``cheap``: only the faults that are found without looking long. ``forward_ms``: the times of a capture,
+    see times.forward_times.
     """
     demand = Demand(analysis)
     trades = trades or goal_bytes is not None
@@ -270,7 +276,7 @@ def advise(
     unknown, rounds = _why_unknown(analysis), 1 if cheap else _ROUNDS
     # The faults, then the trades, each with the largest first.
     found = sorted(
-        [] if unknown else _search(demand, kinds, goal_bytes, rounds=rounds),
+        [] if unknown else _search(demand, kinds, goal_bytes, rounds=rounds, forward_ms=forward_ms),
         key=lambda one: (one.sort != FAULT, -one.saved_bytes, -one.held_bytes, one.kind, one.what),
     )[:MOST_FINDINGS]
     return Advice(
@@ -324,13 +330,18 @@ def _why_unknown(analysis: DeviceAnalysis) -> str:
 
 
 def _search(
-    demand: Demand, kinds: Sequence[Kind], goal_bytes: int | None, *, rounds: int
+    demand: Demand,
+    kinds: Sequence[Kind],
+    goal_bytes: int | None,
+    *,
+    rounds: int,
+    forward_ms: Mapping[str, float] | None,
 ) -> Iterator[Finding]:
     """Find faults at the peak, at the peak that is left without them, and so on; then trades."""
     calls, changes = LineCalls(demand.analysis), list[Change]()
     moment, known, seen = demand.peak, set(), np.zeros(len(demand.analysis.allocations), np.bool_)
     for _ in range(rounds):
-        evidence = Evidence(demand, moment, calls, goal_bytes)
+        evidence = Evidence(demand, moment, calls, goal_bytes, forward_ms)
         before = len(changes)
         for kind in kinds:
             for detected in kind.detect(evidence):

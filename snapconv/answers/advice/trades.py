@@ -204,33 +204,6 @@ def full_states(evidence: Evidence) -> Iterator[Detected]:
         yield evidence.found(smaller(analysis, rows, _SAVED_BY_8_BITS), mine, None, number=len(mine))
 
 
-def checkpointed_blocks(evidence: Evidence) -> Iterator[Detected]:
-    """Find equal modules in a row, by their recorded paths, and keep of each only what the next one reads."""
-    analysis, table = evidence.analysis, evidence.analysis.allocations
-    number, name = _blocks(analysis)
-    is_saved = has_code(analysis.classification.category, Category.ACTIVATION) & (number >= 0)
-    rows = np.flatnonzero(is_saved & analysis.features.is_freed_by_engine & analysis.features.is_traced)
-    parts = []
-    iteration = analysis.iteration.astype(np.int64)
-    forward = iteration * (int(number.max(initial=0)) + 1) + number
-    for block in grouped(rows, forward):
-        block = block[np.argsort(table.alloc_event[block])]
-        ends = int(table.alloc_event[block[-1]])
-        again = int(table.freed_event[block].min())
-        # Its first large tensor stands for its input, which stays.
-        n_bytes = table.block_bytes[block]
-        inner = np.delete(block, np.argmax(n_bytes >= n_bytes.max() // 8))
-        parts.append((inner, np.full(len(inner), ends), np.full(len(inner), again)))
-    if len(parts) < _LEAST_OF_LIST:
-        return
-    mine, first, last = (np.concatenate(column) for column in zip(*parts, strict=True))
-    change = Change(mine, first, last, table.block_bytes[mine])
-    held = evidence.demand.bytes_at(change, evidence.moment.event)
-    if evidence.is_worth(held, LEAST_SHARE_OF_TRADE):
-        values = {"modules": name, "number": str(len(np.unique(number[mine])))}
-        yield Detected(change, None, None, is_certain=False, values=values)
-
-
 def offloaded(evidence: Evidence) -> Iterator[Detected]:
     """Find what autograd saved, and keep of it on the GPU what a few operations need at once."""
     analysis, table, features = evidence.analysis, evidence.analysis.allocations, evidence.analysis.features
@@ -246,19 +219,3 @@ def offloaded(evidence: Evidence) -> Iterator[Detected]:
         transfer = f"{format_bytes(2 * held)} over PCIe per iteration: {2 * held / _PCIE:.2g} s at 20 GiB/s"
         mine = rows[evidence.live[rows]]
         yield evidence.found(change, mine, None, moved=format_bytes(held), transfer=transfer)
-
-
-def _blocks(analysis: DeviceAnalysis) -> tuple[Int64Column, str]:
-    """Return the number of each allocation's module among equal ones, as of ``blocks.3``; -1 for none."""
-    rows_of: dict[str, set[int]] = {}
-    for path in analysis.modules.names:
-        parts = path.split(".")
-        place = next((place for place, part in enumerate(parts) if part.isdigit() and place), 0)
-        if place:
-            rows_of.setdefault(".".join(parts[:place]), set()).add(int(parts[place]))
-    name = max(rows_of, key=lambda one: len(rows_of[one]), default="")
-    number = np.full(len(analysis.modules.names) + 1, -1, np.int64)
-    for place, path in enumerate(analysis.modules.names):
-        if name and path.startswith(f"{name}."):
-            number[place] = int(path[len(name) + 1 :].split(".")[0])
-    return number[analysis.modules.module_id], name

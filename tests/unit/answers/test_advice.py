@@ -1,10 +1,15 @@
 """Advice on hand-made jobs: what is kept for nothing, what only looks like it, and what a change saves."""
 
+import itertools
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import snapconv
 from snapconv.answers.advice.changes import Demand, freed_from, removed, smaller
+from snapconv.answers.advice.checkpointing import Module, cheapest
 from snapconv.cli.app import main
 from snapconv.replay.device_replay import AllocationTable
 from tests.builders import MIB, TraceBuilder, frame
@@ -238,3 +243,34 @@ def test_a_long_loop_is_looked_up_in_columns_that_are_made_once(advice_on, monke
     (fault,) = advice_on(outputs(deletes=False, n=200)).faults
     assert fault.n_allocations == 199
     assert len(made) < 50
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["a", "a.b", "a.b.c", "a.d", "e", "e.f"]), st.integers(1, 9), st.integers(1, 5)
+        ),
+        unique_by=lambda one: one[0],
+    ),
+    st.integers(1, 40),
+)
+def test_the_modules_to_checkpoint_are_the_cheapest_that_suffice(rows, wanted):
+    modules = [Module(tuple(path.split(".")), None, size, cost) for path, size, cost in sorted(rows)]
+    sets = [
+        chosen
+        for n in range(len(modules) + 1)
+        for chosen in itertools.combinations(modules, n)
+        if not any(a.path == b.path[: len(a.path)] for a, b in itertools.permutations(chosen, 2))
+    ]
+    sizes = [sum(one.held_bytes for one in chosen) for chosen in sets]
+    enough = [chosen for chosen, size in zip(sets, sizes, strict=True) if size >= min(wanted, max(sizes))]
+    found = cheapest(modules, wanted)
+    assert tuple(found) in enough
+    assert sum(one.cost for one in found) == min(sum(one.cost for one in chosen) for chosen in enough)
+
+
+def test_the_modules_to_checkpoint_are_named_with_what_their_times_say_it_costs(capsys):
+    assert main(["advise", "fixtures/transformer.capture", "--save", "8MiB"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "trade: blocks.0-1.mlp keep their activations for backward." in out
+    assert "of the forward (by time)" in out

@@ -1,0 +1,142 @@
+"""Activation checkpointing: the modules that reach the wanted bytes at the least recomputation.
+
+A module without its activations keeps its input alone, and has the others again for its own backward. No two
+chosen ones are inside each other, so the choice is a knapsack on the tree of modules, solved exactly in parts
+of the forward. What the peak is then, a replay says; what is missing is asked for on top, and chosen anew.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from snapconv.answers.advice.changes import Change, joined
+from snapconv.answers.advice.evidence import LEAST_SHARE_OF_TRADE, Detected, Evidence
+from snapconv.classification.categories import Category
+from snapconv.classification.categories import Evidence as Known
+from snapconv.columns import Int64Column, grouped, has_code
+
+_PARTS, _MOST_MODULES, _MOST_REPLAYS, _MOST_NAMES = 1000, 2000, 8, 3
+# Of all activations at the moment: a module with more has them all again in its own backward.
+_MOST_OF_MODULE = 0.3
+# Of a module's largest. Small tensors may be of another forward of its parts, as an embedding that all read.
+_LARGE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A module: its activations but its input, their bytes at the moment, and its part of the forward."""
+
+    path: tuple[str, ...]
+    change: Change
+    held_bytes: int
+    cost: int
+
+
+def checkpointed_modules(evidence: Evidence) -> Iterator[Detected]:
+    """Choose the modules that reach the goal at the least recomputation; without one, that save most."""
+    modules, measure = _modules(evidence), "time" if evidence.forward_ms else "operations"
+    goal = evidence.goal_bytes or 0
+    wanted, change, chosen = evidence.moment.n_bytes - goal, None, list[Module]()
+    for _ in range(_MOST_REPLAYS):
+        before, chosen = chosen, cheapest(modules, wanted)
+        if not chosen or chosen == before:
+            break
+        change = joined([one.change for one in chosen])
+        missing = evidence.demand.without([change]).n_bytes - goal
+        if missing <= 0 or not goal:
+            break
+        wanted += missing
+    if change is None:
+        return
+    if evidence.is_worth(evidence.demand.bytes_at(change, evidence.moment.event), LEAST_SHARE_OF_TRADE):
+        share = max(round(100 * sum(one.cost for one in chosen) / _PARTS), 1)
+        values = {"modules": _named([one.path for one in chosen]), "share": f"{share} %", "measure": measure}
+        yield Detected(change, None, None, is_certain=False, values=values)
+
+
+def _modules(evidence: Evidence) -> list[Module]:
+    """Return the modules that saved activations, each before those inside it."""
+    analysis, features = evidence.analysis, evidence.analysis.features
+    names, ids = analysis.modules.names, analysis.modules.module_id
+    is_path = np.array([*(one is Known.METADATA for one in analysis.modules.evidence), False])
+    is_saved = has_code(analysis.classification.category, Category.ACTIVATION) & is_path[ids]
+    rows = np.flatnonzero(is_saved & features.is_freed_by_engine & features.is_traced)
+    inside: dict[tuple[str, ...], list[Int64Column]] = {}
+    for mine in grouped(rows, ids):
+        path = tuple(names[ids[mine[0]]].split("."))
+        for depth in range(1, len(path) + 1):
+            inside.setdefault(path[:depth], []).append(mine)
+    times = {tuple(name.split(".")): ms for name, ms in evidence.forward_ms.items()}
+    whole = sum(times.values()) or max(int((features.in_forward & features.is_traced).sum()), 1)
+    most, found = _MOST_OF_MODULE * evidence.bytes_of(rows[evidence.live[rows]]), list[Module]()
+    for path in sorted(inside):
+        change, n_operations = _again(evidence, np.concatenate(inside[path]))
+        held = evidence.demand.bytes_at(change, evidence.moment.event)
+        if 0 < held <= most and len(found) < _MOST_MODULES:
+            own = [ms for name, ms in times.items() if name[: len(path)] == path] if times else [n_operations]
+            found.append(Module(path, change, held, max(round(_PARTS * sum(own) / whole), 1)))
+    return found
+
+
+def _again(evidence: Evidence, rows: Int64Column) -> tuple[Change, int]:
+    """Return the change of a module that makes its activations again, and the operations of its forward.
+
+    Its first large tensor stands for its input, which stays. In a forward the others are in use up to the
+    last of them, then again from the first of them that backward frees.
+    """
+    table, parts, n_operations = evidence.analysis.allocations, list[Change](), 0
+    for mine in grouped(rows, evidence.analysis.iteration):
+        mine = np.sort(mine)  # in the order of their allocs
+        n_bytes = table.block_bytes[mine]
+        is_large = n_bytes >= n_bytes.max() // _LARGE
+        large, inner = mine[is_large], np.delete(mine, np.argmax(is_large))
+        ends, again = table.alloc_event[large].max(), table.freed_event[large].min()
+        n_operations += int(np.diff(evidence.calls.n_allocs[[table.alloc_event[large[0]], ends]])[0])
+        spans = [np.full(len(inner), event, np.int64) for event in (ends, again)]
+        parts.append(Change(inner, *spans, table.block_bytes[inner]))
+    return joined(parts), n_operations
+
+
+def cheapest(modules: Sequence[Module], wanted: int) -> list[Module]:
+    """Choose modules, none inside another, with the bytes that are wanted, or most, at the least cost.
+
+    ``best[number, cost]`` are the most bytes of the modules from a number on, at most at that cost: without
+    the module that of the next, with it that of the next outside it.
+    """
+    n = len(modules)
+    after = [
+        next((other for other in range(number, n) if modules[other].path[: len(one.path)] != one.path), n)
+        for number, one in enumerate(modules)
+    ]
+    best = np.zeros((n + 1, _PARTS + 1), np.int64)
+    for number in range(n - 1, -1, -1):
+        one = modules[number]
+        best[number] = best[number + 1]
+        with_it = one.held_bytes + best[after[number], : max(_PARTS + 1 - one.cost, 0)]
+        best[number, one.cost :] = np.maximum(best[number, one.cost :], with_it)
+    chosen, number = list[Module](), 0
+    cost = int(np.searchsorted(best[0], min(wanted, best[0, -1])))
+    while number < n:
+        is_taken = best[number, cost] > best[number + 1, cost]
+        if is_taken:
+            chosen.append(modules[number])
+            cost -= modules[number].cost
+        number = after[number] if is_taken else number + 1
+    return chosen
+
+
+def _named(paths: Sequence[tuple[str, ...]]) -> str:
+    """Return modules as people write them: equal ones by their range, as blocks.0-5.mlp."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for path in paths:
+        place = next((place for place, part in enumerate(path) if part.isdigit()), len(path))
+        key = ".".join(path[:place]), ".".join(path[place + 1 :])
+        groups.setdefault(key, []).extend(map(int, path[place : place + 1]))
+    texts = []
+    for (before, after), numbers in groups.items():
+        runs = np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1) if numbers else []
+        spans = [f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs]
+        texts.append(".".join(filter(None, (before, ",".join(spans), after))))
+    more = len(texts) - _MOST_NAMES
+    return ", ".join(texts[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
