@@ -139,7 +139,7 @@ class Session:
                 found,
                 goal_bytes=goal_bytes,
                 trades=trades,
-                forward_ms=forward_times(self.path, found.device.device),
+                forward_ms=forward_times(self.analysis.path, found.device.device),
             )
             for found in self.devices
         )

@@ -105,8 +105,12 @@ class Demand:
 
 def joined(changes: Sequence[Change]) -> Change:
     """Return changes of different allocations, or ranges, as one."""
-    columns = zip(*((one.rows, one.first, one.last, one.n_bytes) for one in changes), strict=True)
-    return Change(*map(np.concatenate, columns))
+    return Change(
+        rows=np.concatenate([one.rows for one in changes]),
+        first=np.concatenate([one.first for one in changes]),
+        last=np.concatenate([one.last for one in changes]),
+        n_bytes=np.concatenate([one.n_bytes for one in changes]),
+    )
 
 
 def removed(analysis: DeviceAnalysis, rows: Int64Column) -> Change:

@@ -93,8 +93,8 @@ def _again(evidence: Evidence, rows: Int64Column) -> tuple[Change, int]:
         large, inner = mine[is_large], np.delete(mine, np.argmax(is_large))
         ends, again = table.alloc_event[large].max(), table.freed_event[large].min()
         n_operations += int(np.diff(evidence.calls.n_allocs[[table.alloc_event[large[0]], ends]])[0])
-        spans = [np.full(len(inner), event, np.int64) for event in (ends, again)]
-        parts.append(Change(inner, *spans, table.block_bytes[inner]))
+        first, last = (np.full(len(inner), event, np.int64) for event in (ends, again))
+        parts.append(Change(inner, first, last, table.block_bytes[inner]))
     return joined(parts), n_operations
 
 
