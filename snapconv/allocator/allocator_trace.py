@@ -52,10 +52,12 @@ class Ledger:
     """The counters of one device; a ``listener`` gets every event.
 
     ``requested_bytes`` are of active blocks, and so fall at ``free_completed``, as torch's counter does.
+    ``capacity`` is the device's memory for this process; None never runs out.
     """
 
     clock: Callable[[], int]
     listener: Callable[[RecordedEvent], None] | None = None
+    capacity: int | None = None
     requested_bytes: int = 0
     allocated_bytes: int = 0
     active_bytes: int = 0
@@ -65,6 +67,10 @@ class Ledger:
     n_segment_allocs: int = 0
     n_segment_maps: int = 0
     n_segment_frees: int = 0
+
+    def has_room(self, n_bytes: int) -> bool:
+        """Return whether the device has so much memory left."""
+        return self.capacity is None or self.reserved_bytes + n_bytes <= self.capacity
 
     def memory_taken(self, n_bytes: int, *, is_mapped: bool = False) -> None:
         """Count a segment or pages that were got from the device."""

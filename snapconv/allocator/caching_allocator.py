@@ -47,7 +47,7 @@ class ModelOutOfMemory(RecorderError):
 class CachingAllocator:
     """One device's caching allocator.
 
-    ``capacity`` is what the device has for this process; None never runs out. ``limit`` is what
+    ``capacity`` is what the device has for this process. ``limit`` is what
     ``set_per_process_memory_fraction`` leaves of it, None without a fraction below 1. ``frames`` arguments
     are torch's frame dicts, kept by identity; events without any take those of the allocation, as in torch.
     ``listener`` gets every event at once. ``ledger`` has all counters.
@@ -67,24 +67,14 @@ class CachingAllocator:
         self.device = device
         self.settings = settings or AllocatorSettings()
         self.limit = limit
-        self.ledger = Ledger(clock or (lambda: 0), listener)
+        self.ledger = Ledger(clock or (lambda: 0), listener, capacity)
         self._addresses = addresses or AddressSpace()
-        self._expandable = ExpandableMemory(self.ledger, self._addresses, capacity=capacity)
+        self._expandable = ExpandableMemory(self.ledger, self._addresses)
         self._pools: dict[tuple[PoolId, bool], BlockPool] = {}
         self._active: dict[int, Block] = {}
         # Addresses of blocks that other streams use too; freed blocks that are not complete, by address.
         self._shared: set[int] = set()
         self._waiting: dict[int, Block] = {}
-
-    @property
-    def capacity(self) -> int | None:
-        """The device's memory for this process; None never runs out."""
-        return self._expandable.capacity
-
-    @capacity.setter
-    def capacity(self, n_bytes: int | None) -> None:
-        """Change it; expandable segments see it too."""
-        self._expandable.capacity = n_bytes
 
     def malloc(
         self, n_bytes: int, *, stream: int = 0, pool: PoolId = DEFAULT_POOL, frames: Frames | None = None
@@ -274,13 +264,11 @@ class CachingAllocator:
             return self._expandable.allocate(
                 pool, stream=stream, size=size, page_size=page_size, frames=frames
             )
-        if self.capacity is not None and self.ledger.reserved_bytes + n_bytes > self.capacity:
+        if not self.ledger.has_room(n_bytes):
             return None
         block = Block(self._addresses.take(n_bytes), n_bytes, stream, pool, segment_frames=frames)
         self.ledger.memory_taken(n_bytes)
-        self.ledger.record(
-            "segment_alloc", addr=block.addr, size=n_bytes, stream=stream, pool=pool.id, frames=frames
-        )
+        self._record_segment("segment_alloc", block, frames)
         return block
 
     def _hand_out(self, block: Block, size: int, n_bytes: int, frames: Frames | None) -> Block:
@@ -324,20 +312,13 @@ class CachingAllocator:
         block.pool.discard(block)
         self._addresses.give_back(block.addr, block.size)
         self.ledger.memory_returned(block.size)
-        self.ledger.record(
-            "segment_free",
-            addr=block.addr,
-            size=block.size,
-            stream=block.stream,
-            pool=block.pool.id,
-            frames=block.segment_frames if frames is None else frames,
-        )
+        self._record_segment("segment_free", block, frames)
 
     def _out_of_memory(
         self, pool: BlockPool, stream: int, size: int, frames: Frames | None
     ) -> ModelOutOfMemory:
         """Record the ``oom`` event, whose size is the rounded request, and build the error."""
-        capacity = self.capacity or 0
+        capacity = self.ledger.capacity or 0
         free_bytes = max(capacity - self.ledger.reserved_bytes, 0)
         self.ledger.record("oom", addr=free_bytes, size=size, stream=stream, pool=pool.id, frames=frames)
         return ModelOutOfMemory(
@@ -346,6 +327,12 @@ class CachingAllocator:
             free_bytes=free_bytes,
             allocated_bytes=self.ledger.allocated_bytes,
             reserved_bytes=self.ledger.reserved_bytes,
+        )
+
+    def _record_segment(self, action: str, block: Block, frames: Frames | None) -> None:
+        own = block.segment_frames if frames is None else frames
+        self.ledger.record(
+            action, addr=block.addr, size=block.size, stream=block.stream, pool=block.pool.id, frames=own
         )
 
     def _record(self, action: str, block: Block, frames: Frames | None) -> None:

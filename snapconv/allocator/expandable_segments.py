@@ -17,10 +17,8 @@ UNLIMITED_ADDRESS_SPACE = 1 << 40
 class ExpandableMemory:
     """Grows and shrinks the expandable segments of one device."""
 
-    def __init__(self, ledger: Ledger, addresses: AddressSpace, *, capacity: int | None) -> None:
-        self._ledger = ledger
-        self._addresses = addresses
-        self.capacity = capacity
+    def __init__(self, ledger: Ledger, addresses: AddressSpace) -> None:
+        self._ledger, self._addresses = ledger, addresses
 
     def allocate(
         self, pool: BlockPool, *, stream: int, size: int, page_size: int, frames: Frames | None
@@ -101,7 +99,8 @@ class ExpandableMemory:
 
     def _reserved_size(self, page_size: int) -> int:
         """Return the address space of a segment: torch reserves 9/8 of the memory, in whole pages."""
-        wanted = UNLIMITED_ADDRESS_SPACE if self.capacity is None else self.capacity * 9 // 8
+        capacity = self._ledger.capacity
+        wanted = UNLIMITED_ADDRESS_SPACE if capacity is None else capacity * 9 // 8
         return -(-wanted // page_size) * page_size
 
     def _candidate(self, pool: BlockPool, *, stream: int, size: int, page_size: int) -> Block | None:
@@ -123,18 +122,13 @@ class ExpandableMemory:
         assert hole.reservation is not None
         page_size = hole.reservation.page_size
         n_bytes = -(-size // page_size) * page_size
-        if self.capacity is not None and self._ledger.reserved_bytes + n_bytes > self.capacity:
+        if not self._ledger.has_room(n_bytes):
             return False
         addr = hole.addr
         hole.pool.discard(hole)
         if n_bytes < hole.size:
             rest = Block(
-                addr + n_bytes,
-                hole.size - n_bytes,
-                hole.stream,
-                hole.pool,
-                hole.reservation,
-                is_mapped=False,
+                addr + n_bytes, hole.size - n_bytes, hole.stream, hole.pool, hole.reservation, is_mapped=False
             )
             rest.link(hole, hole.after)
             hole.pool.insert(rest)

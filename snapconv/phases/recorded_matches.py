@@ -1,8 +1,8 @@
 """The records of a recorder, matched with the events and the allocations of one device.
 
 A record means: at this time, the storage at this address was a parameter, a gradient, and so on. Its
-allocation is the one that was live then and whose block contains the address. Records in, rows of the
-AllocationTable out.
+allocation is the one that was live then at that address: torch's storages begin where their blocks begin.
+Records in, rows of the AllocationTable out.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -12,10 +12,8 @@ import numpy as np
 from snapconv.columns import Int8Column, Int32Column, Int64Column, read_only
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.snapshot.event_table import EventTable
-from snapconv.snapshot.recorded.metadata import Metadata, PhaseTable, RecordedTensors
+from snapconv.snapshot.recorded.metadata import Metadata, RecordedTensors
 
-# Addresses inside a block are looked for one by one: torch's storages begin where their blocks begin.
-_MAX_INSIDE = 1000
 _NEVER = np.iinfo(np.int32).max
 
 
@@ -68,10 +66,12 @@ class _Index:
         if not len(mine) or not len(self._addrs):
             return found
         before, after = self._moments(recorded.recorded_us[mine])
-        found[mine] = self._at_start(recorded.addr[mine], before, after)
-        for i in np.flatnonzero((found < 0) & (recorded.device == device))[:_MAX_INSIDE].tolist():
-            position = int(np.searchsorted(mine, i))
-            found[i] = self._inside(int(recorded.addr[i]), int(before[position]), int(after[position]))
+        addr = recorded.addr[mine]
+        addr_id = np.minimum(np.searchsorted(self._addrs, addr), len(self._addrs) - 1)
+        place = np.searchsorted(self._keys, addr_id * self._n_moments + after + 1, side="right") - 1
+        row = self._order[np.maximum(place, 0)]
+        is_there = (place >= 0) & (self._allocations.addr[row] == addr) & (self._freed_event[row] > before)
+        found[mine] = np.where(is_there, row, -1)
         return found
 
     def _moments(self, recorded_us: Int64Column) -> tuple[Int64Column, Int64Column]:
@@ -86,31 +86,26 @@ class _Index:
         after = np.searchsorted(self._times, recorded_us, side="right") - 1
         return before, after
 
-    def _at_start(self, addr: Int64Column, before: Int64Column, after: Int64Column) -> Int64Column:
-        addr_id = np.minimum(np.searchsorted(self._addrs, addr), len(self._addrs) - 1)
-        place = np.searchsorted(self._keys, addr_id * self._n_moments + after + 1, side="right") - 1
-        row = self._order[np.maximum(place, 0)]
-        is_there = (place >= 0) & (self._allocations.addr[row] == addr) & (self._freed_event[row] > before)
-        return np.where(is_there, row, -1)
-
-    def _inside(self, addr: int, before: int, after: int) -> int:
-        rows = self._allocations
-        holds = (rows.addr <= addr) & (addr < rows.addr + rows.block_bytes)
-        live = np.flatnonzero(holds & (rows.alloc_event <= after) & (self._freed_event > before))
-        return int(live[-1]) if len(live) else -1
-
 
 def recorded_phases(metadata: Metadata, events: EventTable) -> Int8Column | None:
-    """Return the phase of every event in codes of RecordedPhase; None where phases cannot be placed."""
-    if events.time_us is None or not len(metadata.phases.phase):
+    """Return the phase of every event in codes of RecordedPhase; None where phases cannot be placed.
+
+    Phases follow each other, so that it is the last that began.
+    """
+    table, time_us = metadata.phases, events.time_us
+    if time_us is None or not len(table.phase):
         return None
-    return _phase_at(metadata.phases, events.time_us)
+    place = np.searchsorted(table.began_us, time_us, side="right") - 1
+    row = np.maximum(place, 0)
+    ended = table.ended_us[row]
+    is_inside = (place >= 0) & ((ended < 0) | (time_us <= ended))
+    return table.phase[row] * is_inside
 
 
 def recorded_iterations(metadata: Metadata, events: EventTable) -> Int32Column | None:
     """Return the iteration of every event, from 0 without gaps; None where the recorder marked none."""
     numbers = _iteration_numbers(metadata, events)
-    if numbers is None or not len(numbers):
+    if numbers is None:
         return None
     return (np.cumsum(np.diff(numbers, prepend=numbers[:1]) > 0)).astype(np.int32)
 
@@ -118,24 +113,13 @@ def recorded_iterations(metadata: Metadata, events: EventTable) -> Int32Column |
 def iteration_at(metadata: Metadata, events: EventTable, event: int) -> int:
     """Return the recorder's number of the iteration that an event is in; -1 where that is not known."""
     numbers = _iteration_numbers(metadata, events)
-    if numbers is None or not len(numbers):
-        return -1
-    return int(numbers[max(event, 0)])
+    return -1 if numbers is None else int(numbers[max(event, 0)])
 
 
 def _iteration_numbers(metadata: Metadata, events: EventTable) -> Int64Column | None:
     """Return the recorder's iteration numbers, never falling; what is before the first belongs to it."""
     table = metadata.iterations
-    if events.time_us is None or not len(table.iteration):
+    if events.time_us is None or not len(events) or not len(table.iteration):
         return None
     place = np.searchsorted(table.began_us, events.time_us, side="right") - 1
     return np.asarray(np.maximum.accumulate(table.iteration[np.maximum(place, 0)]))
-
-
-def _phase_at(table: PhaseTable, time_us: Int64Column) -> Int8Column:
-    """Return the phase that each time is in; phases follow each other, so it is the last that began."""
-    place = np.searchsorted(table.began_us, time_us, side="right") - 1
-    row = np.maximum(place, 0)
-    ended = table.ended_us[row]
-    is_inside = (place >= 0) & ((ended < 0) | (time_us <= ended))
-    return table.phase[row] * is_inside

@@ -271,7 +271,7 @@ class Machine:
         self.set_settings()
         fraction = self.settings.memory_fraction
         for device in self.devices:
-            if fraction < 1 and device.allocator.capacity == self.options.capacity_bytes:
+            if fraction < 1 and device.allocator.ledger.capacity == self.options.capacity_bytes:
                 self.set_fraction(fraction, device.index)
 
     def set_settings(self, conf: str | None = None) -> None:
@@ -284,8 +284,8 @@ class Machine:
     def set_fraction(self, fraction: float, index: int | None) -> None:
         """Let a device run out at a part of its memory (set_per_process_memory_fraction)."""
         allocator = self.device(index).allocator
-        allocator.capacity = int(fraction * self.options.total_bytes)
-        allocator.limit = allocator.capacity if fraction < 1 else None
+        capacity = allocator.ledger.capacity = int(fraction * self.options.total_bytes)
+        allocator.limit = capacity if fraction < 1 else None
 
     def free_and_total(self, index: int | None) -> tuple[int, int]:
         """Say what cudaMemGetInfo would: the device's memory outside its segments, and all of it."""

@@ -195,7 +195,7 @@ class _Run:
         ):
             if operation == 0:  # MALLOC
                 if is_check and self.is_full:  # it had as much as the trace has reserved afterwards
-                    allocator.capacity = int(calls.reserved_after[event])
+                    ledger.capacity = int(calls.reserved_after[event])
                 try:
                     blocks[row] = take(pool, stream, rounded[row], n_bytes)
                 except ModelOutOfMemory:
@@ -203,7 +203,7 @@ class _Run:
                     self.outcome.differs_at = event
                     return False
                 if is_check and self.is_full:
-                    self.is_full, allocator.capacity = False, self.trial.capacity
+                    self.is_full, ledger.capacity = False, self.trial.capacity
                 if is_check and ledger.reserved_bytes != calls.reserved_after[event]:
                     self.outcome.differs_at = event
                     return False
@@ -234,7 +234,7 @@ class _Run:
     def _repeat_failed(self, event: int) -> None:
         """Request what failed in the trace; the trace goes on without it, so give it back if it is served."""
         if self.trial.is_check:
-            self.allocator.capacity = int(self.calls.reserved_after[event])
+            self.allocator.ledger.capacity = int(self.calls.reserved_after[event])
         elif self.trial.capacity is None and self.trial.limit is None:
             self.outcome.served.append(event)
             return
@@ -242,7 +242,7 @@ class _Run:
         pool = int(events.pool_id[event]) if events.pool_id is not None else -1
         pool_id = calls.pools[pool if pool >= 0 else calls.default_pool]
         block = self._take(event, -1, pool_id, int(events.stream[event]), int(events.size[event]))
-        self.is_full, self.allocator.capacity = False, self.trial.capacity
+        self.is_full, self.allocator.ledger.capacity = False, self.trial.capacity
         (self.outcome.failed_again if block is None else self.outcome.served).append(event)
         if block is not None:
             self.outcome.differs_at = event

@@ -97,11 +97,6 @@ class CudaClock:
 Clock: TypeAlias = CpuClock | CudaClock
 
 
-def make_clock(name: str, device: int) -> Clock:
-    """Return the clock called ``cpu`` or ``cuda``."""
-    return CudaClock(device) if name == "cuda" else CpuClock()
-
-
 # What calls our mode: its frames exist only because of it.
 _CALLER_OF_MODES = "handle_torch_function"
 

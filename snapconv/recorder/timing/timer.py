@@ -18,7 +18,7 @@ from snapconv.recorder.interception import Event, Interception, Listeners
 from snapconv.recorder.program.own_frames import calls_original
 from snapconv.recorder.timing import patches
 from snapconv.recorder.timing.iteration import Call, Iteration, Section
-from snapconv.recorder.timing.marks import Clock, StackRecorder, make_clock
+from snapconv.recorder.timing.marks import Clock, CpuClock, CudaClock, StackRecorder
 from snapconv.recorder.torch_surface import Feature
 from snapconv.version import VERSION
 
@@ -68,10 +68,6 @@ class Columns:
                 "optimizer_ms": self._sum([(step.begin, step.end) for step in by_phase[OPTIMIZER]]),
             }
         )
-
-    def values(self) -> dict[str, Any]:
-        """Return the part of timing.json about iterations and calls."""
-        return {"iterations": self.iterations, "stacks": self.stacks.stacks(), "calls": self.calls}
 
     def _add_call(self, number: int, call: Call, phase: str, stack_id: int = -1) -> None:
         values = (
@@ -182,7 +178,7 @@ class Timer:
     def use_device(self, device: int) -> None:
         """Time this device; before the first iteration that is timed."""
         self._device = device
-        self._clock = make_clock(self._clock_name, device)
+        self._clock: Clock = CudaClock(device) if self._clock_name == "cuda" else CpuClock()
 
     def begin(self, iteration: int, warm_up: bool = False) -> None:  # noqa: FBT001, FBT002  # through the guard
         """Begin to time an iteration, on the thread that runs it.
@@ -240,7 +236,9 @@ class Timer:
             "device": self._device,
             "device_name": str(torch.cuda.get_device_name(self._device)) if is_cuda else "CPU",
             "project_root": str(self._project_root),
-            **columns.values(),
+            "iterations": columns.iterations,
+            "stacks": columns.stacks.stacks(),
+            "calls": columns.calls,
             "launch_bound": columns.launch_bound if is_cuda else None,
             "overflowed": self._overflowed,
         }
