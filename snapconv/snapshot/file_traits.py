@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence, Sized
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from snapconv.columns import columns_of, has_code
+from snapconv.columns import has_code
 from snapconv.notes import Note
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.readers.compiled_pickle import CompiledTrace
@@ -99,11 +99,6 @@ def traits_of_raw(raw: dict[str, object], segments: list[object], traces: Sequen
     return found
 
 
-def traits_of_events(traces: Sequence[EventTable]) -> set[str]:
-    """Return the names of the columns that a trace has."""
-    return {name for trace in traces if len(trace) for name in columns_of(trace)}
-
-
 def places_of(
     raw: dict[str, object], traces: Sequence[EventTable], *, blocks: Sized, host_blocks: Sized
 ) -> set[str]:
@@ -144,7 +139,6 @@ def notes_of_file(
     traits: AbstractSet[str],
     places: AbstractSet[str],
     *,
-    sizes_missing: bool,
     n_embedded: int,
 ) -> Iterator[Note]:
     """Say what a user should know of the file."""
@@ -162,7 +156,7 @@ def notes_of_file(
             "no allocation has a stack: record with context='all' and dump before recording is "
             "switched off to see which line allocated what",
         )
-    if sizes_missing:
+    if collected.sizes_missing:
         yield Note(
             "no-requested-size",
             "blocks lack the requested size (torch 1.x): the block's own size stands in",

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from snapconv.allocator.allocator_settings import AllocatorSettings
-from snapconv.columns import distinct, take
+from snapconv.columns import columns_of, distinct, take
 from snapconv.errors import InputError, MalformedSnapshotError
 from snapconv.files import file_and_key, snapshot_file
 from snapconv.native.library import core
@@ -30,7 +30,6 @@ from snapconv.snapshot.file_traits import (
     infer_era,
     notes_of_file,
     places_of,
-    traits_of_events,
     traits_of_raw,
 )
 from snapconv.snapshot.readers.compiled_pickle import CompiledTrace, OddFile
@@ -158,7 +157,6 @@ class _Reading:
         self.progress = progress
         self.collected = Collected()
         self.notes: list[Note] = []
-        self.sizes_missing = False
 
     def read(self, raw: dict[str, object]) -> Snapshot:
         """Turn the dictionary into a Snapshot; the raw lists are emptied on the way."""
@@ -166,9 +164,9 @@ class _Reading:
         raw_segments = _list(raw.get("segments"), "segments")
         raw_traces = _list(raw.get("device_traces", raw.get("traces")), "device_traces")
         traits = traits_of_raw(raw, raw_segments, raw_traces)
-        memory = self._read_memory(raw_segments, "segments")
-        raw_host_segments = _list(raw.get("host_segments"), "host_segments")
-        host_memory = self._read_memory(raw_host_segments, "host_segments", HOST)
+        memory = read_segments(raw_segments, collected, "segments")
+        where = "host_segments"
+        host_memory = read_segments(_list(raw.get(where), where), collected, where, device=HOST)
         where = "external_annotations"
         annotations = read_annotations(raw.get(where), collected.texts, where)
         *traces, host_trace = self._read_traces(raw_traces, _trace(raw.get("host_traces"), "host_traces"))
@@ -179,19 +177,17 @@ class _Reading:
         self.notes.extend(notes)
         stacks, left_out = bound_stacks(collected.stacks.table(), n_bytes)
         self.notes.extend(left_out)
-        traits |= dict(entries).keys() | traits_of_events([*traces, host_trace])
-        places = places_of(raw, [*traces, host_trace], blocks=memory[1], host_blocks=host_memory[1])
-        is_missing, n_embedded = self.sizes_missing, self.container.n_embedded
-        about = notes_of_file(
-            collected, stacks, traits, places, sizes_missing=is_missing, n_embedded=n_embedded
-        )
-        self.notes.extend(about)
+        every_trace = [*traces, host_trace]
+        traits |= dict(entries).keys() | {name for one in every_trace if len(one) for name in columns_of(one)}
+        places = places_of(raw, every_trace, blocks=memory[1], host_blocks=host_memory[1])
+        n_embedded = self.container.n_embedded
+        self.notes.extend(notes_of_file(collected, stacks, traits, places, n_embedded=n_embedded))
         return Snapshot(
             path=self.path,
             container=self.container,
             era=infer_era(traits, places, backend_of(traces, stacks, traits)),
             n_visible_devices=len(traces),
-            devices=_devices(raw, recorded, [*traces, host_trace], memory, host_memory),
+            devices=_devices(raw, recorded, every_trace, memory, host_memory),
             stacks=stacks,
             texts=collected.texts.values(),
             pools=collected.pools.values(),
@@ -201,11 +197,6 @@ class _Reading:
             notes=tuple(self.notes),
             metadata=recorded,
         )
-
-    def _read_memory(self, raw: list[object], where: str, device: int | None = None) -> _Memory:
-        segments, blocks, sizes_missing = read_segments(raw, self.collected, where, device=device)
-        self.sizes_missing |= sizes_missing
-        return segments, blocks
 
     def _read_traces(self, raw: list[object], raw_host: Trace) -> list[EventTable]:
         """Read the trace of every CUDA device, and last the one of pinned host memory."""

@@ -91,12 +91,8 @@ class BlockTable:
 
 def read_segments(
     raw: list[object], collected: Collected, where: str, *, device: int | None = None
-) -> tuple[SegmentTable, BlockTable, bool]:
-    """Turn the raw segments of all devices into columns; if ``device`` is given, all are of that.
-
-    The third value is whether a block lacked its requested size (torch 1.x), so that the block's
-    own size replaces it.
-    """
+) -> tuple[SegmentTable, BlockTable]:
+    """Turn the raw segments of all devices into columns; if ``device`` is given, all are of that."""
     rows = Rows.of(raw, where)
     pool_ids = rows.pool_ids("segment_pool_id", collected.pools)
     n = len(rows)
@@ -111,11 +107,10 @@ def read_segments(
         stack_id=collected.stacks.ids(rows.values("frames"), rows.place),
     )
     check_total(segments.total_bytes, where)
-    blocks, sizes_missing = _read_blocks(rows, segments, collected)
-    return read_only(segments), read_only(blocks), sizes_missing
+    return read_only(segments), read_only(_read_blocks(rows, segments, collected))
 
 
-def _read_blocks(rows: Rows, segments: SegmentTable, collected: Collected) -> tuple[BlockTable, bool]:
+def _read_blocks(rows: Rows, segments: SegmentTable, collected: Collected) -> BlockTable:
     lists = [[] if blocks is None else blocks for blocks in rows.values("blocks")]
     for i, blocks in enumerate(lists):
         expect(blocks, list, f"{rows.place(i)}.blocks")
@@ -143,6 +138,7 @@ def _read_blocks(rows: Rows, segments: SegmentTable, collected: Collected) -> tu
         requested == _MISSING, occupants.ints("real_size", BYTES, missing=_MISSING), requested
     )
     is_known = requested != _MISSING
+    collected.sizes_missing |= bool(np.any(is_live & ~is_known))
     check_total(requested[is_live & is_known], "the blocks")
     addr = blocks.optional_ints("address", ADDRESS)
     if addr is None:
@@ -158,7 +154,7 @@ def _read_blocks(rows: Rows, segments: SegmentTable, collected: Collected) -> tu
         requested_bytes=np.where(is_live, np.where(is_known, requested, size), 0),
         state=state,
         stack_id=collected.stacks.ids(frames, place),
-    ), bool(np.any(is_live & ~is_known))
+    )
 
 
 def _newest_occupant(block: dict[str, object], place: Place, i: int) -> dict[str, object]:

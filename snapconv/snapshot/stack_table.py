@@ -141,12 +141,16 @@ class StackInterner:
 
 @dataclass(slots=True)
 class Collected:
-    """Values that the tables of a file share, and actions that are not known, while it is read."""
+    """Values that the tables of a file share, and what it lacks or has that is not known, while it is read.
+
+    ``sizes_missing``: a live block has no requested size (torch 1.x), and its own size replaces it.
+    """
 
     stacks: StackInterner = field(default_factory=StackInterner)
     texts: Interner = field(default_factory=Interner)
     pools: Interner = field(default_factory=Interner)
     unknown_actions: Counter[str] = field(default_factory=Counter)
+    sizes_missing: bool = False
 
 
 # --- bounds

@@ -60,7 +60,9 @@ class Observer:
         self._records = MemoryRecords(self._models)
         self._phases = SpanLog(_MAX_PHASES)
         self._running: list[Module] = []  # the modules whose forward runs, the innermost last
-        self._saved_tensors = SavedTensors(self._saved, self._guards.of(Feature.SAVED_TENSORS))
+        self._saved_tensors = SavedTensors(
+            lambda tensor: self._run(self._note_saved, tensor), self._guards.of(Feature.SAVED_TENSORS)
+        )
         self._listeners = self._events()
         if optimizer is not None:
             self._remember(optimizer)
@@ -288,9 +290,6 @@ class Observer:
             self._optimizers = [known for known in self._optimizers if known() is not None]
             self._optimizers.append(weakref.ref(optimizer))
             self._registrations.is_changed = True
-
-    def _saved(self, tensor: "Tensor") -> None:
-        self._run(self._note_saved, tensor)
 
     def _note_saved(self, tensor: "Tensor") -> None:
         module = self._models.path(self._running[-1]) if self._running else None

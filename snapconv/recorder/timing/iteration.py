@@ -138,10 +138,12 @@ class Iteration:
         if self._times.failure is not None:
             return function(*args, **kwargs)
         try:
-            if self._is_inside():
+            # Inside a call or a backward pass that is recorded already, or where nothing can be here and now.
+            if self._is_busy or self._running is not None or not self._may_mark():
                 call = None
             else:
-                call = self._begun(name, module)
+                stack, around = self._stacks.here()
+                call = Call(name, stack, around if module is None else module)
                 first_node = self._next_node()
                 self._is_busy = True
                 call.begin, began = self._mark(), time.perf_counter_ns()
@@ -167,14 +169,6 @@ class Iteration:
             if not self._times.takes(failure):
                 raise
         return result
-
-    def _begun(self, name: str, module: Any) -> Call:
-        stack, around = self._stacks.here()
-        return Call(name, stack, around if module is None else module)
-
-    def _is_inside(self) -> bool:
-        """Whether a call or a backward pass is being recorded already, or nothing can be here and now."""
-        return self._is_busy or self._running is not None or not self._may_mark()
 
     def _may_mark(self) -> bool:
         return threading.get_ident() == self._thread and self._clock.can_mark()

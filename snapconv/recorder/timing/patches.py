@@ -59,7 +59,8 @@ def function_mode(around: Around, guard: Guard, *, inside: Sequence[Any]) -> Ite
 
     There are many of them: ``around`` guards itself.
     """
-    listener = _make_mode(around, guard)
+    listener = _mode_type()()
+    listener.around, listener.name_of = around, guard.hook_with_result(name_of, otherwise=lambda _: None)
 
     def add(modes: list[Any]) -> list[Any]:
         place = _n_outer(modes, inside)
@@ -84,13 +85,6 @@ def _n_outer(modes: list[Any], outer: Sequence[Any]) -> int:
     while n_outer < len(modes) and (modes[n_outer] in outer or modes[n_outer] is default):
         n_outer += 1
     return n_outer
-
-
-def _make_mode(around: Around, guard: Guard) -> Any:
-    made = _mode_type()()
-    made.around = around
-    made.name_of = guard.hook_with_result(name_of, otherwise=lambda _: None)
-    return made
 
 
 @functools.cache

@@ -267,7 +267,7 @@ def test_nothing_of_ours_is_entered_but_through_a_guard(run, monkeypatch, script
     ("kind", "name"),
     [
         (marks.StackRecorder, "here"),
-        (iteration.Iteration, "_is_inside"),
+        (iteration.Iteration, "_may_mark"),
         (iteration.Iteration, "_keep"),
         (marks.CpuClock, "was_reached"),
     ],

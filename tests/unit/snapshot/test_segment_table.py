@@ -14,7 +14,8 @@ class Reading:
     def __init__(self, raw):
         collected = Collected()
         self.stacks, self.pools = collected.stacks, collected.pools
-        self.segments, self.blocks, self.sizes_missing = read_segments(raw, collected, "segments")
+        self.segments, self.blocks = read_segments(raw, collected, "segments")
+        self.sizes_missing = collected.sizes_missing
 
 
 def segment(*blocks, **fields):
