@@ -100,7 +100,6 @@ def _limits(item: pytest.Item) -> tuple[int | None, bool | None]:
 
 
 def _at_the_peak(capture: Path) -> Iterator[str]:
-    """Say what was live at the peak, and how to see more."""
     from snapconv.answers.verdict import find_verdict
     from snapconv.session import load
     from snapconv.units import printable

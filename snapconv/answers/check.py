@@ -187,7 +187,6 @@ def _coverage(found: DeviceAnalysis) -> tuple[str, str]:
 def _against(
     per_cent: float, baseline: tuple[DeviceAnalysis, ...], devices: tuple[DeviceAnalysis, ...]
 ) -> Iterator[Check]:
-    """Check the peaks against those of a baseline."""
     pairs, _, only_new = paired(baseline, devices)
     for old, new in pairs:
         if not new.device.is_host:

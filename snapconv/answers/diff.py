@@ -174,7 +174,6 @@ def compare_files(old: Analysis, new: Analysis) -> FileDiff:
 
 
 def _compared(old: DeviceAnalysis, new: DeviceAnalysis) -> DeviceDiff:
-    """Compare two devices at their peaks of allocated bytes."""
     categories, modules, operations = zip(_sums_at_peak(old), _sums_at_peak(new), strict=True)
     likely = (sum(one.likely_bytes for one in side.values()) for side in categories)
     return DeviceDiff(

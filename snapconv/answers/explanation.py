@@ -90,12 +90,10 @@ def explain(analysis: Analysis, question: Question) -> Explanation:
 
 
 def _unsigned(addr: int) -> str:
-    """Write an address as people do."""
     return hex(addr & (1 << 64) - 1)
 
 
 def _contains_addr(addr: Int64Column, n_bytes: Int64Column, wanted: int) -> BoolColumn:
-    """Mark the pieces of memory that an address is in."""
     return np.asarray((addr <= wanted) & (wanted <= addr + (n_bytes - 1)))
 
 
@@ -148,7 +146,6 @@ def _nearest(analysis: DeviceAnalysis, wanted: int) -> Iterator[str]:
 
 
 def _explain_allocations(analysis: DeviceAnalysis, rows: Int64Column) -> Iterator[Values]:
-    """Explain some allocations of a device, in the order given."""
     opinions: dict[int, list[Values]] = {row: [] for row in rows.tolist()}
     for row, found in opinions_of(analysis.features, rows, order_of(is_host=analysis.device.is_host)):
         opinions[row].append(_opinion(analysis, found.category, found.evidence, found.slug))

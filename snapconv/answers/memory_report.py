@@ -135,24 +135,14 @@ class MemoryReport:
     phase: Int8Column
     stacks: ReportStacks
 
-    @property
-    def device(self) -> int:
-        """The ordinal of the device; HOST: pinned host memory."""
-        return self.peak.device
-
-    @property
-    def peak_usage_bytes(self) -> int:
-        """The most that was allocated."""
-        return self.peak.allocated_bytes
-
     def to_json(self, output: Path) -> dict[str, object]:
         """Return JSON-ready values; ``output`` is the file that the report was written to."""
         peak, naming, after = self.peak, self.analysis.naming, self.after_oom
         return {
-            "device": self.device,
-            "kind": device_kind(self.device),
+            "device": peak.device,
+            "kind": device_kind(peak.device),
             "output": str(output),
-            "peak_usage_bytes": self.peak_usage_bytes,
+            "peak_usage_bytes": peak.allocated_bytes,
             "moments": {moment.name: moment.to_json() for moment in self.moments},
             "categories_at_peak": {total.category: total.to_json() for total in peak.categories},
             "gradient_or_state_bytes": peak.gradient_or_state.block_bytes,
@@ -208,7 +198,7 @@ def build_memory_report(analysis: DeviceAnalysis) -> MemoryReport:
         after_oom=free_after_oom(analysis),
         annotations=spans,
         annotation_totals=totals_by_annotation(analysis.snapshot, spans),
-        phase=_phase(analysis),
+        phase=np.append(analysis.phases.phase, np.int8(-1))[analysis.allocations.alloc_event],
         stacks=report_stacks(
             analysis.snapshot.stacks,
             _own_stacks(analysis.snapshot, analysis.device),
@@ -271,15 +261,6 @@ def _moments(analysis: DeviceAnalysis) -> Iterator[Moment]:
     yield moment(PEAK_ACTIVATIONS, analysis.activation_event, int(activations.sum()))
 
 
-def _phase(analysis: DeviceAnalysis) -> Int8Column:
-    """Return the phase in which each allocation was made, -1: before the trace."""
-    alloc_event = analysis.allocations.alloc_event
-    phase = np.full(len(alloc_event), -1, np.int8)
-    traced = alloc_event >= 0
-    phase[traced] = analysis.phases.phase[alloc_event[traced]]
-    return phase
-
-
 def _own_stacks(snapshot: Snapshot, device: DeviceSnapshot) -> Int64Column:
     """Return the stacks of a device's events and blocks; of an only device all, also those of no event."""
     if len(snapshot.devices) == 1:
@@ -315,7 +296,7 @@ def fitting_frames(
     ``n_bytes`` is the size of the file. A note says what is left out, also of ``n_cut_stacks`` deep stacks.
     """
     uses = Counter(entry.frames for entry in entries)
-    size_of = cache(_size_of)
+    size_of = cache(lambda line: _ROW_BYTES + len(line.file_path.encode("utf-8", "surrogatepass")))
     allowed = most_bytes_of_part(n_bytes)
 
     def total(n: int) -> int:
@@ -333,7 +314,3 @@ def with_fewer_frames(entries: Iterable[_Entry], n_of_an_end: int) -> tuple[_Ent
     """Return the entries with no more than so many frames of each end."""
     fewer = cache(lambda frames: tuple(both_ends(frames, n_of_an_end)))
     return tuple(replace(entry, frames=fewer(entry.frames)) for entry in entries)
-
-
-def _size_of(line: SourceLine) -> int:
-    return _ROW_BYTES + len(line.file_path.encode("utf-8", "surrogatepass"))

@@ -173,7 +173,6 @@ _NEVER = ("torch", "functorch", "triton")
 
 
 def _dominant_lines_note(found: DeviceAnalysis) -> Iterator[Note]:
-    """Name the package whose lines would split the memory of one or two lines of the project."""
     stacks, is_project, allocations = found.snapshot.stacks, found.project.is_project, found.allocations
     live = allocations.live_at(found.peak_event)
     has_stack, total = live & (allocations.stack_id >= 0), int(allocations.block_bytes[live].sum())

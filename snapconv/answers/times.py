@@ -165,7 +165,8 @@ def time_report_of(timing: Timing, snapshot: Snapshot, options: AnalysisOptions)
 def build_time_report(timing: Timing, project: Project) -> TimeReport:
     """Put together all that any writer of a time report needs."""
     iterations = tuple(_iterations(timing))
-    number = _median(iterations).measured.iteration
+    ordered = sorted(iterations, key=lambda times: times.total_ms)
+    number = ordered[(len(ordered) - 1) // 2].measured.iteration
     iterations = tuple(replace(one, is_reported=one.measured.iteration == number) for one in iterations)
     lines = ProjectLines(timing.stacks, project, partial(_chosen, timing))
     entries = tuple(_entries(timing, lines, number))
@@ -195,12 +196,6 @@ def _iterations(timing: Timing) -> Iterator[IterationTimes]:
     for measured in timing.iterations:
         rows = calls.iteration == measured.iteration
         yield IterationTimes(measured, _sum(forward[rows]), _sum(calls.backward_ms[rows]))
-
-
-def _median(iterations: tuple[IterationTimes, ...]) -> IterationTimes:
-    """Return the iteration whose total is the median, the lower one of two, the first of equals."""
-    ordered = sorted(iterations, key=lambda times: times.total_ms)
-    return ordered[(len(ordered) - 1) // 2]
 
 
 def _entries(timing: Timing, lines: ProjectLines, iteration: int) -> Iterator[RunTimeEntry]:
@@ -266,7 +261,6 @@ def forward_times(path: Path, device: int) -> dict[str, float]:
 
 
 def _lines(entries: Iterable[RunTimeEntry]) -> tuple[TimeTotal[SourceLine], ...]:
-    """Add up the entries of every innermost line, most time first."""
     by_line: dict[SourceLine, list[RunTimeEntry]] = defaultdict(list)
     for entry in entries:
         by_line[entry.frames[0]].append(entry)
@@ -307,5 +301,4 @@ def _remarks(timing: Timing, entries: tuple[RunTimeEntry, ...]) -> Iterator[tupl
 
 
 def _sum(times: MsColumn) -> float:
-    """Add up what is there."""
     return float(np.nansum(times))

@@ -86,7 +86,6 @@ def answer_by_device(
 
 
 def _lines_of_others(devices: "Sequence[DeviceAnalysis]") -> Iterator[str]:
-    """Show what the other devices did, in a line each."""
     for found in devices:
         peak, reserved = format_bytes(found.replay.allocated.peak), format_bytes(found.replay.reserved.peak)
         number = found.device.device

@@ -106,7 +106,6 @@ def _failed(line: list[str], error: SnapconvError) -> int:
 
 
 def _print_document(line: list[str], error: BaseException | None) -> None:
-    """Print an error as a document of JSON too, where the answer was to be one."""
     if "--json" in line and line[0] not in _PROGRAM_COMMANDS:
         with suppress(OSError):
             print_json({"error": error_values(error)})

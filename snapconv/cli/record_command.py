@@ -150,7 +150,6 @@ def record(
 
 
 def _run_as_it_is_unless(ranks: frozenset[int], entry: "Entry", args: list[str]) -> None:
-    """Run the program without recording it, where this rank is none of those that are recorded."""
     from snapconv.recorder.job import is_chosen
     from snapconv.recorder.record import watch
     from snapconv.recorder.recording import Recording

@@ -40,7 +40,6 @@ def write_trace(output: Path, analysis: Analysis, *, force: bool) -> None:
 
 
 def _events(analysis: DeviceAnalysis) -> Iterator[tuple[str, _Event]]:
-    """Yield every event of a device, with its kind."""
     events = analysis.device.events
     times = np.arange(len(events), dtype=np.int64) if events.time_us is None else events.time_us
     yield "M", {"name": "process_name", "args": {"name": f"{device_name(analysis.device.device)} memory"}}

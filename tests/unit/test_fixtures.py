@@ -155,12 +155,12 @@ def test_a_file_has_the_notes_that_it_deserves_and_no_other(name):
 def test_a_fixture_becomes_a_report_per_device(name, tmp_path):
     done = to_sqlite(FOLDER / name, ConvertOptions(output=tmp_path / "report.sqlite", extended=True))
     assert all(path.stat().st_size for path, _ in done.reports)
-    assert [str(report.device) for _, report in done.reports] == list(GOOD[name]["devices"])
+    assert [str(report.peak.device) for _, report in done.reports] == list(GOOD[name]["devices"])
     for _, report in done.reports:
-        figures = GOOD[name]["devices"][str(report.device)]
+        figures = GOOD[name]["devices"][str(report.peak.device)]
         slack = figures["inexact_bytes"] + figures["half_freed_bytes"]
         if "allocated" in figures:
-            assert abs(report.peak_usage_bytes - figures["allocated"]["peak"]) <= slack
+            assert abs(report.peak.allocated_bytes - figures["allocated"]["peak"]) <= slack
 
 
 @pytest.mark.parametrize("name", BAD)

@@ -59,7 +59,9 @@ def convert(name, folder):
     options = ConvertOptions(output=folder / "report.sqlite", extended=True)
     made = to_sqlite(REAL_SNAPSHOTS / name, options)
     truth = {int(device): figures for device, figures in TRUTH[name].items()}
-    return Converted(name, {report.device: path for path, report in made.reports}, analyses_of(name), truth)
+    return Converted(
+        name, {report.peak.device: path for path, report in made.reports}, analyses_of(name), truth
+    )
 
 
 @cache

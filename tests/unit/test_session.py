@@ -30,7 +30,7 @@ def test_every_device_of_the_file_is_analysed(two_devices):
 
 def test_a_report_is_about_the_first_device_by_default(two_devices):
     session = snapconv.load(two_devices)
-    assert [session.report(device).peak_usage_bytes for device in (None, 0, 2)] == [512, 512, 2048]
+    assert [session.report(device).peak.allocated_bytes for device in (None, 0, 2)] == [512, 512, 2048]
     with pytest.raises(InputError, match="nothing of device 1; it has: 0, 2"):
         session.report(1)
 

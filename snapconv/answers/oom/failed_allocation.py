@@ -151,7 +151,6 @@ def _module(analysis: DeviceAnalysis, stack: int) -> str:
 def _decide(
     analysis: DeviceAnalysis, request: FailedAllocation, memory: DeviceMemory, layout: MemoryLayout
 ) -> OomVerdict:
-    """Decide why a request failed."""
     settings = analysis.snapshot.settings
     is_here = _serves(analysis.snapshot, request, layout)[layout.free.segment]
     total, fraction = memory.total_bytes, settings.memory_fraction

@@ -272,13 +272,11 @@ def _messages(text: str) -> Iterator[str]:
 
 
 def _of_kind(kind: Kind, found: re.Match[str], n_messages: int) -> MessageAnswer:
-    """Answer about a text that is not of torch's allocator."""
     backend, message = "host" if kind.is_host else "GPU", OomMessage(tried_bytes=_size(found))
     return MessageAnswer(kind.name, backend, kind.meaning, message, n_messages, kind.next_step)
 
 
 def _of_allocator(text: str, n_messages: int) -> MessageAnswer:
-    """Answer about a message of torch's allocator."""
     message, begin = read_message(text), BEGINNINGS.search(text)
     name = (begin["backend"] or "CUDA") if begin else "NPU" if "(NPU" in text else "GPU"
     backend = BACKENDS.get(name, UNKNOWN_BACKEND)
@@ -306,7 +304,6 @@ def _of_allocator(text: str, n_messages: int) -> MessageAnswer:
 def _verdict(
     message: OomMessage, unallocated: int | None, why_free: str, text: str
 ) -> tuple[OomVerdict | None, str]:
-    """Decide why a request failed, and what to do next."""
     for words, cause, sentence, next_step in WORDS:
         if squeezed(words).search(text):
             return OomVerdict(cause, sentence, "torch's own words", is_inferred=False), next_step
@@ -374,7 +371,6 @@ def _notes(message: OomMessage, backend: str) -> Iterator[str]:
 
 
 def _summary_notes(summary: MemorySummary | None) -> Iterator[str]:
-    """Say what the counts of a memory_summary() table mean."""
     if summary is None:
         return
     if summary.n_ooms:

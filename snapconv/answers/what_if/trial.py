@@ -217,7 +217,6 @@ class _Run:
         return True
 
     def _other(self, operation: int, row: int, event: int) -> None:
-        """Make one of the rarer calls."""
         block = self.blocks[row] if row >= 0 else None
         if operation == Operation.EMPTY_CACHE:
             self.allocator.empty_cache()

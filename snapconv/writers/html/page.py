@@ -17,7 +17,6 @@ from snapconv.answers.notes import file_notes
 from snapconv.answers.times import TimeReport, TimeTotal, module_times, time_report_of, times_of_device
 from snapconv.files import checked_output, new_files
 from snapconv.notes import Note
-from snapconv.snapshot.recorded.timing_file import Timing
 from snapconv.version import VERSION
 from snapconv.writers.html.column_encoding import EncodedColumn, content_hash, encode_values, page_text
 from snapconv.writers.html.view_device import view_device, vocabulary
@@ -62,7 +61,8 @@ def write_view(files: Sequence[Analysis], output: Path, *, force: bool) -> View:
     facts, notes = [], []
     for file in files:
         timing, its_notes = times_of_device(file.path, None)
-        times = _times(file, timing)
+        is_shown = timing is not None and timing.device in [found.device.device for found in file.devices]
+        times = time_report_of(timing, file.snapshot, file.options) if timing and is_shown else None
         notes += [*file_notes(file), *its_notes, *(times.notes if times else ())]
         facts.append(_file_facts(file) | ({"times": _times_facts(times)} if times else {}))
     with new_files([output], force=force) as (temporary,), temporary.open("wb") as page:
@@ -146,15 +146,7 @@ def _file_facts(file: Analysis) -> dict[str, object]:
     }
 
 
-def _times(file: Analysis, timing: Timing | None) -> TimeReport | None:
-    """Return the times of a capture, where the page shows their device."""
-    if timing is None or timing.device not in [found.device.device for found in file.devices]:
-        return None
-    return time_report_of(timing, file.snapshot, file.options)
-
-
 def _times_facts(report: TimeReport) -> dict[str, object]:
-    """Return the reported iteration by operation, module and line."""
     times = report.reported.measured
     return {
         "device": report.timing.device,

@@ -70,7 +70,6 @@ def _cell(text: str, title: str = "") -> str:
 
 
 def _bar(device: RankDevice, greatest: int) -> str:
-    """Draw the categories of the peak, in the order of the legend."""
     parts, left = [], 0.0
     for name, n_bytes in sorted(device.categories.items(), key=lambda one: _order(one[0])):
         width = _BAR_WIDTH * n_bytes / max(greatest, 1)

@@ -12,7 +12,7 @@ from snapconv.answers.notes import device_notes
 from snapconv.answers.peak import EITHER_LABEL, summary_totals
 from snapconv.answers.program_names import find_span_lanes, tensor_names
 from snapconv.answers.timeline import TimelineLevel, bytes_by_category, find_segment_lifetimes, timeline_level
-from snapconv.answers.verdict import Cause, FileVerdict, find_verdict
+from snapconv.answers.verdict import FileVerdict, find_verdict
 from snapconv.classification.categories import Category, Certainty, Evidence
 from snapconv.classification.classify import reason_of
 from snapconv.columns import Int32Column, Int64Column, distinct
@@ -50,7 +50,8 @@ class ViewDevice:
 
 def view_device(analysis: DeviceAnalysis) -> ViewDevice:
     """Put together what a page shows of one device."""
-    level = timeline_level(analysis.replay, analysis.classification.category, most_bins=_bins(analysis))
+    most_bins = min(_MOST_BINS, max(_LEAST_BINS, len(analysis.device.events) // _EVENTS_PER_BIN))
+    level = timeline_level(analysis.replay, analysis.classification.category, most_bins=most_bins)
     segments = find_segment_lifetimes(analysis.device)
     streams = distinct(np.concatenate((analysis.allocations.stream, segments.stream)))
     rows = view_rows(analysis, streams)
@@ -86,10 +87,6 @@ def view_device(analysis: DeviceAnalysis) -> ViewDevice:
     }
     level_columns = {**_level_columns(level), **_span_columns(analysis, spans, lanes)}
     return ViewDevice(facts, detail, level_columns, columns)
-
-
-def _bins(analysis: DeviceAnalysis) -> int:
-    return min(_MOST_BINS, max(_LEAST_BINS, len(analysis.device.events) // _EVENTS_PER_BIN))
 
 
 def _facts(analysis: DeviceAnalysis) -> dict[str, object]:
@@ -131,7 +128,12 @@ def _categories_at_peak(analysis: DeviceAnalysis) -> Iterator[list[object]]:
 
 
 def _verdict(found: FileVerdict) -> dict[str, object]:
-    causes = [[c.block_bytes, _category_shown(c), page_text(where(c.line)), c.purpose] for c in found.causes]
+    # By its category the page colours and finds a cause.
+    shown = {EITHER_LABEL: Category.UNKNOWN.label}
+    causes = [
+        [one.block_bytes, shown.get(one.category, one.category), page_text(where(one.line)), one.purpose]
+        for one in found.causes
+    ]
     sentence = page_text(found.sentence)
     return {"about": found.about, "sentence": sentence, "moment": found.moment, "causes": causes}
 
@@ -146,11 +148,6 @@ def _advice(analysis: DeviceAnalysis) -> Iterator[dict[str, object]]:
             "line": page_text(found.line.place) if found.line else "",
             "rows": [[title, page_text(text)] for title, text in finding_rows(found, advice.peak)],
         }
-
-
-def _category_shown(cause: Cause) -> str:
-    """Return the category by which the page colours and finds a cause."""
-    return Category.UNKNOWN.label if cause.category == EITHER_LABEL else cause.category
 
 
 def _oom(analysis: DeviceAnalysis) -> Iterator[dict[str, int]]:

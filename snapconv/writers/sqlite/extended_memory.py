@@ -49,14 +49,11 @@ def _iteration(name: str, meaning: str, null: str | None = None, at: str = "") -
     return Column(name, reference, meaning, null=null, stands_for_null=-1 if null else None, at=at)
 
 
-def _addr(at: str = "") -> Column:
-    return integer("addr", "address as a signed 64-bit integer, negative from 2^63 on", at, unit="address")
-
-
 def _time(null: str, at: str = "") -> Column:
     return Column("time_us", "INTEGER", "when", _US, null, -1, at)
 
 
+_ADDR = integer("addr", "address as a signed 64-bit integer, negative from 2^63 on", unit="address")
 _STACK = row_of("snapconv_stacks", "stack_id", _NO_STACK)
 _POOL = row_of("snapconv_pools", "pool_id", "not in the snapshot")
 _FILE_PATH, _LINE_NUMBER, _FUNCTION = line_columns("line")
@@ -65,7 +62,6 @@ _NO_TIMES = "the snapshot has no times"
 
 
 def _words(name: str, meaning: str, what: str, words: Callable[[MemoryReport], Iterable[str]]) -> Table:
-    """Make a table of words by their position."""
     return table(name, meaning, key("0"), text("name", what, "1"), records=lambda r: enumerate(words(r)))
 
 
@@ -78,7 +74,6 @@ def _reason(at: str, meaning: str, table: str, name: str) -> Column:
 
 
 def _of_rows(column: Column) -> Column:
-    """Take a column out of the device's allocations."""
     return replace(column, at=f"analysis.allocations.{column.name}")
 
 
@@ -99,8 +94,8 @@ _SIZES = (
 
 REPORT = report_table(
     SCHEMA_VERSION,
-    integer("device", "device that the report is about; -1: pinned host memory"),
-    size("peak_usage_bytes", "the same number as in `misc_sizes`"),
+    integer("device", "device that the report is about; -1: pinned host memory", "peak.device"),
+    size("peak_usage_bytes", "the same number as in `misc_sizes`", "peak.allocated_bytes"),
     text(
         "history_verdict",
         "how much of the job the trace covers: one of four words, see below",
@@ -319,7 +314,7 @@ ALLOCATIONS = table(
     "snapconv_allocations",
     "Every allocation of the device, one row per lifetime.",
     key(lambda report: range(len(report.analysis.allocations))),
-    *map(_of_rows, (*_LIFE, _addr(), integer("stream", _STREAM), _POOL, *_SIZES)),
+    *map(_of_rows, (*_LIFE, _ADDR, integer("stream", _STREAM), _POOL, *_SIZES)),
     _reason("category", "what it was for", "snapconv_categories", "category_id"),
     _reason("evidence", "how that is known", "snapconv_evidence", "evidence_id"),
     _reason("certainty", "how sure that is", "snapconv_certainties", "certainty_id"),

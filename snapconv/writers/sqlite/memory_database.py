@@ -95,7 +95,7 @@ CREATE UNIQUE INDEX entry_type_and_id
             "INT",
             "what `torch.cuda.max_memory_allocated()` would have returned",
             "bytes",
-            at=PEAK_KEY,
+            at="peak.allocated_bytes",
         ),
         records=lambda report: [report],
         is_skylines=True,

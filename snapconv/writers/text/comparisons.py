@@ -49,7 +49,6 @@ def _device_lines(found: DeviceDiff) -> Iterator[str]:
 
 
 def _rows(title: str, noun: str, rows: Sequence[AnyChange], scale: int) -> Iterator[str]:
-    """Show the rows that changed the peak most, and the sum of the others."""
     changed = [row for row in rows if row.difference is not Difference.SAME]
     if not changed:
         if rows:

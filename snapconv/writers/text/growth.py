@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from snapconv.answers.growth import N_PARTS, Fate, Growth, GrowthReport, Trend, UnfreedLine
-from snapconv.stacks.project_lines import LIBRARY_ONLY, SourceLine
+from snapconv.stacks.project_lines import LIBRARY_ONLY
 from snapconv.units import counted, device_name, format_bytes
 from snapconv.writers.text.size_rows import most_rows, next_line, size_rows, where
 
@@ -42,7 +42,6 @@ def growth_lines(report: GrowthReport, file: str) -> Iterator[str]:
 
 
 def _unfreed_lines(name: str, report: GrowthReport) -> Iterator[str]:
-    """Show what was allocated in the trace and never freed, where iterations are not known."""
     lines = report.never_freed
     n_bytes = sum(line.block_bytes for line in lines)
     n_allocations = counted(sum(line.n_allocations for line in lines), "allocation")
@@ -69,7 +68,8 @@ def _unfreed(one: UnfreedLine) -> str:
 def _growing_lines(lines: Sequence[Growth]) -> Iterator[str]:
     yield from ["  never freed in this trace"] * bool(lines)
     for line in lines[: most_rows(_N_LINES)]:
-        yield f"  {format_bytes(line.bytes_per_iteration):>14} per iteration  {_place(line.frames)}"
+        place = " < ".join(map(where, line.frames[:_N_CALLERS])) or LIBRARY_ONLY
+        yield f"  {format_bytes(line.bytes_per_iteration):>14} per iteration  {place}"
         seen, size = _seen(line), format_bytes(line.block_bytes)
         yield f"{'':>18}{seen}; {size} at the end; {line.certainty}"
     more = lines[most_rows(_N_LINES) :]
@@ -84,7 +84,3 @@ def _seen(line: Growth) -> str:
     every = "" if line.n_iterations == n_spanned else f"{line.n_iterations} of "
     how = ", each time by a larger one" if line.fate is Fate.REPLACED else ""
     return f"in {every}{span}{how}"
-
-
-def _place(frames: Sequence[SourceLine]) -> str:
-    return " < ".join(map(where, frames[:_N_CALLERS])) or LIBRARY_ONLY

@@ -27,7 +27,7 @@ def summary_lines(
 def _device_lines(report: MemoryReport) -> Iterator[str]:
     peak, event = report.peak.allocated_bytes, report.peak.event
     where = "before the first event" if event is None else position(event, report.peak.n_events)
-    yield f"{device_name(report.device)}  peak allocated {format_bytes(peak)} ({peak} bytes), {where}"
+    yield f"{device_name(report.peak.device)}  peak allocated {format_bytes(peak)} ({peak} bytes), {where}"
     yield f"  reserved at most {format_bytes(report.analysis.replay.reserved.peak)}"
     yield from _naming_lines(report)
     yield from live_lines(report.peak)
@@ -35,7 +35,6 @@ def _device_lines(report: MemoryReport) -> Iterator[str]:
 
 
 def _naming_lines(report: MemoryReport) -> Iterator[str]:
-    """How far a list of parameters, if any was given, named the weights."""
     naming = report.analysis.naming
     if naming is None:
         return
@@ -70,7 +69,6 @@ def _time_lines(path: Path, report: TimeReport) -> Iterator[str]:
 
 
 def _coverage(times: IterationTimes) -> str:
-    """Report how much of the measured time is in rows."""
     shares = [f"{100 * part:.1f} % of {phase}" for phase, part in times.coverage.items() if part is not None]
     return f"its operations are {' and '.join(shares)}" if shares else "it has no forward and no backward"
 
