@@ -7,12 +7,12 @@ its style, by their hashes: what a name in a snapshot may contain, it is never r
 import html
 import webbrowser
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from snapconv.analysis import Analysis
-from snapconv.answers.diff import FileDiff, compare_files
+from snapconv.answers.diff import FileDiff, compare_files, paired
 from snapconv.answers.notes import file_notes
 from snapconv.answers.times import TimeReport, TimeTotal, module_times, time_report_of, times_of_device
 from snapconv.files import checked_output, new_files
@@ -21,11 +21,11 @@ from snapconv.version import VERSION
 from snapconv.writers.html.column_encoding import EncodedColumn, content_hash, encode_values, page_text
 from snapconv.writers.html.view_device import view_device, vocabulary
 from snapconv.writers.text.comparisons import AnyChange, row_name
+from snapconv.writers.text.info import settings_shown
 
 _HERE = Path(__file__).parent
 _PROGRAM, _STYLE = _HERE / "page.js", _HERE / "page.css"
 _DATA_TYPE = "application/octet-stream"  # no type of a program: it is never run
-_SILENT = {"", "0", "0.0", "False", "-1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +53,9 @@ def write_view(files: Sequence[Analysis], output: Path, *, force: bool) -> View:
     Of two files it shows one device each: the first that both have, or else the first of each.
     """
     if len(files) > 1:
-        old, new = ([found.device.device for found in file.devices] for file in files)
-        common = next((number for number in old if number in new), None)
-        shown = (old[0], new[0]) if common is None else (common, common)
-        files = [file.of_device(number) for file, number in zip(files, shown, strict=True)]
+        pairs, _, _ = paired(*(file.devices for file in files))
+        shown = pairs[0] if pairs else tuple(file.devices[0] for file in files)
+        files = [replace(file, devices=(found,)) for file, found in zip(files, shown, strict=True)]
     title = page_text(" → ".join(file.path.name for file in files))
     facts, notes = [], []
     for file in files:
@@ -130,9 +129,7 @@ def _head(title: str, program: bytes, style: bytes) -> str:
 def _file_facts(file: Analysis) -> dict[str, object]:
     snapshot, container = file.snapshot, file.snapshot.container
     recorder = dict(snapshot.metadata.facts) if snapshot.metadata else {}
-    settings = {
-        page_text(key): page_text(text) for key, text in snapshot.settings_entries if text not in _SILENT
-    }
+    settings = {page_text(key): page_text(text) for key, text in settings_shown(snapshot.settings_entries)}
     return {
         "name": page_text(file.path.name or str(file.path)),
         "bytes": container.n_bytes,

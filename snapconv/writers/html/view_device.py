@@ -55,12 +55,12 @@ def view_device(analysis: DeviceAnalysis) -> ViewDevice:
     segments = find_segment_lifetimes(analysis.device)
     streams = distinct(np.concatenate((analysis.allocations.stream, segments.stream)))
     rows = view_rows(analysis, streams)
-    stacks = view_stacks(analysis.snapshot, analysis.project, rows.stack_ids)
+    frames, stack_columns = view_stacks(analysis.snapshot, analysis.project, rows.stack_ids)
     spans, lanes, n_left_out = find_span_lanes(analysis, most=_MOST_SPANS)
     names = tensor_names(analysis)
     named = sorted((int(rows.place[row]), page_text(name)) for row, name in names.items())
     detail: dict[str, object] = {
-        "frames": stacks.frames,
+        "frames": frames,
         "operations": [page_text(name) for name in analysis.operations],
         "modules": [page_text(name) for name in analysis.modules.names],
         "reasons": _reasons(analysis),
@@ -71,7 +71,7 @@ def view_device(analysis: DeviceAnalysis) -> ViewDevice:
     time_step, times = encoded_times(analysis.device.events.time_us, _MOST_TIME_BYTES)
     columns = {
         **rows.columns,
-        **stacks.columns,
+        **stack_columns,
         **times,
         "named_row": encode_column(np.array([row for row, _ in named], np.int64), differences=True),
         **_segment_columns(segments, streams, base_addr(analysis)),

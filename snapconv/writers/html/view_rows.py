@@ -119,23 +119,20 @@ def _kinds(keys: list[NDArray[Any]]) -> tuple[Int64Column, Int64Column]:
 _NATIVE, _PYTHON, _PROJECT = 0, 1, 2
 
 
-@dataclass(frozen=True, slots=True)
-class ViewStacks:
-    """``frames``: names, files and lines; ``columns``: the frames of every stack, root first."""
+def view_stacks(
+    snapshot: Snapshot, project: Project, stack_ids: Int64Column
+) -> tuple[dict[str, object], dict[str, EncodedColumn]]:
+    """Take these stacks (-1: one without frames), in this order.
 
-    columns: dict[str, EncodedColumn]
-    frames: dict[str, object]
-
-
-def view_stacks(snapshot: Snapshot, project: Project, stack_ids: Int64Column) -> ViewStacks:
-    """Take these stacks (-1: one without frames), in this order, and the frames that they have."""
+    Return their frames (names, files and lines), and as columns the frames of every stack, root first.
+    """
     stacks = snapshot.stacks
     listed = [stacks.frames_of(stack)[::-1] for stack in stack_ids.tolist()]
     flat = np.concatenate(listed) if listed else np.zeros(0, np.int32)
     used, frame = np.unique(flat, return_inverse=True)
     lengths = np.array([len(frames) for frames in listed], np.int64)
     columns = {"stack_length": encode_column(lengths), "stack_frame": encode_column(frame.reshape(-1))}
-    return ViewStacks(columns, _frames(snapshot, project, used.tolist()))
+    return _frames(snapshot, project, used.tolist()), columns
 
 
 def _frames(snapshot: Snapshot, project: Project, used: list[int]) -> dict[str, object]:

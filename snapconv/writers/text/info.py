@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # notes are printed of what loads no analysis, too
 # Names and commands come from the file, which may have a text of any length.
 _MOST_OF_NAME, _MOST_OF_COMMAND = 80, 400
 _MOST_NAMES = 8
+_SILENT = {"", "0", "0.0", "False", "-1"}
 
 
 def info_lines(found: "Facts") -> Iterator[str]:
@@ -24,7 +25,9 @@ def info_lines(found: "Facts") -> Iterator[str]:
     for facts in found["devices"]:
         yield from _device_lines(facts)
     if found["settings"]:
-        yield f"  allocator settings: {_settings_text(found['settings'])}"
+        settings = settings_shown(found["settings"].items())
+        shown = ", ".join(f"{key}={shortened(text, _MOST_OF_NAME)}" for key, text in settings)
+        yield f"  allocator settings: {shown or 'all at their defaults'}"
     if found["recorder"]:
         entries = (found["recorder"].get(key, "") for key in ("snapconv", "command"))
         yield shortened("  recorded by snapconv {}: {}".format(*entries), _MOST_OF_COMMAND)
@@ -34,17 +37,11 @@ def info_lines(found: "Facts") -> Iterator[str]:
         yield f"  annotations: {', '.join(names[:_MOST_NAMES])}" + (f" and {more} more" if more > 0 else "")
 
 
-def _settings_text(settings: dict[str, str]) -> str:
-    """Show the settings with a meaning: empty, zero and off ones are left out."""
-    silent = {"", "0", "0.0", "False", "-1"}
-    divisions = settings.get("roundup_power2_divisions", "")
-    if all(part.endswith(":0") for part in divisions.split(",")):
-        silent.add(divisions)
-    shown_settings = (
-        (key, shortened(text, _MOST_OF_NAME)) for key, text in settings.items() if text not in silent
-    )
-    shown = ", ".join(f"{key}={text}" for key, text in shown_settings)
-    return shown or "all at their defaults"
+def settings_shown(entries: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Yield the settings with a meaning: empty, zero and off ones are left out."""
+    for key, text in entries:
+        if text not in _SILENT and not all(part.endswith(":0") for part in text.split(",")):
+            yield key, text
 
 
 def _device_lines(facts: "Facts") -> Iterator[str]:
@@ -74,13 +71,5 @@ def note_lines(notes: Iterable[Note]) -> Iterator[str]:
         found = devices.setdefault((note.slug, note.message, note.device is None), [])
         found += [] if note.device is None else [note.device]
     for (slug, message, _), found in devices.items():
-        where = f" ({_named(found)})" if found else ""
+        where = f" ({', '.join(map(device_name, found))})" if found else ""
         yield f"note: {slug}{where}: {message}"
-
-
-def _named(devices: list[int]) -> str:
-    """Return the names of devices, in a row as the first and the last."""
-    first, last = devices[0], devices[-1]
-    if len(devices) > 2 and devices == list(range(first, last + 1)):
-        return f"{device_name(first)} to {device_name(last)}"
-    return ", ".join(map(device_name, devices))

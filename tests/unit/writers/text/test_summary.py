@@ -148,7 +148,6 @@ def test_a_note_that_several_devices_have_is_one_line_that_names_them():
         return list(note_lines(tuple(Note("gaps", message, device) for device in devices)))
 
     assert lines_of(0, 1) == ["note: gaps (cuda:0, cuda:1): Lost."]
-    assert lines_of(0, 1, 2, 3) == ["note: gaps (cuda:0 to cuda:3): Lost."]
     assert lines_of(0, 2, 3) == ["note: gaps (cuda:0, cuda:2, cuda:3): Lost."]
     assert lines_of(HOST, None, 1) == ["note: gaps (host, cuda:1): Lost.", "note: gaps: Lost."]
     assert list(note_lines((Note("gaps", "1 is lost.", 0), Note("gaps", "2 are lost.", 1)))) == [
