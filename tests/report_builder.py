@@ -29,13 +29,7 @@ from snapconv.answers.memory_report import (
     report_stacks,
 )
 from snapconv.answers.oom.failed_allocation import FailedAllocation
-from snapconv.answers.peak import (
-    CategoryTotal,
-    DeviceMemory,
-    LineTotal,
-    ModuleTotal,
-    MomentState,
-)
+from snapconv.answers.peak import CategoryTotal, DeviceMemory, LineTotal, ModuleTotal, MomentState
 from snapconv.answers.program_names import AnnotatedSpans
 from snapconv.classification.categories import Category, Evidence
 from snapconv.columns import Int32Column, Int64Column
@@ -238,9 +232,7 @@ def small_report(**changes: Any) -> MemoryReport:
             Growth(-1, Fate.REPLACED, 0, 0, 1, 1536, 1536, np.arange(3)),
         ),
         oom_events=(FAILED,),
-        after_oom=None,
         annotations=AnnotatedSpans(NO_SPANS, (), int64(), int64(), int64()),
-        annotation_totals=(),
         phase=np.array([-1, Phase.FORWARD, Phase.FORWARD, Phase.BACKWARD], np.int8),
         stacks=stacks_of(small_stacks()),
     )

@@ -84,15 +84,12 @@ class Growth:
         """The certainty, by the number of iterations, in the words of every answer."""
         return "certain" if self.n_iterations >= _STRONG_ITERATIONS else "likely"
 
-    @property
-    def figures(self) -> dict[str, object]:
-        """JSON-ready values, without the place."""
-        names = ("first_iteration", "last_iteration", "n_iterations", "n_allocations", "block_bytes")
-        return {name: getattr(self, name) for name in ("fate", "certainty", *names, "bytes_per_iteration")}
-
     def to_json(self) -> dict[str, object]:
-        """Return JSON-ready values, with its line."""
-        return line_values(self.line) | self.figures
+        """Return JSON-ready values."""
+        names = ("first_iteration", "last_iteration", "n_iterations", "n_allocations", "block_bytes")
+        figures = ("fate", "certainty", *names, "bytes_per_iteration")
+        frames = list(map(line_values, self.frames))
+        return {"frames": frames, **{name: getattr(self, name) for name in figures}}
 
 
 class Trend(str, Enum):
@@ -151,7 +148,7 @@ class GrowthReport:
             "unknown": self.unknown or None,
             "iteration_end_bytes": list(self.end_bytes),
             "bytes_per_iteration": self.bytes_per_iteration,
-            "lines": [{"frames": list(map(line_values, one.frames))} | one.figures for one in self.lines],
+            "lines": [line.to_json() for line in self.lines],
             "never_freed": [line.to_json() for line in self.never_freed],
         }
 

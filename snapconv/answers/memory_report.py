@@ -18,18 +18,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
-from snapconv.answers.fragmentation import FreeMemory
 from snapconv.answers.growth import Growth, find_growth
 from snapconv.answers.moments import FoundMoment
 from snapconv.answers.notes import device_notes
-from snapconv.answers.oom.failed_allocation import FailedAllocation, failed_allocations, free_after_oom
+from snapconv.answers.oom.failed_allocation import FailedAllocation, failed_allocations
 from snapconv.answers.peak import MomentState, state_at
-from snapconv.answers.program_names import (
-    AnnotatedSpans,
-    AnnotationTotal,
-    annotated_spans,
-    totals_by_annotation,
-)
+from snapconv.answers.program_names import AnnotatedSpans, annotated_spans
 from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, distinct
 from snapconv.files import most_bytes_of_part
 from snapconv.naming.weight_table import weight_names
@@ -105,19 +99,13 @@ class Moment:
     time_us: int | None
     size_bytes: int
 
-    def to_json(self) -> dict[str, object]:
-        """Return JSON-ready values, without the name."""
-        event = None if self.event < 0 else self.event
-        return {"event": event, "time_us": self.time_us, "size_bytes": self.size_bytes}
-
 
 @dataclass(frozen=True, slots=True)
 class MemoryReport:
     """Everything known about one device, ready to be written.
 
     ``peak`` is the peak of allocated bytes. ``phase`` has the phase of each allocation's ``alloc_event``, -1
-    where it has none. ``stacks`` are the device's own. ``after_oom`` is the free memory at the dump where the
-    program went on after it had run out of memory.
+    where it has none. ``stacks`` are the device's own.
     """
 
     analysis: DeviceAnalysis
@@ -129,33 +117,19 @@ class MemoryReport:
     moments: tuple[Moment, ...]
     growth: tuple[Growth, ...]
     oom_events: tuple[FailedAllocation, ...]
-    after_oom: FreeMemory | None
     annotations: AnnotatedSpans
-    annotation_totals: tuple[AnnotationTotal, ...]
     phase: Int8Column
     stacks: ReportStacks
 
     def to_json(self, output: Path) -> dict[str, object]:
-        """Return JSON-ready values; ``output`` is the file that the report was written to."""
-        peak, naming, after = self.peak, self.analysis.naming, self.after_oom
+        """Return JSON-ready values; ``output`` is the file that was written, which has all else."""
+        peak, naming = self.peak, self.analysis.naming
         return {
             "device": peak.device,
             "kind": device_kind(peak.device),
             "output": str(output),
             "peak_usage_bytes": peak.allocated_bytes,
-            "moments": {moment.name: moment.to_json() for moment in self.moments},
             "categories_at_peak": {total.category: total.to_json() for total in peak.categories},
-            "gradient_or_state_bytes": peak.gradient_or_state.block_bytes,
-            "job": peak.job,
-            "oom_events": list(map(_failed_values, self.oom_events)),
-            "after_oom": after
-            and {"free_bytes": after.free_bytes, "returnable_bytes": after.returnable_bytes},
-            "annotations": list(map(asdict, self.annotation_totals)),
-            "project_root": peak.project_root,
-            "project_includes": list(peak.project_includes),
-            "lines_at_peak": [total.to_json() for total in peak.lines],
-            "modules_at_peak": list(map(asdict, peak.modules)),
-            "growth": [row.to_json() for row in self.growth],
             "history": {"verdict": peak.history_verdict, "reason": peak.history_reason},
             "weight_naming": naming.to_json() if naming else None,
             "n_weights": len(self.weights),
@@ -164,22 +138,10 @@ class MemoryReport:
         }
 
 
-def _failed_values(oom: FailedAllocation) -> dict[str, object]:
-    return {
-        "event": oom.event,
-        "requested_bytes": oom.block_bytes,
-        "device_free_bytes": oom.device_free_bytes,
-        "allocated_bytes": oom.allocated_bytes,
-        "reserved_bytes": oom.reserved_bytes,
-        "lines": [f"{line.place} in {line.function}" for line in oom.lines],
-    }
-
-
 @stage
 def build_memory_report(analysis: DeviceAnalysis) -> MemoryReport:
     """Put together all that any writer of one device's memory report needs."""
     weights, activations = tuple(_weights(analysis)), tuple(_activations(analysis))
-    spans = annotated_spans(analysis)
     growth = find_growth(analysis)
     stacks = (analysis.weights.stack_id, analysis.allocations.stack_id[analysis.activation_rows])
     n_cut = len(analysis.lines.cut_stacks.intersection(np.concatenate(stacks).tolist()))
@@ -195,9 +157,7 @@ def build_memory_report(analysis: DeviceAnalysis) -> MemoryReport:
         moments=tuple(_moments(analysis)),
         growth=growth,
         oom_events=failed_allocations(analysis),
-        after_oom=free_after_oom(analysis),
-        annotations=spans,
-        annotation_totals=totals_by_annotation(analysis.snapshot, spans),
+        annotations=annotated_spans(analysis),
         phase=np.append(analysis.phases.phase, np.int8(-1))[analysis.allocations.alloc_event],
         stacks=report_stacks(
             analysis.snapshot.stacks,

@@ -27,7 +27,7 @@ from snapconv.classification.inventory import GRADIENT_OR_STATE, SLUG
 from snapconv.columns import BoolColumn, first_known, has_code, sums_by
 from snapconv.phases.trace_phases import Phase
 from snapconv.replay.memory_layout import MemoryLayout, layout_at
-from snapconv.stacks.project_lines import SourceLine, line_values
+from snapconv.stacks.project_lines import SourceLine
 from snapconv.units import HOST, counted, device_kind, format_bytes
 
 # Of a sum: less than this is not worth a word.
@@ -161,10 +161,6 @@ class LineTotal:
     line: SourceLine
     n_allocations: int
     block_bytes: int
-
-    def to_json(self) -> dict[str, object]:
-        """Return JSON-ready values."""
-        return line_values(self.line) | {"n_allocations": self.n_allocations, "block_bytes": self.block_bytes}
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,10 @@ from itertools import repeat
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
-from snapconv.columns import Int32Column, Int64Column, grouped, take
+from snapconv.columns import Int32Column, Int64Column, take
 from snapconv.naming.weight_table import weight_names
 from snapconv.phases.annotation_spans import AnnotationSpans, SpanKind, find_spans, is_of_program, peaks_in
 from snapconv.phases.recorded_matches import RecordedMatches
-from snapconv.snapshot.load import Snapshot
 
 # What our recorder marks are the phases and iterations, which are known already.
 _OURS = "snapconv:"
@@ -33,17 +32,6 @@ class AnnotatedSpans:
     change_bytes: Int64Column
 
 
-@dataclass(frozen=True, slots=True)
-class AnnotationTotal:
-    """All spans of one name: how many there are, their highest peak, and what they left behind together."""
-
-    name: str
-    kind: str
-    n_spans: int
-    peak_bytes: int
-    change_bytes: int
-
-
 def annotated_spans(analysis: DeviceAnalysis) -> AnnotatedSpans:
     """Find the spans that the program has named, and what was allocated in each."""
     spans, allocated = find_spans(analysis.snapshot, analysis.device), analysis.replay.allocated
@@ -57,25 +45,6 @@ def annotated_spans(analysis: DeviceAnalysis) -> AnnotatedSpans:
         peak_bytes=peaks_in(spans, allocated),
         change_bytes=change,
     )
-
-
-def totals_by_annotation(snapshot: Snapshot, found: AnnotatedSpans) -> tuple[AnnotationTotal, ...]:
-    """Sum up the spans by name, those with the highest peak first; without torch's own names, and tensors."""
-    spans = found.spans
-    own = [i for i, text in enumerate(snapshot.texts) if is_of_program(text)]
-    rows = np.flatnonzero((spans.kind != SpanKind.TENSOR) & np.isin(spans.name_id, own))
-    key = spans.name_id.astype(np.int64) * len(SpanKind) + spans.kind
-    totals = [
-        AnnotationTotal(
-            name=snapshot.texts[int(spans.name_id[mine[0]])],
-            kind=SpanKind(int(spans.kind[mine[0]])).label,
-            n_spans=len(mine),
-            peak_bytes=int(found.peak_bytes[mine].max()),
-            change_bytes=int(found.change_bytes[mine].sum()),
-        )
-        for mine in grouped(rows, key)
-    ]
-    return tuple(sorted(totals, key=lambda total: (-total.peak_bytes, total.name, total.kind)))
 
 
 def annotations_at(analysis: DeviceAnalysis, event: int) -> tuple[str, ...]:

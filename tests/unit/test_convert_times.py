@@ -114,21 +114,21 @@ def test_the_projects_root_is_the_recorded_one_by_default(capture):
     assert frames == ["net.py", "net.py"]
 
 
-def test_what_is_included_counts_in_the_memory_report_and_in_the_times(capture, capsys):
+def test_what_is_included_counts_in_the_memory_report_and_in_the_times(capture):
     model = RecordedAllocator()
     model.malloc(1000, frames=[{"name": "step", "filename": f"{ROOT}/train.py", "line": 40}])
     (capture / "snapshot.pickle").write_bytes(pickle.dumps(model.snapshot()))
-    arguments = ["to-sqlite", str(capture), "--json", "--force", "--project-root", f"{ROOT}/model"]
 
-    def found(*more):
-        assert main([*arguments, *more]) == 0
-        values = json.loads(capsys.readouterr().out)
-        lines = values["reports"][0]["lines_at_peak"], values["time"]["lines"]
-        return [sorted({line["file"] for line in some}) for some in lines], values["time"]["project_includes"]
+    def found(*includes):
+        analysis = AnalysisOptions(project_root=f"{ROOT}/model", includes=includes)
+        done = to_sqlite(capture, ConvertOptions(analysis=analysis, force=True))
+        time = done.time[1]
+        lines = [row.line for row in done.reports[0][1].peak.lines], [row.name for row in time.lines]
+        return [sorted({line.file_path for line in some}) for some in lines], list(time.project.includes)
 
     assert found() == ([[], ["net.py"]], [])
     both = [["../train.py"], ["../train.py", "net.py"]]
-    assert found("--include", f"{ROOT}/train.py") == (both, [f"{ROOT}/train.py"])
+    assert found(f"{ROOT}/train.py") == (both, [f"{ROOT}/train.py"])
     # Recorded, it counts without being named again.
     recorded = {"version": 1, "project_root": ROOT, "include": ["../train.py"]}
     (capture / "snapshot.pickle").write_bytes(pickle.dumps({**model.snapshot(), "snapconv": recorded}))

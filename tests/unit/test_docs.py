@@ -150,7 +150,7 @@ def flat(value, path="", *, open_at=()):
                 ("growing.pickle", "--params", "list.json"),
                 *(("out_of_memory.pickle",), ("user_metadata.pickle",), ("transformer.capture",)),
             ),
-            ("reports[].moments", "reports[].categories_at_peak", "reports[].after_oom"),
+            ("reports[].categories_at_peak",),
         ),
         (
             "info",
@@ -161,7 +161,7 @@ def flat(value, path="", *, open_at=()):
         (
             "what-if",
             (("growing.pickle", "--search"), ("out_of_memory.pickle", "--search")),
-            ("devices[].tried[].settings",),
+            (),
         ),
         (
             "diff",

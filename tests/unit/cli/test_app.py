@@ -343,9 +343,9 @@ def test_every_device_gets_its_own_report(folder, snapconv, options, reports):
 )
 def test_the_projects_root_is_inferred_or_given(folder, snapconv, options, root, file):
     write()
-    (report,) = json.loads(snapconv("to-sqlite", "run.pickle", "--json", *options).out)["reports"]
-    assert report["project_root"] == root
-    assert report["lines_at_peak"][0]["file"] == file
+    (state,) = json.loads(snapconv("summary", "run.pickle", "--json", *options).out)["devices"]
+    assert state["project_root"] == root
+    assert state["lines"][0]["line"]["file_path"] == file
 
 
 def test_the_json_is_one_document_and_agrees_with_the_report(folder, snapconv):

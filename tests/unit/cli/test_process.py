@@ -278,16 +278,16 @@ def test_a_name_in_the_file_cannot_write_to_the_terminal(folder, function):
 @pytest.mark.parametrize("function", ["a\x9b2J", "a\x7f", "\u202eb", "a\U000e0041"])
 def test_a_name_in_the_json_cannot_write_to_the_terminal_and_is_whole(folder, function):
     write(function)
-    done = run("to-sqlite", "run.pickle", "--json")
+    done = run("summary", "run.pickle", "--json")
     assert done.out.replace("\n", "").isprintable()
-    assert json.loads(done.out)["reports"][0]["lines_at_peak"][0]["function"] == function
+    assert json.loads(done.out)["devices"][0]["lines"][0]["line"]["function"] == function
 
 
 def test_a_name_that_is_no_text_is_escaped_in_the_json(folder):
     write("forward\udc80")
-    done = run("to-sqlite", "run.pickle", "--json")
+    done = run("summary", "run.pickle", "--json")
     assert done.code == 0
-    assert json.loads(done.out)["reports"][0]["lines_at_peak"][0]["function"] == "forward\\udc80"
+    assert json.loads(done.out)["devices"][0]["lines"][0]["line"]["function"] == "forward\\udc80"
 
 
 # A program that hangs at a chosen place, and prints when it does.

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from snapconv.answers.memory_report import Moment
 from snapconv.answers.peak import CategoryTotal, LineTotal, ModuleTotal
 from snapconv.notes import Note
 from snapconv.stacks.project_lines import SourceLine
@@ -160,7 +159,6 @@ def test_the_values_are_those_of_the_report():
     values = REPORT.to_json(PATH)
     assert values["output"] == str(PATH)
     assert values["peak_usage_bytes"] == 3584
-    assert values["moments"]["peak_allocated"] == {"event": 1, "time_us": 20, "size_bytes": 3584}
     assert values["categories_at_peak"]["unknown"] == {
         "n_allocations": 1,
         "requested_bytes": 500,
@@ -175,12 +173,6 @@ def test_the_values_are_those_of_the_report():
         "device": None,
         "is_minor": False,
     }
-
-
-def test_a_moment_before_the_first_event_has_no_event():
-    report = small_report(moments=(Moment("start_active", -1, None, 7),))
-    values = report.to_json(PATH)
-    assert values["moments"]["start_active"] == {"event": None, "time_us": None, "size_bytes": 7}
 
 
 # --- times
