@@ -6,7 +6,7 @@ largest causes, and the command that has more.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
@@ -71,7 +71,8 @@ class Cause:
 class FileVerdict:
     """The most important fact of a device's memory; ``command`` is the next one to type, before the file.
 
-    Before the program, where it is ``record``. ``also`` are further sentences of less weight.
+    Before the program, where it is ``record``. ``also`` are further sentences of less weight. ``faults`` are
+    those found cheaply, and the bytes that each holds at the peak.
     """
 
     device: int
@@ -82,6 +83,7 @@ class FileVerdict:
     command: str
     history_verdict: str
     also: tuple[str, ...] = ()
+    faults: dict[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""
@@ -96,11 +98,11 @@ def find_verdict(analysis: DeviceAnalysis) -> FileVerdict:
     """Find what matters most about one device."""
     attempts = (attempt(analysis) for attempt in (_out_of_memory, _grows, _unused))
     about, sentence, moment, command, live, also = next(filter(None, attempts), None) or _peak(analysis)
-    faults = [
-        f"fault: {fault.what.removesuffix('.')}: {format_bytes(fault.held_bytes)} at the peak "
-        "(snapconv advise has the change)"
-        for fault in advise(analysis, cheap=True).faults
-    ]
+    faults = {one.what.removesuffix("."): one.held_bytes for one in advise(analysis, cheap=True).faults}
+    told = (
+        f"fault: {what}: {format_bytes(n_bytes)} at the peak (snapconv advise has the change)"
+        for what, n_bytes in faults.items()
+    )
     return FileVerdict(
         device=analysis.device.device,
         about=about,
@@ -109,7 +111,8 @@ def find_verdict(analysis: DeviceAnalysis) -> FileVerdict:
         causes=largest_causes(analysis, live),
         command="advise" if faults and about == "peak" else command,
         history_verdict=analysis.history.verdict.value,
-        also=(*also, *faults),
+        also=(*also, *told),
+        faults=faults,
     )
 
 

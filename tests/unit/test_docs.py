@@ -180,7 +180,7 @@ def flat(value, path="", *, open_at=()):
         (
             "ranks",
             (("growing.pickle", "out_of_memory.pickle", "--no-cache"),),
-            ("files[].coordinates", "files[].devices[].categories"),
+            ("files[].coordinates", "files[].devices[].categories", "files[].devices[].faults"),
         ),
     ],
 )

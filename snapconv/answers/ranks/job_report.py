@@ -61,6 +61,7 @@ class Kind(str, Enum):
     OUTLIER = "outlier"
     IMBALANCE = "imbalance"
     GROWTH = "growth"
+    FAULT = "fault"
     HINT = "hint"
 
 
@@ -144,6 +145,7 @@ def report_job(files: Sequence[RankFile], *, n_ranks: int | None = None, is_whol
         *_uneven_axes([group for _, group in groups]),
         *_uneven_inputs(entries),
         *_growths(by_rank),
+        *_faults(entries),
         *_hints(groups, len(outliers)),
         *_same_dumps(by_rank),
     )
@@ -372,6 +374,21 @@ def _uneven_inputs(entries: Sequence[Entry]) -> Iterator[Finding]:
 
 def _shape(entry: Entry) -> str:
     return " × ".join(map(str, entry.device.input_shape))
+
+
+# --- what ranks keep for nothing
+
+
+def _faults(entries: Sequence[Entry]) -> Iterator[Finding]:
+    """Report each fault once, with the rank where it holds most."""
+    found: dict[str, list[tuple[int, str]]] = defaultdict(list)
+    for file, device in entries:
+        for what, n_bytes in device.faults.items():
+            found[what].append((n_bytes, file.name))
+    for what, held in found.items():
+        most, name = max(held, key=lambda one: one[0])
+        others = f" and {counted(len(held) - 1, 'other')}" if len(held) > 1 else ""
+        yield Finding(Kind.FAULT, f"{what}: {format_bytes(most)} at the peak of {name}{others}", most)
 
 
 # --- growth from dump to dump

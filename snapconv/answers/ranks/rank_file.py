@@ -68,7 +68,8 @@ class RankDevice:
     largest of the other lines. ``usable_bytes`` is what PyTorch could have of the device: its
     total less what others held, or at a failed request what was reserved and free; None: not recorded.
     ``growth_bytes``: added by every iteration to the end of the trace. ``input_shape`` is that of the largest
-    recorded input. ``verdict`` is the first sentence about the file, ``command`` the next one to type.
+    recorded input. ``verdict`` is the first sentence about the file, ``command`` the next one to type;
+    ``faults`` are what it keeps for nothing, and the bytes of each at the peak.
     """
 
     device: int
@@ -87,6 +88,7 @@ class RankDevice:
     growth_place: str
     failed: FailedRequest | None
     input_shape: tuple[int, ...]
+    faults: dict[str, int] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -195,6 +197,7 @@ def rank_device(analysis: DeviceAnalysis) -> RankDevice:
         growth_place=_cut(grown.line.place) if grown and grown.line else "",
         failed=failed,
         input_shape=_input_shape(analysis),
+        faults={_cut(what): n_bytes for what, n_bytes in verdict.faults.items()},
     )
 
 

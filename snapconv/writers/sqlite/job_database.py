@@ -125,11 +125,12 @@ JOB_TABLES = (
         "job_findings",
         "What `snapconv ranks` prints above its table, the worst of each kind first.",
         key("0"),
-        text("kind", "`out of memory`, `outlier`, `imbalance`, `growth` or `hint`", "1.kind.value"),
+        text("kind", "`out of memory`, `outlier`, `imbalance`, `growth`, `fault` or `hint`", "1.kind.value"),
         text("sentence", "the finding", "1.sentence"),
         size(
             "n_bytes",
-            "what the request needed, the difference from the group's median, or the growth; 0 for a hint",
+            "what the request needed, the difference from the group's median, the growth, or what a fault "
+            "holds; 0 for a hint",
             "1.n_bytes",
         ),
         integer("rank", "rank that it is about", "1.rank", null="several ranks, or one without a number"),

@@ -17,6 +17,7 @@ _TITLES = {
     Kind.OUTLIER: "different from their group",
     Kind.IMBALANCE: "unequal",
     Kind.GROWTH: "grew from dump to dump",
+    Kind.FAULT: "kept for nothing (snapconv advise FILE has the change)",
 }
 
 

@@ -192,3 +192,9 @@ def test_a_failed_request_is_in_the_row_with_what_was_free(tmp_path):
 def test_what_is_no_row_is_refused(values):
     with pytest.raises(ValueError, match="not the values of RankFile"):
         dataclass_from(RankFile, values)
+
+
+def test_a_fault_that_ranks_share_is_said_once():
+    held = "x.py:1 keeps its previous output until the next one is made"
+    files = [rank(number, replace(usual(), faults={held: (5 + number) * GIB})) for number in range(3)]
+    assert sentences(files, Kind.FAULT) == [f"{held}: 7.00 GiB at the peak of rank 2 and 2 others"]
