@@ -31,20 +31,14 @@ class ConvertOptions:
 class Conversion:
     """What was made: the reports and the files they were written to, in the order of devices.
 
-    ``time`` is the run time report of a capture that has times; ``notes`` are those that are in no report.
-    ``n_bytes`` is the size of what was read, unpacked.
+    ``time`` is the run time report of a capture that has times. ``n_bytes`` is the size of what was read,
+    unpacked.
     """
 
     reports: tuple[tuple[Path, MemoryReport], ...]
     time: tuple[Path, TimeReport] | None = None
     notes: tuple[Note, ...] = ()
     n_bytes: int = 0
-
-    @property
-    def all_notes(self) -> tuple[Note, ...]:
-        """The notes of all reports, and those that are in none."""
-        of_reports = (note for _, report in self.reports for note in report.notes)
-        return (*of_reports, *(self.time[1].notes if self.time else ()), *self.notes)
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values: bytes and milliseconds; docs/reference/json.md has the schema."""
@@ -93,7 +87,8 @@ def to_sqlite(
         databases.append(time_database(*time, extended=extended))
     write_databases(databases, force=force, progress=writing)
     n_bytes = snapshot.container.n_unpacked_bytes + (timing.n_bytes if timing else 0)
-    return Conversion(tuple(reports), time, notes, n_bytes)
+    of_reports = (note for _, report in reports for note in report.notes)
+    return Conversion(tuple(reports), time, (*of_reports, *(time[1].notes if time else ()), *notes), n_bytes)
 
 
 def _ordinals(

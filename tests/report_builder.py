@@ -199,7 +199,7 @@ def small_peak(**changes: Any) -> MomentState:
         project_includes=(),
         history_verdict="truncated",
         history_reason="frees without an alloc",
-        memory=DeviceMemory(None, None, 2 << 20, None, None, None, None),
+        memory=DeviceMemory(None, 2 << 20, None, None, None, None),
     )
     return replace(state, **changes)
 

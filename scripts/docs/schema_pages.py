@@ -179,6 +179,14 @@ GROUP BY category, operation
 ORDER BY block_bytes DESC;""",
     ),
     (
+        "What did every line of the project hold at the peak?",
+        """\
+SELECT file, line, function, count(*) AS n_allocations, sum(block_bytes) AS block_bytes
+FROM snapconv_peak_allocations
+GROUP BY file, line, function
+ORDER BY block_bytes DESC;""",
+    ),
+    (
         "Which stack made the largest allocation at the peak?",
         """\
 SELECT function, file, line

@@ -256,14 +256,13 @@ def group_modules(modules: Sequence[ModuleTotal]) -> list[tuple[int, str]]:
 class DeviceMemory:
     """The memory of a device at a moment; None: not known.
 
-    ``total_from`` says who gave the total. ``free_bytes`` is the driver's, which torch writes at a failed
+    ``free_bytes`` is the driver's, which torch writes at a failed
     allocation alone: ``measured_event`` is the one that it is of. ``outside_bytes`` was in use then and not
     torch's. At other moments ``at_most_bytes`` is the most that can have been. ``is_simulated``: there was no
     device, and nothing outside torch.
     """
 
     total_bytes: int | None
-    total_from: str | None
     reserved_bytes: int
     free_bytes: int | None
     measured_event: int | None
@@ -373,7 +372,7 @@ def _no_stack_bytes(analysis: DeviceAnalysis, live: BoolColumn) -> int:
 
 def device_memory(analysis: DeviceAnalysis, event: int, *, given_total: int | None = None) -> DeviceMemory:
     """Find what of the device is not torch's, just after an event, or at the failed allocation before it."""
-    total, total_from = _device_total(analysis, given_total)
+    total = _device_total(analysis) if given_total is None else given_total
     reserved, failed = analysis.replay.reserved, analysis.phases.oom_events
     before = failed[failed <= event]
     measured = int(before[-1]) if len(before) else int(failed[0]) if len(failed) else None
@@ -383,7 +382,6 @@ def device_memory(analysis: DeviceAnalysis, event: int, *, given_total: int | No
         outside = max(total - free - reserved.at(measured), 0)
     return DeviceMemory(
         total_bytes=total,
-        total_from=total_from,
         reserved_bytes=reserved.at(event),
         free_bytes=free if measured == event else None,
         measured_event=measured,
@@ -393,16 +391,10 @@ def device_memory(analysis: DeviceAnalysis, event: int, *, given_total: int | No
     )
 
 
-def _device_total(analysis: DeviceAnalysis, given: int | None) -> tuple[int | None, str | None]:
-    """Return the device's total: as given, as recorded, or as torch's message in a capture has it."""
-    device = analysis.device.device
-    if given is not None:
-        return given, "given"
-    if analysis.snapshot.metadata is None or device == HOST:
-        return None, None
-    if total := analysis.snapshot.metadata.device_bytes.get(device):
-        return total, "recorded"
-    message = read_message(compact(analysis.snapshot.metadata.ended_detail))
-    if message.total_bytes is not None and message.device == device:
-        return message.total_bytes, "torch's message"
-    return None, None
+def _device_total(analysis: DeviceAnalysis) -> int | None:
+    """Return the device's total as recorded, or as torch's message in a capture has it."""
+    device, metadata = analysis.device.device, analysis.snapshot.metadata
+    if metadata is None or device == HOST:
+        return None
+    message = read_message(compact(metadata.ended_detail))
+    return metadata.device_bytes.get(device) or (message.total_bytes if message.device == device else None)

@@ -53,7 +53,7 @@ def to_sqlite(
     else:
         reports = sorted(made.reports, key=lambda one: one[1].analysis.urgency)
         print_lines(summary_lines(reports, made.time), sys.stdout)
-    show_notes(made.all_notes)
+    show_notes(made.notes)
 
 
 def view(

@@ -89,7 +89,7 @@ def test_times_of_another_version_are_left_out_with_a_note(capture, tmp_path):
     write_trace(capture / "timing.json", version=9)
     made = to_sqlite(capture, ConvertOptions())
     assert made.time is None
-    assert "unknown-timing-version" in [note.slug for note in made.all_notes]
+    assert "unknown-timing-version" in [note.slug for note in made.notes]
     assert reports_in(tmp_path) == ["run.memory.sqlite"]
 
 

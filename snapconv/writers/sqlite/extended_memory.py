@@ -14,14 +14,7 @@ from snapconv.answers.memory_report import PEAK_ALLOCATED, MemoryReport
 from snapconv.classification.categories import Category, Certainty, Evidence
 from snapconv.phases.annotation_spans import SpanKind
 from snapconv.phases.trace_phases import Phase
-from snapconv.writers.sqlite.shared_tables import (
-    FRAMES,
-    NOTES,
-    SOURCE,
-    STACK_FRAMES,
-    line_columns,
-    report_table,
-)
+from snapconv.writers.sqlite.shared_tables import FRAMES, NOTES, SOURCE, STACK_FRAMES, report_table
 from snapconv.writers.sqlite.tables import Column, Get, Table, View, integer, key, row_of, size, table, text
 
 SCHEMA_VERSION = 7
@@ -56,8 +49,6 @@ def _time(null: str, at: str = "") -> Column:
 _ADDR = integer("addr", "address as a signed 64-bit integer, negative from 2^63 on", unit="address")
 _STACK = row_of("snapconv_stacks", "stack_id", _NO_STACK)
 _POOL = row_of("snapconv_pools", "pool_id", "not in the snapshot")
-_FILE_PATH, _LINE_NUMBER, _FUNCTION = line_columns("line")
-_N_ALLOCATIONS = integer("n_allocations", "number of allocations")
 _NO_TIMES = "the snapshot has no times"
 
 
@@ -116,31 +107,11 @@ AT_PEAK = (
         "snapconv_categories_at_peak",
         "The bytes of every category at the peak of allocated bytes.",
         text("category", "name of the category, as in `snapconv_categories`"),
-        _N_ALLOCATIONS,
+        integer("n_allocations", "number of allocations"),
         size("requested_bytes", _REQUESTED),
         size("block_bytes", _BLOCK),
         size("likely_bytes", "those of `block_bytes` that are likely, and not certain"),
         records=lambda report: report.peak.categories,
-    ),
-    table(
-        "snapconv_lines_at_peak",
-        "The bytes of every line of the project at the peak of allocated bytes.",
-        _FILE_PATH,
-        replace(_LINE_NUMBER, meaning="line in that file", null="not known", stands_for_null=0),
-        _FUNCTION,
-        _N_ALLOCATIONS,
-        size("block_bytes", _BLOCK),
-        records=lambda report: report.peak.lines,
-    ),
-    table(
-        "snapconv_modules_at_peak",
-        "The bytes of every module at the peak of allocated bytes, without the modules it calls. Memory of "
-        "no known module is not in it.",
-        text("module", "name of the module, as in `snapconv_modules`"),
-        text("evidence", "how that is known, as in `snapconv_modules`"),
-        _N_ALLOCATIONS,
-        size("block_bytes", _BLOCK),
-        records=lambda report: report.peak.modules,
     ),
     table(
         "snapconv_moments",

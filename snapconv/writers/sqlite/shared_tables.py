@@ -16,17 +16,12 @@ ENTRY_KEY = key("0", "1, 2, 3, …")
 ORDERING = integer("ordering", "0, 1, 2, …; 0 is the innermost frame", "1")
 
 
-def line_columns(at: str) -> tuple[Column, Column, Column]:
-    """Make the columns of a line of the project, which stands ``at`` a place in a record."""
-    return (
-        text("file_path", "relative to the project root", f"{at}.file_path"),
-        integer("line_number", "line in that file, from 1", f"{at}.line_number"),
-        text("function", "function that the line is in", f"{at}.function"),
-    )
-
-
 # Of the frames of entries: records of the entry, the place in it, and the line.
-FRAME_OF_ENTRY = (ORDERING, *line_columns("2")[:2])
+FRAME_OF_ENTRY = (
+    ORDERING,
+    text("file_path", "relative to the project root", "2.file_path"),
+    integer("line_number", "line in that file, from 1", "2.line_number"),
+)
 
 
 class EntryFrames:

@@ -20,7 +20,6 @@ from snapconv.writers.sqlite.shared_tables import (
     STACK_FRAMES,
     USER_VERSION,
     EntryFrames,
-    line_columns,
     report_table,
 )
 from snapconv.writers.sqlite.tables import Column, Database, integer, key, milliseconds, row_of, table, text
@@ -140,16 +139,6 @@ EXTENDED_TIME_TABLES = (
         milliseconds("forward_rows_ms", "sum of `forward_ms` over its calls of phase `forward`"),
         milliseconds("backward_rows_ms", "sum of `backward_ms` over its calls"),
         records=lambda report: report.iterations,
-    ),
-    table(
-        "snapconv_lines",
-        "What every line of the project took in the reported iteration, by the innermost frame of each "
-        "entry.",
-        *line_columns("name"),
-        integer("n_calls", "number of calls"),
-        milliseconds("forward_ms", "sum over them"),
-        milliseconds("backward_ms", "sum over them"),
-        records=lambda report: report.lines,
     ),
     replace(
         FRAMES,

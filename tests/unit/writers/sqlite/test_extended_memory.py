@@ -8,12 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snapconv.answers.memory_report import CURVES, PEAK_ALLOCATED, PEAK_RESERVED, Moment
-from snapconv.answers.peak import LineTotal
 from snapconv.classification.categories import Category, Evidence
 from snapconv.columns import take
 from snapconv.phases.trace_phases import Phase
 from snapconv.snapshot.stack_table import StackTable
-from snapconv.stacks.project_lines import SourceLine
 from snapconv.writers.sqlite import tables
 from snapconv.writers.sqlite.extended_memory import EXTENDED_TABLES, EXTENDED_VIEWS, SCHEMA_VERSION
 from snapconv.writers.sqlite.memory_database import TABLES
@@ -102,14 +100,6 @@ def test_what_was_held_at_the_peak(ask):
         ("weight", 1, 1000, 1024, 0),
         ("unknown", 1, 500, 512, 0),
     ]
-    assert ask("SELECT * FROM snapconv_lines_at_peak") == [
-        ("model/net.py", 12, "forward", 1, 2048),
-        ("train.py", 8, "build", 1, 1024),
-    ]
-    assert ask("SELECT * FROM snapconv_modules_at_peak") == [
-        ("model/net.py:12 < train.py:40", "frames", 1, 2048),
-        ("encoder", "metadata", 1, 1024),
-    ]
 
 
 def test_growth_without_a_stack_has_none(ask):
@@ -127,12 +117,6 @@ def test_every_allocation_has_its_module_or_none(ask):
         (3, None),
     ]
     assert ask("SELECT evidence FROM snapconv_modules ORDER BY id") == [("metadata",), ("frames",)]
-
-
-def test_a_line_of_the_project_whose_number_is_not_known_is_null(ask):
-    nowhere = LineTotal(SourceLine("train.py", 0, "lost"), 1, 512)
-    report = small_report(lines=(nowhere,))
-    assert ask("SELECT line_number, function FROM snapconv_lines_at_peak", report) == [(None, "lost")]
 
 
 def test_iterations_and_failed_allocations(ask):
