@@ -181,17 +181,15 @@ def _lifetime(analysis: DeviceAnalysis, row: int, freed: int, *, is_live_at_peak
     times, end = events.time_us if len(events) else None, int(table.end_event[row])
 
     def at(event: int) -> Values | None:
-        return (
-            None
-            if event < 0
-            else {
-                "event": event,
-                "time_us": None if times is None else int(times[event]),
-                "after_us": None if times is None else int(times[event] - times[0]),
-                "iteration": int(phases.iteration[event]),
-                "phase": Phase(int(phases.phase[event])).name.lower(),
-            }
-        )
+        if event < 0:
+            return None
+        return {
+            "event": event,
+            "time_us": None if times is None else int(times[event]),
+            "after_us": None if times is None else int(times[event] - times[0]),
+            "iteration": int(phases.iteration[event]),
+            "phase": Phase(int(phases.phase[event])).name.lower(),
+        }
 
     first = max(int(table.alloc_event[row]), 0)
     last = freed if freed >= 0 else max(len(events) - 1, 0)
@@ -229,23 +227,18 @@ def _place(analysis: DeviceAnalysis, row: int) -> Values:
     is_return = np.isin(events.action, (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP))
     given_back = np.flatnonzero(is_return & _contains_addr(events.addr, events.size, addr))
     there = np.flatnonzero(_contains_addr(segments.addr, segments.total_bytes, addr))
-    columns, at, freed_event = (segments.addr, segments.total_bytes), next(iter(there.tolist()), None), None
+    segment: Values | None = None
     if len(later := given_back[given_back > alloc]):
-        columns, at = (events.addr, events.size), int(later[0])
-        freed_event = at
-    elif at is not None and pool < 0:
-        pool = int(segments.pool_id[at])
-    return {
-        "segment": at
-        if at is None
-        else {
-            "address": _unsigned(int(columns[0][at])),
-            "total_bytes": int(columns[1][at]),
-            "freed_event": freed_event,
-        },
-        "pool": pools[pool] if pool >= 0 else None,
-        "stream": int(table.stream[row]),
-    }
+        at, starts, sizes = int(later[0]), events.addr, events.size
+        segment = {"freed_event": at}
+    elif len(there):
+        at, starts, sizes = int(there[0]), segments.addr, segments.total_bytes
+        segment = {"freed_event": None}
+        pool = pool if pool >= 0 else int(segments.pool_id[at])
+    if segment:
+        segment |= {"address": _unsigned(int(starts[at])), "total_bytes": int(sizes[at])}
+    stream = int(table.stream[row])
+    return {"segment": segment, "pool": pools[pool] if pool >= 0 else None, "stream": stream}
 
 
 def _origin(analysis: DeviceAnalysis, row: int) -> Values:

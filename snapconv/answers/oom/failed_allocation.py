@@ -10,13 +10,12 @@ import numpy as np
 
 from snapconv.allocator.allocator_settings import SMALL_REQUEST_BYTES, AllocatorSettings
 from snapconv.analysis import DeviceAnalysis
-from snapconv.answers.fragmentation import FreeMemory, free_memory, pool_memory
+from snapconv.answers.fragmentation import free_memory, pool_memory
 from snapconv.answers.moments import FoundMoment
 from snapconv.answers.oom.verdict import FreePieces, OomCause, OomVerdict, Shortage, decide_oom
 from snapconv.answers.peak import DeviceMemory, MomentState, state_at
 from snapconv.columns import BoolColumn, Int64Column
 from snapconv.replay.memory_layout import MemoryLayout, layout_at
-from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.project_lines import SourceLine
 from snapconv.units import device_kind
@@ -54,8 +53,7 @@ class FailedAllocation:
 class OutOfMemory:
     """One failed allocation of a device, or its dump (``request`` and ``verdict`` are None).
 
-    ``inside`` is the free memory in torch's segments. ``after`` is that at the dump where the program went
-    on, None where it did not.
+    ``inside`` is the free memory in torch's segments.
     """
 
     n_failed: int
@@ -63,7 +61,6 @@ class OutOfMemory:
     request: FailedAllocation | None
     verdict: OomVerdict | None
     inside: FreePieces
-    after: FreeMemory | None
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""
@@ -114,18 +111,7 @@ def find_out_of_memory(analysis: DeviceAnalysis, *, device_total: int | None = N
         request=request,
         verdict=_decide(analysis, request, state.memory, layout) if request else None,
         inside=_pieces(layout.free.n_bytes),
-        after=free_after_oom(analysis),
     )
-
-
-def free_after_oom(analysis: DeviceAnalysis) -> FreeMemory | None:
-    """Find the free memory at the dump, where the program went on after it ran out of memory; else None."""
-    action = analysis.device.events.action
-    failed = analysis.phases.oom_events
-    if not len(failed) or not np.any(action[failed[-1] :] == Action.ALLOC):
-        return None
-    layout = layout_at(analysis.device, analysis.allocations, len(action) - 1)
-    return free_memory(analysis, layout, "the dump")
 
 
 def _explained(analysis: DeviceAnalysis, request: FailedAllocation, layout: MemoryLayout) -> FailedAllocation:

@@ -28,12 +28,6 @@ def oom_lines(found: OutOfMemory, remedies: Remedies | None, *, peak: int, file:
     yield from _holder_lines(found)
     if remedies:
         yield from _remedy_lines(remedies)
-    if found.after:
-        free, returnable = format_bytes(found.after.free_bytes), format_bytes(found.after.returnable_bytes)
-        yield (
-            f"  the program went on: at the dump {free} are reserved and free, of which empty_cache() "
-            f"returns {returnable}"
-        )
     yield from history_lines(found.state.history_verdict)
     if not found.request:
         if found.state.n_events:
