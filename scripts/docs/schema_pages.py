@@ -81,8 +81,7 @@ may also be before the first event.
 
 **A report is about several moments, and sizes of different moments do not add up.** Weights are those of
 the peak, activations those of their own high-water mark, which may come earlier or later. For
-what was there at the peak and sums to it, query `snapconv_peak_allocations` or
-`snapconv_categories_at_peak`, both of `--extended`.\
+what was there at the peak and sums to it, query `snapconv_peak_allocations` of `--extended`.\
 """
 
 _MEMORY_SKYLINE = """\

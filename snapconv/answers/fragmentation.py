@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from snapconv.allocator.allocator_settings import LARGE_SEGMENT_BYTES, SMALL_SEGMENT_BYTES
+from snapconv.allocator.allocator_trace import DEFAULT_POOL
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.moments import FoundMoment
 from snapconv.answers.peak import sums_by_name
@@ -19,7 +20,6 @@ from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.project_lines import SourceLine
 from snapconv.units import device_kind
 
-_DEFAULT_POOL = (0, 0)
 # A line of the project, or None, and whether a stack was recorded.
 _Maker = tuple[SourceLine | None, bool]
 
@@ -125,7 +125,7 @@ def free_memory(analysis: DeviceAnalysis, layout: MemoryLayout, name: str) -> Fr
     segments, blocks, free = layout.segments, layout.blocks, layout.free
     returnable = _whole_pages(layout)
     # Where the file has no pools, none is known to be private.
-    default = [i for i, pool in enumerate(analysis.snapshot.pools) if tuple(pool) == _DEFAULT_POOL]
+    default = [i for i, pool in enumerate(analysis.snapshot.pools) if tuple(pool) == DEFAULT_POOL]
     is_private = ((segments.pool_id >= 0) & ~np.isin(segments.pool_id, default))[free.segment]
     active = int(blocks.n_bytes.sum())
     return FreeMemory(

@@ -144,11 +144,6 @@ def test_the_report_shows_the_peak_of_the_replay(converted):
     assert peak(converted) == [converted.analyses[d].replay.allocated.peak for d in converted.reports]
 
 
-def test_categories_sum_to_the_peak(converted):
-    query = "SELECT sum(block_bytes) FROM snapconv_categories_at_peak"
-    assert [rows[0][0] for rows in converted.rows(query)] == peak(converted)
-
-
 def test_the_allocations_at_the_peak_sum_to_it(converted):
     query = "SELECT ifnull(sum(block_bytes), 0) FROM snapconv_peak_allocations"
     assert [rows[0][0] for rows in converted.rows(query)] == peak(converted)

@@ -124,7 +124,7 @@ def test_at_the_peak_the_model_is_there_and_two_states_of_it_and_nothing_is_unkn
     found = dict(
         ask(
             folder / "transformer.memory.sqlite",
-            "SELECT category, requested_bytes FROM snapconv_categories_at_peak WHERE n_allocations > 0",
+            "SELECT category, sum(requested_bytes) FROM snapconv_peak_allocations GROUP BY category",
         )
     )
     n_bytes = 4 * sum(N_ELEMENTS.values())

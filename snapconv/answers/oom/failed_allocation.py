@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 
 from snapconv.allocator.allocator_settings import SMALL_REQUEST_BYTES, AllocatorSettings
+from snapconv.allocator.allocator_trace import DEFAULT_POOL
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.fragmentation import free_memory, pool_memory
 from snapconv.answers.moments import FoundMoment
@@ -19,8 +20,6 @@ from snapconv.replay.memory_layout import MemoryLayout, layout_at
 from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.project_lines import SourceLine
 from snapconv.units import device_kind
-
-_DEFAULT_POOL = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +170,7 @@ def _serves(snapshot: Snapshot, request: FailedAllocation, layout: MemoryLayout)
     Where the event does not name its pool, it is taken to be the default one.
     """
     segments = layout.segments
-    wanted = request.pool or _DEFAULT_POOL
+    wanted = request.pool or DEFAULT_POOL
     pools = [i for i, pool in enumerate(snapshot.pools) if tuple(pool) == wanted]
     is_pool = (segments.pool_id < 0) | np.isin(segments.pool_id, pools)
     is_size = segments.is_small == (request.block_bytes <= SMALL_REQUEST_BYTES)
@@ -180,11 +179,11 @@ def _serves(snapshot: Snapshot, request: FailedAllocation, layout: MemoryLayout)
 
 def _other_pool(snapshot: Snapshot, request: FailedAllocation, layout: MemoryLayout) -> tuple[str, int]:
     """Name the pool, stream or size with most of the free memory that a request cannot use; and how much."""
-    wanted, is_small = request.pool or _DEFAULT_POOL, request.block_bytes <= SMALL_REQUEST_BYTES
+    wanted, is_small = request.pool or DEFAULT_POOL, request.block_bytes <= SMALL_REQUEST_BYTES
     free: dict[str, int] = {}
     for row in pool_memory(snapshot, layout):
         if row.pool is not None and row.pool != wanted:
-            name = "the default pool" if row.pool == _DEFAULT_POOL else f"the private pool {row.pool}"
+            name = "the default pool" if row.pool == DEFAULT_POOL else f"the private pool {row.pool}"
         elif row.stream != request.stream:
             name = f"the pool of stream {row.stream}"
         elif row.is_small != is_small:

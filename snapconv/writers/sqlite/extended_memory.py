@@ -102,17 +102,7 @@ REPORT = report_table(
     root="peak.project_root",
 )
 
-AT_PEAK = (
-    table(
-        "snapconv_categories_at_peak",
-        "The bytes of every category at the peak of allocated bytes.",
-        text("category", "name of the category, as in `snapconv_categories`"),
-        integer("n_allocations", "number of allocations"),
-        size("requested_bytes", _REQUESTED),
-        size("block_bytes", _BLOCK),
-        size("likely_bytes", "those of `block_bytes` that are likely, and not certain"),
-        records=lambda report: report.peak.categories,
-    ),
+STEPS = (
     table(
         "snapconv_moments",
         "The named events that the figures of a report are about.",
@@ -122,9 +112,6 @@ AT_PEAK = (
         size("size_bytes", "the bytes at that moment, of the kind in the name"),
         records=lambda report: report.moments,
     ),
-)
-
-STEPS = (
     table(
         "snapconv_iterations",
         "The training steps; one row for the whole trace where no step was found.",
@@ -312,7 +299,7 @@ ALLOCATIONS = table(
 )
 
 EXTENDED_TABLES: tuple[Table, ...] = (
-    *(REPORT, SOURCE, NOTES, *AT_PEAK, *STEPS, *WORDS),
+    *(REPORT, SOURCE, NOTES, *STEPS, *WORDS),
     *(*STACKS, TIMELINE, ALLOCATIONS),
 )
 

@@ -8,11 +8,11 @@ from snapconv.answers.peak import DeviceMemory, MomentState, group_modules
 from snapconv.answers.tree import MemoryTree
 from snapconv.classification.categories import Evidence
 from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK
-from snapconv.units import counted, device_name, format_bytes
+from snapconv.units import counted, device_name, format_bytes, shortened
 from snapconv.writers.text.size_rows import (
+    MOST_ROWS,
     category_lines,
     history_lines,
-    names_in_a_line,
     next_line,
     position,
     project_shown,
@@ -28,6 +28,7 @@ OUTSIDE = "outside PyTorch (CUDA context, libraries)"
 # A single line that calls the model adds nothing to the lines of the project.
 _LEAST_MODULES = 2
 MOST_NODES = 30
+_MOST_OF_NAME = 60
 _LABEL, _COLUMN = 26, 13
 _ROWS = (
     ("reserved", "reserved_bytes"),
@@ -55,7 +56,9 @@ def moment_lines(state: MomentState) -> Iterator[str]:
         yield f"  freed, used by a stream {format_bytes(pending)}"
     yield from outside_line(state.memory)
     if state.annotations:
-        yield f"  inside {names_in_a_line(state.annotations, separator=' > ')}"
+        names = [shortened(name, _MOST_OF_NAME) for name in state.annotations[:MOST_ROWS]]
+        more = len(state.annotations) - len(names)
+        yield f"  inside {' > '.join(names)}{f' and {more} more' if more else ''}"
     yield from live_lines(state)
     if state.operations:
         yield "  operations"

@@ -7,7 +7,7 @@ from contextvars import ContextVar
 
 from snapconv.answers.peak import CategoryTotal
 from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK, SourceLine
-from snapconv.units import counted, format_bytes, format_share, shortened
+from snapconv.units import counted, format_bytes, format_share
 
 MOST_ROWS = 5
 _SHOWN: ContextVar[int | None] = ContextVar("rows of a table", default=None)
@@ -18,8 +18,6 @@ _NOT_SHOWN = {
     "truncated": "the oldest events are lost; earlier peaks are unknown (record with a larger max_entries)",
     "no trace": "only the memory at the dump is known",
 }
-# Of a name out of a file, where several stand in a line.
-_MOST_NAME = 60
 _CATEGORY_WIDTH = 16
 
 
@@ -89,13 +87,6 @@ def project_shown(root: str | None, includes: Iterable[str]) -> str:
     """Name what counted as the project."""
     included = ", ".join(includes)
     return (f"below {root}" if root else "none found") + (f" and in {included}" if included else "")
-
-
-def names_in_a_line(names: Sequence[str], *, n_most: int = MOST_ROWS, separator: str = ", ") -> str:
-    """Write a few names, and how many more there are."""
-    shown = separator.join(shortened(name, _MOST_NAME) for name in names[:n_most])
-    more = len(names) - n_most
-    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def category_lines(categories: tuple[CategoryTotal, ...], whole: int) -> Iterator[str]:

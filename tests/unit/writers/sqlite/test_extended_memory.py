@@ -94,14 +94,6 @@ def test_a_moment_before_the_first_event_has_no_event(ask):
     ]
 
 
-def test_what_was_held_at_the_peak(ask):
-    assert ask("SELECT * FROM snapconv_categories_at_peak") == [
-        ("activation", 1, 2000, 2048, 0),
-        ("weight", 1, 1000, 1024, 0),
-        ("unknown", 1, 500, 512, 0),
-    ]
-
-
 def test_growth_without_a_stack_has_none(ask):
     assert ask("SELECT * FROM snapconv_growth") == [
         (0, "never freed", "likely", 0, 0, 1, 8, 4096, 4096),
