@@ -190,11 +190,6 @@ class Analysis:
             raise _no_device(self.snapshot, number, (found.device for found in self.devices))
         return replace(self, devices=chosen)
 
-    def where_memory_ran_out(self) -> "Analysis":
-        """Return the same file with the devices that have a failed allocation; all where none has one."""
-        failed = tuple(found for found in self.devices if found.ran_out)
-        return replace(self, devices=failed) if failed else self
-
 
 def analyze_file(
     path: str | Path, options: AnalysisOptions, *, device: int | None = None, progress: Progress | None = None

@@ -84,10 +84,6 @@ class Session:
         """Return the same file with one of its devices alone; raises InputError where it has none such."""
         return Session(self.analysis.of_device(device))
 
-    def where_memory_ran_out(self) -> "Session":
-        """Return the same file with the devices that have a failed allocation; all where none has one."""
-        return Session(self.analysis.where_memory_ran_out())
-
     def at(self, moment: str = "peak", *, device_total: int | None = None) -> tuple[MomentState, ...]:
         """Describe the live memory at a moment: ``peak``, ``end``, ``iteration:3``, an event, and others.
 

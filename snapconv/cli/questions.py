@@ -106,6 +106,7 @@ def oom(
     The request, the verdict, who held the memory. Each remedy is tried by a replay. Of several devices, it is
     about those with a failed allocation. Without one in the file, it is about the dump.
     """
+    from snapconv.session import Session
     from snapconv.writers.text.oom import oom_lines
 
     if (snapshot is None) == (message is None):
@@ -116,7 +117,8 @@ def oom(
     assert snapshot is not None
     total = size_of(device_total, "--device-total")
     every = read_session(snapshot, read, device=device)
-    session, found = every.where_memory_ran_out(), []
+    failed, found = tuple(one for one in every.devices if one.ran_out), []
+    session = Session(replace(every.analysis, devices=failed or every.devices))
     with progress_bar(shown=True) as progress:
         for analysis in session.devices:
             explained, remedies = session.explain_oom(
@@ -125,7 +127,7 @@ def oom(
             values = explained.to_json() | {"remedies": asdict(remedies) if remedies else None}
             peak = analysis.replay.allocated.peak
             found.append((values, oom_lines(explained, remedies, peak=peak, file=str(snapshot))))
-    others = [one for one in every.devices if one.ran_out != session.devices[0].ran_out]
+    others = [one for one in every.devices if failed and not one.ran_out]
     return answer_by_device(session, found, others=others)
 
 

@@ -1,5 +1,6 @@
 """Why a request failed: each cause made with the allocator's model, and remedies against the model itself."""
 
+import json
 import pickle
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from scripts.fixtures.recorded_allocator import RecordedAllocator
 from snapconv.allocator.allocator_settings import AllocatorSettings
 from snapconv.allocator.caching_allocator import ModelOutOfMemory
 from snapconv.answers.advice.findings import goal_of
+from snapconv.cli.app import main
 from tests.builders import MIB, TraceBuilder, frame
 
 FIXTURES = Path(__file__).parents[4] / "fixtures"
@@ -251,12 +253,12 @@ def test_where_an_event_names_no_pool_another_pool_is_an_inference(tmp_path):
     assert found.verdict.is_inferred
 
 
-def test_of_several_devices_those_that_failed_are_explained(tmp_path):
+def test_of_several_devices_those_that_failed_are_explained(tmp_path, capsys):
     fine = TraceBuilder(0).segment(20 * MIB).alloc(MIB)
     failed = TraceBuilder(1).segment(20 * MIB).alloc(MIB).oom(30 * MIB)
     path = tmp_path / "snapshot.pickle"
-    path.write_bytes(pickle.dumps(fine.snapshot(failed)))
-    session = snapconv.load(path)
-    assert [one.device.device for one in session.where_memory_ran_out().devices] == [1]
-    path.write_bytes(pickle.dumps(fine.snapshot()))
-    assert [one.device.device for one in snapconv.load(path).where_memory_ran_out().devices] == [0]
+    for raw, expected in ((fine.snapshot(failed), [1]), (fine.snapshot(), [0])):
+        path.write_bytes(pickle.dumps(raw))
+        assert main(["oom", str(path), "--json"]) == 0
+        devices = json.loads(capsys.readouterr().out)["devices"]
+        assert [one["device"] for one in devices] == expected
