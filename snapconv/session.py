@@ -14,11 +14,11 @@ from snapconv.analysis import Analysis, AnalysisOptions, DeviceAnalysis, analyze
 from snapconv.answers.advice.findings import Advice, advise
 from snapconv.answers.check import Budgets, Check, check_budgets
 from snapconv.answers.diff import FileDiff, compare_files
-from snapconv.answers.explanation import Explanation, explain, parse_question
+from snapconv.answers.explanation import Explanation, explain
 from snapconv.answers.fragmentation import Fragmentation, find_fragmentation
 from snapconv.answers.growth import Growth, find_growth
 from snapconv.answers.memory_report import MemoryReport, build_memory_report
-from snapconv.answers.moments import FoundMoment, find_moment, parse_moment
+from snapconv.answers.moments import find_moment
 from snapconv.answers.notes import file_notes
 from snapconv.answers.oom.failed_allocation import OutOfMemory, find_out_of_memory
 from snapconv.answers.oom.remedies import Remedies, find_remedies
@@ -78,7 +78,7 @@ class Session:
 
         Raises ValueError for another question, InputError where there is no such allocation or device.
         """
-        return explain(self.analysis.of_device(device), parse_question(question))
+        return explain(self.analysis.of_device(device), question)
 
     def of_device(self, device: int | None) -> "Session":
         """Return the same file with one of its devices alone; raises InputError where it has none such."""
@@ -91,7 +91,7 @@ class Session:
         a text that is no moment, InputError where a device has no such moment.
         """
         return tuple(
-            state_at(found, _moment(found, moment), device_total=device_total) for found in self.devices
+            state_at(found, find_moment(found, moment), device_total=device_total) for found in self.devices
         )
 
     def tree(
@@ -102,7 +102,8 @@ class Session:
         Raises what ``at`` raises.
         """
         return tuple(
-            find_tree(found, _moment(found, moment), by=by, all_frames=all_frames) for found in self.devices
+            find_tree(found, find_moment(found, moment), by=by, all_frames=all_frames)
+            for found in self.devices
         )
 
     def explain_oom(
@@ -148,7 +149,7 @@ class Session:
         usual = ("oom", "end", "peak", "worst")
         found = ((one, (moment,) if moment else usual[not one.ran_out :]) for one in self.devices)
         return tuple(
-            find_fragmentation(one, tuple(_moment(one, each) for each in asked)) for one, asked in found
+            find_fragmentation(one, tuple(find_moment(one, each) for each in asked)) for one, asked in found
         )
 
     def growth(self) -> tuple[tuple[Growth, ...], ...]:
@@ -243,10 +244,6 @@ class Session:
 
 def _texts(texts: Sequence[str]) -> NDArray[np.object_]:
     return np.array(texts, np.object_)
-
-
-def _moment(analysis: DeviceAnalysis, moment: str) -> FoundMoment:
-    return find_moment(analysis, parse_moment(moment))
 
 
 def load(

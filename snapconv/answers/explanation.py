@@ -38,26 +38,17 @@ _FRAMES_OF_AN_END = 128
 _QUESTION = re.compile(r"#?(?P<event>[0-9]{1,18})|0[xX](?P<address>[0-9a-fA-F]{1,16})")
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """The question: an event, or else an address as tables have it (negative from 2^63 on)."""
-
-    text: str
-    event: int | None
-    address: int = 0
-
-
-def parse_question(text: str) -> Question:
-    """Read an address or an event; raises ValueError for anything else."""
+def parse_question(text: str) -> tuple[int | None, int]:
+    """Read an event, or else an address as tables have it (negative from 2^63 on); ValueError for others."""
     found = _QUESTION.fullmatch(text.strip())
     if not found:
         raise ValueError(
             f"expected an address such as 0x7f3c40001000 or an event such as #1234, got {text!r}"
         )
     if found["event"]:
-        return Question(text, int(found["event"]))
+        return int(found["event"]), 0
     number = int(found["address"], 16)
-    return Question(text, None, number - (1 << 64) if number >= 1 << 63 else number)
+    return None, number - (1 << 64) if number >= 1 << 63 else number
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,20 +64,21 @@ class Explanation:
         return asdict(self)
 
 
-def explain(analysis: Analysis, question: Question) -> Explanation:
+def explain(analysis: Analysis, question: str) -> Explanation:
     """Explain the allocations that a question is about, on each of the devices.
 
     Of several, those that begin at the address go before those around it; among these what is live at the
     peak goes first, then the newest. Raises InputError where there is
     none, with what there is instead.
     """
-    found = [(device, _rows(device, question)) for device in analysis.devices]
+    event, address = parse_question(question)
+    found = [(device, _rows(device, event, address)) for device in analysis.devices]
     n_found = sum(len(rows) for _, rows in found)
     if not n_found:
-        reasons = "; ".join(dict.fromkeys(_why_nothing(device, question) for device in analysis.devices))
-        raise InputError(f"{analysis.snapshot.path}: {reasons}")
+        reasons = dict.fromkeys(_why_nothing(device, event, address) for device in analysis.devices)
+        raise InputError(f"{analysis.snapshot.path}: {'; '.join(reasons)}")
     by_device = (_explain_allocations(device, rows[:_MOST_EXPLAINED]) for device, rows in found)
-    return Explanation(question.text, n_found, tuple(row for rows in by_device for row in rows))
+    return Explanation(question, n_found, tuple(row for rows in by_device for row in rows))
 
 
 def _unsigned(addr: int) -> str:
@@ -97,25 +89,24 @@ def _contains_addr(addr: Int64Column, n_bytes: Int64Column, wanted: int) -> Bool
     return np.asarray((addr <= wanted) & (wanted <= addr + (n_bytes - 1)))
 
 
-def _rows(analysis: DeviceAnalysis, question: Question) -> Int64Column:
+def _rows(analysis: DeviceAnalysis, event: int | None, address: int) -> Int64Column:
     """Return the allocations that are meant, in the order of the answer."""
-    table, number = analysis.allocations, question.address
-    if question.event is not None:
+    table = analysis.allocations
+    if event is not None:
         columns = (table.alloc_event, table.free_requested_event, table.free_completed_event)
-        return np.flatnonzero(np.any([column == question.event for column in columns], axis=0))
-    rows = np.flatnonzero(_contains_addr(table.addr, table.block_bytes, number))
+        return np.flatnonzero(np.any([column == event for column in columns], axis=0))
+    rows = np.flatnonzero(_contains_addr(table.addr, table.block_bytes, address))
     is_live = table.live_at(analysis.peak_event)[rows]
-    order = np.lexsort((-table.alloc_event[rows], ~is_live, table.addr[rows] != number))
+    order = np.lexsort((-table.alloc_event[rows], ~is_live, table.addr[rows] != address))
     return np.asarray(rows[order])
 
 
-def _why_nothing(analysis: DeviceAnalysis, question: Question) -> str:
+def _why_nothing(analysis: DeviceAnalysis, event: int | None, address: int) -> str:
     """Say what there is in place of the requested allocation."""
-    device, event = analysis.device, question.event
-    where, n_events = device_name(device.device), len(device.events)
+    device, where = analysis.device, device_name(analysis.device.device)
+    n_events = len(device.events)
     if event is None:
-        nearest_addrs = "; ".join(_nearest(analysis, question.address))
-        return f"no allocation of {where} has {question.text}; {nearest_addrs}"
+        return f"no allocation of {where} has {_unsigned(address)}; {'; '.join(_nearest(analysis, address))}"
     if event >= n_events:
         last = f", the last is #{n_events - 1}" if n_events else ""
         return f"{where} has no event #{event}; it has {counted(n_events, 'event')}{last}"

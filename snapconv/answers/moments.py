@@ -25,15 +25,6 @@ _MOST_NAMES, _MOST_OF_NAME = 5, 60
 
 
 @dataclass(frozen=True, slots=True)
-class MomentQuestion:
-    """A moment as it was written: its word, and the number of an event, an iteration or (from 1) an oom."""
-
-    kind: str
-    number: int = 1
-    name: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class FoundMoment:
     """A moment of one device: what is counted is counted after its event (-1: before the first one)."""
 
@@ -45,25 +36,28 @@ _WORDS = ("peak", "start", "end", "worst", "largest activations", "oom")
 _NUMBERED = re.compile(r"(?P<kind>oom|iteration|event):(?P<number>[0-9]{1,18})|#?(?P<event>[0-9]{1,18})")
 
 
-def parse_moment(text: str) -> MomentQuestion:
-    """Read a moment as people write it; raises ValueError for anything else."""
+def parse_moment(text: str) -> tuple[str, int, str]:
+    """Read a moment as people write it; raises ValueError for anything else.
+
+    Returns its word, the number of an event, an iteration or (from 1) an oom, and an annotation's name.
+    """
     words = " ".join(text.split())
     if words in _WORDS:
-        return MomentQuestion(words)
+        return words, 1, ""
     if words.startswith("annotation:") and words != "annotation:":
-        return MomentQuestion("annotation", name=text.strip().removeprefix("annotation:"))
+        return "annotation", 1, text.strip().removeprefix("annotation:")
     if found := _NUMBERED.fullmatch(words):
         kind, number = found["kind"] or "event", int(found["number"] or found["event"])
         if kind != "oom" or number >= 1:
-            return MomentQuestion(kind, number)
+            return kind, number, ""
     raise ValueError(f"expected {EXPECTED}; got {text!r}")
 
 
-def find_moment(analysis: DeviceAnalysis, question: MomentQuestion) -> FoundMoment:
+def find_moment(analysis: DeviceAnalysis, text: str) -> FoundMoment:
     """Find the event that is meant on a device; raises InputError where it has none, with what it has."""
-    n_events, number = len(analysis.device.events), question.number
+    (kind, number, name), n_events = parse_moment(text), len(analysis.device.events)
     failed, iterations = analysis.phases.oom_events.tolist(), analysis.iterations
-    match question.kind:
+    match kind:
         case "oom":
             if number > len(failed):
                 has = counted(len(failed), "failed allocation") if failed else "no failed allocation"
@@ -80,7 +74,7 @@ def find_moment(analysis: DeviceAnalysis, question: MomentQuestion) -> FoundMome
                 raise _nothing(analysis, f"event {number}", counted(n_events, "event"))
             return FoundMoment(number, f"event {number}")
         case "annotation":
-            return _annotation(analysis, question.name)
+            return _annotation(analysis, name)
         case "worst":
             return FoundMoment(worst_event(analysis), "the moment with most unused memory")
         case "start":

@@ -10,7 +10,7 @@ import pytest
 
 import snapconv
 from scripts.fixtures.recorded_allocator import RecordedAllocator
-from snapconv.answers.explanation import Question, parse_question
+from snapconv.answers.explanation import parse_question
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.classify import opinions
 from snapconv.classification.features import find_features
@@ -301,11 +301,11 @@ def test_the_first_opinion_on_every_allocation_is_its_category(name):
 @pytest.mark.parametrize(
     ("text", "question"),
     [
-        ("#12", Question("#12", 12)),
-        ("0X7F00", Question("0X7F00", None, 0x7F00)),
-        ("0xffffffffffffff00", Question("0xffffffffffffff00", None, -256)),
-        ("12", Question("12", 12)),
-        (" #12\n", Question(" #12\n", 12)),
+        ("#12", (12, 0)),
+        ("0X7F00", (None, 0x7F00)),
+        ("0xffffffffffffff00", (None, -256)),
+        ("12", (12, 0)),
+        (" #12\n", (12, 0)),
     ],
 )
 def test_an_address_or_an_event_may_be_requested(text, question):

@@ -22,7 +22,7 @@ def session_of(tmp_path, raw):
 
 def event_of(session, text):
     (analysis,) = session.devices
-    return find_moment(analysis, parse_moment(text)).event
+    return find_moment(analysis, text).event
 
 
 def four_blocks():
@@ -45,8 +45,7 @@ def four_blocks():
     ],
 )
 def test_a_moment_is_read_as_it_is_written(text, kind, number, name):
-    found = parse_moment(text)
-    assert (found.kind, found.number, found.name) == (kind, number, name)
+    assert parse_moment(text) == (kind, number, name)
 
 
 @pytest.mark.parametrize(
