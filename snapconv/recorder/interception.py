@@ -273,9 +273,8 @@ def _wrapped(guard: Guard, *wrappers: tuple[Any, str, Callable[..., Any]]) -> It
 
     with ExitStack() as parts:
         for holder, name, work in wrappers:
-            if name in vars(holder):
-                ours = guard.wrap_call(vars(holder)[name], while_on(work))
-                parts.enter_context(replaced(holder, name, ours))
+            ours = guard.wrap_call(getattr(holder, name), while_on(work))
+            parts.enter_context(replaced(holder, name, ours))
         try:
             yield
         finally:

@@ -11,7 +11,9 @@ typedef struct {
     uint8_t action, is_oom, has_category;
 } event;
 
-static const size_t ELEMENT_BYTES[N_COLUMNS] = {1, 1, 8, 8, 8, 8, 4, 4, 4, 4, 4};
+static size_t element_bytes(int column) {
+    return column >= COLUMN_FRAMES ? sizeof(int32_t) : column >= COLUMN_ADDR ? sizeof(int64_t) : 1;
+}
 
 void events_free(event_columns *e) {
     for (int i = 0; i < N_COLUMNS; i++) {
@@ -31,7 +33,7 @@ static bool make_room(event_columns *e) {
     }
     for (int column = 0; column < N_COLUMNS; column++) {
         if (e->columns[column] != NULL) {
-            void *grown = realloc(e->columns[column], n_max * ELEMENT_BYTES[column]);
+            void *grown = realloc(e->columns[column], n_max * element_bytes(column));
             if (grown == NULL) {
                 return false;
             }
@@ -44,7 +46,7 @@ static bool make_room(event_columns *e) {
 
 /* Makes a column at its first value; rows before that have what is there where none is. */
 static bool begin_column(event_columns *e, int column) {
-    e->columns[column] = malloc(e->n_max * ELEMENT_BYTES[column]);
+    e->columns[column] = malloc(e->n_max * element_bytes(column));
     if (e->columns[column] == NULL) {
         return false;
     }
@@ -54,7 +56,7 @@ static bool begin_column(event_columns *e, int column) {
         }
     } else {
         int filler = column >= COLUMN_FRAMES ? 0xff : 0;
-        memset(e->columns[column], filler, e->n * ELEMENT_BYTES[column]);
+        memset(e->columns[column], filler, e->n * element_bytes(column));
     }
     return true;
 }
