@@ -5,7 +5,6 @@ what the optimizers of the trace keep for every parameter. Columns in, columns o
 """
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
@@ -31,7 +30,7 @@ from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.paths import normal
-from snapconv.stacks.stack_roles import StackRoles
+from snapconv.stacks.stack_roles import StackRoles, by_stack
 from snapconv.stop_signals import stage
 from snapconv.torch_knowledge.frame_patterns import Role
 from snapconv.torch_knowledge.optimizers import AMSGRAD, OPTIMIZER_RULES, OptimizerRule
@@ -136,7 +135,7 @@ def find_phases(
     else:
         certain = _labels(events, roles, in_step, in_zero_grad, free_sites_known=free_sites_known)
     # A step for one parameter, as soon as it has its gradient, ends neither backward nor the iteration.
-    in_hook = roles.is_in_hook(events.stack_id) & (certain > 0)
+    in_hook = by_stack(roles.in_hook, events.stack_id) & (certain > 0)
     merged = np.where(in_hook, np.int8(Phase.BACKWARD), certain).astype(np.int8)
     phase, begins, ends, lasts = _runs(merged)
     counted = recorded_iterations(snapshot.metadata, events) if snapshot.metadata else None
@@ -234,7 +233,7 @@ def _labels(
     if not free_sites_known:
         stack = np.where(events.action == Action.ALLOC, stack, -1).astype(np.int32)
     label = np.zeros(len(events), np.int8)
-    label[in_step & ~roles.is_in_closure(stack)] = Phase.OPTIMIZER
+    label[in_step & ~by_stack(roles.in_closure, stack)] = Phase.OPTIMIZER
     forward = roles.of(Role.MODULE_CALL, stack) | roles.of(Role.LOSS, stack)
     label[forward] = Phase.FORWARD
     # A step may be given a closure with a forward and a backward in it; of one that the trace begins in, the
@@ -314,20 +313,15 @@ def steps_on_several_lines(snapshot: Snapshot, roles: StackRoles) -> bool:
 
 
 def _optimizers(snapshot: Snapshot, roles: StackRoles) -> set[OptimizerRule | None]:
-    """Return the rules of the optimizers seen, None for an unknown one."""
-    by_name = {
-        next((rule for rule in OPTIMIZER_RULES if re.search(rule.name, name)), None)
-        for name in optimizer_names(snapshot)
-    }
-    return by_name or set(_by_files(snapshot, roles))
-
-
-def _by_files(snapshot: Snapshot, roles: StackRoles) -> Iterator[OptimizerRule | None]:
-    stacks = snapshot.stacks
-    for frame in distinct(stacks.frame_ids[_in_optimizer(stacks, roles)]).tolist():
-        path = _file(stacks, frame)
-        if _FILE.search(path):
-            yield next((rule for rule in OPTIMIZER_RULES if rule.file and re.search(rule.file, path)), None)
+    """Return the rules of the optimizers seen, by name or by file, None for an unknown one."""
+    if names := optimizer_names(snapshot):
+        return {
+            next((rule for rule in OPTIMIZER_RULES if re.search(rule.name, name)), None) for name in names
+        }
+    frames = distinct(snapshot.stacks.frame_ids[_in_optimizer(snapshot.stacks, roles)])
+    paths = filter(_FILE.search, (_file(snapshot.stacks, frame) for frame in frames.tolist()))
+    rules = [rule for rule in OPTIMIZER_RULES if rule.file]
+    return {next((rule for rule in rules if re.search(rule.file, path)), None) for path in paths}
 
 
 def _runs_amsgrad(snapshot: Snapshot, roles: StackRoles) -> bool:

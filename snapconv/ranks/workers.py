@@ -20,6 +20,7 @@ from concurrent.futures import (
 )
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from logging import CRITICAL
 from pathlib import Path
 from typing import Any
@@ -193,11 +194,7 @@ def _end_at_once() -> None:
 
 def has_dask() -> bool:
     """Return whether Dask is installed."""
-    try:
-        import distributed  # noqa: F401  # only whether it can be
-    except ImportError:
-        return False
-    return True
+    return find_spec("distributed") is not None
 
 
 def dask_setup(_worker: object) -> None:

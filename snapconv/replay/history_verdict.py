@@ -77,10 +77,7 @@ def _decide(device: DeviceSnapshot, replay: Replay) -> History:
         return History(
             Verdict.STARTED_LATE, f"the trace has one event (history was kept as 'state'); {before}"
         )
-    return History(
-        Verdict.STARTED_LATE,
-        f"{before}; the event buffer probably did not overflow",
-    )
+    return History(Verdict.STARTED_LATE, f"{before}; the event buffer probably did not overflow")
 
 
 def _what_was_there(replay: Replay) -> str:

@@ -13,15 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from snapconv.columns import (
-    BoolColumn,
-    Int8Column,
-    Int32Column,
-    Int64Column,
-    chunks,
-    has_code,
-    read_only,
-)
+from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, chunks, has_code, read_only
 from snapconv.snapshot.fields import (
     ADDRESS,
     BYTES,

@@ -239,13 +239,8 @@ def read_json_file(path: Path, most_bytes: int) -> tuple[Any, int]:
         )
     if not text.strip():
         raise TruncatedFileError("the file is empty")
-    return read_unchecked_json(text.removeprefix(b"\xef\xbb\xbf")), len(text)
-
-
-def read_unchecked_json(text: bytes) -> Any:
-    """Read the text of a file; raises MalformedSnapshotError or TruncatedFileError."""
     try:
-        return read_json(text)
+        return read_json(text.removeprefix(b"\xef\xbb\xbf")), len(text)
     except JsonError as error:
         if error.is_truncated:
             raise TruncatedFileError.of("the JSON text", len(text)) from error

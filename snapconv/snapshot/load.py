@@ -24,14 +24,7 @@ from snapconv.snapshot.event_table import (
     read_annotations,
 )
 from snapconv.snapshot.fields import DEVICE, errors_of, expect, reject_shared
-from snapconv.snapshot.file_traits import (
-    Era,
-    backend_of,
-    infer_era,
-    notes_of_file,
-    places_of,
-    traits_of_raw,
-)
+from snapconv.snapshot.file_traits import Era, backend_of, infer_era, notes_of_file, places_of, traits_of_raw
 from snapconv.snapshot.readers.compiled_pickle import CompiledTrace, OddFile
 from snapconv.snapshot.readers.containers import Container, as_snapshot_dict, read_raw
 from snapconv.snapshot.recorded.metadata import KEY as METADATA_KEY

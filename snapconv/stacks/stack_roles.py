@@ -59,18 +59,11 @@ class StackRoles:
 
     def of(self, role: Role, stack_ids: Int32Column) -> BoolColumn:
         """Return whether each of these stacks has the role; False for -1."""
-        return _by_stack(self.has[role], stack_ids)
-
-    def is_in_closure(self, stack_ids: Int32Column) -> BoolColumn:
-        """Return whether each of these stacks is of a closure within a step; False for -1."""
-        return _by_stack(self.in_closure, stack_ids)
-
-    def is_in_hook(self, stack_ids: Int32Column) -> BoolColumn:
-        """Return whether each of these stacks is of a hook that the engine called; False for -1."""
-        return _by_stack(self.in_hook, stack_ids)
+        return by_stack(self.has[role], stack_ids)
 
 
-def _by_stack(marks: BoolColumn, stack_ids: Int32Column) -> BoolColumn:
+def by_stack(marks: BoolColumn, stack_ids: Int32Column) -> BoolColumn:
+    """Return whether each of these stacks is marked; False for -1."""
     if not marks.any():
         return np.zeros(len(stack_ids), np.bool_)
     # What -1 finds stands at the end. An index in brackets takes half as long again.

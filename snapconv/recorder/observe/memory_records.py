@@ -18,15 +18,7 @@ from snapconv.recorder.torch_surface import Module, Tensor
 # Of each kind; a step of a large model has some ten thousand. A row takes about half a KiB of the host.
 _MAX_ROWS = 200_000
 # What torch itself keeps in a module's dictionary, and from what depth on containers are looked into.
-_OF_TORCH = (
-    "_parameters",
-    "_buffers",
-    "_modules",
-    "_forward",
-    "_backward",
-    "_state_dict",
-    "_load_state_dict",
-)
+_OF_TORCH = tuple("_parameters _buffers _modules _forward _backward _state_dict _load_state_dict".split())
 _AT_DEPTH = 4
 _MAX_LEAVES = 10_000
 # How many iterations' graphs are searched for leaves: a walk through a large one takes a while.
