@@ -20,7 +20,6 @@ from concurrent.futures import (
 )
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from logging import CRITICAL
 from pathlib import Path
 from typing import Any
@@ -194,7 +193,11 @@ def _end_at_once() -> None:
 
 def has_dask() -> bool:
     """Return whether Dask is installed."""
-    return find_spec("distributed") is not None
+    try:
+        import distributed  # noqa: F401  # only whether it can be
+    except ImportError:
+        return False
+    return True
 
 
 def dask_setup(_worker: object) -> None:
