@@ -15,8 +15,6 @@ from snapconv.analysis import Analysis, DeviceAnalysis
 from snapconv.answers.growth import Growth, find_growth, growth_notes
 from snapconv.classification.categories import Category
 from snapconv.classification.decisions import LIKELY_ONLY
-from snapconv.classification.facts import PERSISTENT
-from snapconv.classification.inventory import GRADIENT_OR_STATE
 from snapconv.classification.user_rules import rule_notes
 from snapconv.columns import BoolColumn, Int64Column, sums_by
 from snapconv.naming.listed_weights import naming_note
@@ -27,12 +25,6 @@ from snapconv.stacks.paths import installed_part, is_generated, is_library, is_p
 from snapconv.stacks.project_frames import Project
 from snapconv.stacks.stack_roles import innermost_frames
 from snapconv.units import counted, format_bytes, format_share
-
-# What is said of memory whose purpose is not known, by the reason of the rule that knows so much.
-_KNOWN_OF_UNKNOWN = {
-    GRADIENT_OR_STATE: "gradients and optimizer states of equal sizes",
-    PERSISTENT: "persistent since before the recording",
-}
 
 
 def device_notes(analysis: DeviceAnalysis, growth: Sequence[Growth] | None = None) -> tuple[Note, ...]:
@@ -110,23 +102,11 @@ def _category_notes(found: DeviceAnalysis) -> Iterator[Note]:
         yield Note(
             "much-unknown",
             f"{format_bytes(unknown)} of the {'peak' if len(found.device.events) else 'dump'} could not be "
-            f"classified{_of_it_known(found, live, unknown)}; {_better_recording(found)}"
+            f"classified; {_better_recording(found)}"
             "name the code that made them with --rules",
             found.device.device,
             is_minor=True,
         )
-
-
-def _of_it_known(found: DeviceAnalysis, live: BoolColumn, unknown: int) -> str:
-    """Say what is known of how much of the ``unknown`` bytes; empty for nothing."""
-    reasons, parts = found.classification.reasons, []
-    for reason, words in _KNOWN_OF_UNKNOWN.items():
-        if reason in reasons and len(found.device.events):
-            rows = live & (found.classification.reason_id == reasons.index(reason))
-            n_bytes = int(found.allocations.block_bytes[rows].sum())
-            how_much = "all" if n_bytes == unknown else format_bytes(n_bytes)
-            parts += [f", {how_much} of it {words}"] if n_bytes else []
-    return "".join(parts)
 
 
 def _better_recording(found: DeviceAnalysis) -> str:

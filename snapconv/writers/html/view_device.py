@@ -223,14 +223,9 @@ def _segment_columns(found: "np.recarray[Any, Any]", streams: Int64Column, base:
 
 def _reasons(analysis: DeviceAnalysis) -> list[list[str]]:
     """Return the slug of every reason, and what it means; a user's own rule has no more than its name."""
-    found = []
-    for slug in analysis.classification.reasons:
-        try:
-            text = reason_of(slug)[0]
-        except KeyError:
-            text = ""
-        found.append([page_text(slug), text])
-    return found
+    own = {rule.slug for rule in analysis.features.user_rules.rules}
+    slugs = analysis.classification.reasons
+    return [[page_text(slug), "" if slug in own else reason_of(slug)[0]] for slug in slugs]
 
 
 def vocabulary() -> dict[str, object]:
