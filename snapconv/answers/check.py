@@ -73,6 +73,11 @@ def _read_size(value: object) -> int:
 
 
 def _read_categories(value: object) -> dict[Category, int]:
+    """Read sizes by category, also as the texts ``CATEGORY=SIZE`` of the command line."""
+    if isinstance(value, list):
+        if wrong := [text for text in value if "=" not in text]:
+            raise ValueError(f"expected CATEGORY=SIZE, got {wrong[0]!r}")
+        value = dict(text.split("=", 1) for text in value)
     if not isinstance(value, Mapping):
         raise ValueError('expected a table, such as {activation = "20GiB"}')
     by_label = {category.label: category for category in Category}

@@ -264,7 +264,7 @@ def with_parameters(
     return run
 
 
-def parsed(text: str, parse: Callable[[str], _Value], option: str) -> _Value:
+def parsed(text: Any, parse: Callable[[Any], _Value], option: str) -> _Value:
     """Parse the text of an option; its ValueError is a wrong command line."""
     try:
         return parse(text)

@@ -2,10 +2,10 @@
 
 import os
 import sys
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
@@ -384,21 +384,10 @@ def _read_limits(given: Limits, baseline: Path | None) -> "Budgets":
         raise typer.BadParameter("it needs --baseline FILE", param_hint="--fail-over")
     if baseline is not None and given.fail_over is None and given.no_faults_above is None:
         raise typer.BadParameter("it needs --fail-over or --no-faults-above", param_hint="--baseline")
-    found: dict[str, Any] = {}
-    for name in (field.name for field in fields(given)):
-        option, value = f"--{name.replace('_', '-')}", getattr(given, name)
-        if isinstance(value, str):
-            found[name] = parsed(value, partial(read_limit, name), option)
-        for text in value if isinstance(value, list) else ():
-            limit = parsed(text, lambda text: read_limit("max_category", _category_limit(text)), option)
-            found[name] = {**found.get(name, {}), **limit}
-    if not found:
+    texts = {name: value for name, value in asdict(given).items() if value is not None}
+    if not texts:
         raise typer.BadParameter("no limit is given: give one, such as --max-peak 38GiB")
-    return Budgets(**found)
-
-
-def _category_limit(text: str) -> dict[str, str]:
-    name, separator, size = text.partition("=")
-    if not separator:
-        raise ValueError(f"expected CATEGORY=SIZE, got {text!r}")
-    return {name: size}
+    options = {name: f"--{name.replace('_', '-')}" for name in texts}
+    return Budgets(
+        **{name: parsed(text, partial(read_limit, name), options[name]) for name, text in texts.items()}
+    )
