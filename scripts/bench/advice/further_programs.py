@@ -278,6 +278,160 @@ def offloaded_unet(after: bool) -> None:
         del loss
 
 
+# --- written, and recorded, after the rules had been adjusted to those above
+
+
+def bert(vocab: int = 5000, layers: int = 4) -> nn.Module:
+    from transformers import BertConfig, BertForMaskedLM
+
+    size = {
+        "hidden_size": 192,
+        "num_hidden_layers": layers,
+        "num_attention_heads": 6,
+        "intermediate_size": 768,
+    }
+    return BertForMaskedLM(BertConfig(vocab_size=vocab, **size)).to(DEVICE)
+
+
+def vit() -> nn.Module:
+    import timm
+
+    return timm.create_model("vit_tiny_patch16_224", img_size=64, num_classes=50).to(DEVICE)
+
+
+def classified(model: nn.Module, images: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(model(images), torch.zeros(len(images), dtype=torch.long, device=DEVICE))
+
+
+@pair("weights-copied")
+def resumed_bert(after: bool) -> None:
+    """Resume model and optimizer; their file stays on the GPU."""
+    model = bert()
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    ids = ids_of(1, 32, 5000)
+    step(optimizer, model(ids, labels=ids).loss)
+    path = checkpoint_of(model, optimizer)
+    checkpoint = torch.load(path, map_location="cpu" if after else DEVICE)
+    model.load_state_dict(checkpoint["model"])
+    optimizer.load_state_dict(checkpoint["optimizer"])
+    for _ in range(3):
+        ids = ids_of(2, 64, 5000)
+        step(optimizer, model(ids, labels=ids).loss)
+    print(checkpoint["epoch"])
+
+
+@pair("weights-copied")
+def best_vit(after: bool) -> None:
+    model = vit()
+    optimizer, best, least = torch.optim.AdamW(model.parameters()), None, 10
+    for _ in range(3):
+        for _ in range(3):
+            step(optimizer, classified(model, images_of(8, 64)))
+        with torch.inference_mode():
+            print(classified(model, images_of(8, 64)).shape)
+        if least:
+            best = {
+                k: v.detach().cpu() if after else v.detach().clone() for k, v in model.state_dict().items()
+            }
+    print(len(best))
+
+
+@pair("batches-early")
+def tensors_vit(after: bool) -> None:
+    model = vit()
+    optimizer = torch.optim.AdamW(model.parameters())
+    data = torch.utils.data.TensorDataset(torch.randn(512, 3, 64, 64), torch.zeros(512, dtype=torch.long))
+    batches = []
+    for images, labels in torch.utils.data.DataLoader(data, batch_size=32):
+        batches.append((images, labels) if after else (images.cuda(), labels.cuda()))
+    for _ in range(2):
+        for images, labels in batches[:3]:
+            step(optimizer, F.cross_entropy(model(images.cuda()), labels.cuda()))
+
+
+@pair("batches-early")
+def latents_unet(after: bool) -> None:
+    """Latents that were made before training wait on the GPU."""
+    model = unet()
+    optimizer = torch.optim.AdamW(model.parameters())
+    latents = [torch.randn(16, 3, 32, 32) for _ in range(40)]
+    if not after:
+        latents = [one.to(DEVICE, non_blocking=True) for one in latents]
+    for number in range(4):
+        latent = latents[number].to(DEVICE)
+        step(optimizer, F.mse_loss(model(latent, number).sample, latent))
+
+
+@pair("buckets")
+def buckets_bert(after: bool) -> None:
+    model = distributed(bert(), after)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    for _ in range(4):
+        ids = ids_of(2, 64, 5000)
+        step(optimizer, model(ids, labels=ids).loss)
+
+
+@pair("buckets")
+def buckets_vit(after: bool) -> None:
+    model = distributed(vit(), after)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(4):
+        step(optimizer, classified(model, images_of(4, 64)))
+
+
+@pair("unsharded")
+def shards_bert(after: bool) -> None:
+    model = bert(layers=6)
+    model = sharded(model, model.bert.encoder.layer, after)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(3):
+        ids = ids_of(2, 64, 5000)
+        step(optimizer, model(ids, labels=ids).loss)
+
+
+@pair("unsharded")
+def shards_vit(after: bool) -> None:
+    model = vit()
+    model = sharded(model, model.blocks, after)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        step(optimizer, classified(model, images_of(8, 64)))
+
+
+@pair("offloading")
+def offloaded_bert(after: bool) -> None:
+    model = bert()
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    for _ in range(2):
+        ids = ids_of(16, 128, 5000)
+        with on_cpu(after):
+            loss = model(ids, labels=ids).loss
+        step(optimizer, loss)
+        del loss
+
+
+@pair("offloading")
+def offloaded_vit(after: bool) -> None:
+    model = vit()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        with on_cpu(after):
+            loss = classified(model, images_of(64, 64))
+        step(optimizer, loss)
+        del loss
+
+
+@pair("offloading")
+def offloaded_resnet(after: bool) -> None:
+    model = resnet()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        with on_cpu(after):
+            loss = F.cross_entropy(model(images_of(16)), torch.zeros(16, dtype=torch.long, device=DEVICE))
+        step(optimizer, loss)
+        del loss
+
+
 if __name__ == "__main__":
     torch.manual_seed(0)
     PAIRS[sys.argv[1]][1](sys.argv[2] == "after")

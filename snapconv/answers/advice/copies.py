@@ -13,6 +13,7 @@ import numpy as np
 from snapconv.answers.advice.changes import Change, freed_from, removed
 from snapconv.answers.advice.evidence import LEAST_SHARE_OF_TRADE, Detected, Evidence
 from snapconv.classification.categories import Category
+from snapconv.classification.features import last_before
 from snapconv.columns import BoolColumn, Int64Column, distinct, grouped, has_code, is_among, run_starts
 from snapconv.phases.trace_phases import Phase
 from snapconv.stacks.project_lines import SourceLine
@@ -75,17 +76,13 @@ _CLONED: dict[str, Any] = {
 
 def _follows_validation(evidence: Evidence) -> BoolColumn:
     """Mark what came after a backward and then a forward without one: an average is made before the first."""
-    features, phases = evidence.analysis.features, evidence.analysis.phases
-    last = np.maximum.accumulate(
-        [np.where(has_code(phases.certain, one), np.arange(len(phases.certain)), -1) for one in _BOTH], axis=1
+    features, phase = evidence.analysis.features, evidence.analysis.phases.certain
+    forward, backward = (
+        last_before(np.flatnonzero(has_code(phase, one)), features.alloc)
+        for one in (Phase.FORWARD, Phase.BACKWARD)
     )
-    forward, backward = np.append(last, [[-1], [-1]], axis=1)[:, features.alloc]
-    return np.asarray(
-        (backward >= 0) & (backward < forward) & (features.next_forward <= features.next_backward)
-    )
-
-
-_BOTH = (Phase.FORWARD, Phase.BACKWARD)
+    is_first = features.next_forward <= features.next_backward
+    return np.asarray((backward >= 0) & (backward < forward) & is_first)
 
 
 def _of_line(evidence: Evidence, rows: Int64Column) -> list[Int64Column]:

@@ -39,6 +39,7 @@ KINDS = (
         how=("{how}", "Or `del` the name that keeps it, once it is not needed."),
         wrong_if="{wrong}",
         detect=copied_weights,
+        is_cheap=True,
     ),
     Kind(
         slug="batches-early",
@@ -46,6 +47,7 @@ KINDS = (
         how=("Copy each batch when its step begins: `batch = batch.to(device)` inside the loop.",),
         wrong_if="each step reads all of them, or copying once is meant to save time",
         detect=early_batches,
+        is_cheap=True,
     ),
     Kind(
         slug="previous-kept",
