@@ -23,6 +23,7 @@ from snapconv.answers.advice.trades import (
     offloaded,
     smaller_batch,
 )
+from snapconv.answers.peak import summary_totals
 from snapconv.replay.history_verdict import Verdict
 from snapconv.stacks.project_lines import SourceLine
 from snapconv.stop_signals import stage
@@ -230,8 +231,9 @@ class Finding:
 class Advice:
     """The findings on one device, the largest first, and the peak with all of them together.
 
-    ``goal_bytes``: what the peak should be at most, None where no such question was put. ``unknown`` says why
-    nothing can be found, and is empty where something could be.
+    ``goal_bytes``: what the peak should be at most, None where no such question was put. ``contents`` has the
+    bytes of each category at the peak, the largest first. ``unknown`` says why nothing can be found, and is
+    empty where something could be.
     """
 
     device: int
@@ -241,6 +243,7 @@ class Advice:
     with_trades: bool
     findings: tuple[Finding, ...]
     together: Peak
+    contents: dict[str, int]
     unknown: str
 
     @property
@@ -289,6 +292,7 @@ def advise(
         with_trades=trades,
         findings=tuple(found),
         together=demand.without([one.change for one in found]),
+        contents=_contents(analysis, demand.peak.event),
         unknown=unknown,
     )
 
@@ -321,6 +325,15 @@ def save_to_offer(analysis: DeviceAnalysis, advice: Advice) -> str:
     found = advise(analysis, goal_bytes=max(advice.peak.n_bytes - (n_mib << 20), 0))
     size = "1GiB" if n_mib == 1024 else f"{n_mib}MiB"
     return size if len(found.findings) > len(found.faults) else ""
+
+
+def _contents(analysis: DeviceAnalysis, event: int) -> dict[str, int]:
+    rows = summary_totals(analysis, analysis.allocations.live_at(event))
+    return {
+        row.category: row.block_bytes
+        for row in sorted(rows, key=lambda row: -row.block_bytes)
+        if row.block_bytes
+    }
 
 
 def _why_unknown(analysis: DeviceAnalysis) -> str:

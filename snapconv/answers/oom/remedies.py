@@ -124,4 +124,4 @@ def _not_reproduced(outcome: Outcome, event: int) -> str:
     failed = outcome.ran_out.event if outcome.ran_out else event
     where = "before the trace" if failed < 0 else f"at event {failed}"
     end = "serves the request" if event in outcome.served else f"fails {where} already"
-    return f"a replay under the file's own settings {end}: what others do would say nothing"
+    return f"not tried: a replay of the file as it is {end}, so that of a change would prove nothing"

@@ -8,6 +8,7 @@ from snapconv.answers.advice.findings import Advice, Finding
 from snapconv.units import counted, device_name, format_bytes
 from snapconv.writers.text.size_rows import next_line
 
+_N_CATEGORIES = 4
 _PASSES = {"forward": "the forward pass", "backward": "the backward pass"}
 
 
@@ -22,12 +23,31 @@ def advice_lines(advice: Advice, file: str, cached: int, offer: Callable[[], str
     if len(advice.findings) > 1:
         yield f"  together      {_peaks(advice.peak, advice.together)}"
     if advice.goal_bytes is not None:
+        if not advice.findings or advice.together.n_bytes > advice.goal_bytes:
+            yield f"  at the peak   {_contents(advice)}"
         yield f"  goal          {_goal(advice, cached)}"
+        if _is_cut_up(advice):
+            yield f"{next_line('oom', file)}  (why this memory could not be used)"
     elif not advice.with_trades:
         if save := offer():
             yield f"{next_line('advise', file)} --save {save}  (savings that cost time or precision)"
         else:
             yield f"{next_line('tree', file)}  (what is live; no savings with a price were found)"
+
+
+def _contents(advice: Advice) -> str:
+    """List the largest categories at the peak; with no finding they say why there is none."""
+    largest = [
+        f"{format_bytes(n_bytes)} {name}" for name, n_bytes in [*advice.contents.items()][:_N_CATEGORIES]
+    ]
+    return ", ".join(largest) + (
+        "" if advice.findings else ": no change that advise knows makes these smaller"
+    )
+
+
+def _is_cut_up(advice: Advice) -> bool:
+    """Whether a request failed although there were enough bytes, in other pools or in pieces."""
+    return advice.is_failed and advice.peak.n_bytes <= (advice.goal_bytes or 0)
 
 
 def _headline(advice: Advice) -> str:
@@ -75,7 +95,9 @@ def _goal(advice: Advice, cached: int) -> str:
     if not goal:
         return "impossible: it leaves no memory for the program"
     capacity, of_it = format_bytes(goal + cached), format_bytes(cached)
-    limit = f" ({capacity} less {of_it} that PyTorch keeps cached)" if cached else ""
+    limit = f" ({capacity} less {of_it} that PyTorch keeps cached)" if capacity != format_bytes(goal) else ""
+    if _is_cut_up(advice):
+        return f"{format_bytes(goal)}{limit}: enough for the bytes alone, but the request found no room"
     if left <= goal:
         return f"reached: {format_bytes(left)} of at most {format_bytes(goal)}{limit}"
     return f"{format_bytes(goal)}{limit}, missed by {format_bytes(left - goal)}"

@@ -28,6 +28,8 @@ def oom_lines(found: OutOfMemory, remedies: Remedies | None, *, peak: int, file:
     yield from _holder_lines(found)
     if remedies:
         yield from _remedy_lines(remedies)
+        if remedies.why_none:
+            yield f"{next_line('fragmentation', file)} --at oom  (which lines keep the free memory)"
     yield from history_lines(found.state.history_verdict)
     if not found.request:
         if found.state.n_events:
