@@ -257,8 +257,9 @@ def kept_gradients(evidence: Evidence) -> Iterator[Detected]:
     begun = idle[idle[:, 0] <= moment]
     if not len(begun) or moment > phases.run_end[begun[-1, 1]]:
         return
-    is_gradient = has_code(analysis.classification.category, Category.GRADIENT) & (table.alloc_event >= 0)
-    rows = np.flatnonzero(is_gradient)
+    # Those of before the trace may be a sum, unless they are freed before the first backward.
+    is_idle = (table.alloc_event >= 0) | (table.freed_event >= 0) & (table.freed_event <= idle[0, 1])
+    rows = np.flatnonzero(has_code(analysis.classification.category, Category.GRADIENT) & is_idle)
     mine = rows[evidence.live[rows] & (table.alloc_event[rows] < begun[-1, 0])]
     if not evidence.is_large(mine) or len(rows) * len(idle) > _MOST_RANGES:
         return
@@ -279,17 +280,17 @@ def kept_gradients(evidence: Evidence) -> Iterator[Detected]:
 def _idle_ranges(phases: Phases) -> Int64Column:
     """Return the ranges in which no gradient is read: from the end of a step up to the next backward.
 
-    A step that allocates nothing is known by the iteration that ends with it.
+    A step that allocates nothing is known by the iteration that ends with it; before the trace, one may have
+    ended.
     """
     ends = phases.run_end[_runs(phases, Phase.OPTIMIZER)].astype(np.int64) + 1
     if phases.has_steps:
         ends = np.concatenate((ends, np.flatnonzero(np.diff(phases.iteration)) + 1))
-    ends, backwards = distinct(ends), _runs(phases, Phase.BACKWARD)
+    ends, backwards = distinct(np.append(ends, 0)), _runs(phases, Phase.BACKWARD)
     before = np.concatenate(([-1], phases.run_end[backwards].astype(np.int64)))[:-1]
     place = np.searchsorted(ends, backwards, side="right") - 1
-    last = np.append(ends, -1)[place]
-    ranges = np.stack((last, backwards), axis=1)
-    return np.asarray(ranges[(last > before) & (place >= 0)], np.int64)
+    ranges = np.stack((ends[place], backwards), axis=1)
+    return np.asarray(ranges[ends[place] > before], np.int64)
 
 
 def _runs(phases: Phases, phase: Phase) -> Int64Column:

@@ -210,6 +210,22 @@ def test_gradients_that_stay_through_forward_are_a_fault(advice_on):
     assert early.findings == ()
 
 
+def test_gradients_of_before_the_trace_that_are_freed_after_a_forward_are_a_fault(advice_on):
+    """The trace begins with a forward; zero_grad comes after it, before the backward makes them anew."""
+    zero_grad = [frame("zero_grad", f"{TORCH}/optim/optimizer.py"), *at(21)]
+    loop = Loop()
+    loop.trace = TraceBuilder().segment(1 << 30, traced=False).alloc(10 * MIB, traced=False)
+    gradient = next(iter(loop.trace._live))
+    loop.trace.alloc(10 * MIB, traced=False)
+    loop.assign("loss", 20, 8 * MIB)
+    loop.trace.free(gradient, frames=zero_grad)
+    loop.trace.free(loop.kept.pop("loss")[0], frames=ENGINE)
+    loop.alloc(10 * MIB, ENGINE)
+    loop.trace.alloc(MIB, frames=STEP).free(frames=STEP)
+    (fault,) = advice_on(loop).faults
+    assert (fault.kind, fault.where.place, fault.held_bytes) == ("gradients-kept", "train.py:21", 10 * MIB)
+
+
 def test_a_goal_asks_for_the_largest_batch_that_reaches_it(advice_on):
     loop = Loop()
     loop.assign("out", 20, *[10 * MIB] * 4)
