@@ -206,7 +206,7 @@ def advise(
     or --capacity, and where memory ran out. Every saving is measured by replaying the trace with the change.
     """
     from snapconv.answers.advice.findings import advise as find_advice
-    from snapconv.answers.advice.findings import goal_of, kept_cached, save_to_offer
+    from snapconv.answers.advice.findings import goal_of, kept_cached
     from snapconv.answers.times import forward_times
     from snapconv.writers.text.advice import advice_lines
 
@@ -218,8 +218,8 @@ def advise(
     for one in session.devices:
         goal, times = goal_of(one, capacity=fits, save=saved), forward_times(snapshot, one.device.device)
         advice = find_advice(one, goal_bytes=goal, forward_ms=times)
-        cached, offer = 0 if save else kept_cached(one), partial(save_to_offer, one, advice)
-        found.append((advice.to_json(), advice_lines(advice, str(snapshot), cached, offer)))
+        cached = 0 if save else kept_cached(one)
+        found.append((advice.to_json(), advice_lines(advice, str(snapshot), cached)))
     return answer_by_device(session, found)
 
 

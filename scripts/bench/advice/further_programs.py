@@ -325,8 +325,7 @@ def best_vit(after: bool) -> None:
     model = vit()
     optimizer, best, least = torch.optim.AdamW(model.parameters()), None, 10
     for _ in range(3):
-        for _ in range(3):
-            step(optimizer, classified(model, images_of(8, 64)))
+        step(optimizer, classified(model, images_of(8, 64)))
         with torch.inference_mode():
             print(classified(model, images_of(8, 64)).shape)
         if least:

@@ -319,14 +319,6 @@ def kept_cached(analysis: DeviceAnalysis) -> int:
     return max(analysis.replay.reserved.peak - analysis.replay.allocated.peak, 0)
 
 
-def save_to_offer(analysis: DeviceAnalysis, advice: Advice) -> str:
-    """Return a size for ``--save`` that finds trades, a quarter of the peak or 1 GiB; else nothing."""
-    n_mib = min(max(advice.peak.n_bytes >> 22, 1), 1024)
-    found = advise(analysis, goal_bytes=max(advice.peak.n_bytes - (n_mib << 20), 0))
-    size = "1GiB" if n_mib == 1024 else f"{n_mib}MiB"
-    return size if len(found.findings) > len(found.faults) else ""
-
-
 def _contents(analysis: DeviceAnalysis, event: int) -> dict[str, int]:
     rows = summary_totals(analysis, analysis.allocations.live_at(event))
     return {

@@ -207,8 +207,9 @@ def full_states(evidence: Evidence) -> Iterator[Detected]:
 def offloaded(evidence: Evidence) -> Iterator[Detected]:
     """Find what autograd saved, and keep of it on the GPU what a few operations need at once."""
     analysis, table, features = evidence.analysis, evidence.analysis.allocations, evidence.analysis.features
-    is_saved = has_code(analysis.classification.category, Category.ACTIVATION) & features.in_forward
-    rows = np.flatnonzero(is_saved & features.is_freed_by_engine)
+    # Batches too, where no name keeps them.
+    is_saved = np.isin(analysis.classification.category, (Category.ACTIVATION, Category.INPUT))
+    rows = np.flatnonzero(is_saved & features.is_freed_by_engine & features.is_traced)
     # Nothing but the graph holds it when backward begins; it comes back for its own operation.
     first = np.minimum(ends_without_graph(analysis, rows), features.next_backward[rows])
     freed = np.sort(table.freed_event[rows].astype(np.int64))

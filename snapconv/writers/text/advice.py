@@ -1,6 +1,6 @@
 """Lines of text for ``snapconv advise``."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from snapconv.answers.advice.changes import Peak
 from snapconv.answers.advice.evidence import TRADE
@@ -12,8 +12,8 @@ _N_CATEGORIES = 4
 _PASSES = {"forward": "the forward pass", "backward": "the backward pass"}
 
 
-def advice_lines(advice: Advice, file: str, cached: int, offer: Callable[[], str]) -> Iterator[str]:
-    """Show what to change; ``cached`` is in no goal, ``offer`` finds a size for ``--save`` with trades."""
+def advice_lines(advice: Advice, file: str, cached: int) -> Iterator[str]:
+    """Show what to change; ``cached`` is in no goal."""
     yield _headline(advice)
     if advice.unknown:
         yield f"  {advice.unknown}"
@@ -29,10 +29,9 @@ def advice_lines(advice: Advice, file: str, cached: int, offer: Callable[[], str
         if _is_cut_up(advice):
             yield f"{next_line('oom', file)}  (why this memory could not be used)"
     elif not advice.with_trades:
-        if save := offer():
-            yield f"{next_line('advise', file)} --save {save}  (savings that cost time or precision)"
-        else:
-            yield f"{next_line('tree', file)}  (what is live; no savings with a price were found)"
+        quarter = min(max(advice.peak.n_bytes >> 22, 1), 1024)
+        size = "1GiB" if quarter == 1024 else f"{quarter}MiB"
+        yield f"{next_line('advise', file)} --save {size}  (savings that cost time or precision)"
 
 
 def _contents(advice: Advice) -> str:
