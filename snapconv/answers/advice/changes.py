@@ -69,18 +69,18 @@ class Demand:
         self.peak = self.without(())
 
     def without(self, changes: Sequence[Change]) -> Peak:
-        """Return the peak with some changes made together; an allocation is changed by the first that has it.
+        """Return the peak with some changes made together.
 
-        So what two changes save of one allocation counts once.
+        Of one allocation a change counts up to where an earlier one of the list begins: no byte counts twice.
         """
         moves, failed_scale = np.zeros(self.n_events + 2, np.int64), 1.0
-        is_changed = np.zeros(len(self.analysis.allocations), np.bool_)
+        begun = np.full(len(self.analysis.allocations), self.n_events)
         for change in changes:
-            kept = ~is_changed[change.rows]
             first, last, n_bytes = self._limited(change)
-            np.add.at(moves, first[kept] + 1, -n_bytes[kept])
-            np.add.at(moves, last[kept] + 1, n_bytes[kept])
-            is_changed[change.rows] = True
+            last = np.maximum(np.minimum(last, begun[change.rows]), first)
+            np.add.at(moves, first + 1, -n_bytes)
+            np.add.at(moves, last + 1, n_bytes)
+            np.minimum.at(begun, change.rows, np.where(last > first, first, self.n_events))
             failed_scale *= change.failed_scale
         needed = self._after + np.cumsum(moves[:-1])
         needed[self._failed + 1] += (self._requested * failed_scale).astype(np.int64)

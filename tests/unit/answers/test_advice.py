@@ -133,6 +133,9 @@ def test_changes_of_one_allocation_count_once_together(tmp_path):
     assert demand.without([removed(analysis, rows[:1]), half]).n_bytes == 25 * MIB
     early = freed_from(analysis, rows[:1], np.array([3]))
     assert demand.without([early]).n_bytes == 50 * MIB
+    # What is freed at the third event is half as large up to there.
+    assert demand.without([early, half]).n_bytes == 25 * MIB
+    assert demand.without([freed_from(analysis, rows, np.full(3, 3)), half]).n_bytes == 15 * MIB
 
 
 def test_a_failed_request_is_a_part_of_what_the_program_needs(tmp_path):
