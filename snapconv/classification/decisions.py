@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from snapconv.classification.categories import NO_RULE, Category, Certainty, Evidence
 from snapconv.classification.features import Features
 from snapconv.columns import BoolColumn, Int8Column, Int32Column, distinct, has_code, read_only
-from snapconv.torch_knowledge.frame_patterns import Role
+from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, Role
 
 _Found = TypeVar("_Found")
 FloatColumn = NDArray[np.float32]
@@ -246,4 +246,4 @@ class FrameFact:
         rule_ids = roles.rule_id[self.role][stack[rows]]
         for number in distinct(rule_ids).tolist():
             where = features.mask(rows[rule_ids == number])
-            yield Proposal(where, self.category, evidence, roles.rules[number].slug)
+            yield Proposal(where, self.category, evidence, FRAME_RULES[number].slug)

@@ -210,7 +210,10 @@ class CompiledTraceReader:
         n, objects = len(trace), trace.events.objects
         # Our ids take the place of the core's, as its columns are not read again.
         columns = {name: trace.column(key) for name, key in _IDS.items()}
-        ids: dict[str, Any] = {name: each if _is_used(each) else None for name, each in columns.items()}
+        ids: dict[str, Any] = {
+            name: None if each is None or not (each != NO_ID).any() else each
+            for name, each in columns.items()
+        }
         for rows in chunks(n):
             for name, column in ids.items():
                 if column is not None:
@@ -257,13 +260,6 @@ class CompiledTraceReader:
             return collected.texts.id(objects[core_id])
         ids = Rows([{"pool_id": objects[core_id]}], str).pool_ids("pool_id", collected.pools)
         return -1 if ids is None else int(ids[0])
-
-
-def _is_used(column: Int32Column | None) -> bool:
-    """Return whether a trace has at least one value in a column."""
-    if column is None or not len(column):
-        return False
-    return bool(column.min() != NO_ID or column.max() != NO_ID)
 
 
 def _or_zeros(column: Int64Column | None, n: int) -> Int64Column:

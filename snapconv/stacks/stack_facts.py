@@ -14,7 +14,7 @@ from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.operations import Operations, infer_operations
 from snapconv.stacks.paths import is_library, is_python, is_standard_library, normal
 from snapconv.stacks.project_frames import Project
-from snapconv.stacks.stack_roles import StackRoles, assign_roles, frames_of_function
+from snapconv.stacks.stack_roles import StackRoles, assign_roles
 
 WITHIN = " < "
 # ``Module.__call__`` goes through it (torch 1.6 to 2.13).
@@ -51,7 +51,8 @@ def find_stack_facts(stacks: StackTable, project: Project) -> StackFacts:
 
 def find_module_calls(stacks: StackTable, project: Project) -> tuple[str, ...]:
     """Return the lines at which the modules of every stack were called, by stack id; empty where none was."""
-    is_call: list[bool] = frames_of_function(stacks.frames, _CALL, _MODULE_FILE).tolist()
+    functions = zip(stacks.frames.names, stacks.frames.filenames, strict=True)
+    is_call = [name == _CALL and normal(path).endswith(_MODULE_FILE) for name, path in functions]
     is_place = _places(stacks)
     place = cache(lambda frame: _place(stacks, project, frame))
 

@@ -9,7 +9,7 @@ import numpy as np
 from snapconv.columns import BoolColumn, Int32Column, Int64Column, distinct, is_among, read_only, run_starts
 from snapconv.snapshot.stack_table import FrameTable, StackTable
 from snapconv.stacks.paths import is_native, is_python, normal
-from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, FrameRule, Role
+from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, Role
 
 
 class FrameMatcher:
@@ -42,14 +42,13 @@ def _found(pattern: str, texts: list[str]) -> BoolColumn:
 class StackRoles:
     """Roles by stack: ``has[role, stack]`` (bool), and the first rule that gave it, for the record.
 
-    ``rule_id[role, stack]`` is a position in ``rules``, -1 without one. ``is_empty`` marks stacks that
+    ``rule_id[role, stack]`` is a position in FRAME_RULES, -1 without one. ``is_empty`` marks stacks that
     were captured but have no frame: with Python-only stacks, that is the engine's thread.
     ``in_closure`` marks stacks of a closure within an optimizer's step, ``in_hook`` those of Python code that
     the engine called on its own thread: a hook of a gradient.
     """
 
     stacks: StackTable
-    rules: tuple[FrameRule, ...]
     has: BoolColumn
     rule_id: Int32Column
     is_empty: BoolColumn
@@ -79,8 +78,8 @@ _OF_TORCH = re.compile(r"(^|/)torch/")
 _OPTIMIZERS_OF_TORCH = "optimizer-file"
 
 
-def assign_roles(stacks: StackTable, rules: tuple[FrameRule, ...] = FRAME_RULES) -> StackRoles:
-    """Apply the rules; earlier rules win the record where several give one role.
+def assign_roles(stacks: StackTable) -> StackRoles:
+    """Apply the frame rules; earlier rules win the record where several give one role.
 
     A stack of a closure that was given to an optimizer's step has not the role of an optimizer.
     """
@@ -89,7 +88,7 @@ def assign_roles(stacks: StackTable, rules: tuple[FrameRule, ...] = FRAME_RULES)
     outermost = _outermost_python(stacks)
     matcher = FrameMatcher(stacks.frames)
     by_slug: dict[str, Int64Column] = {}
-    for number, rule in enumerate(rules):
+    for number, rule in enumerate(FRAME_RULES):
         frames = matcher.matches(rule.function, rule.file)
         if not frames.any():
             continue
@@ -114,7 +113,7 @@ def assign_roles(stacks: StackTable, rules: tuple[FrameRule, ...] = FRAME_RULES)
     has_cpp = any(is_native(name) for name in stacks.frames.filenames)
     in_hook = _in_hooks(stacks, files, has, outermost, has_cpp=has_cpp)
     is_empty = np.diff(stacks.offsets) == 0
-    return read_only(StackRoles(stacks, rules, has, rule_id, is_empty, in_closure, in_hook, has_cpp=has_cpp))
+    return read_only(StackRoles(stacks, has, rule_id, is_empty, in_closure, in_hook, has_cpp=has_cpp))
 
 
 def _through_closures(
@@ -174,12 +173,6 @@ def _in_hooks(
         return np.zeros(len(stacks), np.bool_)
     is_engine = has[Role.ENGINE] | np.bool_(not has_cpp)
     return np.asarray(may_be_hook & ~is_among(function, of_program) & is_engine, np.bool_)
-
-
-def frames_of_function(frames: FrameTable, function: str, file: str) -> BoolColumn:
-    """Mark the frames of a function, by its name and by how the normal path of its file ends."""
-    pairs = zip(frames.names, frames.filenames, strict=True)
-    return np.array([name == function and normal(path).endswith(file) for name, path in pairs], np.bool_)
 
 
 def innermost_python(stacks: StackTable) -> Int32Column:

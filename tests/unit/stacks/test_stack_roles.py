@@ -5,7 +5,7 @@ import pytest
 
 from snapconv.snapshot.stack_table import StackInterner
 from snapconv.stacks.stack_roles import assign_roles
-from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, FrameRule, Role
+from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, Role
 
 SITE = "/opt/venv/lib/python3.11/site-packages"
 USER = ("main", "/w/proj/train.py")
@@ -22,8 +22,8 @@ def stack_table(*stacks):
     return interner.table()
 
 
-def roles_of(*stacks, **options):
-    return assign_roles(stack_table(*stacks), **options)
+def roles_of(*stacks):
+    return assign_roles(stack_table(*stacks))
 
 
 def test_apply_of_a_custom_function_is_backward_only_without_a_caller():
@@ -62,10 +62,3 @@ def test_a_frame_of_cpp_shows_that_cpp_was_recorded():
 @pytest.mark.parametrize("script", ["/usr/local/bin/tune", "/opt/venv/bin/pytest"])
 def test_a_script_without_a_suffix_is_no_cpp(script):
     assert not roles_of([USER, ("<module>", script)], []).has_cpp
-
-
-def test_rules_of_ones_own_can_be_given():
-    rule = FrameRule("mine", Role.WORKSPACE, r"^scratch$", "a scratch buffer")
-    roles = roles_of([("scratch", "/w/proj/op.py")], [USER], rules=(rule,))
-    assert roles.has[Role.WORKSPACE].tolist() == [True, False]
-    assert roles.rule_id[Role.WORKSPACE].tolist() == [0, -1]
