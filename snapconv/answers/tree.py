@@ -3,8 +3,9 @@
 The lines are the project's, outermost first. By module, operation or category, these are the roots.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -29,15 +30,15 @@ NO_MODULE = "no module known"
 _Path = tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TreeNode:
     """One place in the tree: ``block_bytes`` and ``n_blocks`` with all below it, ``self_bytes`` without."""
 
     depth: int
     name: str
-    block_bytes: int
-    self_bytes: int
-    n_blocks: int
+    block_bytes: int = 0
+    self_bytes: int = 0
+    n_blocks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,22 +97,12 @@ def find_tree(
     )
 
 
-@dataclass(slots=True)
-class _Place:
-    """A node while the tree is built."""
-
-    name: str
-    block_bytes: int = 0
-    self_bytes: int = 0
-    n_blocks: int = 0
-    below: dict[str, "_Place"] = field(default_factory=dict)
-
-
 class _Tree:
     """The whole tree, which takes new places as long as they have room."""
 
     def __init__(self, n_bytes: int) -> None:
-        self.root = _Place("")
+        self.root = TreeNode(-1, "")
+        self._below: dict[int, dict[str, TreeNode]] = defaultdict(dict)  # by the id of a node
         self._room = n_bytes
         self.n_cut_stacks = 0
 
@@ -119,13 +110,13 @@ class _Tree:
         """Count memory for every place on a path; without room, it is that of the last one there is."""
         way = [self.root]
         for name in path:
-            below = way[-1].below
+            below = self._below[id(way[-1])]
             if name not in below:
                 self._room -= _NODE_BYTES + len(name)
                 if self._room < 0 and len(way) > 1:
                     self.n_cut_stacks += 1
                     break
-                below[name] = _Place(name)
+                below[name] = TreeNode(len(way) - 1, name)
             way.append(below[name])
         for place in way:
             place.block_bytes += n_bytes
@@ -134,13 +125,13 @@ class _Tree:
 
     def nodes(self) -> Iterator[TreeNode]:
         """All that is below it in order; without recursion, since stacks can be deep."""
-        waiting = [(-1, self.root)]
+        waiting = [self.root]
         while waiting:
-            depth, place = waiting.pop()
-            if depth >= 0:
-                yield TreeNode(depth, place.name, place.block_bytes, place.self_bytes, place.n_blocks)
-            smallest_first = sorted(place.below.values(), key=lambda below: (below.block_bytes, below.name))
-            waiting += [(depth + 1, below) for below in smallest_first]
+            node = waiting.pop()
+            if node is not self.root:
+                yield node
+            below = self._below.get(id(node), {}).values()
+            waiting += sorted(below, key=lambda one: (one.block_bytes, one.name))
 
 
 def _levels(
