@@ -35,7 +35,6 @@ from snapconv.stacks.operations import Operations
 from snapconv.stacks.project_frames import Project, find_project
 from snapconv.stacks.project_lines import ProjectLines
 from snapconv.stacks.stack_facts import StackFacts, find_stack_facts
-from snapconv.stacks.stack_roles import StackRoles
 from snapconv.stop_signals import stage
 from snapconv.units import counted, device_argument, device_name, format_bytes
 
@@ -115,11 +114,6 @@ class DeviceAnalysis:
     def phases(self) -> Phases:
         """The phase and the iteration of every event."""
         return self.features.phases
-
-    @property
-    def roles(self) -> StackRoles:
-        """The roles of every stack."""
-        return self.features.roles
 
     @property
     def recorded(self) -> RecordedMatches | None:

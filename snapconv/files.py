@@ -133,24 +133,20 @@ def _open_at_once(path: str, flags: int) -> int:
 # --- names of outputs
 
 
-def stem_of_outputs(path: Path) -> Path:
-    """Return what outputs are named after: the snapshot or the capture, without its suffixes."""
+def default_output(path: Path, ending: str) -> Path:
+    """Name an output after its input without its suffixes, with an ending such as ``.view.html``.
+
+    It is in the current folder: the input's may be somebody else's.
+    """
     if is_capture(path):
         folder = path if path.name not in ("", "..") else path.resolve()
-        return folder.with_name(folder.name.removesuffix(_SUFFIX) or folder.name)
+        return Path(f"{folder.name.removesuffix(_SUFFIX) or folder.name}{ending}")
     path, key = file_and_key(path)
     stem = path.name if path != STANDARD_INPUT else "stdin"
     while stem.lower().endswith(_INPUT_SUFFIXES):
         stem = stem[: stem.rindex(".")]
-    return path.with_name((stem or path.name) + (re.sub(r"[^\w.-]", "_", f".{key}") if key else ""))
-
-
-def default_output(path: Path, ending: str) -> Path:
-    """Name an output after its input, with an ending such as ``.view.html``: in the current folder.
-
-    The input's folder may be somebody else's.
-    """
-    return Path(f"{stem_of_outputs(path).name}{ending}")
+    key = re.sub(r"[^\w.-]", "_", f".{key}") if key else ""
+    return Path(f"{stem or path.name}{key}{ending}")
 
 
 def report_output(

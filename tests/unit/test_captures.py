@@ -7,7 +7,7 @@ import pytest
 from snapconv.answers.info import describe
 from snapconv.convert import ConvertOptions, to_sqlite
 from snapconv.errors import InputError
-from snapconv.files import files_of, is_capture, snapshot_file, stem_of_outputs, timing_file
+from snapconv.files import default_output, files_of, is_capture, snapshot_file, timing_file
 from snapconv.session import load
 from snapconv.snapshot.load import load_snapshot
 from snapconv.writers.text.info import info_lines
@@ -62,18 +62,18 @@ def test_a_capture_loads_as_its_snapshot(tmp_path):
         ("train.capture", "train"),
         ("capture", "capture"),
         (".capture", ".capture"),
-        ("a/run.1.capture", "a/run.1"),
+        ("a/run.1.capture", "run.1"),
     ],
 )
-def test_outputs_are_named_after_the_folder_and_lie_beside_it(tmp_path, folder, stem):
+def test_outputs_are_named_after_the_folder_and_lie_in_the_current_one(tmp_path, folder, stem):
     (tmp_path / folder).mkdir(parents=True)
     (tmp_path / folder / "snapshot.pickle").touch()
-    assert stem_of_outputs(tmp_path / folder) == tmp_path / stem
+    assert default_output(tmp_path / folder, ".view.html") == Path(f"{stem}.view.html")
 
 
 def test_the_folder_that_one_is_in_has_a_name_too(tmp_path, monkeypatch):
     monkeypatch.chdir(capture(tmp_path))
-    assert stem_of_outputs(Path()) == tmp_path.resolve() / "train"
+    assert default_output(Path(), ".view.html") == Path("train.view.html")
 
 
 def recorded(tmp_path) -> Path:
@@ -101,9 +101,9 @@ def test_a_capture_becomes_a_report_that_is_named_after_it(tmp_path):
 
 def test_the_recorded_project_stands_unless_another_is_named(tmp_path):
     folder = recorded(tmp_path)
-    assert load(folder).project.root == "/data/project/net"
-    assert not load(folder).project.is_inferred
-    assert load(folder, project_root="/data/project").project.root == "/data/project"
+    assert load(folder).analysis.project.root == "/data/project/net"
+    assert not load(folder).analysis.project.is_inferred
+    assert load(folder, project_root="/data/project").analysis.project.root == "/data/project"
 
 
 def test_info_shows_what_the_recorder_wrote(tmp_path):

@@ -160,7 +160,7 @@ class _Finder:
         """Find which allocations of a burst were replaced by the call that had just ended; None for none."""
         free_stack, freed = int(self.table.free_stack_id[rows[0]]), int(self.freed[rows[0]])
         path = self.calls.path(free_stack)
-        roles, stack = self.analysis.roles, np.array([free_stack], np.int32)
+        roles, stack = self.analysis.features.roles, np.array([free_stack], np.int32)
         # In the engine, or within a module, a line is not the program's own loop.
         if not path or roles.of(Role.ENGINE, stack)[0] or roles.of(Role.MODULE_CALL, stack)[0]:
             return None
@@ -208,7 +208,7 @@ class _Finder:
         features = self.analysis.features
         in_forward = features.in_forward[rows] | features.preexisting_in_forward[rows]
         unknown = self.table.stack_id[rows] < 0
-        unknown |= np.append(self.analysis.roles.is_empty, True)[self.table.stack_id[rows]]
+        unknown |= np.append(self.analysis.features.roles.is_empty, True)[self.table.stack_id[rows]]
         mine = rows[in_forward | unknown]
         n_kinds = len(np.unique(self.table.stack_id[mine])) + len(
             np.unique(self.table.requested_bytes[rows[unknown]])

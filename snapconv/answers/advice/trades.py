@@ -52,7 +52,7 @@ def full_logits(evidence: Evidence) -> Iterator[Detected]:
     """Find logits, their copies in other precisions and their gradients, by the size of the loss's own."""
     analysis, table = evidence.analysis, evidence.analysis.allocations
     sizes = table.requested_bytes
-    by_loss = evidence.live & analysis.roles.of(Role.LOSS, table.stack_id)
+    by_loss = evidence.live & analysis.features.roles.of(Role.LOSS, table.stack_id)
     if not by_loss.any():
         return
     largest = int(sizes[by_loss].max())

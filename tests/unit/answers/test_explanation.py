@@ -283,7 +283,7 @@ def test_the_first_opinion_on_every_allocation_is_its_category(name):
         rows = np.arange(len(analysis.allocations))
         first = {}
         features = find_features(
-            analysis.replay, analysis.phases, analysis.roles, user_rules=analysis.features.user_rules
+            analysis.replay, analysis.phases, analysis.features.roles, user_rules=analysis.features.user_rules
         )
         for row, opinion in opinions(features, rows):
             first.setdefault(row, (opinion.category, opinion.evidence, opinion.slug))
