@@ -26,7 +26,8 @@ from snapconv.simulation.patches import Calls
 from snapconv.units import counted
 
 # Between a program's line and an operation; not all of torch, which decides by values itself.
-_PLUMBING = ("_tensor.py", "_ops.py", "_compile.py", "overrides.py", "eval_frame.py", "_python_dispatch.py")
+_MODULES = ("_tensor", "_ops", "_compile", "overrides", "_dynamo/eval_frame", "utils/_python_dispatch")
+_PLUMBING = tuple(f"/torch/{name}.py" for name in _MODULES)
 # So often a loop goes on that only a value ends.
 _PATIENCE = 1000
 _JUMPS = (ast.Return, ast.Continue, ast.Break, ast.Raise)

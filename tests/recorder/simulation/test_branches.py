@@ -1,6 +1,7 @@
 """Where a truth value was not computed, a program goes the way that needs more memory, and is told so."""
 
 import re
+import runpy
 
 import pytest
 
@@ -143,6 +144,12 @@ BRANCHES = [
 def test_the_way_that_needs_more_is_taken(x, branch, monkeypatch):
     monkeypatch.setattr("snapconv.simulation.branches._PATIENCE", 20)
     assert branch(x) == "more"
+
+
+def test_a_module_of_the_program_may_have_a_name_as_torchs_have(x, tmp_path):
+    module = tmp_path / "box_ops.py"
+    module.write_text("def checked(x):\n    assert (x[:, 1:] >= x[:, :-1]).all()\n    return 'more'\n")
+    assert runpy.run_path(str(module))["checked"](x) == "more"
 
 
 def test_a_note_has_the_lines_that_were_left_out(x, simulation):
