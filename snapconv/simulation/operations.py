@@ -257,6 +257,8 @@ def _unique_dim(args: Any, _kwargs: Any, count: CountSelected) -> Any:
 _LARGEST: dict[str, Callable[[Any, Any, CountSelected], Any]] = {
     # torch has no meta function for it (2.15)
     "_ctc_loss_backward": lambda args, _kwargs, _count: _meta(args[1].shape, args[1].dtype),
+    # torchvision's: every box may stay
+    "nms": lambda args, _kwargs, count: _meta((count("nms", None, args[0].size(0)),)),
     "nonzero": _nonzero,
     "masked_select": _masked_select,
     "_unique2": _unique,

@@ -27,7 +27,7 @@ _MAX_VALUES = 4096
 # Their results have as many rows as values select.
 _SELECTING = {
     *("nonzero", "masked_select", "_unique2", "unique_consecutive", "unique_dim", "bincount"),
-    "repeat_interleave",
+    *("repeat_interleave", "nms"),
 }
 # They take rows from their first argument.
 _TAKING = {"index", "_unsafe_index", "index_select", "gather", "embedding"}
