@@ -26,6 +26,7 @@ from snapconv.simulation.operations import (
     result_shapes,
     written_arguments,
 )
+from snapconv.simulation.patches import LibraryKernel, is_of_library
 from snapconv.simulation.placements import Placement, Placements, tensors_in
 from snapconv.simulation.routing import Routing
 
@@ -81,7 +82,10 @@ class Invocation:
     def run(self, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run it for its results."""
         try:
-            result = self.result = self.func(*args, **kwargs)
+            if self.device is not None and is_of_library(self.func):
+                result = self.result = LibraryKernel().run(self.func, args, kwargs)
+            else:
+                result = self.result = self.func(*args, **kwargs)
         except BaseException as error:
             self.raised = error
             raise

@@ -167,6 +167,28 @@ class Calls:
 _OF_TORCH = {"aten", "prim", "prims", "c10d", "_c10d_functional"}
 
 
+class LibraryKernel(TorchDispatchMode):  # type: ignore[misc]
+    """Lets a library's kernel in Python, which no mode of ours watches, make its tensors on the CPU."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        args, kwargs = [*map(_cpu_for_cuda, args)], _with_cpu(kwargs or {})
+        return self.run(func, args, kwargs) if is_of_library(func) else func(*args, **kwargs)
+
+    def run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Run a kernel by its key, if there is one: a plain call would leave the mode."""
+        if not torch._C._dispatch_has_computed_kernel_for_dispatch_key(func.name(), "CPU"):
+            return func(*args, **kwargs)
+        with self:
+            return func._op_dk(torch._C.DispatchKey.CPU, *args, **kwargs)
+
+
+def is_of_library(func: Any) -> bool:
+    """Say whether an operation is no one of torch's own."""
+    return getattr(func, "namespace", "aten") not in _OF_TORCH
+
+
 def dispatch_mode(handle: Handler) -> Any:
     """Make the TorchDispatchMode that hands every operation to a function.
 
@@ -187,7 +209,7 @@ def dispatch_mode(handle: Handler) -> Any:
                 return func(*args, **kwargs)
             if any(kind.__torch_dispatch__ is not own for kind in types):
                 return NotImplemented  # a wrapper: it takes itself apart, and its parts come here
-            if func.namespace not in _OF_TORCH and func._schema.name in OPDEFS:
+            if is_of_library(func) and func._schema.name in OPDEFS:
                 with self:  # a torch.library.custom_op, whose own operations are to be seen
                     return OPDEFS[func._schema.name]._init_fn(*args, **kwargs)
             if torch.is_inference_mode_enabled() and getattr(func, "_can_decompose", bool)():

@@ -14,10 +14,11 @@ import torch
 from torch.overrides import _get_current_function_mode_stack, handle_torch_function, has_torch_function_unary
 from torch.utils import _device
 from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from snapconv.recorder.program.own_frames import for_program
 from snapconv.simulation.evaluation import has_values
-from snapconv.simulation.patches import Patches
+from snapconv.simulation.patches import LibraryKernel, Patches
 from snapconv.simulation.placements import Placement
 from snapconv.simulation.tracker import Tracker
 
@@ -91,7 +92,9 @@ class TensorPatches:
 
     def _data_ptr(self, real: Any, tensor: Any) -> int:
         placement = self._of(tensor)
-        if placement is None or placement.device is None:
+        # Native code of a library's kernel (bitsandbytes) reads the CPU's memory.
+        is_kernel = isinstance(_get_current_dispatch_mode(), LibraryKernel)
+        if placement is None or placement.device is None or is_kernel:
             return int(real(tensor))
         self._tracker.machine.settle()
         return placement.addr + int(tensor.storage_offset() * tensor.element_size())

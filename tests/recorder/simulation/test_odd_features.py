@@ -1,5 +1,7 @@
 """Scripts need not know that their device is simulated, whatever they do with it."""
 
+import ctypes
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -162,3 +164,36 @@ def test_shapes_alone_allocate_what_the_kernels_do(run):
 
     assert allocated[0] == allocated[1]
     assert freed[0] == freed[1]
+
+
+def test_native_code_of_a_librarys_kernel_works_on_the_cpus_memory():
+    """As bitsandbytes has it: a kernel for the CPU in Python, with buffers of its own and native code."""
+    library = torch.library.Library("snapconv_odd", "DEF")
+    library.define("filled(Tensor a) -> Tensor")
+
+    def filled(a):
+        result = torch.empty(a.shape, device=a.device, dtype=torch.uint8)
+        ctypes.memset(result.data_ptr(), 7, result.numel())
+        ctypes.memset(a.data_ptr(), 0, a.numel() * a.element_size())
+        return result
+
+    library.impl("filled", filled, "CPU")
+    with simulated() as simulation:
+        x = torch.ones(300, device="cuda")
+        result = torch.ops.snapconv_odd.filled(x)
+        assert result.is_cuda
+        assert result.data_ptr() != x.data_ptr()
+        assert result.sum() == 2100
+        assert x.sum() == 0
+        assert simulation.faults() == ()
+
+
+def test_of_overlapping_boxes_all_may_stay():
+    library = torch.library.Library("snapconv_boxes", "DEF")
+    library.define("nms(Tensor boxes, Tensor scores, float iou_threshold) -> Tensor")
+    with simulated(SimulationOptions(compute=False)) as simulation:
+        boxes, scores = torch.rand(9000, 4, device="cuda"), torch.rand(9000, device="cuda")
+        kept = torch.ops.snapconv_boxes.nms(boxes, scores, 0.5)
+        assert kept.shape == (9000,)
+        assert kept.is_cuda
+        assert simulation.faults() == ()
