@@ -59,6 +59,8 @@ def run(program: dict[str, Any], mode: str, checkouts: Path) -> dict[str, Any]:
     """Run a program in a mode: its exit code, processor seconds and peak, and the counts that differ."""
     folder = checkouts / program["repository"].replace("/", "+") / program["folder"]
     given = [argument.replace("{checkouts}", str(checkouts)) for argument in program["command"]]
+    environment = program.get("environment", {})
+    environment = {name: value.replace("{checkouts}", str(checkouts)) for name, value in environment.items()}
     with tempfile.TemporaryDirectory(prefix="snapconv-public-") as temporary:
         own = Path(temporary) / "own.json"
         variables = {"OWN_COUNT": str(own)}
@@ -69,7 +71,7 @@ def run(program: dict[str, Any], mode: str, checkouts: Path) -> dict[str, Any]:
             command = ["-m", "snapconv", "record", *MODES[mode], "--stop", "-o", f"{temporary}/it.capture"]
             given = [*command, *given]
         paths = [str(OWN_COUNT), str(ROOT), str(folder / program.get("path", "."))]
-        variables |= {**QUIET, "PYTHONPATH": os.pathsep.join(paths), **program.get("environment", {})}
+        variables |= {**QUIET, "PYTHONPATH": os.pathsep.join(paths), **environment}
         before = processor_seconds()
         try:
             done = subprocess.run(
