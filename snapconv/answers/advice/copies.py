@@ -38,7 +38,7 @@ def copied_weights(evidence: Evidence) -> Iterator[Detected]:
     """Find what torch.load left beside the model, and clones of all weights that follow a validation."""
     analysis = evidence.analysis
     table, features = analysis.allocations, analysis.features
-    category = analysis.classification.category
+    category, sizes = analysis.classification.category, table.requested_bytes
     is_loaded = features.made_through(Role.LOADED)
     is_kept = is_among(category, (Category.GRADIENT, Category.OPTIMIZER_STATE, Category.KV_CACHE))
     is_weight = has_code(category, Category.WEIGHT) & ~is_loaded & evidence.live
@@ -50,13 +50,14 @@ def copied_weights(evidence: Evidence) -> Iterator[Detected]:
         (is_clone & ~is_kept, 0, _CLONED),
     ):
         for rows in _of_line(evidence, np.flatnonzero(is_copy & evidence.live)):
-            if len(rows) < _LEAST_WEIGHTS or not evidence.is_large(rows):
+            if not evidence.is_large(rows):
                 continue
             originals = np.setdiff1d(np.flatnonzero(is_weight), rows)
-            spare = _with_original(table.requested_bytes, rows, originals, n_states)
+            spare = rows[is_among(sizes[rows], sizes[originals])]
+            spare = spare[: max(len(spare) - n_states * len(originals), 0)]  # the states come last
             whole = min(map(evidence.bytes_of, (rows, originals)))
-            n_sizes = len(distinct(table.requested_bytes[spare]))
-            if n_sizes >= _LEAST_SIZES and evidence.bytes_of(spare) >= _NEARLY * whole:
+            is_model = len(spare) >= _LEAST_WEIGHTS and len(distinct(sizes[spare])) >= _LEAST_SIZES
+            if is_model and evidence.bytes_of(spare) >= _NEARLY * whole:
                 earlier = np.flatnonzero(is_copy & is_among(table.stack_id, table.stack_id[spare]))
                 change = removed(analysis, spare if values is _LOADED else earlier)
                 yield evidence.found(change, spare, evidence.main_line(spare), **values)
@@ -96,21 +97,6 @@ def _of_line(evidence: Evidence, rows: Int64Column) -> list[Int64Column]:
     key[rows] = np.array(of_stack, np.int64)[group.reshape(-1)] * (len(made) + 1)
     key[rows] += np.searchsorted(made, table.alloc_event[rows])
     return grouped(rows, key)
-
-
-def _with_original(
-    sizes: Int64Column, rows: Int64Column, originals: Int64Column, n_in_use: int
-) -> Int64Column:
-    """Return the copies, the oldest first, that have originals of the same size.
-
-    So many of each original are in use beside it, as the states of an optimizer are.
-    """
-    size, number = np.unique(sizes[originals], return_counts=True)
-    found = [np.zeros(0, np.int64)]
-    for same in grouped(rows, sizes):
-        place = np.flatnonzero(size == sizes[same[0]])
-        found += [same[: max(len(same) - n_in_use * int(number[one]), 0)] for one in place.tolist()]
-    return np.concatenate(found)
 
 
 def early_batches(evidence: Evidence) -> Iterator[Detected]:
@@ -183,21 +169,18 @@ def _summed_up(evidence: Evidence, rows: Int64Column) -> Int64Column:
 
     A weight that is used twice waits for its other gradient, a temporary of backward of the same size.
     """
-    table, features = evidence.analysis.allocations, evidence.analysis.features
+    table, run = evidence.analysis.allocations, evidence.analysis.features.alloc_run_end
     is_gradient = has_code(evidence.analysis.classification.category, Category.GRADIENT)
-    others = np.flatnonzero(features.by_engine & ~is_gradient & (table.freed_event <= features.alloc_run_end))
-    n_moments = evidence.demand.n_events + 1
-    key = table.requested_bytes[others] * n_moments + table.alloc_event[others]
-    order = np.argsort(key)
-    others, key = np.append(others[order], rows[:1]), key[order]
-    last = others[
-        np.searchsorted(key, table.requested_bytes[rows] * n_moments + features.alloc_run_end[rows]) - 1
-    ]
-    is_shared = (table.requested_bytes[last] == table.requested_bytes[rows]) & (
-        table.alloc_event[last] > table.alloc_event[rows]
-    )
-    again = np.append(table.alloc_event[rows][1:], evidence.demand.n_events)
-    return np.where(is_shared, table.freed_event[last], again)
+    is_temporary = evidence.analysis.features.by_engine & ~is_gradient & (table.freed_event <= run)
+
+    def kinds(of: Int64Column) -> Iterator[tuple[int, int]]:
+        return zip(table.requested_bytes[of].tolist(), run[of].tolist(), strict=True)
+
+    others = np.flatnonzero(is_temporary)
+    last = dict(zip(kinds(others), table.freed_event[others].tolist(), strict=True))
+    waits = np.array([last.get(kind, 0) for kind in kinds(rows)], np.int64)
+    again: Int64Column = np.append(table.alloc_event[rows][1:], evidence.demand.n_events)
+    return np.where(waits > again, waits, again)
 
 
 def gathered_shards(evidence: Evidence) -> Iterator[Detected]:
