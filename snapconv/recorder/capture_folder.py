@@ -43,19 +43,16 @@ def write_capture_somewhere(
 
     What was recorded may have taken a day: a folder that was removed or taken meanwhile must not cost it.
     """
-    try:
-        return output, write_capture(output, snapshot, timing, force=force)
-    except OutputError as error:
-        if not _is_place_lost(error):
-            raise
-        lost = error
-    for folder in _other_folders(output):
-        place = free_name(folder / output.name)
+    lost: OutputError | None = None
+    for folder in (None, *_other_folders(output)):
+        place = output if folder is None else free_name(folder / output.name)
         try:
-            return place, write_capture(place, snapshot, timing, force=False)
+            return place, write_capture(place, snapshot, timing, force=force and folder is None)
         except OutputError as error:
-            if not _is_place_lost(error):
+            if isinstance(error.__cause__, OSError) and error.__cause__.errno in _DISK_IS_FULL:
                 raise
+            lost = lost or error
+    assert lost is not None
     raise lost
 
 
@@ -66,12 +63,6 @@ def free_name(path: Path) -> Path:
         n += 1
         free = path.with_name(f"{path.stem}-{n}{path.suffix}")
     return free
-
-
-def _is_place_lost(error: OutputError) -> bool:
-    """Whether another place may do: not where a disk is full."""
-    cause = error.__cause__
-    return not isinstance(cause, OSError) or cause.errno not in _DISK_IS_FULL
 
 
 def _other_folders(output: Path) -> Iterator[Path]:

@@ -70,7 +70,9 @@ def refuse_without_cuda() -> None:
         raise NoCudaError(
             f"this torch ({version}) is built without CUDA: install a build with CUDA, or {_SIMULATE}"
         )
-    if is_nvidia and not (_is_started() or _has_driver()):
+    # It runs already on a device, or on a simulated one, for which there is no driver.
+    is_started = "torch" in sys.modules and sys.modules["torch"].cuda.is_initialized()
+    if is_nvidia and not (is_started or _has_driver()):
         raise _no_gpu(version, " (there is no NVIDIA driver)")
 
 
@@ -99,12 +101,6 @@ def _no_gpu(version: str, why: str) -> NoCudaError:
         f"torch {version} finds no usable GPU or driver on this machine{why}: "
         f"check nvidia-smi and CUDA_VISIBLE_DEVICES, or {_SIMULATE}"
     )
-
-
-def _is_started() -> bool:
-    """Whether CUDA runs already: on a device, or on a simulated one, for which there is no driver."""
-    torch = sys.modules.get("torch")
-    return torch is not None and bool(torch.cuda.is_initialized())
 
 
 def _has_driver() -> bool:

@@ -56,25 +56,6 @@ def is_on() -> bool | None:
     return bool(is_enabled()) if is_enabled else None
 
 
-def take_snapshot() -> dict[str, Any]:
-    """Return the allocator's state and the recorded events, as torch gives them."""
-    import torch
-
-    name_every_function()
-    snapshot: dict[str, Any] = torch.cuda.memory._snapshot()
-    return snapshot
-
-
-def is_empty(snapshot: dict[str, Any]) -> bool:
-    """Whether there is nothing in a snapshot: what a CUDA build without a driver gives, too."""
-    return not snapshot.get("segments") and not any(snapshot.get("device_traces", ()))
-
-
-def has_overflowed(snapshot: dict[str, Any], max_entries: int) -> bool:
-    """Whether the oldest events were overwritten, as far as a full buffer shows it."""
-    return any(len(trace) >= max_entries for trace in snapshot.get("device_traces", ()))
-
-
 @contextmanager
 def out_of_memory_observer(observer: OutOfMemoryObserver) -> Iterator[None]:
     """Have a function called when the allocator gives up, before the exception is thrown.
@@ -226,8 +207,12 @@ def contents_now(
     Raises NothingAllocatedError where torch has nothing to report: nothing was allocated, or it has no driver
     and does not mention it.
     """
-    snapshot = take_snapshot()
-    if is_empty(snapshot):
+    import torch
+
+    name_every_function()
+    snapshot: dict[str, Any] = torch.cuda.memory._snapshot()
+    traces = snapshot.get("device_traces", ())
+    if not snapshot.get("segments") and not any(traces):
         raise nothing_allocated(options.program.path)
     metadata = {
         **environment.process_values(options.program.command),
@@ -237,7 +222,7 @@ def contents_now(
         "entry": {"path": options.program.path, "kind": options.program.kind},
         "simulated": simulation.values() if simulation else None,
         "max_entries": options.max_entries,
-        "overflowed": has_overflowed(snapshot, options.max_entries),
+        "overflowed": any(len(trace) >= options.max_entries for trace in traces),
         "devices": environment.device_values(device),
         **observer.facts(snapshot),
         "iterations": iterations.facts(iterations.to_trace(snapshot.get("external_annotations"))),

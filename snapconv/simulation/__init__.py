@@ -36,12 +36,6 @@ class Simulation:
         self._features = features
         self._files = None if options.compute else UnwrittenFiles(self.tracker)
 
-    @property
-    def workspaces(self) -> list[int]:
-        """The addresses of the workspaces that the simulation has allocated by itself up to now."""
-        made = self.tracker.workspaces
-        return [*made.made] if made else []
-
     def notes(self) -> tuple[Note, ...]:
         """Return what the user should know of this run, beyond what every simulation leaves out."""
         return (

@@ -8,9 +8,7 @@ and C code that opens files by itself, are not seen.
 """
 
 import builtins
-import bz2
 import io
-import lzma
 import mmap
 import os
 import pathlib
@@ -93,7 +91,8 @@ class UnwrittenFiles:
                 storage = getattr(value, "_untyped_storage", value)
                 if storage._cdata not in numbers:
                     numbers[storage._cdata] = len(storages)
-                    values = tracker.copied(storage) if tracker.has_values(storage) else None
+                    is_known = tracker.has_values(storage)
+                    values = torch.UntypedStorage(storage.nbytes()).copy_(storage) if is_known else None
                     storages.append((storage.nbytes(), torch.serialization.location_tag(storage), values))
                 return numbers[storage._cdata], None if storage is value else value.dtype
 
@@ -357,14 +356,6 @@ _OF_OS = {
     **dict.fromkeys(("rename", "replace"), "rename"),
     **dict.fromkeys(("mkdir", "link", "symlink"), "make"),
 }
-# Who has a name of its own for ``open``.
-_OPENS = (
-    (builtins, "open"),
-    (io, "open"),
-    (tarfile, "bltn_open"),
-    (bz2, "_builtin_open"),
-    (lzma, "_builtin_open"),
-)
 
 
 def patch_files(files: UnwrittenFiles, patches: Patches) -> None:
@@ -397,7 +388,7 @@ def patch_files(files: UnwrittenFiles, patches: Patches) -> None:
         patches.set(torch._C, name, _archive_class(files, getattr(torch._C, name)))
     wrap(torch.jit, "load", files.look)
     wrap(torch.jit.RecursiveScriptModule, "save", files.save_module)
-    for owner, name in _OPENS:
+    for owner, name in {builtins: "open", io: "open", tarfile: "bltn_open"}.items():
         wrap(owner, name, files.open)
     for owner in (os, getattr(pathlib, "_normal_accessor", os)):  # Python 3.10 has the functions there too
         for name, ours_name in _OF_OS.items():

@@ -8,7 +8,6 @@ the engine's are put in their place.
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from copy import deepcopy
-from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -102,19 +101,17 @@ def patch_annotations(annotate: Callable[[str, str], None], patches: "Patches") 
     """Note every range's begin and end; torch's optimizers and loaders make ranges of their own accord."""
     from torch.autograd.profiler import record_function
 
-    real_enter, real_exit = record_function.__enter__, record_function.__exit__
-
-    def enter(self: Any) -> Any:
-        result = real_enter(self)
-        annotate(self.name, "START")
+    def enter(real: Callable[..., Any], span: Any) -> Any:
+        result = real(span)
+        annotate(span.name, "START")
         return result
 
-    def leave(self: Any, *error: Any) -> Any:
-        annotate(self.name, "END")
-        return real_exit(self, *error)
+    def leave(real: Callable[..., Any], span: Any, *error: Any) -> Any:
+        annotate(span.name, "END")
+        return real(span, *error)
 
-    patches.set(record_function, "__enter__", wraps(real_enter)(enter))
-    patches.set(record_function, "__exit__", wraps(real_exit)(leave))
+    patches.wrap(record_function, "__enter__", enter)
+    patches.wrap(record_function, "__exit__", leave)
 
 
 # The metrics and their figures under their keys in torch's nested dict (DeviceStats in

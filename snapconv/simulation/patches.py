@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from snapconv.errors import RecorderError
 from snapconv.recorder.guard import Guard, is_fault
+from snapconv.recorder.interception import replaced
 from snapconv.recorder.program.own_frames import stands_in
 from snapconv.recorder.program.script_signals import deliver_waiting, waiting
 
@@ -35,12 +36,7 @@ class Patches(ExitStack):
 
     def set(self, owner: Any, name: str, value: Any) -> None:
         """Replace an attribute, or add one that the owner itself (not its bases) does not have."""
-        # vars() and not getattr: a class must lose again what it only inherited.
-        if name in vars(owner):
-            self.callback(setattr, owner, name, vars(owner)[name])
-        else:
-            self.callback(delattr, owner, name)
-        setattr(owner, name, value)
+        self.enter_context(replaced(owner, name, value, even_if_wrapped=True))
 
     def set_existing(self, owner: Any, name: str, value: Any) -> None:
         """Replace an attribute that this torch has; do nothing where it has none of that name."""

@@ -170,17 +170,13 @@ class TensorPatches:
         return tensor
 
     def _cpu(self, _real: Any, tensor: Any, memory_format: Any = None) -> Any:
-        if not self.is_placed(tensor):
-            return tensor
-        return self._tracker.copy(tensor, None, memory_format=memory_format)
+        return self._move(tensor, None, None, memory_format=memory_format)
 
     def _cuda(
         self, _real: Any, tensor: Any, device: Any = None, *_: Any, memory_format: Any = None, **__: Any
     ) -> Any:
         index = self._tracker.machine.ordinal("cuda" if device is None else device)
-        if self._device_of(tensor) == index:
-            return tensor
-        return self._tracker.copy(tensor, index, memory_format=memory_format)
+        return self._move(tensor, index, None, memory_format=memory_format)
 
     def _to(self, real: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
         if (args and isinstance(args[0], torch.Tensor)) or "other" in kwargs:

@@ -202,10 +202,6 @@ class Tracker:
         self._placed(storage, None, has_values=False)
         return storage
 
-    def copied(self, storage: Any) -> Any:
-        """Copy a storage of any device into plain memory of the CPU."""
-        return torch.UntypedStorage(storage.nbytes()).copy_(storage)
-
     def clone_storage(self, storage: Any, device: int) -> Any:
         """Copy a storage into new memory on a device."""
         n_bytes, fake_storages = storage.nbytes(), self.evaluation.fake_storages

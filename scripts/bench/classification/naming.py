@@ -53,7 +53,7 @@ def names_of_allocs(entry: str, setup: Setup, sizes: list[int]) -> list[str] | N
     with device_of(entry), _recording():
         with _Calls() as calls:
             run_entry(entry, setup, lambda _: None, call=lambda function, *given: function(*given))
-        (trace,) = memory_history.take_snapshot()["device_traces"]
+        (trace,) = torch.cuda.memory._snapshot()["device_traces"]
     allocs = [event for event in trace if event["action"] == "alloc"]
     if [event["size"] for event in allocs] != sizes:
         return None

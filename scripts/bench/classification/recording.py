@@ -136,7 +136,8 @@ def record(entry: str, setup: Setup) -> Recording:
         finally:
             observer.stop()
             memory_history.stop()
-        recorded.workspaces = simulation.workspaces
+        made = simulation.tracker.workspaces
+        recorded.workspaces = [*made.made] if made else []
     if observer.failure:
         raise observer.failure
     return recorded
@@ -185,7 +186,8 @@ class _Steps:
 
     def _finish(self) -> None:
         self._observer.stop()
-        raw = memory_history.take_snapshot()
+        memory_history.name_every_function()
+        raw: dict[str, Any] = torch.cuda.memory._snapshot()
         metadata = self._observer.facts(raw)
         own_frames.clean_snapshot(raw)
         _complete_stacks(raw)

@@ -10,10 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from types import FrameType
 from typing import Any
 
-from snapconv.recorder.program.own_frames import callers_frame, is_ours
+from snapconv.recorder.program.own_frames import program_frames
 from snapconv.recorder.torch_surface import Module, Tensor
 
 # A module that stands in many places has a name for each; two such levels multiply.
@@ -61,13 +60,17 @@ class Registrations:
         return int(seen.number)
 
     def add_tensor(self, owner: "Module", name: str, tensor: "Tensor | None") -> None:
-        """See a tensor registered; the innermost frame that is not ours is that of register_parameter."""
+        """See a tensor registered."""
         if tensor is None:
             return
         self.add(owner)
         self.is_changed = True
         self._n_registered += 1
-        registration = _Registration(self._n_registered, id(tensor), _frames(callers_frame()))
+        frames = tuple(
+            (frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_name)
+            for frame in islice(program_frames(), _MAX_FRAMES)
+        )
+        registration = _Registration(self._n_registered, id(tensor), frames)
         slot = self._seen[owner].registrations.setdefault(name, [])
         # The first shows where the place was made, the last what is in it now.
         slot[1:] = [registration]
@@ -96,15 +99,6 @@ class Registrations:
         own = [registration for registration in found if registration.tensor_id == id(tensor)]
         first = min(own or found, key=lambda registration: registration.number, default=None)
         return first.frames if first else ()
-
-
-def _frames(frame: FrameType | None) -> tuple[Frame, ...]:
-    """Return the program's frames, leaf first, down to where the recorder called it."""
-    found: list[Frame] = []
-    while frame is not None and len(found) < _MAX_FRAMES and not is_ours(frame.f_code.co_filename):
-        found.append((frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_name))
-        frame = frame.f_back
-    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from snapconv.recorder.observe.memory_records import MemoryRecords
 from snapconv.recorder.observe.models import Models, Registrations
 from snapconv.recorder.observe.saved_tensors import SavedTensors
 from snapconv.recorder.observe.tensors import named_tensors
-from snapconv.recorder.program.own_frames import callers_frame
+from snapconv.recorder.program.own_frames import program_frames
 from snapconv.recorder.torch_surface import Feature, Module, Tensor
 
 _Result = TypeVar("_Result")
@@ -172,7 +172,7 @@ class Observer:
         self._running.append(module)
         if len(self._running) == 1:
             # The frame of torch's own _call_impl, whose arguments live as long as it does.
-            self._begin_forward(module, (args, _keywords_of(callers_frame())))
+            self._begin_forward(module, (args, _keywords_of(next(program_frames(), None))))
 
     def _call_ends(self, module: "Module", _args: Any, result: Any) -> None:
         if not any(running is module for running in self._running):

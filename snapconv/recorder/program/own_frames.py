@@ -112,11 +112,6 @@ def program_frames() -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def callers_frame() -> FrameType | None:
-    """Return the innermost frame that is none of ours: that of whoever has called us."""
-    return next(program_frames(), None)
-
-
 def clean_snapshot(raw_snapshot: dict[str, Any]) -> None:
     """Take our frames out of every stack of a snapshot, in place; torch shares the lists, so do we."""
     cleaned: dict[int, tuple[list[Any], list[Any]]] = {}

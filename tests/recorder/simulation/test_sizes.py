@@ -192,7 +192,7 @@ def test_the_workspace_of_cublas_comes_once_forward_and_once_backward(compute):
     of_their_size = [
         block["address"] for segment in segments for block in segment["blocks"] if block["size"] == 32 * MIB
     ]
-    assert sorted(simulation.workspaces) == sorted(of_their_size)
+    assert sorted(simulation.tracker.workspaces.made) == sorted(of_their_size)
 
 
 @pytest.mark.parametrize(
