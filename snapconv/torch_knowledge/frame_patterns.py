@@ -212,6 +212,10 @@ collective COMMUNICATION 2.1-2.13
     function |foreach_reduce\w*|init_all_gather_outputs|alloc_all_gather_outputs|_object_to_tensor)$
     file torch/distributed/
     buffers of collectives, also those of FSDP
+gradient-bucket COMMUNICATION source of DeepSpeed 0.19; seen with torch 2.13
+    function ^setup_buckets$
+    file deepspeed/runtime/zero/
+    ZeRO copies gradients into it, to reduce them together
 unsharded-weights GATHERED 2.1-2.13
     function ^(init_all_gather_outputs|alloc_storage|_alloc_padded_unsharded_flat_param)$
     file torch/distributed/

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from snapconv.errors import RecorderError  # noqa: E402
 from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
 
-pytestmark = pytest.mark.smoke("no-compute")
+pytestmark = [pytest.mark.smoke("no-compute"), pytest.mark.filterwarnings("ignore:.*torch.jit")]
 
 PRECIOUS = b"what somebody needs"
 N_BYTES = 4 * (512 * 1024 + 1024)
@@ -161,7 +161,6 @@ CHANGES = [
 ]
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 def test_a_file_that_was_there_is_not_touched(folder, change):
     path = folder / "run" / "model.npz"
@@ -178,7 +177,6 @@ def test_a_file_that_was_there_is_not_touched(folder, change):
     assert str(path) in notes[0] or change is through_a_link
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 @pytest.mark.parametrize(
     "save", [*SAVES, by_pickle, by_safetensors, by_numpy, by_bytes, by_script, by_export]
 )

@@ -42,6 +42,7 @@ MADE_BY = {
     "cudnn-workspace": (cpp("at::native::run_conv_plan(cudnnContext*)"), WORKSPACE),
     "process-group": (cpp("c10d::ProcessGroupNCCL::allreduce(int)"), COMMUNICATION),
     "collective": (("all_gather", f"{TORCH}/distributed/distributed_c10d.py"), COMMUNICATION),
+    "gradient-bucket": (("setup_buckets", "/w/deepspeed/runtime/zero/stage3.py"), COMMUNICATION),
     "replica": (("replicate", f"{TORCH}/nn/parallel/replicate.py"), WEIGHT),
     "scattered": (("scatter_kwargs", f"{TORCH}/nn/parallel/scatter_gather.py"), INPUT),
     "named-weights": (("init_all_weights", "/w/engine/opt.py"), WEIGHT),

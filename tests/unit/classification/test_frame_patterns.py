@@ -51,6 +51,7 @@ EXAMPLES = {
     "replica": ("replicate", "torch/nn/parallel/replicate.py"),
     "scattered": ("scatter_map", "torch/nn/parallel/scatter_gather.py"),
     "process-group": ("c10d::ProcessGroupNCCL::allgather(std::vector<at::Tensor>&)", ""),
+    "gradient-bucket": ("setup_buckets", f"{SITE}/deepspeed/runtime/zero/stage_1_and_2.py"),
     "collective": ("foreach_all_gather", "torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py"),
     "device-copy": ("at::_ops::_to_copy::call(at::Tensor const&)", ""),
     "device-copy-python": ("send_to_device", "accelerate/utils/operations.py"),
