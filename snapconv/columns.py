@@ -112,6 +112,22 @@ def first_known(first: _Numbers, *others: _Numbers) -> _Numbers:
     return found
 
 
+def next_of(events: NDArray[np.integer[Any]], after: NDArray[np.integer[Any]], n_events: int) -> EventColumn:
+    """For each given event (-1: the start) the first later one of ``events``, which are in order.
+
+    ``n_events`` where there is none. By a table of all: a search for each of many takes longer.
+    """
+    following = np.append(events, n_events).astype(np.int32)
+    table = np.repeat(following, np.diff(following, prepend=-1))
+    return np.asarray(table[np.minimum(after, n_events - 1) + 1])
+
+
+def last_before(events: NDArray[np.integer[Any]], before: NDArray[np.integer[Any]]) -> EventColumn:
+    """For each given event the last earlier one of ``events``, which are in order; -1 where there is none."""
+    earlier = np.append(-1, events).astype(np.int32)
+    return np.asarray(earlier[np.searchsorted(events, before)])
+
+
 def range_maxima(values: Int64Column, first: Int64Column, last: Int64Column) -> Int64Column:
     """Return the largest of ``values[first[i] : last[i] + 1]`` for many ranges, which are not empty.
 

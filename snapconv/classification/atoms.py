@@ -11,9 +11,18 @@ from snapconv.classification import parameters
 from snapconv.classification.categories import Category
 from snapconv.classification.decisions import Condition, Decided, atom
 from snapconv.classification.decisions import feature as f
-from snapconv.classification.features import Features, at, first_before, last_before, next_of
+from snapconv.classification.features import Features, at, first_before
 from snapconv.classification.parameters import find_parameters, is_training
-from snapconv.columns import BoolColumn, distinct, grouped, has_code, is_among, run_starts
+from snapconv.columns import (
+    BoolColumn,
+    distinct,
+    grouped,
+    has_code,
+    is_among,
+    last_before,
+    next_of,
+    run_starts,
+)
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_patterns import CUBLAS_WORKSPACE_BYTES, Role
 
@@ -98,6 +107,8 @@ def workspace_size(decided: Decided) -> BoolColumn:
 
 def _rare(features: Features, rows: BoolColumn, among: BoolColumn, most: int) -> BoolColumn:
     """Leave those of the rows whose size occurs at most so often among others."""
+    if not rows.any():
+        return rows
     found, counts = np.unique(features.sizes[among], return_counts=True)
     return rows & is_among(features.sizes, found[counts <= most])
 
@@ -274,15 +285,17 @@ def freed_after_own(decided: Decided) -> BoolColumn:
     return np.asarray(features.end > features.end[own].min(initial=features.n_events))
 
 
-@Condition
+@atom
 def of_functions(decided: Decided) -> BoolColumn:
     """Made by a forward without modules: it begins with the first result that its backward frees."""
-    features, alloc = decided.features, decided.features.alloc
-    modules, others = np.sort(alloc[features.by_module]), features.phases.events_of_training
-    found = features.outside & (features.next_backward < next_of(modules, alloc, features.n_events))
-    found &= last_before(modules, alloc) <= last_before(others, alloc)
-    saved = np.flatnonzero(found & features.is_freed_by_engine & decided.has(Category.ACTIVATION))
-    return found & (alloc >= first_before(features.next_backward, alloc, saved, features.n_events))
+    features, n_events = decided.features, decided.features.n_events
+    rows, modules = np.flatnonzero(features.outside), features.alloc[features.by_module]
+    rows = rows[features.next_backward[rows] < next_of(modules, features.alloc[rows], n_events)]
+    alloc, others = features.alloc[rows], features.events_of_training
+    rows = rows[last_before(modules, alloc) <= last_before(others, alloc)]
+    saved = rows[(features.is_freed_by_engine & decided.has(Category.ACTIVATION))[rows]]
+    first = first_before(features.next_backward, features.alloc, saved, n_events)
+    return features.mask(rows[features.alloc[rows] >= first[rows]])
 
 
 after_forward_or_own = ends_after_first_forward | (

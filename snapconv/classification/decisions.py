@@ -83,16 +83,13 @@ class Decided:
         n_rows = len(features.alloc)
         self.features = features
         self.category = np.zeros(n_rows, np.int8)
+        # Without a decision, not even that they are unknown.
+        self.is_open = np.ones(n_rows, np.bool_)
         self.explanation = ""
         self._evidence, self._certainty = np.zeros(n_rows, np.int8), np.zeros(n_rows, np.int8)
         self._reason_id, self._probability = np.zeros(n_rows, np.int32), np.zeros(n_rows, np.float32)
         self._reasons: dict[str, int] = {NO_RULE: 0}
         self._shared: dict[Callable[..., Any], Any] = {}
-
-    @property
-    def is_open(self) -> BoolColumn:
-        """The allocations without a decision, not even that they are unknown."""
-        return has_code(self._reason_id, 0)
 
     def has(self, *categories: Category) -> BoolColumn:
         """Return the allocations that certainly have one of these categories."""
@@ -113,7 +110,8 @@ class Decided:
         rows = np.flatnonzero(proposal.where & self.is_open)
         if not len(rows):
             return
-        self.category[rows], self._evidence[rows] = proposal.category, proposal.evidence
+        self.is_open[rows], self.category[rows] = False, proposal.category
+        self._evidence[rows] = proposal.evidence
         self._reason_id[rows] = self._reasons.setdefault(proposal.slug, len(self._reasons))
         if proposal.category:
             probability = 1 if proposal.probability is None else proposal.probability[rows]

@@ -17,9 +17,10 @@ from snapconv.columns import (
     Int8Column,
     Int32Column,
     Int64Column,
-    distinct,
     has_code,
     is_among,
+    last_before,
+    next_of,
     run_starts,
     sums_by,
 )
@@ -129,6 +130,11 @@ class Features:
     def reaches_backward(self) -> BoolColumn:
         """A backward follows, and the allocation is in use when it begins."""
         return self.has_next_backward & (self.end >= self.next_backward)
+
+    @cached_property
+    def events_of_training(self) -> Int64Column:
+        """The events that show a backward or a step."""
+        return self.phases.events_of_training
 
     @cached_property
     def iteration(self) -> Int32Column:
@@ -270,10 +276,12 @@ class Features:
         known = self.phases.free_sites_known
         kept = self.is_freed_by_engine if known else self.end >= self.next_backward
         first = first_before(self.next_backward, alloc, np.flatnonzero(self.by_module & kept), n_events)
-        return found & ~((alloc < first) & (first < n_events) & self._is_data())
+        rows = np.flatnonzero(found & (alloc < first) & (first < n_events))
+        found[rows[self._is_data(rows)]] = False
+        return found
 
-    def _is_data(self) -> BoolColumn:
-        """Find what lines outside of modules make that may be part of a batch.
+    def _is_data(self, rows: Int64Column) -> BoolColumn:
+        """Find which of the rows, made by lines outside of modules, may be part of a batch.
 
         What is computed once data has come is part of it, also by modules that have no weights, as a
         spectrogram is, or an augmentation: but not what layers made of it, such as the answers of a teacher.
@@ -283,14 +291,16 @@ class Features:
         collected = self.made_through(Role.COLLECTED)
         is_copied = self.outside & (self.made_through(Role.COPY) | collected)
         of_layers = self.made_through(Role.LAYER) | self.made_through(Role.COMPILED)
-        data, made = np.sort(alloc[is_copied]), np.sort(alloc[self.in_forward])
-        layers = np.sort(alloc[self.in_forward & of_layers])
-        found = self.from_nothing | collected
-        found |= self.outside & (last_before(data, alloc) > last_before(made, alloc))
-        is_renewed = is_among(stack, stack[self.outside & self.is_freed])
-        comes = np.maximum(last_before(data, alloc), last_before(self.phases.events_of_training, alloc))
-        may_be = (comes > last_before(layers, alloc)) | is_among(sizes, distinct(sizes[is_copied]))
-        return found | (self.feeds_module & is_renewed & may_be)
+
+        data = last_before(alloc[is_copied], alloc[rows])
+        found = (self.from_nothing | collected)[rows] | (
+            data > last_before(alloc[self.in_forward], alloc[rows])
+        )
+        is_renewed = is_among(stack[rows], stack[self.outside & self.is_freed])
+        comes = np.maximum(data, last_before(self.events_of_training, alloc[rows]))
+        may_be = comes > last_before(alloc[self.in_forward & of_layers], alloc[rows])
+        may_be |= is_among(sizes[rows], sizes[is_copied])
+        return found | (self.feeds_module[rows] & is_renewed & may_be)
 
     @cached_property
     def may_be_input(self) -> BoolColumn:
@@ -343,27 +353,12 @@ def of_fullest(rows: Int64Column, part: NDArray[np.integer[Any]], n_bytes: Int64
 
 
 def at(column: NDArray[Any], rows: NDArray[np.integer[Any]], missing: int = 0) -> NDArray[Any]:
-    """``column[rows]``, with ``missing`` where a row is -1 or beyond the end."""
-    if not len(column):
-        return np.full(len(rows), missing, column.dtype)
-    known = (rows >= 0) & (rows < len(column))
-    return np.where(known, column[np.where(known, rows, 0)], np.asarray(missing, column.dtype))
-
-
-def next_of(events: Rows, after: Rows, missing: int) -> Rows:
-    """For each event the first later one of ``events``."""
-    found = np.append(np.sort(events), events.dtype.type(missing))
-    return np.asarray(found[np.searchsorted(found[:-1], after, side="right")])
-
-
-def last_before(events: Rows, before: Rows) -> Rows:
-    """For each event the last earlier one of ``events``, which are in order; -1 where there is none."""
-    found = np.append(events, events.dtype.type(-1))
-    return np.asarray(found[np.searchsorted(events, before) - 1])
+    """``column[rows]``, with ``missing`` where a row is -1, or just beyond the end."""
+    return np.asarray(np.append(column, np.full(2, missing, column.dtype))[rows])
 
 
 def first_before(following: EventColumn, alloc: EventColumn, rows: Int64Column, missing: int) -> EventColumn:
     """For each row the first alloc of the given rows that the same event follows; ``missing`` for none."""
     first = np.full(missing + 1, missing, alloc.dtype)
-    np.minimum.at(first, following[rows], alloc[rows])
+    first[following[rows[::-1]]] = alloc[rows[::-1]]
     return np.asarray(first[following])

@@ -13,7 +13,7 @@ The bits were fitted on the first thirteen groups of blind programs of the bench
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import log2
 
 import numpy as np
@@ -88,7 +88,7 @@ class Hypothesis:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Job:
     """What the recording shows of the job. ``n`` counts the open blocks, ``known`` what facts have named."""
 
@@ -115,7 +115,7 @@ class Job:
         """Whether all gradients of an iteration were seen, and one optimizer steps on them."""
         return self.parameters.source in (Source.WHOLE, Source.ADDED) and not self.has_several_steps
 
-    @property
+    @cached_property
     def has_gradients(self) -> bool:
         """Whether facts have named nearly all gradients."""
         return bytes_of(self.known[Category.GRADIENT] & self.sizes) > 0.7 * bytes_of(self.sizes)

@@ -12,7 +12,7 @@ import numpy as np
 from snapconv.classification.categories import Category
 from snapconv.classification.decisions import Decided
 from snapconv.classification.features import Features, of_fullest
-from snapconv.columns import Int8Column, Int64Column, grouped, run_starts
+from snapconv.columns import Int8Column, Int64Column, grouped, has_code, run_starts
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_patterns import Role
 
@@ -64,7 +64,7 @@ def bytes_of(sizes: Sizes) -> int:
 
 def is_training(decided: Decided) -> bool:
     """Whether the job trains: the trace has a backward or a step, or gradients or states are known."""
-    shown = len(decided.features.phases.events_of_training) > 0
+    shown = len(decided.features.events_of_training) > 0
     return shown or bool(decided.has(Category.OPTIMIZER_STATE, Category.GRADIENT).any())
 
 
@@ -132,7 +132,7 @@ def _by_gradients(decided: Decided) -> Parameters:
         return Parameters(sizes, Source.BEFORE)
     if features.phases.has_several_steps:
         return Parameters(sizes, Source.SEVERAL)
-    is_whole = np.isin(features.iteration[made], _whole_iterations(features)).any()
+    is_whole = np.isin(features.iteration[made], decided.shared(_whole_iterations)).any()
     return Parameters(sizes, Source.WHOLE if is_whole else Source.PART)
 
 
@@ -157,14 +157,15 @@ def _most_live_at_once(features: Features, rows: Int64Column) -> Sizes:
     return found
 
 
-def _whole_iterations(features: Features) -> list[int]:
+def _whole_iterations(decided: Decided) -> list[int]:
     """Find the iterations whose backward the trace has from its beginning: a forward comes before it."""
-    shown, iteration = features.phases.certain, features.phases.iteration
+    phases = decided.features.phases
+    shown, iteration = phases.certain, phases.iteration
     first: list[dict[int, int]] = []
     for phase in (Phase.FORWARD, Phase.BACKWARD):
-        events = np.flatnonzero(shown == phase)
-        found, place = np.unique(iteration[events], return_index=True)
-        first.append(dict(zip(found.tolist(), events[place].tolist(), strict=True)))
+        events = np.flatnonzero(has_code(shown, phase))
+        events = events[run_starts(iteration[events])]
+        first.append(dict(zip(iteration[events].tolist(), events.tolist(), strict=True)))
     forward, backward = first
     return [number for number, event in backward.items() if forward.get(number, event) < event]
 

@@ -7,8 +7,7 @@ import numpy as np
 
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.decisions import Condition, Decided, Fact, Proposal, feature
-from snapconv.classification.features import last_before
-from snapconv.columns import BoolColumn, Int64Column, distinct, is_among
+from snapconv.columns import BoolColumn, Int64Column, distinct, is_among, last_before
 from snapconv.phases.recorded_matches import RecordedMatches
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_patterns import Role
@@ -72,7 +71,7 @@ def _before_this_forward(decided: Decided) -> BoolColumn:
     """No forward has run yet since the last backward or step."""
     features = decided.features
     forward = last_before(np.flatnonzero(features.phases.certain == Phase.FORWARD), features.alloc)
-    return np.asarray(forward <= last_before(features.phases.events_of_training, features.alloc))
+    return np.asarray(forward <= last_before(features.events_of_training, features.alloc))
 
 
 # A target was there before forward: what was computed after one, such as a teacher's answer, is none. But

@@ -20,6 +20,7 @@ from snapconv.columns import (
     Int64Column,
     distinct,
     has_code,
+    next_of,
     read_only,
 )
 from snapconv.phases.annotation_spans import recorded_functions
@@ -102,13 +103,8 @@ class Phases:
 
         The number of events where there is none.
         """
-        # To search for each of the given events takes longer, most of all where they are out of order.
-        n = len(self.certain)
-        is_shown = has_code(self.certain, phase)
-        n_shown = np.zeros(n + 1, np.int32)  # up to each event, from -1 on
-        np.cumsum(is_shown, out=n_shown[1:])
-        shown = np.append(np.flatnonzero(is_shown), n).astype(np.int32)
-        return np.asarray(shown[n_shown[np.minimum(event + 1, n)]])
+        shown = np.flatnonzero(has_code(self.certain, phase))
+        return next_of(shown, event, len(self.certain))
 
     def first(self, phase: Phase) -> int:
         """Return the first event that shows a phase; the number of events where none does."""

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from snapconv.columns import distinct, grouped, is_among, range_maxima, run_starts
+from snapconv.columns import distinct, grouped, is_among, last_before, next_of, range_maxima, run_starts
 
 
 @pytest.mark.parametrize("n", [1, 2, 255, 256, 257, 3000])
@@ -49,3 +49,10 @@ def test_a_value_is_among_others_where_one_is_equal(values, others):
 def test_rows_of_one_key_form_a_group_in_the_order_in_which_they_are_given(rows, groups):
     key = np.array([5, 9, -1, 7, 5])
     assert [group.tolist() for group in grouped(np.array(rows, np.int64), key)] == groups
+
+
+@pytest.mark.parametrize("events", [[], [0], [2, 3, 7]])
+def test_the_events_before_and_after_each_are_the_nearest_of_some(events):
+    given, some = np.arange(-1, 9), np.array(events, np.int64)
+    assert next_of(some, given, 8).tolist() == [min([e for e in events if e > i], default=8) for i in given]
+    assert last_before(some, given).tolist() == [max([e for e in events if e < i], default=-1) for i in given]
