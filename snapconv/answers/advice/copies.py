@@ -13,8 +13,16 @@ import numpy as np
 from snapconv.answers.advice.changes import Change, freed_from, removed
 from snapconv.answers.advice.evidence import LEAST_SHARE_OF_TRADE, Detected, Evidence
 from snapconv.classification.categories import Category
-from snapconv.classification.features import last_before
-from snapconv.columns import BoolColumn, Int64Column, distinct, grouped, has_code, is_among, run_starts
+from snapconv.columns import (
+    BoolColumn,
+    Int64Column,
+    distinct,
+    grouped,
+    has_code,
+    is_among,
+    last_before,
+    run_starts,
+)
 from snapconv.phases.trace_phases import Phase
 from snapconv.stacks.project_lines import SourceLine
 from snapconv.torch_knowledge.frame_patterns import Role
