@@ -65,7 +65,7 @@ class Demand:
         self._after = np.concatenate(([curve.start], curve.after))  # entry e + 1 is after event e
         self._failed = np.flatnonzero(has_code(events.action, Action.OOM))
         self._requested = events.size[self._failed]
-        self.n_events = len(events)
+        self.n_events, self.peak = len(events), Peak(-1, 0, "")
         self.peak = self.without(())
 
     def without(self, changes: Sequence[Change]) -> Peak:
@@ -73,6 +73,8 @@ class Demand:
 
         Of one allocation a change counts up to where an earlier one of the list begins: no byte counts twice.
         """
+        if not changes and self.peak.n_bytes:
+            return self.peak
         moves, failed_scale = np.zeros(self.n_events + 2, np.int64), 1.0
         begun = np.full(len(self.analysis.allocations), self.n_events)
         for change in changes:

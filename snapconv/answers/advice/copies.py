@@ -52,7 +52,8 @@ def copied_weights(evidence: Evidence) -> Iterator[Detected]:
     is_weight = has_code(category, Category.WEIGHT) & ~is_loaded & evidence.live
     is_known = analysis.recorded is not None or has_code(category, Category.OPTIMIZER_STATE).any()
     n_in_use = _STATES_OF_ADAM if features.has_next_backward.any() and not is_known else 0
-    is_clone = features.outside & ~features.made_through(Role.PLACEMENT) & _follows_validation(evidence)
+    is_clone = features.outside & ~features.made_through(Role.PLACEMENT)
+    is_clone[is_clone] = _follow_validation(evidence, np.flatnonzero(is_clone))
     for is_copy, n_states, values in (
         (is_loaded & ~is_kept, n_in_use, _LOADED),
         (is_clone & ~is_kept, 0, _CLONED),
@@ -83,14 +84,14 @@ _CLONED: dict[str, Any] = {
 }
 
 
-def _follows_validation(evidence: Evidence) -> BoolColumn:
+def _follow_validation(evidence: Evidence, rows: Int64Column) -> BoolColumn:
     """Mark what came after a backward and then a forward without one: an average is made before the first."""
     features, phase = evidence.analysis.features, evidence.analysis.phases.certain
     forward, backward = (
-        last_before(np.flatnonzero(has_code(phase, one)), features.alloc)
+        last_before(np.flatnonzero(has_code(phase, one)), features.alloc[rows])
         for one in (Phase.FORWARD, Phase.BACKWARD)
     )
-    is_first = features.next_forward <= features.next_backward
+    is_first = features.next_forward[rows] <= features.next_backward[rows]
     return np.asarray((backward >= 0) & (backward < forward) & is_first)
 
 

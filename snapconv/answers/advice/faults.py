@@ -58,7 +58,7 @@ def previous_kept(evidence: Evidence) -> Iterator[Detected]:
         mine = np.concatenate([burst.rows for burst in bursts])
         if not evidence.is_large(mine):
             continue
-        every = list(finder.everywhere(bursts[0].path))
+        every = [] if evidence.is_quick else list(finder.everywhere(bursts[0].path))
         known = np.concatenate([*(burst.rows for burst in every), mine[:0]])
         every += [burst for burst in bursts if not np.isin(burst.rows, known).any()]
         change = freed_from(
@@ -138,7 +138,7 @@ class _Finder:
         is_known = self.table.stack_id[live] >= 0
         is_known &= self.table.stack_id[earlier] == self.table.stack_id[live]
         live, earlier = live[is_known], earlier[is_known]
-        for rows_of_burst in self.bursts(np.unique(earlier)):
+        for rows_of_burst in self.bursts(distinct(earlier)):
             rows = live[np.isin(earlier, rows_of_burst)]
             if not evidence.is_large(rows):
                 continue
@@ -210,8 +210,8 @@ class _Finder:
         unknown = self.table.stack_id[rows] < 0
         unknown |= np.append(self.analysis.features.roles.is_empty, True)[self.table.stack_id[rows]]
         mine = rows[in_forward | unknown]
-        n_kinds = len(np.unique(self.table.stack_id[mine])) + len(
-            np.unique(self.table.requested_bytes[rows[unknown]])
+        n_kinds = len(distinct(self.table.stack_id[mine])) + len(
+            distinct(self.table.requested_bytes[rows[unknown]])
         )
         return len(mine) >= _LEAST_ROWS and n_kinds >= _LEAST_STACKS
 
@@ -265,7 +265,7 @@ def kept_gradients(evidence: Evidence) -> Iterator[Detected]:
         return
     stays = (table.freed_event[mine] < 0) | (table.freed_event[mine] > begun[-1, 1])
     iterations = phases.iteration[_runs(phases, Phase.BACKWARD)]
-    if stays.any() and len(np.unique(iterations)) < len(iterations):
+    if stays.any() and len(distinct(iterations)) < len(iterations):
         return
     free_stacks = table.free_stack_id[mine]
     yield evidence.found(
@@ -344,7 +344,7 @@ def unused_graphs(evidence: Evidence) -> Iterator[Detected]:
     thrown = [rows for rows in grouped(freed, n_allocs) if _is_whole_graph(analysis, rows)]
     if not thrown:
         return
-    stacks = np.unique(table.stack_id[np.concatenate(thrown)])
+    stacks = distinct(table.stack_id[np.concatenate(thrown)])
     last = np.flatnonzero(unused & (table.freed_event < 0) & np.isin(table.stack_id, stacks))
     thrown += [last] if _is_whole_graph(analysis, last) else []
     rows = np.concatenate(thrown)
@@ -374,21 +374,21 @@ def kept_graphs(evidence: Evidence) -> Iterator[Detected]:
     analysis, table = evidence.analysis, evidence.analysis.allocations
     rows = np.flatnonzero(_never_used(analysis) & (table.alloc_event >= 0))
     for root, of_call, begins in _by_forward(evidence, rows):
-        of_call = _with_its_losses(evidence, of_call, begins, root[:-1])
-        number = _number(evidence, of_call, begins)
         number_of = np.zeros(len(table), np.int64)
-        number_of[of_call] = number
+        number_of[of_call] = _number(evidence, of_call, begins)
         graphs = grouped(of_call[evidence.live[of_call]], number_of)
         graphs = [part for part in graphs if _is_graph(analysis, part)]
         if len(graphs) < _LEAST_GRAPHS:
             continue
+        whole = _with_its_losses(evidence, of_call, begins, root[:-1])
+        number = _number(evidence, whole, begins)
         made = np.zeros(len(begins) + 1, np.int64)
-        np.maximum.at(made, number, table.alloc_event[of_call].astype(np.int64))
+        np.maximum.at(made, number, table.alloc_event[whole].astype(np.int64))
         after = made[number] + 1
         mine = np.concatenate(graphs[:-1])
         if evidence.is_large(mine):
             yield evidence.found(
-                freed_from(analysis, of_call, after),
+                freed_from(analysis, whole, after),
                 mine,
                 evidence.calls.line_of(root),
                 is_certain=bool((table.freed_event[mine] >= 0).all()),
@@ -414,7 +414,8 @@ def _with_its_losses(
     if line:  # what the trace does not free has no burst: then the same line
         fits |= evidence.calls.is_within(line)[table.stack_id]
     fits &= (evidence.is_computed | is_input) & (table.alloc_event >= 0)
-    others = np.union1d(rows, np.flatnonzero(fits))
+    fits[rows] = True
+    others = np.flatnonzero(fits)
     freed = table.freed_event[others]
     burst = np.where(freed >= 0, evidence.calls.n_allocs[np.maximum(freed, 0)], -1) + 1
     key = _number(evidence, others, begins) * (evidence.demand.n_events + 2) + burst
@@ -454,7 +455,7 @@ def _never_used(analysis: DeviceAnalysis) -> BoolColumn:
 
 def _is_graph(analysis: DeviceAnalysis, rows: Int64Column) -> bool:
     stacks = analysis.allocations.stack_id[rows]
-    return len(rows) >= _LEAST_ROWS and len(np.unique(stacks)) >= _LEAST_STACKS
+    return len(rows) >= _LEAST_ROWS and len(distinct(stacks)) >= _LEAST_STACKS
 
 
 def _is_whole_graph(analysis: DeviceAnalysis, rows: Int64Column) -> bool:

@@ -24,6 +24,7 @@ from snapconv.answers.advice.trades import (
     smaller_batch,
 )
 from snapconv.answers.peak import summary_totals
+from snapconv.columns import distinct
 from snapconv.replay.history_verdict import Verdict
 from snapconv.stacks.project_lines import SourceLine
 from snapconv.stop_signals import stage
@@ -348,7 +349,7 @@ def _search(
     calls, changes = LineCalls(demand.analysis), list[Change]()
     moment, known, seen = demand.peak, set(), np.zeros(len(demand.analysis.allocations), np.bool_)
     for _ in range(rounds):
-        evidence = Evidence(demand, moment, calls, goal_bytes, forward_ms)
+        evidence = Evidence(demand, moment, calls, goal_bytes, forward_ms, is_quick=rounds == 1)
         before = len(changes)
         for kind in kinds:
             for detected in kind.detect(evidence):
@@ -361,9 +362,9 @@ def _search(
                     changes.append(detected.change)
                     seen[detected.change.rows] = True
                     yield finding
-        moment = demand.without(changes)
-        if len(changes) == before:
+        if len(changes) == before or rounds == 1:
             return
+        moment = demand.without(changes)
 
 
 def _finding(kind: Kind, found: Detected, evidence: Evidence, others: Sequence[Change]) -> Finding:
@@ -390,7 +391,7 @@ def _finding(kind: Kind, found: Detected, evidence: Evidence, others: Sequence[C
         estimated=kind.estimated.format(**texts),
         line=found.line,
         where=found.where,
-        n_allocations=len(np.unique(found.change.rows)),
+        n_allocations=len(distinct(found.change.rows)),
         held_bytes=demand.bytes_at(found.change, evidence.moment.event),
         saved_bytes=saved,
         peak=alone,

@@ -94,11 +94,11 @@ def attention_scores(evidence: Evidence) -> Iterator[Detected]:
     if not len(rows):
         return
     size = int(sizes[max(grouped(rows, sizes), key=evidence.bytes_of)[0]])
-    functions = {_function(evidence, int(stack)) for stack in np.unique(table.stack_id[rows]).tolist()}
+    functions = {_function(evidence, int(stack)) for stack in distinct(table.stack_id[rows]).tolist()}
     # The mask of a dropout has a byte for each score; queries, keys and values may have as many: they stay.
     is_score = _of_family(sizes, size) | ((sizes == size // 4) & is_dropout)
     same = np.flatnonzero(evidence.is_computed & is_score)
-    stacks = np.unique(table.stack_id[same])
+    stacks = distinct(table.stack_id[same])
     here = [stack for stack in stacks.tolist() if stack >= 0 and _function(evidence, stack) in functions]
     by_engine = same[analysis.features.by_engine[same]]
     is_near = _is_near(table.alloc_event[by_engine].astype(np.int64), is_softmax[by_engine])
@@ -146,7 +146,7 @@ def _originals(analysis: DeviceAnalysis, copies: Int64Column, others: Int64Colum
     table, room = analysis.allocations, dict[int, int]()
     for copy in copies.tolist():
         event, size = table.alloc_event[copy], int(table.requested_bytes[copy])
-        live = others[(table.alloc_event[others] < event) & (table.freed_event[others] > event)]
+        live = others[(table.alloc_event[others] < event) & (analysis.features.end[others] > event)]
         live = live[~analysis.features.is_freed_by_engine[live]]
         n_bytes = table.requested_bytes[live]
         fits = live[(n_bytes % size == 0) & (n_bytes <= 3 * size)]
