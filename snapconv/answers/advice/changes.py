@@ -65,7 +65,7 @@ class Demand:
         self._after = np.concatenate(([curve.start], curve.after))  # entry e + 1 is after event e
         self._failed = np.flatnonzero(has_code(events.action, Action.OOM))
         self._requested = events.size[self._failed]
-        self.n_events, self.peak = len(events), Peak(-1, 0, "")
+        self.n_events = len(events)
         self.peak = self.without(())
 
     def without(self, changes: Sequence[Change]) -> Peak:
@@ -73,22 +73,30 @@ class Demand:
 
         Of one allocation a change counts up to where an earlier one of the list begins: no byte counts twice.
         """
-        if not changes and self.peak.n_bytes:
-            return self.peak
-        moves, failed_scale = np.zeros(self.n_events + 2, np.int64), 1.0
+        points, moves, failed_scale = [np.zeros(1, np.int64)], [np.zeros(1, np.int64)], 1.0
         begun = np.full(len(self.analysis.allocations), self.n_events)
         for change in changes:
             first, last, n_bytes = self._limited(change)
             last = np.maximum(np.minimum(last, begun[change.rows]), first)
-            np.add.at(moves, first + 1, -n_bytes)
-            np.add.at(moves, last + 1, n_bytes)
+            points += [first + 1, last + 1]
+            moves += [-n_bytes, n_bytes]
             np.minimum.at(begun, change.rows, np.where(last > first, first, self.n_events))
             failed_scale *= change.failed_scale
-        needed = self._after + np.cumsum(moves[:-1])
-        needed[self._failed + 1] += (self._requested * failed_scale).astype(np.int64)
-        event = int(needed.argmax()) - 1
+        needed = self._after
+        if len(self._failed):
+            needed = needed.copy()
+            needed[self._failed + 1] += (self._requested * failed_scale).astype(np.int64)
+        # The curve is shifted between the points: the largest of each part with its shift.
+        point, move = np.concatenate(points), np.concatenate(moves)
+        order = np.argsort(point, kind="stable")
+        point, shift = point[order], np.cumsum(move[order])
+        is_last = np.append(point[1:] != point[:-1], True) & (point < len(needed))
+        starts, shift = point[is_last], shift[is_last]
+        best = int((np.maximum.reduceat(needed, starts) + shift).argmax())
+        stop = int(np.append(starts, len(needed))[best + 1])
+        event = int(starts[best] + needed[starts[best] : stop].argmax()) - 1
         phase = Phase(int(self.analysis.phases.phase[event])) if event >= 0 else Phase.UNKNOWN
-        return Peak(event, int(needed[event + 1]), _PHASES[phase])
+        return Peak(event, int(needed[event + 1] + shift[best]), _PHASES[phase])
 
     def bytes_at(self, change: Change, event: int) -> int:
         """Return the bytes that a change takes from what is in use just after an event."""

@@ -88,10 +88,11 @@ class _Finder:
         self.freed = freed = self.table.freed_event.astype(np.int64)
         self.burst = np.where(freed >= 0, calls.n_allocs[np.maximum(freed, 0)], -1)
         # A number for the Python frames that freed each allocation; stacks differ in C++ too.
-        stacks, group = np.unique(self.table.free_stack_id, return_inverse=True)
         known = self._paths = dict[tuple[int, ...], int]()
-        ids = [known.setdefault(calls.path(stack), len(known)) for stack in stacks.tolist()]
-        self.path_id = np.array(ids, np.int64)[group.reshape(-1)]
+        number_of = np.zeros(len(analysis.snapshot.stacks) + 1, np.int64)  # the last: no stack
+        for stack in np.flatnonzero(np.bincount(self.table.free_stack_id + 1)) - 1:
+            number_of[stack] = known.setdefault(calls.path(int(stack)), len(known))
+        self.path_id = number_of[self.table.free_stack_id]
         # The allocs of each stack, in their order.
         traced = np.flatnonzero(self.table.alloc_event >= 0)
         order = traced[np.argsort(self.table.stack_id[traced], kind="stable")]

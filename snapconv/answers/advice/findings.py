@@ -292,7 +292,7 @@ def advise(
         goal_bytes=goal_bytes,
         with_trades=trades,
         findings=tuple(found),
-        together=demand.without([one.change for one in found]),
+        together=found[0].peak if len(found) == 1 else demand.without([one.change for one in found]),
         contents=_contents(analysis, demand.peak.event),
         unknown=unknown,
     )
