@@ -17,12 +17,11 @@ from snapconv.notes import Note
 from snapconv.snapshot.load import Snapshot
 from snapconv.snapshot.recorded.timing_file import PHASES, TimedIteration, Timing, load_timing
 from snapconv.stacks.project_frames import Project, find_project
-from snapconv.stacks.project_lines import ProjectLines, SourceLine, line_values
+from snapconv.stacks.project_lines import ProjectLines, SourceLine
 from snapconv.units import format_share
 from snapconv.version import VERSION
 
 _FORWARD = PHASES.index("forward")
-_FIGURES = ("n_calls", "forward_ms", "backward_ms")
 _Name = TypeVar("_Name")
 
 # From here on most of the forward rows include waiting for the host, and not work of the device.
@@ -127,8 +126,7 @@ class TimeReport:
         )
 
     def to_json(self, output: Path) -> dict[str, object]:
-        """Return JSON-ready values; ``output`` is the file that the report was written to."""
-        lines = ((line_values(row.name), asdict(row)) for row in self.lines)
+        """Return JSON-ready values; ``output`` is the file that was written, which has all else."""
         return {
             "device": self.timing.device,
             "output": str(output),
@@ -136,10 +134,6 @@ class TimeReport:
             "is_simulated": self.timing.is_simulated,
             "iteration": self.reported.measured.iteration,
             "iterations": [times.to_json() for times in self.iterations],
-            "operations": list(map(asdict, self.operations)),
-            "project_root": self.project.root,
-            "project_includes": list(self.project.includes),
-            "lines": [line | {key: row[key] for key in _FIGURES} for line, row in lines],
             "n_entries": len(self.entries),
             "notes": list(map(asdict, self.notes)),
         }
