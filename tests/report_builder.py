@@ -30,11 +30,9 @@ from snapconv.answers.memory_report import (
 )
 from snapconv.answers.oom.failed_allocation import FailedAllocation
 from snapconv.answers.peak import CategoryTotal, DeviceMemory, LineTotal, ModuleTotal, MomentState
-from snapconv.answers.program_names import AnnotatedSpans
 from snapconv.classification.categories import Category, Evidence
 from snapconv.columns import Int32Column, Int64Column
 from snapconv.notes import Note
-from snapconv.phases.annotation_spans import AnnotationSpans
 from snapconv.phases.trace_phases import Phase
 from snapconv.replay.device_replay import AllocationTable, Curve
 from snapconv.snapshot.stack_table import FrameTable, StackTable
@@ -67,7 +65,6 @@ ACTIVATION = ActivationEntry("linear", 2048, (FORWARD, STEP))
 WITHOUT_FRAMES = ActivationEntry("relu", 512, ())
 
 WRAPPED_ADDR = -(1 << 47)  # 0xffff800000000000
-NO_SPANS = AnnotationSpans(np.zeros(0, np.int8), np.zeros(0, np.int32), *[np.zeros(0, np.int64)] * 2)
 TIMES = np.array([10, 20, 30, 40, 50, 60, 70])
 
 
@@ -232,7 +229,6 @@ def small_report(**changes: Any) -> MemoryReport:
             Growth(-1, Fate.REPLACED, 0, 0, 1, 1536, 1536, np.arange(3)),
         ),
         oom_events=(FAILED,),
-        annotations=AnnotatedSpans(NO_SPANS, (), int64(), int64(), int64()),
         phase=np.array([-1, Phase.FORWARD, Phase.FORWARD, Phase.BACKWARD], np.int8),
         stacks=stacks_of(small_stacks()),
     )

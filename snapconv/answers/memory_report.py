@@ -23,7 +23,6 @@ from snapconv.answers.moments import FoundMoment
 from snapconv.answers.notes import device_notes
 from snapconv.answers.oom.failed_allocation import FailedAllocation, failed_allocations
 from snapconv.answers.peak import MomentState, state_at
-from snapconv.answers.program_names import AnnotatedSpans, annotated_spans
 from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, distinct
 from snapconv.files import most_bytes_of_part
 from snapconv.naming.weight_table import weight_names
@@ -117,7 +116,6 @@ class MemoryReport:
     moments: tuple[Moment, ...]
     growth: tuple[Growth, ...]
     oom_events: tuple[FailedAllocation, ...]
-    annotations: AnnotatedSpans
     phase: Int8Column
     stacks: ReportStacks
 
@@ -157,7 +155,6 @@ def build_memory_report(analysis: DeviceAnalysis) -> MemoryReport:
         moments=tuple(_moments(analysis)),
         growth=growth,
         oom_events=failed_allocations(analysis),
-        annotations=annotated_spans(analysis),
         phase=np.append(analysis.phases.phase, np.int8(-1))[analysis.allocations.alloc_event],
         stacks=report_stacks(
             analysis.snapshot.stacks,

@@ -1,50 +1,19 @@
-"""Names that the program has given: to parts of the trace, with the peak in each, and to tensors."""
+"""Names that the program has given: to parts of the trace, and to tensors."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import repeat
 
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
-from snapconv.columns import Int32Column, Int64Column, take
+from snapconv.columns import Int32Column, take
 from snapconv.naming.weight_table import weight_names
-from snapconv.phases.annotation_spans import AnnotationSpans, SpanKind, find_spans, is_of_program, peaks_in
+from snapconv.phases.annotation_spans import AnnotationSpans, SpanKind, find_spans, is_of_program
 from snapconv.phases.recorded_matches import RecordedMatches
 
 # What our recorder marks are the phases and iterations, which are known already.
 _OURS = "snapconv:"
-
-
-@dataclass(frozen=True, slots=True)
-class AnnotatedSpans:
-    """Every named span of a device, with columns as long as ``spans``.
-
-    ``name_id`` is a position in ``names``. ``peak_bytes`` are the most that was allocated within,
-    ``change_bytes`` how much more there was after it than before.
-    """
-
-    spans: AnnotationSpans
-    names: tuple[str, ...]
-    name_id: Int64Column
-    peak_bytes: Int64Column
-    change_bytes: Int64Column
-
-
-def annotated_spans(analysis: DeviceAnalysis) -> AnnotatedSpans:
-    """Find the spans that the program has named, and what was allocated in each."""
-    spans, allocated = find_spans(analysis.snapshot, analysis.device), analysis.replay.allocated
-    levels = np.append(allocated.start, allocated.after)  # one before the first event, and one after each
-    change = levels[np.maximum(spans.last_event + 1, spans.first_event)] - levels[spans.first_event]
-    used, name_id = np.unique(spans.name_id, return_inverse=True)
-    return AnnotatedSpans(
-        spans=spans,
-        names=tuple(analysis.snapshot.texts[i] for i in used.tolist()),
-        name_id=name_id.reshape(-1).astype(np.int64),
-        peak_bytes=peaks_in(spans, allocated),
-        change_bytes=change,
-    )
 
 
 def annotations_at(analysis: DeviceAnalysis, event: int) -> tuple[str, ...]:

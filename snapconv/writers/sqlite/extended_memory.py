@@ -12,7 +12,6 @@ from operator import attrgetter
 
 from snapconv.answers.memory_report import PEAK_ALLOCATED, MemoryReport
 from snapconv.classification.categories import Category, Certainty, Evidence
-from snapconv.phases.annotation_spans import SpanKind
 from snapconv.phases.trace_phases import Phase
 from snapconv.writers.sqlite.shared_tables import FRAMES, NOTES, SOURCE, STACK_FRAMES, report_table
 from snapconv.writers.sqlite.tables import Column, Get, Table, View, integer, key, row_of, size, table, text
@@ -147,38 +146,6 @@ STEPS = (
         size("reserved_bytes", "the bytes in segments then"),
         _STACK,
         records=lambda report: report.oom_events,
-    ),
-    _words(
-        "snapconv_annotation_names",
-        "The names that the program gave to spans of the trace.",
-        "the name, or the text",
-        attrgetter("annotations.names"),
-    ),
-    table(
-        "snapconv_annotations",
-        "The spans of the trace that the program has named. One without an event has its last event before "
-        "its first.",
-        row_of("snapconv_annotation_names", "name_id"),
-        text(
-            "kind",
-            "`record_function`; `user_metadata`; `tensor`: a text that was given to one tensor",
-            lambda found: [SpanKind(kind).label for kind in found.spans.kind.tolist()],
-        ),
-        integer(
-            "first_event",
-            "its first event; the trace's, where its beginning is lost",
-            "spans.first_event",
-            unit=_EVENT,
-        ),
-        integer(
-            "last_event",
-            "its last event; -1 where it ended before the first",
-            "spans.last_event",
-            unit=_EVENT,
-        ),
-        size("peak_allocated_bytes", "the most that was allocated in it, or when it began", "peak_bytes"),
-        size("change_bytes", "what was allocated after it, less what was before it; may be negative"),
-        arrays=lambda report: report.annotations,
     ),
 )
 

@@ -1,21 +1,12 @@
-"""The parts of the trace that the program has named: their peaks, what they left behind, and their lanes."""
+"""The parts of the trace that the program has named, in lanes."""
 
 import pickle
 
 import pytest
 
 import snapconv
-from snapconv.answers.program_names import annotated_spans, find_span_lanes
-from tests.builders import MIB, START_US, TraceBuilder
-
-
-def spans_of(tmp_path, trace, marks):
-    """The name of every span, its highest peak, and what it left behind."""
-    path = tmp_path / "snapshot.pickle"
-    path.write_bytes(pickle.dumps(trace.snapshot(external_annotations=marks)))
-    found = annotated_spans(snapconv.load(path).devices[0])
-    names = [found.names[i] for i in found.name_id.tolist()]
-    return list(zip(names, found.peak_bytes.tolist(), found.change_bytes.tolist(), strict=True))
+from snapconv.answers.program_names import find_span_lanes
+from tests.builders import START_US, TraceBuilder
 
 
 def marks(name, *spans):
@@ -24,25 +15,6 @@ def marks(name, *spans):
         for span in spans
         for stage, time in zip(("START", "END"), span, strict=True)
     ]
-
-
-def test_every_span_has_its_peak_and_what_it_left_behind(tmp_path):
-    trace = TraceBuilder().segment(40 * MIB)
-    for size in (MIB, 3 * MIB):  # events 1-3, then 4-6: two blocks each time, of which one stays
-        trace.alloc(size).alloc(size).free()
-        trace.event("snapshot", time_us=START_US + len(trace.events))
-    found = spans_of(tmp_path, trace, marks("part", (1, 4), (5, 8)))
-    assert found == [("part", 2 * MIB, MIB), ("part", 7 * MIB, 3 * MIB)]
-
-
-def test_a_span_may_free_more_than_it_makes(tmp_path):
-    trace = TraceBuilder().segment(40 * MIB).alloc(8 * MIB).alloc(MIB).free().free()  # 1, 2, 3-4, 5-6
-    found = spans_of(tmp_path, trace, [*marks("late", (5, 6)), *marks("early", (1, 2))])
-    assert sorted(found) == [("early", 9 * MIB, 9 * MIB), ("late", 8 * MIB, -8 * MIB)]
-
-
-def test_a_file_without_events_has_no_spans(tmp_path):
-    assert spans_of(tmp_path, TraceBuilder(), marks("a", (0, 1))) == []
 
 
 @pytest.fixture
