@@ -139,7 +139,7 @@ _OPTIONS = {
     "simulate": "Record without a GPU: the unchanged script runs on the CPU.",
     "no_compute": "With --simulate: follow shapes only. Fast with a model of any size; no values, no times. "
     "Files of what was not computed are not written. Ends the script when all is recorded.",
-    "routing": "HOW | With --no-compute: spread tokens evenly over experts (balanced), or send all to the "
+    "routing": "HOW | With --no-compute: spread tokens evenly over experts (balanced), or send most to the "
     "same ones (worst). Default: balanced.",
     **dict.fromkeys(
         ("record.capacity", "watch.capacity"),

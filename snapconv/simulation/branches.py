@@ -30,6 +30,8 @@ _MODULES = ("_tensor", "_ops", "_compile", "overrides", "_dynamo/eval_frame", "u
 _PLUMBING = tuple(f"/torch/{name}.py" for name in _MODULES)
 # So often a loop goes on that only a value ends.
 _PATIENCE = 1000
+# torch/autograd/graph.py
+ENGINE_CALLER = "_engine_run_backward"
 _JUMPS = (ast.Return, ast.Continue, ast.Break, ast.Raise)
 
 
@@ -191,6 +193,10 @@ class ValuesRead:
         # Of the checks inside of operations zeros pass most.
         return str(dtype) == "torch.bool" and name in ("item", "int", "float", "index")
 
+    def is_checked(self) -> bool:
+        """Say whether torch itself reads a value, for a check that it makes: ``one_hot`` its classes."""
+        return self._name_of_call("") == "one_hot"
+
     def decide(self, operation: str, likelihood: float) -> bool:
         """Decide a truth value that the program's present line reads; ``likelihood`` is that it is True."""
         found = _deciding(_reading_frame())
@@ -201,13 +207,24 @@ class ValuesRead:
             key = (filename, test.node.lineno)
             self._entered[key] += 1
             is_true = _is_true(test, likelihood if is_plain else 1 - likelihood, self._entered[key])
-            left_out, value = test.other if is_true else test.taken, is_true == is_plain
-            if _calls(left_out) and not _ends_by(left_out, ast.Raise):
-                first, last = left_out[0].lineno, left_out[-1].end_lineno
-                skipped = f"{_shortened(filename)}:{first}" + (f"-{last}" if last != first else "")
-                self._skipped.setdefault(skipped)
+            value = is_true == is_plain
+            self._skip(found, is_true=is_true)
         self.add(f"{self._name_of_call(operation)}() taken as {value}")
         return value
+
+    def follow(self, *, value: bool) -> None:
+        """Remember what is skipped by a truth value that follows from an assumption."""
+        found = _deciding(_reading_frame())
+        if found is not None:
+            self._skip(found, is_true=value == found[2])
+
+    def _skip(self, found: tuple[str, _Test, bool], *, is_true: bool) -> None:
+        left_out = found[1].other if is_true else found[1].taken
+        if _calls(left_out) and not _ends_by(left_out, ast.Raise):
+            first, last = left_out[0].lineno, left_out[-1].end_lineno
+            self._skipped.setdefault(
+                f"{_shortened(found[0])}:{first}" + (f"-{last}" if last != first else "")
+            )
 
     def add_number(self, operation: str) -> None:
         """Count a number that the program was given."""
@@ -220,7 +237,7 @@ class ValuesRead:
         """
         self.add(what)
         found = _deciding(_reading_frame())
-        if found is not None and not found[0].startswith(_torch_folder()):
+        if found is not None and not found[0].startswith(torch_folder()):
             ways = [way for way in (found[1].taken, found[1].other) if not _ends_by(way, ast.Raise)]
             if len(ways) == 2 and any(map(_calls, ways)):
                 self._doubted.setdefault(f"{_shortened(found[0])}:{found[1].node.lineno}")
@@ -262,17 +279,18 @@ def shown(listed: Iterable[str], noun: str = "place") -> str:
     return ", ".join(every[:_MAX_SHOWN]) + (f" and {counted(n_more, f'more {noun}')}" if n_more > 0 else "")
 
 
-def _torch_folder() -> str:
+def torch_folder() -> str:
+    """Return the folder of torch's own files."""
     return str(Path(str(sys.modules["torch"].__file__)).parent)
 
 
 def users_place() -> str:
     """Name the innermost line outside torch; for one in a library, also the program's that led to it."""
-    torch_folder = _torch_folder()
+    of_torch = torch_folder()
     innermost = None
     for frame in program_frames():
         filename = frame.f_code.co_filename
-        if not filename.startswith((torch_folder, "<")):
+        if not filename.startswith((of_torch, "<")):
             place = f"{_shortened(filename)}:{frame.f_lineno}"
             is_library = any(folder in filename for folder in _LIBRARY_FOLDERS)
             if not is_library and not filename.startswith(_STANDARD_LIBRARY):

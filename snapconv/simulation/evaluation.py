@@ -141,16 +141,29 @@ class Evaluation:
         """Return the number or the truth value that the program reads; an uncomputed number is 0."""
         name = call.operation.name
         if is_known or name not in _GIVES_VALUES:
-            return self._compute(call)
+            return self._known_value(call)
         if not self._values_read.is_truth(call.tensors[0].dtype, is_comparison=name in _COMPARES):
             self._values_read.add_number(name)
             return self._compute(call)
         placement = self._placements.of(call.tensors[0])
         likelihood = 0.0 if placement is None or name in _COMPARES else placement.likelihood
         result: Any = self._values_read.decide(name, likelihood)
+        if likelihood not in (0, 1):
+            self._routing.depend()
         if name == "_local_scalar_dense":
             result = self._compute(call).__class__(result)
         call.result, call.is_done = result, True
+        return result
+
+    def _known_value(self, call: Invocation) -> Any:
+        """Return a value that is there, and note what follows where it was assumed."""
+        result = self._compute(call)
+        assumed = next((given for given in call.inputs if given and given.source), None)
+        if assumed is not None and not self._values_read.is_checked():
+            is_truth = isinstance(result, bool)
+            self._routing.read(assumed, n_numbers=not is_truth)
+            if is_truth:
+                self._values_read.follow(value=result)
         return result
 
     def _compute(self, call: Invocation) -> Any:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from snapconv.allocator.allocator_settings import AllocatorSettings
-from snapconv.allocator.allocator_trace import Frames, RecordedEvent
+from snapconv.allocator.allocator_trace import Frames, Ledger, RecordedEvent
 from snapconv.allocator.blocks import AddressSpace
 from snapconv.allocator.caching_allocator import CachingAllocator, ModelOutOfMemory
 from snapconv.errors import RecorderError, SettingError
@@ -36,7 +36,7 @@ class SimulationOptions:
     None reports 80 GiB and never runs out; a number makes the allocator run out there, as a GPU of
     that much usable memory would. ``cublas_workspace`` adds the workspace that cuBLAS gets at its first
     use per device and stream. ``n_devices`` is how many devices the script sees.
-    ``is_routing_worst``: indices that are not computed are the same in every row, and not evenly spread.
+    ``is_routing_worst``: indices that are not computed are the same in most rows, and not evenly spread.
     """
 
     compute: bool = True
@@ -103,8 +103,8 @@ class Machine:
         self.observers: list[Observer] = []
         # Called before any figure is read: an allocation may still be undecided.
         self.settle: Callable[[], None] = lambda: None
-        # Called with a device and its allocated bytes, now and at most, after each allocation.
-        self.sample: Callable[[int, int, int], None] = lambda *_: None
+        # Called with a device and its counters after each allocation.
+        self.sample: Callable[[int, Ledger], None] = lambda *_: None
         # What the user should know of this run, by slug.
         self.notes: dict[str, Note] = {}
         # What is not modelled and the program came upon, in that order.
@@ -194,9 +194,7 @@ class Machine:
 
             raised: Exception = torch.cuda.OutOfMemoryError(out_of_memory_message(error, device=index))
             raise for_program(raised) from None
-        self.sample(
-            index, device.allocator.ledger.allocated_bytes, device.allocator.ledger.max_allocated_bytes
-        )
+        self.sample(index, device.allocator.ledger)
         return addr
 
     def _malloc(self, device: Device, n_bytes: int, frames: Frames | None) -> int:

@@ -1,18 +1,26 @@
 """Selected rows where nothing is computed: assumed indices, and bounds of the memory that depends on them.
 
-``topk`` and its like return indices: which experts take which tokens. They are assumed, evenly spread or the
-same in every row, and all that follows from them is computed: masks, counts, lists. Memory for selected rows
-is counted apart. Without it, the peak is the lower bound; with as many rows as an index can have, and no more
-in all than there are, it is the upper one.
+``topk`` and its like return indices: which experts take which tokens. They are assumed, and all that follows
+from them is computed: masks, counts, lists. How many tokens an expert takes is a number that no other size in
+the program has, so that what is cut by it in plain Python is found too.
+
+The lower bound of the peak is without all that may not be there: selected rows, gradients and states of
+weights that they meet, and what is made on lines that run by a choice. The upper one has the most rows that
+the choice allows, at every moment. No expert goes without tokens, so that every gradient and state is there.
 """
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import dropwhile, takewhile
+from types import CodeType
 from typing import Any
 
 import torch
 
+from snapconv.allocator.allocator_trace import Ledger
 from snapconv.notes import Note
-from snapconv.simulation.branches import shown, users_place
+from snapconv.recorder.program.own_frames import program_frames
+from snapconv.simulation.branches import ENGINE_CALLER, shown, torch_folder, users_place
 from snapconv.simulation.placements import Placement
 from snapconv.units import format_bytes
 
@@ -24,6 +32,10 @@ _INDICES = {
 _INDICES_OF_OVERLOAD = {"aten::max.dim": 1, "aten::min.dim": 1}
 # Experts are fewer; words of a vocabulary, which would end a text by chance, are more.
 _MAX_VALUES = 4096
+# Where all go to one, of so many rows one goes elsewhere.
+_FEW = 16
+# So many shares are tried for one that no other size equals.
+_MAX_TRIES = 8
 # Their results have as many rows as values select.
 _SELECTING = {
     *("nonzero", "masked_select", "_unique2", "unique_consecutive", "unique_dim", "bincount"),
@@ -40,34 +52,51 @@ class Source:
 
     n_rows: int
     n_entries: int
+    n_values: int
+    counts: set[int] = field(default_factory=set)
 
 
 @dataclass(slots=True, eq=False)
 class Group:
     """What one line selects by one source's indices: together no more than all entries."""
 
-    n_entries: int
+    source: Source
     most: int
-    alive: "dict[Share, None]" = field(default_factory=dict)
+    shares: "dict[Any, Share]" = field(default_factory=dict)
     extra_bytes: int = 0
 
     def grow(self) -> int:
         """Compute how much more memory the worst selection takes, and return by how much that has grown."""
-        costs = sorted(share.n_bytes / share.n for share in self.alive)
-        n_full = max(self.n_entries // self.most, 1)
-        worst = sum(cost * self.most for cost in costs[-n_full:])
-        extra_bytes = max(int(worst) - sum(share.n_bytes for share in self.alive), 0)
-        change, self.extra_bytes = extra_bytes - self.extra_bytes, extra_bytes
+        alive = sorted(
+            (share for share in self.shares.values() if share.n_blocks),
+            key=lambda share: share.n_bytes / share.n,
+            reverse=True,
+        )
+        # Of the rows that several have, each has any.
+        is_divided = sum(share.n for share in self.shares.values()) <= self.source.n_entries
+        n_left = self.source.n_entries if is_divided else self.most * len(alive)
+        extra_bytes = 0
+        for share in alive:
+            n = min(self.most, n_left)
+            n_left -= n
+            extra_bytes += (n - share.n) * share.n_bytes // share.n + share.margin_bytes
+        change = max(extra_bytes, 0) - self.extra_bytes
+        self.extra_bytes += change
         return change
 
 
 @dataclass(slots=True, eq=False)
 class Share:
-    """``n`` selected rows, and the bytes in memory that there are for them."""
+    """``n`` selected rows, and the bytes and blocks in memory that there are for them.
+
+    ``margin_bytes`` is what their size does not grow by in proportion: rounded blocks, and padded rows.
+    """
 
     group: Group
     n: int
     n_bytes: int = 0
+    n_blocks: int = 0
+    margin_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -83,13 +112,20 @@ class _Bounds:
 class Routing:
     """The assumed indices of one run, and what depends on them."""
 
-    def __init__(self, *, is_worst: bool = False) -> None:
+    def __init__(self, of: Callable[[Any], Placement | None], *, is_worst: bool = False) -> None:
+        self._of = of
         self._is_worst = is_worst
         self._sources: dict[int, Source] = {}
         self._groups: dict[tuple[Source, str], Group] = {}
-        self._listed: dict[int, Share] = {}
         self._bounds: dict[int, _Bounds] = {}
         self._next = 0
+        # Of what is there whatever is selected, the sizes that differ from 1, sorted.
+        self._shapes: set[tuple[int, ...]] = {()}
+        self._counted: dict[int, Source] = {}
+        self._has_left = False
+        self._conditional = Share(Group(Source(1, 1, 1), 1), 1)
+        self._choosing: set[CodeType] = set()
+        self._unclear: dict[str, None] = {}
         self.places: dict[str, None] = {}
         self.selecting: dict[str, None] = {}
 
@@ -106,9 +142,9 @@ class Routing:
         return tuple(made if i == position else item for i, item in enumerate(results))
 
     def _indices(self, call: Any, index: Any) -> Any:
-        """Make indices of a shape: one after the other, or the first in every row; of experts alone."""
-        of = call.args[0]
-        dim = -1 if call.operation.name == "multinomial" else call.given().get("dim", -1)
+        """Make indices of a shape: of experts alone."""
+        of, given = call.args[0], call.given()
+        dim = -1 if call.operation.name == "multinomial" else given.get("dim", -1)
         if dim is None or of.dim() == 0:
             return index
         n_values, n_entries = of.size(dim), index.numel()
@@ -116,31 +152,57 @@ class Routing:
         if not 0 < n_values <= min(n_entries, _MAX_VALUES):
             return index
         n_each = index.size(dim) if is_kept else 1
-        if self._is_worst:
-            flat = torch.arange(n_each).repeat(n_entries // n_each)
-        else:
-            flat = torch.arange(self._next, self._next + n_entries) % n_values
-            self._next = (self._next + n_entries) % n_values
+        flat, source = self._spread(n_values, n_entries // n_each, n_each)
+        if given.get("replacement"):
+            source.n_rows = n_entries
         if is_kept:
             made = flat.view([*index.movedim(dim, -1).shape]).movedim(-1, dim).contiguous()
         else:
             made = flat.view(index.shape)
         made = made.to(index.dtype)
-        self._sources[made.untyped_storage()._cdata] = Source(n_entries // n_each, n_entries)
+        self._sources[made.untyped_storage()._cdata] = source
         self.places.setdefault(users_place())
         return made
 
+    def _spread(self, n_values: int, n_rows: int, n_each: int) -> tuple[Any, Source]:
+        """Choose as many different values for each row, evenly, or the same ones but in a few rows.
+
+        Also the first columns alone are evenly spread: a program may sort, and take some of them. How often
+        a value comes is a number that no size has, and, so that padding shows, no multiple of 4, if possible.
+        """
+        sizes = {0, 1, n_values, n_rows, n_each, n_rows * n_each}
+        sizes.update(size for shape in self._shapes for size in shape)
+        least = n_values * max(n_rows // (_FEW * n_values), 1)
+        tried = range(least, n_rows, n_values) if self._is_worst else range(n_rows, 0, -n_values)
+        found: list[tuple[int, Any, set[int]]] = []
+        for n_spread in tried[:_MAX_TRIES] or (n_rows,):
+            first = torch.arange(n_rows) * n_each
+            first += first // n_values
+            first[n_spread:] = 0
+            made = (first[:, None] + torch.arange(n_each) + self._next) % n_values
+            columns = {1, 2, n_each} & {*range(n_each + 1)}
+            counts = {n for i in columns for n in made[:, :i].flatten().bincount().tolist()}
+            n_faults = len(counts & sizes) * len(counts) + sum(n % 4 == 0 for n in counts)
+            found.append((n_faults, made, counts))
+            if not n_faults:
+                break
+        if not self._is_worst:
+            self._next = (self._next + n_rows * n_each) % n_values
+        _, made, counts = min(found, key=lambda one: one[0])
+        source = Source(n_rows, n_rows * n_each, n_values, counts - {0})
+        self._counted |= dict.fromkeys(counts - sizes, source)
+        return made, source
+
     def note(self, call: Any, tensor: Any, placement: Placement) -> None:
-        """Remember of a new tensor whether its values, or its size, are assumed."""
+        """Remember of a new tensor whether its values, its size or its existence follow from a choice."""
         source = self._sources.pop(tensor.untyped_storage()._cdata, None)
         if source is not None:
             placement.has_values, placement.source = True, source
             return
-        inputs = [given for given in call.inputs if given is not None]
         if placement.has_values:
-            placement.source = next((given.source for given in inputs if given.source is not None), None)
+            placement.source = next((given.source for given in call.inputs if given and given.source), None)
         if placement.device is not None:
-            self._share(call, inputs, tensor, placement)
+            self._share(call, tensor, placement)
 
     def follow_written(self, call: Any) -> None:
         """Remember of what an operation has written that its values follow from assumed ones."""
@@ -148,114 +210,181 @@ class Routing:
         if target is not None and target.source is None and target.has_values:
             target.source = next((given.source for given in others if given and given.source), None)
 
-    def _share(self, call: Any, inputs: list[Placement], tensor: Any, placement: Placement) -> None:
-        shared = next((given.share for given in inputs if given.share is not None), None)
-        if _is_selecting(call):
-            # Of what is selected from, the values are no matter.
-            deciding = call.inputs[-1] if call.inputs else None
-            if deciding and (deciding.source or not deciding.has_values) and tensor.dim():
-                placement.share = self._selected(call, deciding.source, tensor.size(0))
-                placement.scales = True
-        elif shared is not None:
-            first = call.inputs[0]
-            # What selected rows are added to is there without them.
-            is_update = (
-                (first is None or first.share is None)
-                and call.operation.name not in _TAKING
-                and call.tensors[0].numel() == tensor.numel()
-            )
-            if not is_update:
-                placement.share = shared
-                placement.scales = _depends(tensor, shared.n)
-        elif self._listed and tensor.dim() and tensor.size(0) in self._listed:
-            placement.share, placement.scales = self._listed[tensor.size(0)], True
+    def _share(self, call: Any, tensor: Any, placement: Placement) -> None:
+        shape = tuple(sorted(size for size in tensor.shape if size != 1))
+        selected = self._selected(call, tensor) if tensor.dim() and _is_selecting(call, tensor) else None
+        if selected is not None:
+            placement.share, placement.scales = selected, True
+            return
+        share = self._inherited(call, tensor)
+        if self._has_left:
+            share = self._cut(call, tensor, share)
+        if share is None and self._choosing and self._is_conditional(call):
+            share = self._conditional
+        if share is None:
+            self._shapes.add(shape)
+        placement.share = share
+        placement.scales = share not in (None, self._conditional) and shape not in self._shapes
 
-    def _selected(self, call: Any, source: Source | None, n: int) -> Share:
+    def _selected(self, call: Any, tensor: Any) -> Share | None:
         """Count rows that are selected by what was assumed, or, where nothing was, all that can be."""
-        place = users_place()
-        self.selecting.setdefault(place)
-        if source is None:
-            return Share(Group(n, max(n, 1)), n)
-        return Share(self._group(source, place, max(n, min(call.tensors[-1].numel(), source.n_rows))), n)
+        # Of what is selected from, the values are no matter.
+        deciding, n = call.inputs[-1] if call.inputs else None, tensor.size(0)
+        if deciding is None or (deciding.has_values and deciding.source is None):
+            return None
+        if deciding.source is None:
+            self.selecting.setdefault(users_place())
+            return Share(Group(Source(n, n, 1), n), max(n, 1))
+        source, most = deciding.source, call.tensors[-1].numel()
+        is_of_one = n in source.counts
+        return self._share_of(source, deciding, n, min(most, source.n_rows) if is_of_one else most)
 
-    def _group(self, source: Source, place: str, most: int) -> Group:
+    def _inherited(self, call: Any, tensor: Any) -> Share | None:
+        """Return the share that an operation's result has from its arguments."""
+        name = call.operation.name
+        shares, others = [], []
+        for item, argument in [*zip(call.inputs, call.tensors, strict=True)][name in _TAKING :]:
+            # What is made of a weight that has a gradient is there as that is: an optimizer's states.
+            placement = item if not argument.is_leaf or argument.grad is None else self._of(argument.grad)
+            if placement is None or placement.share is None:
+                others.append(argument)
+            else:
+                shares.append(placement.share)
+        # Backward follows what was run; forward runs whatever was made before.
+        is_backward = torch._C._current_graph_task_id() != -1
+        found = [share for share in shares if share is not self._conditional] or shares[: int(is_backward)]
+        # What selected rows are added to is there without them.
+        is_there = "mm" not in name and any(other.shape == tensor.shape for other in others if found)
+        return found[0] if found and not is_there else None
+
+    def _cut(self, call: Any, tensor: Any, inherited: Share | None) -> Share | None:
+        """Return the share of rows that the program cut by numbers it was given, else the inherited one."""
+        if inherited is not None and inherited.n in tensor.shape:
+            return inherited
+        rows = [argument for argument in call.tensors if argument.dim() and argument.size(0) in self._counted]
+        sizes = [argument.size(0) for argument in rows] + [n for n in tensor.shape if n in self._counted]
+        if not sizes:
+            return inherited
+        n = sizes[0]
+        source = inherited.group.source if inherited is not None else self._counted[n]
+        if n not in source.counts:
+            source = self._counted[n]
+        # Where they begin says whose rows they are.
+        key = (n, rows[0].storage_offset() // max(rows[0].stride(0), 1)) if rows else object()
+        return self._share_of(source, key, n, source.n_rows)
+
+    def _share_of(self, source: Source, key: Any, n: int, most: int) -> Share:
+        place = users_place()
         group = self._groups.get((source, place))
         if group is None:
-            self._groups = {key: kept for key, kept in self._groups.items() if kept.alive or key[0] is source}
-            group = self._groups[source, place] = Group(source.n_entries, max(most, 1))
-        group.most = max(group.most, most)
-        return group
+            self.selecting.setdefault(place)
+            self.depend()
+            self._groups = {
+                key: kept
+                for key, kept in self._groups.items()
+                if key[0] is source or any(share.n_blocks for share in kept.shares.values())
+            }
+            group = self._groups[source, place] = Group(source, 1)
+        group.most = max(group.most, most, n)
+        return group.shares.setdefault(key, Share(group, max(n, 1)))
 
-    def listed(self, placement: Placement | None, values: Any) -> None:
-        """Remember the numbers of a list that the program reads: it may cut rows by them."""
-        if placement is None or placement.source is None or placement.device is None:
+    def read(self, placement: Placement, *, n_numbers: int) -> None:
+        """Note that the program reads what follows from a choice: it runs by it, or cuts rows by numbers."""
+        source = placement.source
+        if source is None:
             return
-        if not isinstance(values, list) or not all(isinstance(n, int | float) for n in values):
-            return
-        source, place = placement.source, users_place()
-        self.selecting.setdefault(place)
-        for n in {int(n) for n in values if n > 1}:
-            self._listed[n] = Share(self._group(source, place, max(source.n_rows, n)), n)
+        self.depend()
+        if n_numbers:
+            self._has_left = True
+            # Of selected rows they are indices.
+            is_count = n_numbers == source.n_values or (self.selecting and placement.share is None)
+            if is_count and not source.counts <= self._counted.keys():
+                self._unclear.setdefault(users_place())
+
+    def depend(self) -> None:
+        """Note that what runs may depend on a choice: all in the present functions, up to a call by torch."""
+        users = dropwhile(_is_of_torch, _codes())
+        self._choosing.update(takewhile(lambda code: not _is_of_torch(code), users))
+
+    def _is_conditional(self, call: Any) -> bool:
+        """Say whether an operation may be run by a choice.
+
+        An optimizer may make of nothing what it has of a weight with a gradient.
+        """
+        if not call.tensors and not torch.is_grad_enabled():
+            return True
+        return not self._choosing.isdisjoint(_codes())
 
     def count(self, placement: Placement, sign: int) -> None:
         """Count a block that is allocated (1) or freed (-1), if it depends on a selection."""
         share, device = placement.share, placement.device
-        if share is None or device is None:
+        if share is None or device is None or placement.is_counted == (sign > 0):
             return
+        placement.is_counted = sign > 0
         bounds = self._bounds.setdefault(device, _Bounds())
-        n_bytes = sign * -(-placement.n_bytes // _ROUNDING) * _ROUNDING
-        bounds.absent_bytes += n_bytes
-        if placement.scales and share.n:
-            share.n_bytes += n_bytes
-            if share.n_bytes:
-                share.group.alive[share] = None
-            else:
-                share.group.alive.pop(share, None)
+        bounds.absent_bytes += sign * placement.n_bytes
+        if placement.scales:
+            share.n_bytes += sign * placement.n_bytes
+            share.n_blocks += sign
+            is_padded = placement.n_bytes % share.n > 0
+            share.margin_bytes += sign * (_ROUNDING + is_padded * placement.n_bytes)
             bounds.extra_bytes += share.group.grow()
 
-    def sample(self, device: int, allocated_bytes: int, peak_bytes: int) -> None:
+    def sample(self, device: int, ledger: Ledger) -> None:
         """Take note of how much is allocated, after each allocation."""
         if not self.selecting:
             return
         bounds = self._bounds.get(device)
         if bounds is None:
+            peak_bytes = ledger.max_allocated_bytes
             bounds = self._bounds[device] = _Bounds(lowest_peak=peak_bytes, highest_peak=peak_bytes)
-        bounds.lowest_peak = max(bounds.lowest_peak, allocated_bytes - bounds.absent_bytes)
-        bounds.highest_peak = max(bounds.highest_peak, allocated_bytes + bounds.extra_bytes)
+        # Blocks have more bytes than were requested, and not the same ones after another choice.
+        bounds.lowest_peak = max(bounds.lowest_peak, ledger.requested_bytes - bounds.absent_bytes)
+        bounds.highest_peak = max(bounds.highest_peak, ledger.allocated_bytes + bounds.extra_bytes)
 
     def bounds(self) -> dict[int, tuple[int, int]]:
         """Return the lowest and the highest peak that another selection may give, by device."""
         return {
             device: (bounds.lowest_peak, bounds.highest_peak)
             for device, bounds in sorted(self._bounds.items())
+            if self.selecting and not self._unclear
         }
 
     def notes(self) -> tuple[Note, ...]:
         """Say what was assumed, and between which bounds the peak lies."""
-        if not self.selecting:
+        if not self.selecting and not self._unclear:
             return ()
         between = ", ".join(
             f"{format_bytes(low)} and {format_bytes(high)} on cuda:{device}"
             for device, (low, high) in self.bounds().items()
         )
-        message = (
-            f"the peak lies between {between}: sizes depend on values that were not computed, at "
-            f"{shown(self.selecting)}"
-        )
+        if self._unclear:
+            peak = "the peak may be lower or higher, by how much is unknown"
+        else:
+            peak = f"the peak lies between {between}"
+        where = shown(self._unclear | self.selecting)
+        message = f"{peak}: sizes depend on values that were not computed, at {where}"
         if self.places:
-            how = "spread evenly; `--routing worst` takes the same ones in every row"
-            assumed = "the same in every row" if self._is_worst else how
+            how = "spread evenly; `--routing worst` takes the same ones in most rows"
+            assumed = "the same but in one row of 16" if self._is_worst else how
             message += f". The indices chosen at {shown(self.places)} were assumed to be {assumed}"
         return (Note("sizes-assumed", message),)
 
 
-def _is_selecting(call: Any) -> bool:
+def _is_of_torch(code: CodeType) -> bool:
+    return code.co_filename.startswith(torch_folder())
+
+
+def _codes() -> Iterator[CodeType]:
+    """List what runs from the innermost on, in backward what it runs itself: it follows what was run."""
+    codes = (frame.f_code for frame in program_frames())
+    return takewhile(lambda code: code.co_name != ENGINE_CALLER, codes)
+
+
+def _is_selecting(call: Any, tensor: Any) -> bool:
     name = call.operation.name
+    if name == "bincount":
+        return bool(tensor.numel() > call.given().get("minlength", 0))
     if name in ("index", "_unsafe_index"):
         return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in call.args[1])
     return name in _SELECTING
-
-
-def _depends(tensor: Any, n: int) -> bool:
-    """Say whether a tensor's size follows a number of rows: one of its dimensions is a multiple of it."""
-    return n > 0 and any(size and size % n == 0 for size in tensor.shape)

@@ -134,9 +134,7 @@ class TensorPatches:
 
     def _tolist(self, real: Any, tensor: Any) -> Any:
         self._read(tensor, "tolist()")
-        values = real(tensor)
-        self._tracker.routing.listed(self._of(tensor), values)
-        return values
+        return real(tensor)
 
     def _str(self, real: Any, tensor: Any, *args: Any, **kwargs: Any) -> str:
         placement = self._of(tensor)
@@ -151,9 +149,12 @@ class TensorPatches:
 
     def _read(self, tensor: Any, what: str) -> None:
         """Record that the program reads a tensor past torch's operations."""
-        if not has_values([self._of(tensor)]):
+        placement = self._of(tensor)
+        if not has_values([placement]):
             self._tracker.has_given_arrays = True
             self._tracker.values_read.add_numbers(what)
+        elif placement is not None:
+            self._tracker.routing.read(placement, n_numbers=tensor.numel())
 
     def _record_stream(self, _real: Any, tensor: Any, stream: Any) -> None:
         placement = self._of(tensor)

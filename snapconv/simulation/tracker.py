@@ -23,7 +23,7 @@ from snapconv.recorder.guard import Guard, is_fault
 from snapconv.recorder.observe.tensors import Location
 from snapconv.recorder.program.own_frames import for_program, has_interrupted
 from snapconv.recorder.torch_surface import Feature
-from snapconv.simulation.branches import ValuesRead
+from snapconv.simulation.branches import ENGINE_CALLER, ValuesRead
 from snapconv.simulation.evaluation import (
     NO_MEMORY_FROM_BYTES,
     Evaluation,
@@ -45,7 +45,7 @@ class Tracker:
         self.guard = Guard(Feature.SIMULATION)
         self.machine = machine
         self.placements = Placements(self._freed)
-        self.routing = Routing(is_worst=machine.options.is_routing_worst)
+        self.routing = Routing(self.placements.of, is_worst=machine.options.is_routing_worst)
         machine.sample = self.routing.sample
         self.transfers = Transfers(machine, self.placements, self.routing)
         self.calls = Calls()
@@ -130,7 +130,8 @@ class Tracker:
     def _account(self, call: Invocation, result: Any, *, has_values: bool) -> None:
         """Account for the memory of an operation's results, wherever they are."""
         if call.operation.kind is Kind.FRESH:
-            if call.device is not None or not has_values:
+            is_assumed = any(given and given.source for given in call.inputs)
+            if call.device is not None or not has_values or is_assumed:
                 self._place(call, result, has_values=has_values)
             if call.device is not None and self.workspaces is not None:
                 self.workspaces.note(call.operation.name, call.device)
@@ -280,7 +281,6 @@ _SCATTERS = {
     *("put", "index_fill"),
 }
 _OWN_FOLDER = str(Path(__file__).parent)
-_ENGINE_CALLER = "_engine_run_backward"  # torch/autograd/graph.py
 
 
 @dataclass(slots=True, eq=False)
@@ -388,7 +388,7 @@ def _is_called_by_engine() -> bool:
     frame = sys._getframe()
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN_FOLDER):
         frame = frame.f_back
-    return frame.f_code.co_name == _ENGINE_CALLER
+    return frame.f_code.co_name == ENGINE_CALLER
 
 
 _KIB = 1024

@@ -41,7 +41,7 @@ def machine():
 @pytest.fixture
 def transfers(machine):
     """Every operand is its own placement, and a backward is running."""
-    transfers = Transfers(machine, SimpleNamespace(of=lambda operand: operand), Routing())
+    transfers = Transfers(machine, SimpleNamespace(of=lambda operand: operand), Routing(lambda _: None))
     transfers._graph_task, transfers._is_grad_enabled = lambda: 0, lambda: False
     return transfers
 
