@@ -214,6 +214,17 @@ class UnwrittenFiles:
             self._add(file, follows=True, has_arrays="b" in mode and self._tracker.has_given_arrays)
         return opened
 
+    def open_by_number(
+        self, real: Callable[..., int], path: Any, flags: int, *args: Any, **kwargs: Any
+    ) -> int:
+        """Open a file as ``os.open`` does; a new one is the program's."""
+        place = self._where(path)
+        is_new = flags & os.O_CREAT and not os.path.lexists(place)
+        number = real(place, flags, *args, **kwargs)
+        if is_new:
+            self._add(path, follows=True)
+        return number
+
     def remove(self, real: Callable[..., None], path: Any, *args: Any, **kwargs: Any) -> None:
         """Remove a file or a tree; of one that was there the program has no version any more."""
         place = self._where(path, is_replaced=True, follows=False)
@@ -355,7 +366,10 @@ _OF_OS = {
     **dict.fromkeys(("remove", "unlink"), "remove"),
     **dict.fromkeys(("rename", "replace"), "rename"),
     **dict.fromkeys(("mkdir", "link", "symlink"), "make"),
+    "open": "open_number",
 }
+
+_ELSEWHERE = ("dir_fd", "src_dir_fd", "dst_dir_fd", "opener")
 
 
 def patch_files(files: UnwrittenFiles, patches: Patches) -> None:
@@ -369,8 +383,9 @@ def patch_files(files: UnwrittenFiles, patches: Patches) -> None:
         @stands_in
         @wraps(real)
         def call(*args: Any, **kwargs: Any) -> Any:
-            is_by_fd = any(kwargs.get(name) is not None for name in ("dir_fd", "src_dir_fd", "dst_dir_fd"))
-            if is_by_fd or is_in_our_work(sys._getframe(1)):
+            # An opener opens another file than is named: tempfile's one in that folder.
+            is_elsewhere = any(kwargs.get(name) is not None for name in _ELSEWHERE)
+            if is_elsewhere or is_in_our_work(sys._getframe(1)):
                 return real(*args, **kwargs)
             return ours(real, *args, **kwargs)
 

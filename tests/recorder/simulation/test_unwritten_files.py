@@ -4,6 +4,7 @@ import io
 import os
 import pickle
 import shutil
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -212,6 +213,19 @@ def test_logs_and_what_is_new_are_kept(folder):
         "losses.json",
     ]
     assert torch.load("known.pt")["order"].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_temporary_files_are_the_programs(folder):
+    """As `datasets` caches: a file by tempfile, written by its name and moved."""
+    with simulated(SimulationOptions(compute=False)):
+        with tempfile.NamedTemporaryFile("wb", dir=folder, delete=False) as made:
+            pass
+        Path(made.name).write_bytes(b"new")
+        shutil.move(made.name, folder / "cached")
+        with tempfile.NamedTemporaryFile("w", dir=folder):
+            pass
+
+    assert [(path.name, path.read_bytes()) for path in folder.iterdir()] == [("cached", b"new")]
 
 
 @pytest.mark.parametrize("was_there", [True, False])
