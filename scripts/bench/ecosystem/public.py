@@ -4,7 +4,8 @@
 
 public.json has the repository, commit, folder and command of each. CHECKOUTS has a folder OWNER+NAME of every
 repository, with small data where a program wants some, or in a folder `data`: a model of 64 units, texts of
-made-up words, noise as pictures. What the programs import is installed for this Python.
+made-up words, noise as pictures. What the programs import is installed for this Python; `torch` and `shown`
+say for the table with which release, where it is not the newest, and which of a program's ways it is.
 The count is that of own_count after the second step, which is the one that is recorded: bytes of weights,
 gradients and optimizer state, and torch's peak of allocated memory. For the cost of recording each also runs
 alone on the CPU up to that step, `cuda` in its command being `cpu`; what asks for CUDA in its code has none.
@@ -14,6 +15,7 @@ alone on the CPU up to that step, `cuda` in its command being `cpu`; what asks f
 import argparse
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -87,13 +89,19 @@ def run(program: dict[str, Any], mode: str, checkouts: Path) -> dict[str, Any]:
             return {"failure": f"not done after {TIMEOUT_S} s"}
         figures = {"exit_code": done.returncode, "seconds": round(processor_seconds() - before, 1)}
         if done.returncode or not own.exists():
-            said = done.stderr.strip().splitlines() or ["it counted no step"]
-            return {**figures, "failure": said[-1][:200]}
+            return {**figures, "failure": exception(done.stderr) or "it counted no step"}
         if mode == ALONE:
             return figures
         counts = json.loads(own.read_text(encoding="utf-8"))
         capture = Recorded(Run(done.returncode, done.stdout, done.stderr, 0), Path(temporary))
         return {**figures, **agreement(capture, counts[min(RECORDED_STEP, len(counts)) - 1])}
+
+
+def exception(printed: str) -> str:
+    """Return the last line of what a program printed that names an exception; else the last line."""
+    lines = printed.strip().splitlines()
+    named = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Exit)\b", line)]
+    return (named or lines or [""])[-1][:200]
 
 
 def processor_seconds() -> float:

@@ -116,12 +116,13 @@ def public(found: Figures) -> str:
 def _public_row(program: Figures) -> tuple[str, ...]:
     computed, shapes = (program[mode] for mode in MODES)
     folder = "" if program["folder"] == "." else f"{program['folder']}/"
-    named = (one for one in program["command"][:2] if not one.startswith("-"))
+    named = " ".join(one for one in program["command"][:2] if not one.startswith("-"))
+    with_torch = f" (torch {program['torch']})" if "torch" in program else ""
     ran = [mode for mode in MODES if "failure" not in program[mode]]
     differs = [mode for mode in ran if program[mode]["differs"]]
     return (
         f"{program['repository']} at {program['commit'][:7]}",
-        f"`{folder}{' '.join(named)}`",
+        f"`{folder}{program.get('shown', named)}`{with_torch}",
         "fails" if "failure" in computed else _bytes(computed),
         _bytes(shapes) if "failure" in computed else _difference(computed, shapes),
         _unknown(program[ran[0]]),
