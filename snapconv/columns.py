@@ -126,17 +126,3 @@ def last_before(events: NDArray[np.integer[Any]], before: NDArray[np.integer[Any
     """For each given event the last earlier one of ``events``, which are in order; -1 where there is none."""
     earlier = np.append(-1, events).astype(np.int32)
     return np.asarray(earlier[np.searchsorted(events, before)])
-
-
-def range_maxima(values: Int64Column, first: Int64Column, last: Int64Column) -> Int64Column:
-    """Return the largest of ``values[first[i] : last[i] + 1]`` for many ranges, which are not empty.
-
-    By the maxima of every 1, 2, 4 … values: its cost is that of the values and of the ranges, not of both.
-    """
-    found = np.zeros(len(first), np.int64)
-    n_values, length, table = last - first + 1, 1, values
-    while length <= n_values.max(initial=0):
-        rows = np.flatnonzero((n_values >= length) & (n_values < 2 * length))
-        found[rows] = np.maximum(table[first[rows]], table[last[rows] - length + 1])
-        table, length = np.maximum(table[:-length], table[length:]), 2 * length
-    return found

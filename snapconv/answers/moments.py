@@ -13,7 +13,7 @@ import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.errors import InputError
-from snapconv.phases.annotation_spans import find_spans, peaks_in
+from snapconv.phases.annotation_spans import find_spans
 from snapconv.replay.device_replay import Curve
 from snapconv.units import counted, device_name, shortened
 
@@ -102,12 +102,15 @@ def _annotation(analysis: DeviceAnalysis, name: str) -> FoundMoment:
         more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
         has = f"the annotations {listed}{more}" if names else "no annotations"
         raise _nothing(analysis, f"annotation {shown!r}", has)
-    allocated = analysis.replay.allocated
-    highest = int(named[peaks_in(spans, allocated)[named].argmax()])
-    first, last = int(spans.first_event[highest]), int(spans.last_event[highest])
-    levels = [allocated.at(first - 1), *allocated.after[first : last + 1].tolist()]
+    # Levels before the first event, and after each: a span has that of before it, and those of its events.
+    levels = np.append(analysis.replay.allocated.start, analysis.replay.allocated.after)
+    first, last = spans.first_event[named], spans.last_event[named]
+    change = np.bincount(first, minlength=len(levels) + 1)
+    change -= np.bincount(np.maximum(last + 2, first + 1), minlength=len(levels) + 1)
+    is_inside = np.cumsum(change)[: len(levels)] > 0
     several = f" (of {len(named)})" if len(named) > 1 else ""
-    return FoundMoment(first - 1 + levels.index(max(levels)), f"the peak of annotation {shown}{several}")
+    event = int(np.where(is_inside, levels, -1).argmax()) - 1
+    return FoundMoment(event, f"the peak of annotation {shown}{several}")
 
 
 def _nothing(analysis: DeviceAnalysis, wanted: str, has: str) -> InputError:

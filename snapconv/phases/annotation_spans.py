@@ -9,8 +9,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from snapconv.columns import Int8Column, Int32Column, Int64Column, is_among, range_maxima, read_only
-from snapconv.replay.device_replay import Curve
+from snapconv.columns import Int8Column, Int32Column, Int64Column, is_among, read_only
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot
 
@@ -74,18 +73,6 @@ def find_spans(snapshot: Snapshot, device: DeviceSnapshot) -> AnnotationSpans:
 def is_of_program(name: str) -> bool:
     """Return whether a name is the program's own, and not one that torch or a recorder gives of itself."""
     return not name.startswith(_NOT_OF_PROGRAM)
-
-
-def peaks_in(spans: AnnotationSpans, curve: Curve) -> Int64Column:
-    """Return the most bytes at any moment of every span, also at its beginning, before its first event."""
-    before = spans.first_event - 1
-    if not len(curve.after):
-        return np.full(len(spans), curve.start, np.int64)
-    most = np.where(before >= 0, curve.after[np.maximum(before, 0)], curve.start)
-    rows = np.flatnonzero(spans.last_event >= spans.first_event)
-    within = range_maxima(curve.after, spans.first_event[rows], spans.last_event[rows])
-    most[rows] = np.maximum(most[rows], within)
-    return most
 
 
 def recorded_functions(snapshot: Snapshot, device: DeviceSnapshot, prefix: str = "") -> Spans:

@@ -1,31 +1,9 @@
-"""What all tables share: maxima of many ranges at once, and different and equal values of a column."""
+"""What all tables share: different and equal values of a column."""
 
 import numpy as np
 import pytest
 
-from snapconv.columns import distinct, grouped, is_among, last_before, next_of, range_maxima, run_starts
-
-
-@pytest.mark.parametrize("n", [1, 2, 255, 256, 257, 3000])
-def test_the_maximum_of_every_range_is_that_of_its_values(n):
-    generator = np.random.default_rng(n)
-    values = generator.integers(-(1 << 62), 1 << 62, n)
-    first = generator.integers(0, n, 500)
-    last = first + (generator.random(500) * (n - first)).astype(np.int64)
-    expected = [values[i : j + 1].max() for i, j in zip(first, last, strict=True)]
-    assert range_maxima(values, first, last).tolist() == expected
-
-
-def test_no_range_has_no_maximum():
-    none = np.zeros(0, np.int64)
-    assert len(range_maxima(np.arange(5), none, none)) == 0
-
-
-def test_long_ranges_cost_no_more_than_short_ones():
-    """A hundred thousand ranges of a million values each: by their lengths this would take minutes."""
-    values = np.arange(1_000_000)
-    first, last = np.zeros(100_000, np.int64), np.full(100_000, 999_999)
-    assert set(range_maxima(values, first, last).tolist()) == {999_999}
+from snapconv.columns import distinct, grouped, is_among, last_before, next_of, run_starts
 
 
 @pytest.mark.parametrize("values", [[], [3], [2, 2], [5, -1, 5, 0, -1]])

@@ -1,6 +1,7 @@
 """Every moment that can be named is the event that it should be, and what is no moment has a clear error."""
 
 import pickle
+import random
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 import snapconv
 from snapconv.answers.moments import find_moment, parse_moment
 from snapconv.errors import InputError
+from snapconv.phases.annotation_spans import find_spans
 from tests.builders import MIB, START_US, TraceBuilder, frame
 
 FIXTURES = Path(__file__).parents[3] / "fixtures"
@@ -109,6 +111,27 @@ def test_what_was_there_before_an_annotation_counts_as_its_peak(tmp_path):
     trace = TraceBuilder().segment(20 * MIB).alloc(MIB).free()
     session = session_of(tmp_path, trace.snapshot(external_annotations=annotated("late", 2, 3)))
     assert event_of(session, "annotation:late") == 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_of_spans_within_each_other_the_first_highest_moment_is_meant(tmp_path, seed):
+    chosen, trace = random.Random(seed), TraceBuilder().segment(200 * MIB)
+    for size in (chosen.choice((1, 2, 3)) for _ in range(12)):
+        trace.alloc(size * MIB)
+        if chosen.random() < 0.5:
+            trace.free()
+    ranges = [sorted(chosen.sample(range(1, len(trace.events)), 2)) for _ in range(4)]
+    spans = [mark for first, last in sorted(ranges) for mark in annotated("part", first, last)]
+    session = session_of(tmp_path, trace.snapshot(external_annotations=spans))
+    (analysis,) = session.devices
+    found = find_spans(analysis.snapshot, analysis.device)
+    inside = {
+        event
+        for first, last in zip(found.first_event.tolist(), found.last_event.tolist(), strict=True)
+        for event in range(first - 1, last + 1)
+    }
+    highest = max(inside, key=lambda event: (analysis.replay.allocated.at(event), -event))
+    assert event_of(session, "annotation:part") == highest
 
 
 def test_a_file_without_a_trace_has_its_dump_at_every_moment_that_needs_none(tmp_path):

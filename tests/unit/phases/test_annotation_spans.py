@@ -4,10 +4,9 @@ import pickle
 
 import pytest
 
-from snapconv.phases.annotation_spans import SpanKind, find_spans, peaks_in
-from snapconv.replay.device_replay import replay
+from snapconv.phases.annotation_spans import SpanKind, find_spans
 from snapconv.snapshot.load import load_snapshot
-from tests.builders import MIB, START_US, TraceBuilder
+from tests.builders import START_US, TraceBuilder
 
 
 def loaded(tmp_path, trace, **fields):
@@ -79,18 +78,6 @@ def test_a_run_of_events_with_one_metadata_is_a_span(tmp_path):
 def test_an_annotated_tensor_is_a_span_of_its_event_and_no_metadata(tmp_path):
     trace = five_events().event("annotate", addr=1, user_metadata="logits")
     assert spans_of(tmp_path, trace) == [("tensor", "logits", 5, 5)]
-
-
-def test_the_peak_of_a_span_is_the_most_within_it_or_at_its_beginning(tmp_path):
-    trace = TraceBuilder().segment(20 * MIB).alloc(MIB).alloc(2 * MIB).free().free()  # 1, 2, 3-4, 5-6
-    marks = [
-        row
-        for since, until in ((0, 1), (1, 4), (3, 6), (5, 6), (7, 8))
-        for row in (mark("a", "START", since), mark("a", "END", until))
-    ]
-    snapshot, device = loaded(tmp_path, trace, external_annotations=marks)
-    found = peaks_in(find_spans(snapshot, device), replay(snapshot, device).allocated)
-    assert [peak // MIB for peak in found.tolist()] == [1, 3, 3, 1, 0]
 
 
 def test_without_times_or_events_there_are_no_ranges(tmp_path):
