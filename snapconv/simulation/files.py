@@ -214,9 +214,7 @@ class UnwrittenFiles:
             self._add(file, follows=True, has_arrays="b" in mode and self._tracker.has_given_arrays)
         return opened
 
-    def open_by_number(
-        self, real: Callable[..., int], path: Any, flags: int, *args: Any, **kwargs: Any
-    ) -> int:
+    def open_number(self, real: Callable[..., int], path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
         """Open a file as ``os.open`` does; a new one is the program's."""
         place = self._where(path)
         is_new = flags & os.O_CREAT and not os.path.lexists(place)
