@@ -487,6 +487,120 @@ def batch_lightning(after: bool) -> None:
     )
 
 
+# --- of the size of real programs, written after the rules were adjusted on all above
+
+
+def neox(attention: str = "sdpa", layers: int = 6) -> nn.Module:
+    from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
+
+    config = GPTNeoXConfig(
+        vocab_size=12000,
+        hidden_size=512,
+        num_hidden_layers=layers,
+        num_attention_heads=8,
+        intermediate_size=2048,
+        attn_implementation=attention,
+    )
+    return GPTNeoXForCausalLM(config).to(DEVICE)
+
+
+def clip_vision(attention: str = "sdpa", layers: int = 8) -> nn.Module:
+    from transformers import CLIPVisionConfig, CLIPVisionModel
+
+    config = CLIPVisionConfig(
+        hidden_size=384,
+        intermediate_size=1536,
+        num_hidden_layers=layers,
+        num_attention_heads=6,
+        image_size=192,
+        patch_size=16,
+        attn_implementation=attention,
+    )
+    return CLIPVisionModel(config).to(DEVICE)
+
+
+@pair("attention")
+def attention_neox(after: bool) -> None:
+    model = neox("sdpa" if after else "eager")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    ids = ids_of(16, 512, 12000)
+    train_with(optimizer, lambda: model(ids, labels=ids).loss)
+
+
+@pair("attention")
+def attention_clip(after: bool) -> None:
+    model = clip_vision("sdpa" if after else "eager")
+    optimizer = torch.optim.AdamW(model.parameters())
+    images = images_of(64, 192)
+    train_with(optimizer, lambda: model(images).pooler_output.square().mean())
+
+
+@pair("checkpointing")
+def checkpointing_neox(after: bool) -> None:
+    model = neox(layers=10)
+    if after:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    optimizer = torch.optim.AdamW(model.train().parameters())
+    ids = ids_of(12, 512, 12000)
+    train_with(optimizer, lambda: model(ids, labels=ids).loss)
+
+
+@pair("checkpointing")
+def checkpointing_clip(after: bool) -> None:
+    model = clip_vision(layers=12)
+    if after:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    optimizer = torch.optim.SGD(model.train().parameters(), lr=0.1)
+    images = images_of(96, 192)
+    train_with(optimizer, lambda: model(images).pooler_output.square().mean())
+
+
+@pair("batch")
+def batch_clip(after: bool) -> None:
+    model = clip_vision()
+    optimizer = torch.optim.AdamW(model.parameters())
+    images = images_of(48 if after else 96, 192)
+    train_with(optimizer, lambda: model(images).pooler_output.square().mean())
+
+
+@pair("graphs-kept")
+def losses_neox(after: bool) -> None:
+    model, losses = neox(), []
+    for _ in range(5):
+        ids = ids_of(8, 512, 12000)
+        out = model(ids)
+        loss = F.cross_entropy(out.logits.flatten(0, 1), ids.flatten())
+        losses.append(loss.item() if after else loss)
+        del out, loss
+
+
+@pair("previous-kept")
+def previous_mobilenet(after: bool) -> None:
+    model = timm_model("mobilenetv3_small_100", features_only=True).eval()
+    with torch.inference_mode():
+        for _ in range(4):
+            maps = model(images_of(128, 224))
+            print(len(maps))
+            if after:
+                del maps
+
+
+@pair("unused-graph")
+def evaluation_neox(after: bool) -> None:
+    model = neox().eval()
+    with torch.set_grad_enabled(not after):
+        for _ in range(3):
+            print((model(ids_of(16, 512, 12000)).logits.argmax(-1) == 1).sum().shape)
+
+
+@pair("unused-graph")
+def evaluation_clip(after: bool) -> None:
+    model = clip_vision().eval()
+    with torch.set_grad_enabled(not after):
+        for _ in range(3):
+            print(model(images_of(96, 192)).pooler_output.square().mean().shape)
+
+
 if __name__ == "__main__":
     torch.manual_seed(0)
     PAIRS[sys.argv[1]][1](sys.argv[2] == "after")

@@ -171,6 +171,12 @@ class Evidence:
         return max(of_line, key=lambda line: (of_line[line], line), default=None)
 
 
+def is_operation(analysis: DeviceAnalysis, *words: str) -> BoolColumn:
+    """Mark what operations with one of some words in their names made."""
+    names = [name.lower() for name in (*analysis.operations, "")]
+    return np.array([any(word in name for word in words) for name in names])[analysis.operation_id]
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
     """A kind of finding: its sentences, and the detector that finds it.

@@ -8,6 +8,7 @@ earlier steps.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -100,6 +101,11 @@ class _Finder:
         self._row = order
         self._n_events = len(analysis.device.events)
         self._key = self._stack.astype(np.int64) * (self._n_events + 1) + self._alloc
+
+    @cached_property
+    def is_cache(self) -> BoolColumn:
+        """What a cache of keys and values keeps, with a graph or without."""
+        return _is_cache(self.analysis)
 
     def bursts(self, rows: Int64Column) -> Iterator[Int64Column]:
         """Group allocations by the burst and the line that freed them."""
@@ -210,7 +216,7 @@ class _Finder:
         in_forward = features.in_forward[rows] | features.preexisting_in_forward[rows]
         unknown = self.table.stack_id[rows] < 0
         unknown |= np.append(self.analysis.features.roles.is_empty, True)[self.table.stack_id[rows]]
-        mine = rows[in_forward | unknown]
+        mine = rows[(in_forward | unknown) & ~self.is_cache[rows]]
         n_kinds = len(distinct(self.table.stack_id[mine])) + len(
             distinct(self.table.requested_bytes[rows[unknown]])
         )
@@ -334,30 +340,27 @@ _LEAST_GRAPHS = 3
 def unused_graphs(evidence: Evidence) -> Iterator[Detected]:
     """Find forwards whose activations were kept for a backward, and freed without one."""
     analysis, table = evidence.analysis, evidence.analysis.allocations
-    unused, features = _never_used(analysis), analysis.features
+    unused, is_cache = _never_used(analysis), _is_cache(analysis)
     ends = np.where(table.freed_event >= 0, table.freed_event, evidence.demand.n_events)
     for _, of_call, begins in _by_forward(evidence, np.flatnonzero(unused)):
         # In use while two more forwards of its line began: something keeps it. Of graphs see kept_graphs.
         is_kept = np.searchsorted(begins, ends[of_call]) - _number(evidence, of_call, begins) >= _LEAST_GRAPHS
         unused[of_call] = ~is_kept & (not _is_graph(analysis, of_call[is_kept]))
+    unused &= ~is_cache  # which stays without a graph too
     freed = np.flatnonzero(unused & (table.freed_event >= 0))
     n_allocs = evidence.calls.n_allocs[np.maximum(table.freed_event, 0)]
-    thrown = [rows for rows in grouped(freed, n_allocs) if _is_whole_graph(analysis, rows)]
+    thrown = [rows for rows in grouped(freed, n_allocs) if _is_whole_graph(analysis, rows, is_cache)]
     if not thrown:
         return
     stacks = distinct(table.stack_id[np.concatenate(thrown)])
     last = np.flatnonzero(unused & (table.freed_event < 0) & np.isin(table.stack_id, stacks))
-    thrown += [last] if _is_whole_graph(analysis, last) else []
+    thrown += [last] if _is_whole_graph(analysis, last, is_cache) else []
     rows = np.concatenate(thrown)
-    # A cache of keys and values stays without a graph too.
-    rows = rows[~(features.made_through(Role.CACHE) | features.made_through(Role.CACHE_UPDATE))[rows]]
     mine = rows[evidence.live[rows]]
     if evidence.is_large(mine):
         change = freed_from(analysis, rows, ends_without_graph(analysis, rows))
-        stack = int(table.stack_id[rows].max())
-        where = (
-            evidence.calls.line_of(evidence.calls.module_call(stack, outermost=True)) if stack >= 0 else None
-        )
+        callers = (evidence.calls.module_call(stack, outermost=True) for stack in stacks.tolist())
+        where = evidence.calls.line_of(next(filter(None, callers), ()))
         yield evidence.found(change, mine, where, is_certain=True)
 
 
@@ -454,12 +457,16 @@ def _never_used(analysis: DeviceAnalysis) -> BoolColumn:
     return np.asarray(found & ~features.freed_through(Role.MODULE_CALL))
 
 
+def _is_cache(analysis: DeviceAnalysis) -> BoolColumn:
+    return analysis.features.made_through(Role.CACHE) | analysis.features.made_through(Role.CACHE_UPDATE)
+
+
 def _is_graph(analysis: DeviceAnalysis, rows: Int64Column) -> bool:
     stacks = analysis.allocations.stack_id[rows]
     return len(rows) >= _LEAST_ROWS and len(distinct(stacks)) >= _LEAST_STACKS
 
 
-def _is_whole_graph(analysis: DeviceAnalysis, rows: Int64Column) -> bool:
+def _is_whole_graph(analysis: DeviceAnalysis, rows: Int64Column, is_cache: BoolColumn) -> bool:
     """Whether allocations are nearly all that their forward left: copies of autocast are no graph."""
     table = analysis.allocations
     if not _is_graph(analysis, rows):
@@ -468,7 +475,8 @@ def _is_whole_graph(analysis: DeviceAnalysis, rows: Int64Column) -> bool:
     end = int(freed[rows].min())
     first, after = np.searchsorted(alloc, alloc[rows].min()), np.searchsorted(alloc, alloc[rows].max() + 1)
     made = np.arange(first, after)  # rows are in the order of their allocs
-    is_left = analysis.features.in_forward[made] & ((freed[made] < 0) | ((freed[made] >= end) & (end >= 0)))
+    is_left = analysis.features.in_forward[made] & ~is_cache[made]
+    is_left &= (freed[made] < 0) | ((freed[made] >= end) & (end >= 0))
     n_bytes = table.block_bytes
     return bool(n_bytes[rows].sum() >= _NEARLY * n_bytes[made[is_left]].sum())
 

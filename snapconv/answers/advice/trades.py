@@ -7,7 +7,7 @@ import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.changes import GROWING, Change, removed, scaled_batch, smaller
-from snapconv.answers.advice.evidence import LEAST_SHARE_OF_TRADE, Detected, Evidence
+from snapconv.answers.advice.evidence import LEAST_SHARE_OF_TRADE, Detected, Evidence, is_operation
 from snapconv.answers.advice.faults import ends_without_graph
 from snapconv.classification.categories import APPEARANCES, Category
 from snapconv.columns import BoolColumn, Int64Column, distinct, grouped, has_code
@@ -87,7 +87,7 @@ def _of_family(sizes: Int64Column, size: int) -> BoolColumn:
 def attention_scores(evidence: Evidence) -> Iterator[Detected]:
     """Find scores of attention: what a softmax in a module makes, and the same size beside it."""
     analysis, table = evidence.analysis, evidence.analysis.allocations
-    is_softmax, is_dropout = (_is_operation(analysis, word) for word in ("softmax", "dropout"))
+    is_softmax, is_dropout = (is_operation(analysis, word) for word in ("softmax", "dropout"))
     of_softmax = is_softmax & analysis.features.by_module & evidence.live
     sizes = table.requested_bytes
     rows = np.flatnonzero(of_softmax)
@@ -111,12 +111,6 @@ def attention_scores(evidence: Evidence) -> Iterator[Detected]:
         yield evidence.found(change, rows, None, number=len(mine))
 
 
-def _is_operation(analysis: DeviceAnalysis, *words: str) -> BoolColumn:
-    """Mark what operations with one of some words in their names made."""
-    names = [name.lower() for name in (*analysis.operations, "")]
-    return np.array([any(word in name for word in words) for name in names])[analysis.operation_id]
-
-
 def _fused(evidence: Evidence, scores: Int64Column, is_softmax: BoolColumn) -> Change:
     """Return the change to a fused kernel, which keeps queries, keys and values as the program made them.
 
@@ -126,7 +120,7 @@ def _fused(evidence: Evidence, scores: Int64Column, is_softmax: BoolColumn) -> C
     is_inner = evidence.is_computed & analysis.features.in_forward
     saved = scores[is_softmax[scores] & is_inner[scores] & analysis.features.is_freed_by_engine[scores]]
     is_inner[scores] = False
-    is_copy = is_inner & analysis.features.is_freed_by_engine & _is_operation(analysis, *_COPIES)
+    is_copy = is_inner & analysis.features.is_freed_by_engine & is_operation(analysis, *_COPIES)
     n_bytes, rows = table.block_bytes.copy(), [scores]
     for module in {calls.module_call(stack) for stack in distinct(table.stack_id[saved]).tolist()} - {()}:
         within = calls.is_within(module)[table.stack_id]
