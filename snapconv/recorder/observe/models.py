@@ -5,6 +5,7 @@ makes ``torch.utils.swap_tensors`` refuse it. Tensors of no module that an optim
 of modules: full-precision copies of half-precision weights are among them.
 """
 
+import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -226,6 +227,7 @@ class Models:
         if self._given is not None:
             given = self._given()
             return ([given] if given is not None else []), []
+        kind = sys.modules["torch"].nn.Module  # `buffers` of Megatron's data parallel is a list
         modules = self._registrations.modules()
         children = {id(child) for module in modules for child in module._modules.values()}
         # A child that was never registered itself may have children that were.
@@ -233,7 +235,7 @@ class Models:
             id(part)
             for module in modules
             if id(module) not in children
-            for part in islice(module.modules(), 1, None)
+            for part in islice(kind.modules(module), 1, None)
         }
         known: set[int] = set()
         roots: list[Module] = []
@@ -241,7 +243,7 @@ class Models:
         for module in modules:
             if id(module) in children | inner:
                 continue
-            own = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
+            own = {id(tensor) for tensor in (*kind.parameters(module), *kind.buffers(module))}
             if own:
                 (roots if own - known else wrappers).append(module)
             known |= own

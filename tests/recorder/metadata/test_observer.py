@@ -220,6 +220,22 @@ def test_states_of_a_given_optimizer_are_noted_before_it_steps():
         assert len(observer.facts({})["optimizer_states"]) == 2
 
 
+def test_a_wrapper_may_have_other_things_by_the_names_of_torchs_methods():
+    """As Megatron's DistributedDataParallel has a list of buffers."""
+
+    class Wrapper(nn.Module):
+        def __init__(self, module):
+            super().__init__()
+            self.module, self.buffers, self.modules = module, [], []
+
+    with watching() as observer:
+        model = Wrapper(Net())
+        observer.note_now()
+        facts = observer.facts({})
+    weights = [row["name"] for row in facts["parameters"] if row["kind"] == "parameter"]
+    assert weights == [name for name, _ in model.named_parameters()]
+
+
 def test_the_path_of_a_module_is_known_after_the_end_too():
     with watching() as observer:
         model, criterion = Net(), nn.MSELoss()
