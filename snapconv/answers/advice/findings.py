@@ -138,7 +138,7 @@ KINDS = (
         costs="the attention weights are no longer an output",
         wrong_if="the mask forces a kernel that stores the scores",
         detect=attention_scores,
-        estimated="an upper limit: the kernel keeps queries, keys and values for backward",
+        estimated="the kernel is taken to keep queries, keys and values as the program made them",
     ),
     Kind(
         slug="foreach",

@@ -130,9 +130,11 @@ def _fused(evidence: Evidence, scores: Int64Column, is_softmax: BoolColumn) -> C
         nearest = np.searchsorted((alloc[1:] + alloc[:-1]) // 2, table.alloc_event)
         for part in grouped(np.flatnonzero(is_inner & within), nearest):
             rows.append(part[is_copy[part]])
-            n_bytes[softmaxes[nearest[part[0]]]] -= _originals(analysis, rows[-1], part)
+            kept = _originals(analysis, rows[-1], part)
+            for row in (*rows[-1].tolist(), softmaxes[nearest[part[0]]]):
+                n_bytes[row], kept = max(n_bytes[row] - kept, 0), max(kept - n_bytes[row], 0)
     change = removed(analysis, np.concatenate(rows))
-    return replace(change, n_bytes=np.maximum(n_bytes[change.rows], 0))
+    return replace(change, n_bytes=n_bytes[change.rows])
 
 
 def _originals(analysis: DeviceAnalysis, copies: Int64Column, others: Int64Column) -> int:
