@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from snapconv.classification.categories import Category
-from snapconv.classification.classify import classify, order_of
+from snapconv.classification.classify import HOST_ORDER, ORDER, classify
 from snapconv.classification.decisions import Classification
 from snapconv.classification.features import Features, find_features
 from snapconv.classification.user_rules import NO_RULES, UserRule, UserRules, match_rules, read_rules
@@ -285,7 +285,7 @@ def analyze_device(
     if snapshot.metadata is not None and not device.is_host:
         recorded = match_recorded(snapshot.metadata, device.device, device.events, allocations)
     features = find_features(replayed, phases, facts.roles, user_rules=user_rules, recorded=recorded)
-    classification = classify(features, order_of(is_host=device.is_host))
+    classification = classify(features, HOST_ORDER if device.is_host else ORDER)
     if certain:
         classification = classification.only_certain()
     category = classification.category

@@ -16,8 +16,8 @@ from snapconv.analysis import Analysis, DeviceAnalysis
 from snapconv.answers.peak import job_sentence
 from snapconv.answers.program_names import tensor_names
 from snapconv.classification.categories import EVIDENCE_WORTH, Category, Certainty, Evidence
+from snapconv.classification.classify import HOST_ORDER, ORDER, reason_of
 from snapconv.classification.classify import opinions as opinions_of
-from snapconv.classification.classify import order_of, reason_of
 from snapconv.classification.inventory import GRADIENT_OR_STATE, SLUG
 from snapconv.columns import BoolColumn, Int64Column
 from snapconv.errors import InputError
@@ -138,7 +138,8 @@ def _nearest(analysis: DeviceAnalysis, wanted: int) -> Iterator[str]:
 
 def _explain_allocations(analysis: DeviceAnalysis, rows: Int64Column) -> Iterator[Values]:
     opinions: dict[int, list[Values]] = {row: [] for row in rows.tolist()}
-    for row, found in opinions_of(analysis.features, rows, order_of(is_host=analysis.device.is_host)):
+    order = HOST_ORDER if analysis.device.is_host else ORDER
+    for row, found in opinions_of(analysis.features, rows, order):
         opinions[row].append(_opinion(analysis, found.category, found.evidence, found.slug))
     table, names = analysis.allocations, tensor_names(analysis)
     is_live_at_peak, freed = table.live_at(analysis.peak_event), table.freed_event

@@ -12,17 +12,8 @@ from snapconv.classification.categories import Category
 from snapconv.classification.decisions import Condition, Decided, atom
 from snapconv.classification.decisions import feature as f
 from snapconv.classification.features import Features, at, first_before
-from snapconv.classification.parameters import find_parameters, is_training
-from snapconv.columns import (
-    BoolColumn,
-    distinct,
-    grouped,
-    has_code,
-    is_among,
-    last_before,
-    next_of,
-    run_starts,
-)
+from snapconv.classification.parameters import is_training
+from snapconv.columns import BoolColumn, distinct, grouped, has_code, is_among, next_of, run_starts
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_patterns import CUBLAS_WORKSPACE_BYTES, Role
 
@@ -31,9 +22,6 @@ from snapconv.torch_knowledge.frame_patterns import CUBLAS_WORKSPACE_BYTES, Role
 _MOST_WORKSPACES, _MOST_OLD_WORKSPACES = 4, 2
 # How often a line must lengthen its result, always by the same: fewer may be any two sizes.
 _LEAST_LENGTHENED = 2
-# Samples have their gradients times one number; fewer sizes, or a smaller number, may agree by chance.
-# In hostile files every iteration may be compared with any number of parameters: the last ones are enough.
-_LEAST_SAMPLES, _MOST_SAMPLED = 3, 64
 # Of what a forward made until memory ran out, more than this in use: it is trained. Inference keeps little.
 _LEAST_IN_USE = 0.4
 
@@ -115,10 +103,7 @@ def _rare(features: Features, rows: BoolColumn, among: BoolColumn, most: int) ->
 
 @Condition
 def in_bulk(decided: Decided) -> BoolColumn:
-    """As large as weights, of a line that makes several in an iteration: noise, moments and copies.
-
-    As large as a weight, or as a block without frames that may be one, or twice as large (full precision).
-    """
+    """As large as weights, or twice so, of a line that makes several in an iteration: noise, moments."""
     features = decided.features
     model = decided.has(Category.WEIGHT) | features.made_through(Role.PLACEMENT) | features.unrecorded
     sizes = distinct(features.sizes[model])
@@ -142,10 +127,7 @@ def before_the_graph(decided: Decided) -> BoolColumn:
 
 @atom
 def may_be_gradient(decided: Decided) -> BoolColumn:
-    """Made by the engine, by the program after a backward, or pre-existing, and by no module.
-
-    Modules run in backward where a checkpoint computes again; but a compiled backward makes gradients.
-    """
+    """Made by the engine, by the program after a backward, or pre-existing; by a module if it is compiled."""
     features = decided.features
     by_module = features.made_through(Role.MODULE_CALL)
     by_module &= ~(features.by_engine & features.made_through(Role.COMPILED))
@@ -177,33 +159,13 @@ def replaces_weights(decided: Decided) -> BoolColumn:
     former &= has_code(features.end_phase, Phase.OPTIMIZER)
     if not (features.phases.free_sites_known and former.any()):
         return np.zeros(len(features.alloc), np.bool_)
-    freeing, line = (
-        features.lines_of(features.allocations.free_stack_id),
-        features.lines_of(features.allocations.stack_id),
-    )
+    table = features.allocations
+    freeing, line = features.lines_of(table.free_stack_id), features.lines_of(table.stack_id)
     kept = in_step.of(decided) & (line >= 0) & (features.end > features.alloc_run_last)
     freeing_weights = distinct(freeing[former & (freeing >= 0)])
     freed_so = kept & features.is_freed & is_among(freeing, freeing_weights)
     kept &= is_among(features.sizes, distinct(features.sizes[former]))
     return np.asarray(kept & is_among(line, distinct(line[freed_so])))
-
-
-@Condition
-def of_samples(decided: Decided) -> BoolColumn:
-    """Made in or after a backward and kept, of nearly all parameters' sizes times one number."""
-    features = decided.features
-    wanted = np.array(sorted(find_parameters(decided).sizes), np.int64)
-    rows = (features.outside | features.by_engine) & (features.end > features.alloc_run_last)
-    rows &= has_code(at(features.phases.phase, features.alloc), Phase.BACKWARD)
-    found = np.zeros(len(rows), np.bool_)
-    iterations = grouped(np.flatnonzero(rows), features.iteration)[-_MOST_SAMPLED:] if len(wanted) else []
-    for of_iteration in iterations:
-        sizes = features.sizes[of_iteration]
-        times = int(sizes.max() // wanted[-1])
-        fits = is_among(sizes, times * wanted)
-        if times >= _LEAST_SAMPLES and len(distinct(sizes[fits])) >= max(_LEAST_SAMPLES, 0.9 * len(wanted)):
-            found[of_iteration[fits]] = True
-    return found
 
 
 @Condition
@@ -283,19 +245,6 @@ def freed_after_own(decided: Decided) -> BoolColumn:
     features = decided.features
     own = features.is_traced & features.by_engine & features.is_freed_by_engine
     return np.asarray(features.end > features.end[own].min(initial=features.n_events))
-
-
-@atom
-def of_functions(decided: Decided) -> BoolColumn:
-    """Made by a forward without modules: it begins with the first result that its backward frees."""
-    features, n_events = decided.features, decided.features.n_events
-    rows, modules = np.flatnonzero(features.outside), features.alloc[features.by_module]
-    rows = rows[features.next_backward[rows] < next_of(modules, features.alloc[rows], n_events)]
-    alloc, others = features.alloc[rows], features.events_of_training
-    rows = rows[last_before(modules, alloc) <= last_before(others, alloc)]
-    saved = rows[(features.is_freed_by_engine & decided.has(Category.ACTIVATION))[rows]]
-    first = first_before(features.next_backward, features.alloc, saved, n_events)
-    return features.mask(rows[features.alloc[rows] >= first[rows]])
 
 
 after_forward_or_own = ends_after_first_forward | (

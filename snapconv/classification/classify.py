@@ -46,11 +46,6 @@ def reason_of(slug: str) -> tuple[str, str]:
     return _OF_FRAMES[slug] if slug in _OF_FRAMES else (REASONS[slug], "")
 
 
-def order_of(*, is_host: bool) -> tuple[Stage, ...]:
-    """Return the stages for a device, or for pinned host memory."""
-    return HOST_ORDER if is_host else ORDER
-
-
 @stage
 def classify(features: Features, order: tuple[Stage, ...] = ORDER) -> Classification:
     """Classify every allocation of one device."""

@@ -28,8 +28,7 @@ LIKELY_ONLY = "likely-only"
 class Classification:
     """One entry per allocation: codes of Category, Evidence and Certainty, and a position in ``reasons``.
 
-    ``probability`` is that of the category; 1 for what is a fact, 0 for what is unknown. ``explanation``: a
-    sentence about the whole job, where blocks from before the trace were explained by it, else empty.
+    ``probability``: 1 for a fact, 0 for what is unknown. ``explanation``: the sentence about the job, or "".
     """
 
     category: Int8Column
@@ -64,10 +63,7 @@ class Classification:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """The category that a stage has evidence for, for the allocations that it marks (one bool each).
-
-    ``probability`` has one entry per allocation, None for facts.
-    """
+    """The category of the allocations that a stage marks, with a probability for each unless it is a fact."""
 
     where: BoolColumn
     category: Category
@@ -122,17 +118,9 @@ class Decided:
 
     def result(self) -> Classification:
         """Return the finished columns."""
-        return read_only(
-            Classification(
-                self.category,
-                self._evidence,
-                self._reason_id,
-                tuple(self._reasons),
-                self._certainty,
-                self._probability,
-                self.explanation,
-            )
-        )
+        columns, reasons = (self.category, self._evidence, self._reason_id), tuple(self._reasons)
+        by_certainty = self._certainty, self._probability
+        return read_only(Classification(*columns, reasons, *by_certainty, self.explanation))
 
 
 # One place in the order of the classification: it yields what it has evidence for, strongest first.
@@ -193,9 +181,8 @@ feature = _FeatureConditions()
 class Fact:
     """A row of a table: the category of all rows for which a condition holds, and why.
 
-    ``slug`` stands in every output, ``reason`` in the documentation. ``by_phases``: it follows from phases,
-    if not from sizes, and so has the evidence ``metadata`` where a recorder marked them. ``probability``: how
-    often a row is right that is likely only.
+    ``by_phases``: it follows from phases, if not from sizes, and so has the evidence ``metadata`` where a
+    recorder marked them. ``probability``: how often a row is right that is likely only.
     """
 
     category: Category
@@ -219,10 +206,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class FrameFact:
-    """A row about the stack that made an allocation, or that freed it: its role, given by a frame rule.
-
-    The reason is that of the frame rule. ``where`` limits it.
-    """
+    """A row about the role of the stack that made or freed an allocation; the reason is the frame rule's."""
 
     category: Category
     role: Role

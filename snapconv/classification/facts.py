@@ -144,13 +144,6 @@ FACTS = (
         _by_backward & f.is_live_at_dump & a.ends_out_of_memory & a.in_last_run,
     ),
     # --- made in forward
-    Fact(
-        GRADIENT,
-        "gradients-of-samples",
-        "kept for the step, of nearly all parameters' sizes times one number: gradients of every sample",
-        BY_SIZES,
-        a.of_samples,
-    ),
     Fact(INPUT, *_BATCH, BY_FRAMES, _may_be_batch & f.from_nothing),
     Fact(
         ACTIVATION,
@@ -223,13 +216,6 @@ FACTS = (
 # Evaluated after the inventory of the job.
 LATER = (
     Fact(
-        STATE,
-        "zeros-for-every-parameter",
-        "kept, and filled with zeros by a line that makes one for every parameter: moments",
-        BY_SIZES,
-        a.for_every_parameter & made(Role.ZEROS) & f.is_live_at_dump,
-    ),
-    Fact(
         WEIGHT,
         "full-precision-of-every-parameter",
         "one for every parameter in full precision, made before the first backward and kept, and states are "
@@ -237,19 +223,8 @@ LATER = (
         BY_SIZES,
         a.twice_as_large & a.before_first_backward & f.is_live_at_dump & a.size_of_made_state,
     ),
-    Fact(
-        ACTIVATION,
-        *_INTO_BACKWARD,
-        BY_LIFETIME,
-        f.preexisting_in_forward | (a.of_functions & a.in_use_in_backward),
-    ),
-    Fact(TEMPORARY, *_BEFORE_BACKWARD, BY_LIFETIME, a.of_functions & f.is_freed),
-    Fact(
-        INPUT,
-        *_BATCH,
-        BY_LIFETIME,
-        _batch_still_there & (_like_batch | (a.older & ~a.begins_in_backward)),
-    ),
+    Fact(ACTIVATION, *_INTO_BACKWARD, BY_LIFETIME, f.preexisting_in_forward),
+    Fact(INPUT, *_BATCH, BY_LIFETIME, _batch_still_there & (_like_batch | (a.older & ~a.begins_in_backward))),
 )
 
 # Evaluated last: likely, as often right as stated (measured on 60 programs of the benchmark, in all cuts).

@@ -225,14 +225,7 @@ class Features:
     def preexisting_outside(self) -> BoolColumn:
         """Pre-existing, with a stack, and made outside of modules, engine, optimizer and model building."""
         named = self.has_no_frames | self.is_traced
-        for role in (
-            Role.MODULE_CALL,
-            Role.LOSS,
-            Role.ENGINE,
-            Role.OPTIMIZER,
-            Role.STATES,
-            Role.PLACEMENT,
-        ):
+        for role in (Role.MODULE_CALL, Role.LOSS, Role.ENGINE, Role.OPTIMIZER, Role.STATES, Role.PLACEMENT):
             named |= self.made_through(role)
         return ~named
 
@@ -240,8 +233,7 @@ class Features:
     def unrecorded(self) -> BoolColumn:
         """Pre-existing, live at the dump, and made before the recording: without a frame.
 
-        With Python-only stacks the engine's blocks have no frame either. Where more bytes have frames than
-        have none, and a model as large as these was placed in the recording, they are its gradients.
+        With Python-only stacks the engine's blocks have none either: gradients of what was placed there.
         """
         n_bytes, found = self.sizes, self.lasts_throughout & self.has_no_frames
         named = self.lasts_throughout & ~self.has_no_frames

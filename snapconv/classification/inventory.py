@@ -44,6 +44,8 @@ REASONS = {
     GRADIENT_OR_STATE: "a gradient or a state of the optimizer: as many of a size as both have, and nothing "
     "shows which",
 }
+# Sources that have all parameters of an optimizer.
+_HAS_ALL = (Source.WHOLE, Source.ADDED)
 # What hostile files may cost: sizes by their bytes, the largest first, and numbers of layers.
 _MOST_SIZES, _MOST_LAYERS = 600, 60
 # Equal counts cost equally, in every hypothesis.
@@ -110,20 +112,10 @@ class Job:
         """Parameters by size."""
         return self.parameters.sizes
 
-    @property
-    def has_all(self) -> bool:
-        """Whether all gradients of an iteration were seen, and one optimizer steps on them."""
-        return self.parameters.source in (Source.WHOLE, Source.ADDED) and not self.has_several_steps
-
     @cached_property
     def has_gradients(self) -> bool:
         """Whether facts have named nearly all gradients."""
         return bytes_of(self.known[Category.GRADIENT] & self.sizes) > 0.7 * bytes_of(self.sizes)
-
-    @property
-    def is_known(self) -> bool:
-        """Whether anything is known of it: without an event, a dump at a peak looks like one at rest."""
-        return bool(self.sizes or self.is_training or self.infers or self.saves)
 
     def n_known(self, size: int) -> int:
         """Weights, gradients and states of a size that facts have named."""
@@ -132,6 +124,10 @@ class Job:
     def of_half(self, size: int) -> int:
         """Parameters of half a size."""
         return self.sizes[size // 2] if size % 2 == 0 else 0
+
+    def explains(self, size: int, hypothesis: Hypothesis) -> bool:
+        """Whether parameters have this size, or half of it where the optimizer works in full precision."""
+        return bool(self.sizes[size] or (hypothesis.precision and self.of_half(size)))
 
 
 def jobs(decided: Decided, rows: Int64Column) -> list[Job]:
@@ -317,7 +313,7 @@ def missed(hypothesis: Hypothesis, job: Job, n_layers: int, sizes: list[int]) ->
     for size in sizes:
         n, each = job.n[size], job.sizes[size]
         n_explained = 0
-        if each or (hypothesis.precision and job.of_half(size)):
+        if job.explains(size, hypothesis):
             of_size, n_explained = _bits_of_size(hypothesis, job, size)
         elif not n:
             continue
@@ -368,7 +364,9 @@ def _bits_of_size(hypothesis: Hypothesis, job: Job, size: int) -> tuple[float, i
         times = hypothesis.per_parameter
         more, rest = divmod(n + job.n_known(size), times)
         if not rest and more > each:
-            options.append((3.0 if job.has_all else 0.8, n))
+            # With all gradients of an iteration and one optimizer, no parameter is missing.
+            whole = job.parameters.source in _HAS_ALL and not job.has_several_steps
+            options.append((3.0 if whole else 0.8, n))
         elif not rest and times > 1 and 0 < more < each:
             options.append((3.5, n))
     return min(options)
@@ -417,9 +415,8 @@ def weigh(of_jobs: list[Job]) -> list[Weighed]:
 
 
 def _possible_layers(job: Job) -> list[int]:
-    counts = distinct(np.array([n for size, n in job.n.items() if size >= SMALL_BYTES and n >= 3] or [0]))
     found = {0}
-    for n in counts.tolist():
+    for n in {n for size, n in job.n.items() if size >= SMALL_BYTES and n >= 3}:
         found |= {n // times for times in (1, 2, 3, 4) if n % times == 0}
     return sorted(found)[:_MOST_LAYERS]
 
@@ -431,19 +428,18 @@ Layout = tuple[float, tuple[tuple[Category, int], ...]]
 def layouts(hypothesis: Hypothesis, job: Job, size: int, n: int) -> list[Layout]:
     """Lay out the blocks of one size in order of addresses.
 
-    Weights are made first: measured, they lie below the states of their size in 99 % of pairs. Between states
-    and gradients, addresses show nothing (46 to 51 %).
+    Weights lie below states of their size in 99 % of pairs, gradients in 46 to 51 %, which shows nothing.
     """
     if not hypothesis.is_trained:
         return [(1.0, ((Category.WEIGHT, n),))]
-    if not (job.sizes[size] or (job.sizes and hypothesis.precision and job.of_half(size))):
+    if not job.explains(size, hypothesis):
         each, rest = divmod(n, without_gradient(hypothesis, job))
         weights, states = each * (1 + hypothesis.copies) + rest, each * hypothesis.states
         return _in_order(Split(weights, states, n - weights - states), job)
     split = predicted(hypothesis, size, job)
     more = n - split.total
     if more and not hypothesis.precision and (whole := _as_whole_copies(hypothesis, job, size, n, split)):
-        if more > 0 and job.parameters.source in (Source.WHOLE, Source.ADDED):
+        if more > 0 and job.parameters.source in _HAS_ALL:
             # Parameters without a gradient this time, or no parameters.
             first = replace(split, weights=split.weights + more)
             return [(share / 2, layout) for one in (whole, first) for share, layout in _in_order(one, job)]
@@ -509,11 +505,8 @@ def _mark_size(
     """Add what a hypothesis says of one size: of its rows, by ``others`` where they are no parameters."""
     hypothesis, job, n = one.hypothesis, one.job, len(members)
     of_model = layouts(hypothesis, job, size, n)
-    if (
-        job.sizes[size]
-        or (hypothesis.precision and job.of_half(size))
-        or (hypothesis.trains_all and n % without_gradient(hypothesis, job) == 0)
-    ):
+    trains_it = hypothesis.trains_all and n % without_gradient(hypothesis, job) == 0
+    if trains_it or job.explains(size, hypothesis):
         _mark(found, members, one.weight, of_model)
     else:
         judged = dict(others.judge(size))
@@ -549,23 +542,21 @@ _MOSTLY = 0.6
 
 
 def explain_by_job(decided: Decided) -> Iterator[Proposal]:
-    """Explain what is open, from before the trace, live and without frames.
-
-    Yields the most probable category of each row that is at least likely, or that it is one of two.
-    """
+    """Explain what is open, from before the trace, live and without frames; or say that it is one of two."""
     features = decided.features
     rows = np.flatnonzero(decided.is_open & features.unrecorded)
     if not len(rows):
         return
     of_jobs = jobs(decided, rows)
-    if not of_jobs[0].is_known:
-        return
+    job = of_jobs[0]
+    if not (job.sizes or job.is_training or job.infers or job.saves):
+        return  # without an event, a dump at a peak looks like one at rest
     weighed = weigh(of_jobs)
-    decided.explanation = sentence(weighed, bytes_of(of_jobs[0].n), features.phases.optimizers)
+    decided.explanation = sentence(weighed, bytes_of(job.n), features.phases.optimizers)
     found = probabilities(decided, rows, weighed)
     best = found.argmax(1)
-    stated = np.interp(found.max(1), _STATED, _RIGHT[bool(of_jobs[0].sizes)])
-    if of_jobs[0].parameters.source is Source.BEFORE and weighed[0].explained < _MOSTLY:
+    stated = np.interp(found.max(1), _STATED, _RIGHT[bool(job.sizes)])
+    if job.parameters.source is Source.BEFORE and weighed[0].explained < _MOSTLY:
         stated = np.minimum(stated, CERTAIN - 0.01)
     column: FloatColumn = np.zeros(len(decided.category), np.float32)
     column[rows] = stated

@@ -12,7 +12,7 @@ import numpy as np
 from snapconv.classification.categories import Category
 from snapconv.classification.decisions import Decided
 from snapconv.classification.features import Features, of_fullest
-from snapconv.columns import Int8Column, Int64Column, grouped, has_code, run_starts
+from snapconv.columns import Int8Column, Int32Column, Int64Column, grouped, last_before, run_starts
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_patterns import Role
 
@@ -157,17 +157,13 @@ def _most_live_at_once(features: Features, rows: Int64Column) -> Sizes:
     return found
 
 
-def _whole_iterations(decided: Decided) -> list[int]:
+def _whole_iterations(decided: Decided) -> Int32Column:
     """Find the iterations whose backward the trace has from its beginning: a forward comes before it."""
-    phases = decided.features.phases
-    shown, iteration = phases.certain, phases.iteration
-    first: list[dict[int, int]] = []
-    for phase in (Phase.FORWARD, Phase.BACKWARD):
-        events = np.flatnonzero(has_code(shown, phase))
-        events = events[run_starts(iteration[events])]
-        first.append(dict(zip(iteration[events].tolist(), events.tolist(), strict=True)))
-    forward, backward = first
-    return [number for number, event in backward.items() if forward.get(number, event) < event]
+    shown, iteration = decided.features.phases.certain, decided.features.phases.iteration
+    backward = np.flatnonzero(shown == int(Phase.BACKWARD))
+    first = backward[run_starts(iteration[backward])]
+    forward = last_before(np.flatnonzero(shown == int(Phase.FORWARD)), first)
+    return np.asarray(iteration[first[(forward >= 0) & (iteration[forward] == iteration[first])]])
 
 
 def _step_lines(decided: Decided) -> list[Sizes]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.decisions import Decided, Proposal
-from snapconv.columns import Int32Column, Int64Column, distinct, grouped, is_among
+from snapconv.columns import Int64Column, distinct, grouped, is_among
 from snapconv.stacks.stack_roles import stacks_by_frame
 from snapconv.torch_knowledge.frame_patterns import Role
 
@@ -49,19 +49,15 @@ def _replaced(decided: Decided) -> Iterator[Proposal]:
     made = np.flatnonzero(new)
     made = made[np.argsort(table.stack_id[made], kind="stable")]
     for here in grouped(rows[line[rows] >= 0], line):
-        of_line = _with_stacks(made, table.stack_id[made], stacks_with(int(line[here[0]])))
+        wanted = stacks_with(int(line[here[0]]))
+        first, after = (np.searchsorted(table.stack_id[made], wanted, side) for side in ("left", "right"))
+        pieces = zip(first.tolist(), after.tolist(), strict=True)
+        of_line = np.concatenate([made[:0], *(made[begin:end] for begin, end in pieces)])
         of_line = of_line[np.lexsort((features.alloc[of_line], features.sizes[of_line]))]
         for row in here.tolist():
             found[row] = _youngest_in_use(decided, of_line, row)
     for category in _REPLACED:
         yield Proposal(found == int(category), category, Evidence.FREE_SITE, REPLACED)
-
-
-def _with_stacks(rows: Int64Column, stack: Int32Column, wanted: Int64Column) -> Int64Column:
-    """Return the rows with one of the wanted stacks, where ``stack`` is that of each row, in order."""
-    first, after = (np.searchsorted(stack, wanted, side) for side in ("left", "right"))
-    parts = [rows[begin:end] for begin, end in np.column_stack((first, after)).tolist()]
-    return np.concatenate(parts) if parts else rows[:0]
 
 
 def _youngest_in_use(decided: Decided, made: Int64Column, row: int) -> int:

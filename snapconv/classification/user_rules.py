@@ -96,7 +96,9 @@ def rule_notes(user: UserRules) -> Iterator[Note]:
 def read_rules(path: Path) -> tuple[UserRule, ...]:
     """Read a file of rules; raises InputError that names the file and the place in it."""
     try:
-        rules = tuple(rule for label, patterns in _values(path).items() for rule in _rules(label, patterns))
+        with open_input(path) as file:
+            values = read_toml(file.read(_MOST_BYTES + 4).removeprefix(b"\xef\xbb\xbf"))
+        rules = tuple(rule for label, patterns in values.items() for rule in _rules(label, patterns))
         n_characters = sum(len(rule.pattern) for rule in rules)
         if len(rules) > _MOST_RULES or n_characters > _MOST_CHARACTERS:
             raise InputError(
@@ -105,20 +107,13 @@ def read_rules(path: Path) -> tuple[UserRule, ...]:
             )
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
-    return rules
-
-
-def _values(path: Path) -> dict[str, Any]:
-    """Read the contents of the file as plain values."""
-    try:
-        with open_input(path) as file:
-            return read_toml(file.read(_MOST_BYTES + 4).removeprefix(b"\xef\xbb\xbf"))
     except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror or error}; check the path") from error
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}; check the path") from error
     except UnicodeDecodeError as error:
-        raise InputError(f"this is no text in UTF-8: byte {error.start} cannot be right") from error
+        raise InputError(f"{path}: this is no text in UTF-8: byte {error.start} cannot be right") from error
     except ValueError as error:
-        raise InputError(f"this is no TOML: {error}") from error
+        raise InputError(f"{path}: this is no TOML: {error}") from error
+    return rules
 
 
 def read_toml(text: bytes) -> dict[str, Any]:

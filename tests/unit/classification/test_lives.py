@@ -47,9 +47,6 @@ what is held of what was computed outside of modules is a batch
     older DIVIDE, does FORWARD ENGINE -> input
 also where a loss alone follows
     older DIVIDE, does LOSS ENGINE -> input
-a forward without modules begins with the first result that backward frees
-    alloc MAIN a, alloc MAIN b, alloc MAIN c, alloc MAIN d, free c MAIN, does ENGINE, free b RELEASE,
-        does ENGINE, free d MAIN, free a MAIN -> unknown activation temporary activation
 what a line makes anew and frees is a batch though an earlier iteration made the last
     does FORWARD ENGINE STEP, alloc LOAD a, does FORWARD ENGINE STEP, free a MAIN, alloc LOAD,
         2 x (does FORWARD ENGINE STEP) -> input x2
@@ -60,8 +57,6 @@ what a line makes after backward in bulk and not by filling may be anything
     alloc APPLY, does FORWARD, does ENGINE, alloc LOAD, alloc LOAD -> weight unknown x2
 of what a line makes after backward one alone is no list of states
     alloc APPLY, does FORWARD, does ENGINE, alloc ZEROS -> weight unknown
-a step ends what a validation before it shows: functions make what follows
-    does FORWARD ENGINE FORWARD STEP, alloc MAIN, alloc MAIN, free RELEASE, free MAIN -> activation x2
 what is loaded between a module and its backward is no result of functions
     does FORWARD ENGINE STEP FORWARD ZERO_GRAD, alloc MAIN, alloc LOAD, free RELEASE, does STEP,
         free MAIN -> activation unknown
