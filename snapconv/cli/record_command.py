@@ -118,8 +118,6 @@ def record(
 
     It becomes a capture. The script runs as with `python ENTRY ARGS`; an iteration is an optimizer step.
     """
-    from snapconv.recorder.capture_folder import Upload, is_store
-    from snapconv.recorder.job import process_rank
     from snapconv.recorder.options import MAX_ENTRIES, RecordingOptions
     from snapconv.recorder.program.entry import find_file, find_module
 
@@ -128,7 +126,7 @@ def record(
     chosen = chosen_ranks(ranks)
     _run_as_it_is_unless(chosen, found, args or [])
     place = _default_output(found.stem)
-    upload = Upload(output, say=say, warn=say) if output is not None and is_store(output) else None
+    upload = _upload(output)
     options = RecordingOptions(
         output=upload.folder / place if upload else Path(output or place),
         project_root=(project_root or _folder(found)).absolute(),
@@ -144,9 +142,7 @@ def record(
         batch_size=batch_size,
         simulation=simulation_options(simulated, device),
     )
-    # Of several ranks the first one says for all how far the recording is.
-    is_first = process_rank() in ("", str(min(chosen, default=0)))
-    raise _record(found, args or [], options, upload, quiet=quiet, is_first=is_first)
+    raise _record(found, args or [], options, upload, quiet=quiet, ranks=chosen)
 
 
 def _run_as_it_is_unless(ranks: frozenset[int], entry: "Entry", args: list[str]) -> None:
@@ -167,6 +163,12 @@ def _default_output(stem: str) -> Path:
 
     rank = process_rank()
     return Path(f"{stem}.rank{rank}.capture" if rank else f"{stem}.capture")
+
+
+def _upload(output: str | None) -> "Upload | None":
+    from snapconv.recorder.capture_folder import Upload, is_store
+
+    return Upload(output, say=say, warn=say) if output is not None and is_store(output) else None
 
 
 def _folder(entry: "Entry") -> Path:
@@ -198,12 +200,15 @@ def _record(
     upload: "Upload | None",
     *,
     quiet: bool,
-    is_first: bool,
+    ranks: frozenset[int],
 ) -> ProgramEnded:
     """Record, print the result, and return the end: with the program's exit code, or ours if it succeeded."""
     from snapconv.recorder.driver import silent
+    from snapconv.recorder.job import process_rank
     from snapconv.recorder.record import record as run
 
+    # Of several ranks the first one says for all how far the recording is.
+    is_first = process_rank() in ("", str(min(ranks, default=0)))
     tell = say if is_first and not quiet else silent
     if options.simulation is not None and not options.simulation.compute:
         tell("shapes are followed, values are not: numbers read as 0, and branches go the way of more memory")
