@@ -342,14 +342,17 @@ def unused_graphs(evidence: Evidence) -> Iterator[Detected]:
     analysis, table = evidence.analysis, evidence.analysis.allocations
     unused, is_cache = _never_used(analysis), _is_cache(analysis)
     ends = np.where(table.freed_event >= 0, table.freed_event, evidence.demand.n_events)
+    number_of = np.zeros(len(table), np.int64)
     for _, of_call, begins in _by_forward(evidence, np.flatnonzero(unused)):
+        number_of[of_call] = number = _number(evidence, of_call, begins)
         # In use while two more forwards of its line began: something keeps it. Of graphs see kept_graphs.
-        is_kept = np.searchsorted(begins, ends[of_call]) - _number(evidence, of_call, begins) >= _LEAST_GRAPHS
+        is_kept = np.searchsorted(begins, ends[of_call]) - number >= _LEAST_GRAPHS
         unused[of_call] = ~is_kept & (not _is_graph(analysis, of_call[is_kept]))
     unused &= ~is_cache  # which stays without a graph too
     freed = np.flatnonzero(unused & (table.freed_event >= 0))
     n_allocs = evidence.calls.n_allocs[np.maximum(table.freed_event, 0)]
-    thrown = [rows for rows in grouped(freed, n_allocs) if _is_whole_graph(analysis, rows, is_cache)]
+    together = n_allocs * (evidence.demand.n_events + 1) + number_of
+    thrown = [rows for rows in grouped(freed, together) if _is_whole_graph(analysis, rows, is_cache)]
     if not thrown:
         return
     stacks = distinct(table.stack_id[np.concatenate(thrown)])
