@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from snapconv.answers.advice.changes import Change, freed_from, removed
-from snapconv.answers.advice.evidence import LEAST_SHARE_OF_TRADE, Detected, Evidence, is_operation
+from snapconv.answers.advice.evidence import LEAST_SHARE_OF_TRADE, Detected, Evidence
 from snapconv.classification.categories import Category
 from snapconv.columns import (
     BoolColumn,
@@ -116,8 +116,8 @@ def early_batches(evidence: Evidence) -> Iterator[Detected]:
     category = analysis.classification.category
     is_batch = has_code(category, Category.INPUT)
     is_batch |= has_code(category, Category.UNKNOWN) & is_among(table.stack_id, table.stack_id[is_batch])
-    # What a model returns may be put together outside it.
-    is_batch &= ~is_operation(analysis, "contiguous", "clone", "reshape")
+    # What a model returns may be put together outside it: that is no copy to the GPU.
+    is_batch &= np.array([name == "to" for name in (*analysis.operations, "")])[analysis.operation_id]
     bursts = [
         rows
         for rows in _of_line(evidence, np.flatnonzero(is_batch & features.outside))

@@ -120,6 +120,17 @@ def test_pictures_that_one_step_reads_together_are_no_fault(advice_on):
     assert advice_on(loop).faults == ()
 
 
+def test_tensors_that_a_line_computes_for_later_are_no_batches(advice_on):
+    loop = Loop()
+    place(loop)
+    made = [frame("at::_ops::contiguous::call(at::Tensor const&)", "??"), *at(9)]
+    kept = [loop.alloc(6 * MIB, made) for _ in range(10)]
+    for addr in kept:
+        train_step(loop)
+        loop.trace.free(addr, frames=at(32))
+    assert "batches-early" not in {fault.kind for fault in advice_on(loop).faults}
+
+
 def test_gradients_beside_the_buckets_of_data_parallel_training_have_a_price(advice_on):
     loop = Loop()
     place(loop)
