@@ -5,11 +5,10 @@ reported beside it, never in its place. ``OneCapture`` is the policy of ``record
 and one capture, however the program ends.
 """
 
-import _thread
 import sys
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -50,7 +49,7 @@ _HOW_ENDED = {
     "oom": "ran out of memory",
     "exit": "called sys.exit",
 }
-# So long may a simulated step take before a faster way is recommended.
+# So long may the first simulated step take before a faster way is recommended.
 _LONG_S = 120
 
 
@@ -89,7 +88,7 @@ class OneCapture:
         self._output = options.output.absolute()  # a script may change its folder
         self._contents: dict[str, Any] | None = None
         self._at_out_of_memory: dict[str, Any] | None = None
-        self._has_stopped = False
+        self._has_stopped, self._began_s = False, time.monotonic()
         # What went wrong in the recording itself before there was anything to write.
         self._faults: tuple[Note, ...] = ()
 
@@ -135,6 +134,9 @@ class OneCapture:
         self._at_out_of_memory = None  # the program recovered from it
         part = self.part(iteration)
         driver.say(f"{iteration + 1} of {len(self.plan)} iterations done ({part.value})")
+        is_slow = time.monotonic() - self._began_s > _LONG_S
+        if iteration == 0 and is_slow and self._options.simulation is not None and self._options.computes:
+            driver.say("that took minutes: with --no-compute a step takes seconds")
         if part is Part.MEMORY and self.part(iteration + 1) is not Part.MEMORY:
             self._keep_memory(driver)
         if self.part(iteration + 1) is Part.AFTER:
@@ -279,7 +281,6 @@ def record(
         with when_imported("torch", driver.turn_on):
             if isinstance(driver.guard.failure, SnapconvError):
                 raise driver.guard.failure  # nothing of the user's has run: there is nothing else to report
-            parts.enter_context(_hint_at_shapes_only(options, driver, say))
             run = _run_providers if entry.kind == "providers" else _run_script
             # A script's names go with its module, and what they hold is a part of the state at its end.
             raised, _program = outcome(run, entry, argv, driver)
@@ -289,24 +290,6 @@ def record(
         late = (*driver.guards.notes(), *(simulation.faults() if simulation is not None else ()))
         policy.notes += [note for note in late if note not in policy.notes]
         return _record_outcome(driver, policy, raised)
-
-
-@contextmanager
-def _hint_at_shapes_only(options: RecordingOptions, driver: Driver, say: Say) -> Iterator[None]:
-    """Recommend ``--no-compute`` where the first simulated step takes minutes."""
-    ended = threading.Event()
-
-    def hint() -> None:
-        if not ended.wait(_LONG_S) and driver.iteration == 0:
-            say(f"no step has ended in {_LONG_S // 60} minutes: with --no-compute a step takes seconds")
-
-    if options.simulation is not None and options.computes:
-        # Not by threading, whose threads are simulated too.
-        _thread.start_new_thread(hint, ())
-    try:
-        yield
-    finally:
-        ended.set()
 
 
 def _device(options: RecordingOptions, parts: ExitStack) -> "Simulation | None":

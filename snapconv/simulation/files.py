@@ -22,7 +22,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,8 @@ from snapconv.units import format_bytes
 _HEAD = b"snapconv: the values of this file were not computed, "
 _MARKER = re.compile(_HEAD + rb"([0-9a-f]{32})\n")
 _MARKER_BYTES = len(_HEAD) + 33
+# A file with a marker is small, unless much else is in it.
+_MOST_SEARCHED_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,27 +231,30 @@ class UnwrittenFiles:
         if place is path or os.path.lexists(place):
             real(place, *args, **kwargs)
 
-    def rename(self, real: Callable[..., None], source: Any, target: Any) -> None:
+    def rename(self, real: Callable[..., None], src: Any, dst: Any) -> None:
         """Rename; what was there keeps its name, and the program reads it by the other."""
-        name, before = self._find(source, follows=False)
-        new_name, after = self._find(target, follows=False)
+        name, before = self._find(src, follows=False)
+        new_name, after = self._find(dst, follows=False)
         is_over_file = os.path.lexists(before) and not Path(after).is_dir()
-        after = self._where(target, is_replaced=is_over_file, follows=False)
+        after = self._where(dst, is_replaced=is_over_file, follows=False)
         if self._is_users(before):
-            self._files[name] = _File(os.fspath(source), self._version(name))
-            self._files[new_name] = _File(os.fspath(target), self._version(new_name))
+            self._files[name] = _File(os.fspath(src), self._version(name))
+            self._files[new_name] = _File(os.fspath(dst), self._version(new_name))
             return Path(self._files[new_name].place).symlink_to(before)
         # A version may be in another file system.
         (shutil.move if is_over_file else real)(before, after)
         for path in [path for path in self._files if f"{path}{os.sep}".startswith(name + os.sep)]:
-            self._add(os.fspath(target) + path[len(name) :], has_arrays=self._files[path].has_arrays)
-        return self._add(target) if new_name not in self._files else None
+            self._add(os.fspath(dst) + path[len(name) :], has_arrays=self._files[path].has_arrays)
+        return self._add(dst) if new_name not in self._files else None
 
-    def make(self, real: Callable[..., None], *args: Any, **kwargs: Any) -> None:
-        """Make a folder, or a link, whose own name comes second."""
-        i = 0 if real.__name__ == "mkdir" else 1
-        real(*args[:i], self._where(args[i], follows=False), *args[i + 1 :], **kwargs)
-        self._add(args[i])
+    def make(self, real: Callable[..., None], path: Any, *args: Any, **kwargs: Any) -> None:
+        """Make a folder."""
+        real(self._where(path, follows=False), *args, **kwargs)
+        self._add(path)
+
+    def link(self, real: Callable[..., None], src: Any, dst: Any, *args: Any, **kwargs: Any) -> None:
+        """Make a link."""
+        self.make(partial(real, src), dst, *args, **kwargs)
 
     def at(self, path: Any, *, is_written: bool) -> Any:
         """Return where C++ code of torch is to read a file, or write values that count as uncomputed."""
@@ -307,16 +312,19 @@ class UnwrittenFiles:
         return {given: n_bytes for given, n_bytes in found.items() if n_bytes}
 
     def _n_bytes(self, file: _File) -> int:
+        """Return the size of what was not computed in a file, 0 for any other file."""
         path = Path(file.place)
-        n_bytes = path.stat().st_size if path.is_file() else 0
-        if n_bytes == 0 or file.has_arrays or not self._saved:  # an empty file cannot be mapped
-            return n_bytes if file.has_arrays else 0
-        with (
-            self._open(path, "rb") as opened,
-            mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as bytes_,
-        ):
-            saved = (self._saved.get(key.decode()) for key in _MARKER.findall(bytes_))
-            return sum(one.n_bytes for one in saved if one is not None)
+        with suppress(OSError, ValueError):  # an empty file cannot be mapped
+            n_bytes = path.stat().st_size if path.is_file() else 0
+            if file.has_arrays or not self._saved or n_bytes > _MOST_SEARCHED_BYTES:
+                return n_bytes if file.has_arrays else 0
+            with (
+                self._open(path, "rb") as opened,
+                mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as contents,
+            ):
+                saved = (self._saved.get(key.decode()) for key in _MARKER.findall(contents))
+                return sum(one.n_bytes for one in saved if one is not None)
+        return 0
 
     def close(self) -> None:
         """Remove what was not computed, and the versions."""
@@ -332,19 +340,15 @@ class UnwrittenFiles:
     def notes(self) -> Iterator[Note]:
         """Name the files that were not written, and those that are as they were before."""
         sizes = self.unwritten()
-        kept = [
-            file.given for name, file in self._files.items() if file.place != name and file.given not in sizes
-        ]
-        said = []
-        if sizes:
-            listed = (f"{path} ({format_bytes(n_bytes)})" for path, n_bytes in sizes.items())
-            said = [
-                f"these files were not written, as their values were not computed: {shown(listed, 'file')}"
-            ]
-        if kept:
-            said.append(f"what the program did to these files is undone when it ends: {shown(kept, 'file')}")
-        if said:
-            yield Note("files-not-written", "; ".join(said))
+        listed = [f"{path} ({format_bytes(n_bytes)})" for path, n_bytes in sizes.items()]
+        kept = [file.given for name, file in self._files.items() if file.place != name]
+        said = {
+            "these files were not written, as their values were not computed": listed,
+            "what the program did to these files is undone when it ends": sorted({*kept} - {*sizes}),
+        }
+        if any(said.values()):
+            message = "; ".join(f"{what}: {shown(files, 'file')}" for what, files in said.items() if files)
+            yield Note("files-not-written", message)
 
 
 def _entry(path: Any) -> str:
@@ -363,7 +367,8 @@ _OF_OS = {
     **dict.fromkeys(("stat", "access", "chmod", "utime", "listdir", "scandir", "rmdir"), "look"),
     **dict.fromkeys(("remove", "unlink"), "remove"),
     **dict.fromkeys(("rename", "replace"), "rename"),
-    **dict.fromkeys(("mkdir", "link", "symlink"), "make"),
+    **dict.fromkeys(("link", "symlink"), "link"),
+    "mkdir": "make",
     "open": "open_number",
 }
 

@@ -55,7 +55,7 @@ def through_a_buffer(state, path):
 
 def by_renaming(state, path):
     torch.save(state, path.with_suffix(".tmp"))
-    os.replace(path.with_suffix(".tmp"), path)  # noqa: PTH105
+    os.replace(src=path.with_suffix(".tmp"), dst=path)  # noqa: PTH105
 
 
 def by_pickle(state, path):
