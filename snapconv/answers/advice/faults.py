@@ -182,6 +182,9 @@ class _Finder:
         newest = int(self.table.alloc_event[rows].max())
         call, is_graph = self.calls.began(path, freed), self._is_graph(rows)
         if call <= newest:  # nothing but this line in the loop, or a temporary of the call itself
+            made = self.table.alloc_event[rows] == newest
+            call = self.calls.began_last(int(self.table.stack_id[rows[made][0]]), freed)
+        if call <= newest:
             allocs = self.calls.alloc_events
             place = int(np.searchsorted(allocs, newest, side="right"))
             call = next(iter(allocs[place : place + 1].tolist()), self._n_events)
