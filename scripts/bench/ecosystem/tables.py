@@ -124,11 +124,15 @@ def _public_row(program: Figures) -> tuple[str, ...]:
         f"{program['repository']} at {program['commit'][:7]}",
         f"`{folder}{program.get('shown', named)}`{with_torch}",
         "fails" if "failure" in computed else _bytes(computed),
-        _bytes(shapes) if "failure" in computed else _difference(computed, shapes),
+        "fails" if "failure" in shapes else _peak(computed, shapes),
         _unknown(program[ran[0]]),
         ", ".join(differs) or "nowhere",
         *(_number(one, "seconds") for one in (program["alone"], computed, shapes)),
     )
+
+
+def _peak(computed: Figures, shapes: Figures) -> str:
+    return _bytes(shapes) if "failure" in computed else _difference(computed, shapes)
 
 
 def _bytes(one: Figures) -> str:
