@@ -187,15 +187,11 @@ class ValuesRead:
 
     def is_truth(self, dtype: Any, *, is_comparison: bool) -> bool:
         """Say whether a read is of a truth value: of one, or of a number that decides a branch."""
-        name = self._name_of_call("")
+        name = self.name_of_call("")
         if is_comparison or name in ("bool", "is_nonzero"):
             return True
         # Of the checks inside of operations zeros pass most.
         return str(dtype) == "torch.bool" and name in ("item", "int", "float", "index")
-
-    def is_checked(self) -> bool:
-        """Say whether torch itself reads a value, for a check that it makes: ``one_hot`` its classes."""
-        return self._name_of_call("") == "one_hot"
 
     def decide(self, operation: str, likelihood: float) -> bool:
         """Decide a truth value that the program's present line reads; ``likelihood`` is that it is True."""
@@ -209,7 +205,7 @@ class ValuesRead:
             is_true = _is_true(test, likelihood if is_plain else 1 - likelihood, self._entered[key])
             value = is_true == is_plain
             self._skip(found, is_true=is_true)
-        self.add(f"{self._name_of_call(operation)}() taken as {value}")
+        self.add(f"{self.name_of_call(operation)}() taken as {value}")
         return value
 
     def follow(self, *, value: bool) -> None:
@@ -228,7 +224,7 @@ class ValuesRead:
 
     def add_number(self, operation: str) -> None:
         """Count a number that the program was given."""
-        self.add_numbers(f"{self._name_of_call(operation)}()")
+        self.add_numbers(f"{self.name_of_call(operation)}()")
 
     def add_numbers(self, what: str) -> None:
         """Count numbers that the program was given, and where they decide what runs.
@@ -242,7 +238,7 @@ class ValuesRead:
             if len(ways) == 2 and any(map(_calls, ways)):
                 self._doubted.setdefault(f"{_shortened(found[0])}:{found[1].node.lineno}")
 
-    def _name_of_call(self, otherwise: str) -> str:
+    def name_of_call(self, otherwise: str) -> str:
         """Name the call as Python does: ``bool``, and not ``__bool__``."""
         call = self._calls.current
         return str(getattr(call[0], "__name__", otherwise) if call else otherwise).strip("_")

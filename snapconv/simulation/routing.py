@@ -68,7 +68,7 @@ class Group:
     def grow(self) -> int:
         """Compute how much more memory the worst selection takes, and return by how much that has grown."""
         alive = sorted(
-            (share for share in self.shares.values() if share.n_blocks),
+            (share for share in self.shares.values() if share.n_bytes),
             key=lambda share: share.n_bytes / share.n,
             reverse=True,
         )
@@ -87,7 +87,7 @@ class Group:
 
 @dataclass(slots=True, eq=False)
 class Share:
-    """``n`` selected rows, and the bytes and blocks in memory that there are for them.
+    """``n`` selected rows, and the bytes in memory that there are for them.
 
     ``margin_bytes`` is what their size does not grow by in proportion: rounded blocks, and padded rows.
     """
@@ -95,7 +95,6 @@ class Share:
     group: Group
     n: int
     n_bytes: int = 0
-    n_blocks: int = 0
     margin_bytes: int = 0
 
 
@@ -174,7 +173,6 @@ class Routing:
         sizes.update(size for shape in self._shapes for size in shape)
         least = n_values * max(n_rows // (_FEW * n_values), 1)
         tried = range(least, n_rows, n_values) if self._is_worst else range(n_rows, 0, -n_values)
-        found: list[tuple[int, Any, set[int]]] = []
         for n_spread in tried[:_MAX_TRIES] or (n_rows,):
             first = torch.arange(n_rows) * n_each
             first += first // n_values
@@ -182,13 +180,10 @@ class Routing:
             made = (first[:, None] + torch.arange(n_each) + self._next) % n_values
             columns = {1, 2, n_each} & {*range(n_each + 1)}
             counts = {n for i in columns for n in made[:, :i].flatten().bincount().tolist()}
-            n_faults = len(counts & sizes) * len(counts) + sum(n % 4 == 0 for n in counts)
-            found.append((n_faults, made, counts))
-            if not n_faults:
+            if counts.isdisjoint(sizes) and all(n % 4 for n in counts):
                 break
         if not self._is_worst:
             self._next = (self._next + n_rows * n_each) % n_values
-        _, made, counts = min(found, key=lambda one: one[0])
         source = Source(n_rows, n_rows * n_each, n_values, counts - {0})
         self._counted |= dict.fromkeys(counts - sizes, source)
         return made, source
@@ -219,7 +214,9 @@ class Routing:
         share = self._inherited(call, tensor)
         if self._has_left:
             share = self._cut(call, tensor, share)
-        if share is None and self._choosing and self._is_conditional(call):
+        # An optimizer may make of nothing what it has of a weight with a gradient.
+        is_new = not call.tensors and not torch.is_grad_enabled()
+        if share is None and self._choosing and (is_new or not self._choosing.isdisjoint(_codes())):
             share = self._conditional
         if share is None:
             self._shapes.add(shape)
@@ -282,7 +279,7 @@ class Routing:
             self._groups = {
                 key: kept
                 for key, kept in self._groups.items()
-                if key[0] is source or any(share.n_blocks for share in kept.shares.values())
+                if key[0] is source or any(share.n_bytes for share in kept.shares.values())
             }
             group = self._groups[source, place] = Group(source, 1)
         group.most = max(group.most, most, n)
@@ -306,38 +303,22 @@ class Routing:
         users = dropwhile(_is_of_torch, _codes())
         self._choosing.update(takewhile(lambda code: not _is_of_torch(code), users))
 
-    def _is_conditional(self, call: Any) -> bool:
-        """Say whether an operation may be run by a choice.
-
-        An optimizer may make of nothing what it has of a weight with a gradient.
-        """
-        if not call.tensors and not torch.is_grad_enabled():
-            return True
-        return not self._choosing.isdisjoint(_codes())
-
     def count(self, placement: Placement, sign: int) -> None:
         """Count a block that is allocated (1) or freed (-1), if it depends on a selection."""
         share, device = placement.share, placement.device
-        if share is None or device is None or placement.is_counted == (sign > 0):
+        if share is None or device is None:
             return
-        placement.is_counted = sign > 0
         bounds = self._bounds.setdefault(device, _Bounds())
         bounds.absent_bytes += sign * placement.n_bytes
         if placement.scales:
             share.n_bytes += sign * placement.n_bytes
-            share.n_blocks += sign
             is_padded = placement.n_bytes % share.n > 0
             share.margin_bytes += sign * (_ROUNDING + is_padded * placement.n_bytes)
             bounds.extra_bytes += share.group.grow()
 
     def sample(self, device: int, ledger: Ledger) -> None:
         """Take note of how much is allocated, after each allocation."""
-        if not self.selecting:
-            return
-        bounds = self._bounds.get(device)
-        if bounds is None:
-            peak_bytes = ledger.max_allocated_bytes
-            bounds = self._bounds[device] = _Bounds(lowest_peak=peak_bytes, highest_peak=peak_bytes)
+        bounds = self._bounds.setdefault(device, _Bounds())
         # Blocks have more bytes than were requested, and not the same ones after another choice.
         bounds.lowest_peak = max(bounds.lowest_peak, ledger.requested_bytes - bounds.absent_bytes)
         bounds.highest_peak = max(bounds.highest_peak, ledger.allocated_bytes + bounds.extra_bytes)
@@ -358,10 +339,8 @@ class Routing:
             f"{format_bytes(low)} and {format_bytes(high)} on cuda:{device}"
             for device, (low, high) in self.bounds().items()
         )
-        if self._unclear:
-            peak = "the peak may be lower or higher, by how much is unknown"
-        else:
-            peak = f"the peak lies between {between}"
+        unknown = "the peak may be lower or higher, by how much is unknown"
+        peak = unknown if self._unclear else f"the peak lies between {between}"
         where = shown(self._unclear | self.selecting)
         message = f"{peak}: sizes depend on values that were not computed, at {where}"
         if self.places:
