@@ -44,6 +44,8 @@ _SELECTING = {
 # They take rows from their first argument.
 _TAKING = {"index", "_unsafe_index", "index_select", "gather", "embedding"}
 _ROUNDING = 512
+# So much of a block that is larger the allocator leaves unsplit, by what was freed before (kSmallSize).
+_WASTE = 1 << 20
 
 
 @dataclass(slots=True, eq=False)
@@ -306,9 +308,15 @@ class Routing:
     def count(self, placement: Placement, sign: int) -> None:
         """Count a block that is allocated (1) or freed (-1), if it depends on a selection."""
         share, device = placement.share, placement.device
-        if share is None or device is None:
+        if device is None:
             return
         bounds = self._bounds.setdefault(device, _Bounds())
+        if sign > 0 and self.selecting:
+            most_bytes = placement.n_bytes * (share.group.most / share.n if share and placement.scales else 1)
+            placement.waste_bytes = _WASTE if most_bytes > _WASTE else 0
+        bounds.extra_bytes += sign * placement.waste_bytes
+        if share is None:
+            return
         bounds.absent_bytes += sign * placement.n_bytes
         if placement.scales:
             share.n_bytes += sign * placement.n_bytes
@@ -319,7 +327,7 @@ class Routing:
     def sample(self, device: int, ledger: Ledger) -> None:
         """Take note of how much is allocated, after each allocation."""
         bounds = self._bounds.setdefault(device, _Bounds())
-        # Blocks have more bytes than were requested, and not the same ones after another choice.
+        # How many more bytes than were requested blocks have depends on what was freed before.
         bounds.lowest_peak = max(bounds.lowest_peak, ledger.requested_bytes - bounds.absent_bytes)
         bounds.highest_peak = max(bounds.highest_peak, ledger.allocated_bytes + bounds.extra_bytes)
 

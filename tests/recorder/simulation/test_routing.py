@@ -243,7 +243,9 @@ def test_what_an_unknown_mask_selects_is_all_of_it_and_may_be_nothing():
         [(low, high)] = simulation.tracker.routing.bounds().values()
         # Without what is selected the peak is that of x and its mask.
         assert low == 5 << 20
-        assert high == torch.cuda.max_memory_allocated() == 9 << 20
+        assert torch.cuda.max_memory_allocated() == 9 << 20
+        # A block that is used again may be 1 MiB larger than its tensor.
+        assert high == 10 << 20
 
 
 def test_a_word_is_not_chosen_as_an_expert_is():
