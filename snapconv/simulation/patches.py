@@ -160,7 +160,7 @@ class Calls:
         return CallMode()
 
 
-_OF_TORCH = {"aten", "prim", "prims", "c10d", "_c10d_functional"}
+_OF_TORCH = {"aten", "prim", "prims", "profiler", "c10d", "_c10d_functional"}
 
 
 class LibraryKernel(TorchDispatchMode):  # type: ignore[misc]
