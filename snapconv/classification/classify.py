@@ -39,10 +39,7 @@ _OF_FRAMES = {rule.slug: (rule.reason, rule.seen) for rule in FRAME_RULES}
 
 
 def reason_of(slug: str) -> tuple[str, str]:
-    """Return one of our reasons, and the releases of torch it was seen in (empty: of any).
-
-    Raises KeyError for a rule that is not ours.
-    """
+    """Return one of our reasons, and the releases of torch it was seen in (empty: any), or KeyError."""
     return _OF_FRAMES[slug] if slug in _OF_FRAMES else (REASONS[slug], "")
 
 
@@ -65,9 +62,6 @@ def _proposals(decided: Decided, order: tuple[Stage, ...]) -> Iterator[Proposal]
 def opinions(
     features: Features, rows: Int64Column, order: tuple[Stage, ...] = ORDER
 ) -> Iterator[tuple[int, Proposal]]:
-    """Yield what every stage has evidence for about some allocations, whether it decided or came too late.
-
-    The first about a row is what ``classify`` follows.
-    """
+    """Yield what every stage proposes for some allocations: the first about a row is what it is."""
     for proposal in _proposals(Decided(features), order):
         yield from ((row, proposal) for row in rows[proposal.where[rows]].tolist())

@@ -216,6 +216,13 @@ FACTS = (
 # Evaluated after the inventory of the job.
 LATER = (
     Fact(
+        STATE,
+        "zeros-for-every-parameter",
+        "kept, and filled with zeros by a line that makes one for every parameter: moments",
+        BY_SIZES,
+        a.for_every_parameter & made(Role.ZEROS) & f.is_live_at_dump,
+    ),
+    Fact(
         WEIGHT,
         "full-precision-of-every-parameter",
         "one for every parameter in full precision, made before the first backward and kept, and states are "

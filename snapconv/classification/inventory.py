@@ -182,7 +182,8 @@ _BITS_OF_PRECISION = {False: (0.3, 3.0, 3.5), True: (0.3, 6.0, 2.5)}
 # Neither states nor gradients, and any of them: where the trace reserves memory as a first step does, and
 # where what earlier steps reserved is enough.
 _BITS_OF_START = {None: (0.0, 0.0), True: (0.0, 3.0), False: (2.0, 0.0)}
-# Training without a gradient: of one optimizer, and of several.
+# Training without a gradient: of one optimizer, and of several, which step in turn. Gradients from before the
+# trace may be those of one of several, too.
 _BITS_OF_ALL = {False: 4.0, True: 1.0}
 # That nothing is trained, by whether forward saves for a backward: not, maybe, surely.
 _BITS_OF_NO_TRAINING = (0.2, 4.0, 9.0)
@@ -203,6 +204,7 @@ def _of_training(job: Job) -> Iterator[tuple[Hypothesis, float]]:
     base = 0.0 if job.sizes or job.is_training else 0.5
     of_start = (0.0, 0.0) if job.has_step else _BITS_OF_START[job.reserves_more]
     of_gradients = _bits_of_gradients(job)
+    in_turn = job.has_several_steps or job.parameters.source is Source.BEFORE
     of_precision = _BITS_OF_PRECISION[job.states_range is not None]
     # In full precision a block is twice as large as in half.
     masters = Counter({2 * size: n for size, n in job.sizes.items()})
@@ -216,7 +218,7 @@ def _of_training(job: Job) -> Iterator[tuple[Hypothesis, float]]:
                     if precision != 1 or states:
                         yield replace(plain, precision=precision), bits + of_copies + of_precision[precision]
                 if states and job.sizes:
-                    rarity = of_copies + of_precision[0] + _BITS_OF_ALL[job.has_several_steps]
+                    rarity = of_copies + of_precision[0] + _BITS_OF_ALL[in_turn]
                     yield replace(plain, trains_all=True), bits + rarity
 
 
@@ -289,7 +291,7 @@ def _left(job: Job, size: int, weights: int, states: int, gradients: int) -> Spl
 
 def without_gradient(hypothesis: Hypothesis, job: Job) -> int:
     """Return how many blocks there are for each parameter that had no gradient."""
-    has = job.parameters.source is Source.ADDED or not job.sizes
+    has = job.parameters.source in (Source.ADDED, Source.BEFORE) or not job.sizes
     return 1 + hypothesis.copies + hypothesis.states + (hypothesis.gradients if has else 0)
 
 

@@ -73,10 +73,7 @@ def _youngest_in_use(decided: Decided, made: Int64Column, row: int) -> int:
 
 
 def _freed_by_line(decided: Decided) -> Iterator[Proposal]:
-    """Pre-existing rows whose line, in the trace, only ever frees one category.
-
-    Of temporaries it frees none that lived longer than those that it also made.
-    """
+    """Follow lines that free one category only; of temporaries, none that lived longer than its own."""
     features, site, category = decided.features, decided.features.allocations.free_stack_id, decided.category
     compiled = features.freed_through(Role.COMPILED) & features.is_freed_by_engine
     by_program = features.is_freed & (~features.is_freed_by_engine | compiled) & (site >= 0)

@@ -242,6 +242,7 @@ def test_every_fact_has_a_job_that_it_decides():
         "cache-that-lengthened",
         "made-where-layers-are-built",
         "new-value-of-a-weight",
+        "zeros-for-every-parameter",
         "full-precision-of-every-parameter",
     }
     assert facts == {slug for _, slug, *_ in LIVES} & facts | elsewhere

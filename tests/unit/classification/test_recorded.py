@@ -322,6 +322,45 @@ def test_every_attribute_counts_that_the_file_has_an_allocation_of(tmp_path):
     assert [found[event][2] == "recorded-as-attribute" for event in (1, 2, 3)] == [True, True, False]
 
 
+ZEROS = frame("at::_ops::zeros_like::call(at::Tensor const&)", "??")
+SIZES = [4096, 512, 8192, 1024]
+
+
+def reasons_of_lines(tmp_path, sizes, *, made_by=ZEROS, lines=(3,), n_freed=0):
+    """Why each of what lines make of these sizes is what it is, beside a parameter of each of SIZES."""
+    builder, parameters = TraceBuilder().segment(20 << 20), []
+    for number, size in enumerate(SIZES):
+        builder.alloc(size)
+        parameters.append(parameter(f"w{number}", ADDR + sum(SIZES[:number]), size, at(4)))
+    for line in lines:
+        for size in sizes:
+            builder.alloc(size, frames=[made_by, frame("moments", line=line)])
+    for _ in range(n_freed):
+        builder.free()
+    raw = metadata(parameters=parameters, phases=[phase("forward", at(30), at(31))])
+    found = decided(analyse(tmp_path, builder, raw))
+    assert {found[event][2] for event in (1, 2, 3, 4)} == {"recorded-as-parameter"}
+    return [found[5 + i][2] for i in range(len(sizes) * len(lines))]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "made", "are_states"),
+    [
+        (SIZES, {}, True),
+        (SIZES[::-1], {}, True),
+        ([2 * size for size in SIZES], {}, True),  # in full precision beside half
+        (SIZES, {"lines": (3, 4)}, True),  # the first moments and the second
+        (SIZES[:3], {}, False),  # of some of them only
+        ([*SIZES, 4096], {}, False),  # there is one of that size, and not two
+        (SIZES, {"n_freed": len(SIZES)}, False),
+        (SIZES, {"made_by": COPY}, False),
+    ],
+)
+def test_zeros_that_are_kept_for_every_parameter_of_a_list_are_states(sizes, made, are_states, tmp_path):
+    reasons = reasons_of_lines(tmp_path, sizes, **made)
+    assert {reason == "zeros-for-every-parameter" for reason in reasons} == {are_states}
+
+
 BATCH, OTHER = frame("get_batch", line=7), frame("elsewhere", line=8)
 
 
