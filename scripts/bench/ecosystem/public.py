@@ -98,9 +98,9 @@ def run(program: dict[str, Any], mode: str, checkouts: Path) -> dict[str, Any]:
 
 
 def exception(printed: str) -> str:
-    """Return the last line of what a program printed that names an exception; else the last line."""
+    """Return the last line of what a program printed that names an exception, or ours; else the last line."""
     lines = printed.strip().splitlines()
-    named = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Exit)\b", line)]
+    named = [line for line in lines if re.match(r"snapconv: error:|[\w.]*(Error|Exception|Exit)\b", line)]
     return (named or lines or [""])[-1][:200]
 
 
