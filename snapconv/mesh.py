@@ -26,7 +26,9 @@ class Mesh:
             name, _, size = part.strip().partition("=")
             if not name.isidentifier() or not size.isdecimal() or not 0 < int(size) <= _MOST:
                 raise ValueError(f"expected axes and their sizes, such as pp=4,dp=8,tp=2, got {text!r}")
-            axes.append((name, int(size)))
+            axes.append((name.lower(), int(size)))
+        if len(dict(axes)) < len(axes):
+            raise ValueError(f"expected axes that differ, such as pp=4,dp=8,tp=2, got {text!r}")
         if prod(size for _, size in axes) > _MOST:
             raise ValueError(f"expected at most {_MOST} ranks, got {text!r}")
         return cls(tuple(axes))

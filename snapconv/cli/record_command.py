@@ -125,10 +125,10 @@ def record(
     _check_for_providers(found, args or [], batch_size)
     chosen = chosen_ranks(ranks)
     _run_as_it_is_unless(chosen, found, args or [])
-    place = _default_output(found.stem)
     upload = _upload(output)
+    place = _of_rank(Path(output if output and not upload else f"{found.stem}.capture"))
     options = RecordingOptions(
-        output=upload.folder / place if upload else Path(output or place),
+        output=upload.folder / place if upload else place,
         project_root=(project_root or _folder(found)).absolute(),
         includes=tuple(map(_include, include or ())),
         is_root_given=project_root is not None,
@@ -157,12 +157,12 @@ def _run_as_it_is_unless(ranks: frozenset[int], entry: "Entry", args: list[str])
         raise ProgramEnded(code)
 
 
-def _default_output(stem: str) -> Path:
-    """Name the capture in the current folder, of one process of several with its rank."""
+def _of_rank(path: Path) -> Path:
+    """Put the rank of one process of several into the name of its capture."""
     from snapconv.recorder.job import process_rank
 
     rank = process_rank()
-    return Path(f"{stem}.rank{rank}.capture" if rank else f"{stem}.capture")
+    return path.with_name(f"{path.name.removesuffix('.capture')}.rank{rank}.capture") if rank else path
 
 
 def _upload(output: str | None) -> "Upload | None":

@@ -18,12 +18,12 @@ from pathlib import Path
 from snapconv.analysis import AnalysisOptions
 from snapconv.answers.ranks.job_report import JobReport, report_job
 from snapconv.answers.ranks.rank_file import RankFile
-from snapconv.errors import InputError
+from snapconv.errors import InputError, OutputWriteError
 from snapconv.files import keep_file
 from snapconv.json_text import JsonError, dataclass_from, read_json, write_json
 from snapconv.mesh import Mesh
 from snapconv.ranks import workers
-from snapconv.ranks.job_files import JobInput, find_inputs
+from snapconv.ranks.job_files import JobInput, find_inputs, is_remote
 from snapconv.ranks.rank_reading import RankRequest
 from snapconv.version import VERSION
 
@@ -70,7 +70,9 @@ def read_job(
     """
     options = options or JobOptions()
     mesh = Mesh.parse(options.mesh) if isinstance(options.mesh, str) else options.mesh
-    inputs = find_inputs(patterns)
+    is_elsewhere = options.client is not None or options.scheduler is not None
+    inputs = find_inputs(patterns, is_absolute=is_elsewhere)
+    _refuse_reports(options.reports)
     _placed([one.place for one in inputs], mesh)  # a wrong mesh is known before a long reading
     rows: list[RankFile] = []
     began, n_errors = time.monotonic(), 0
@@ -91,6 +93,8 @@ def _placed(files: Sequence[RankFile], mesh: Mesh | None) -> list[RankFile]:
     """Return the files with the places of their ranks; raises InputError where the mesh has no such rank."""
     if mesh is None:
         return list(files)
+    if files and all(file.rank is None for file in files):
+        raise InputError(f"--mesh places ranks, and no name has one, such as rank3: {files[0].file}")
     for file in files:
         if (file.rank or 0) >= mesh.n_ranks:
             raise InputError(
@@ -98,6 +102,16 @@ def _placed(files: Sequence[RankFile], mesh: Mesh | None) -> list[RankFile]:
             )
     coordinates = [file.coordinates if file.rank is None else mesh.coordinates(file.rank) for file in files]
     return [replace(file, coordinates=place) for file, place in zip(files, coordinates, strict=True)]
+
+
+def _refuse_reports(target: str | None) -> None:
+    """Raise OutputWriteError where reports cannot be written: known before a long reading."""
+    if target is None or is_remote(target):
+        return
+    try:
+        Path(target).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputWriteError(f"{target} cannot be made: {error.strerror or error}") from error
 
 
 def _rows(inputs: Sequence[JobInput], options: JobOptions) -> Generator[RankFile, None, None]:

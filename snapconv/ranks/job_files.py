@@ -22,7 +22,9 @@ _ENDINGS = (".pickle", ".pkl", ".pickle.gz", ".pkl.gz")
 _CAPTURE = ".capture"
 # A line of a list is a path; a list of a million ranks is meant for something else.
 _MOST_OF_LIST = 256 << 20
-_RANK = re.compile(r"rank[-_=.]?(\d{1,9})(?!\d)", re.IGNORECASE)
+# In the name of a file, or at the beginning of a folder's: "lora-rank-16" is a setting.
+_RANK = re.compile(r"rank[-_=.]?(\d{1,9})(?!\d)|(?<!\d)(\d{1,9})-of-\d+", re.IGNORECASE)
+_RANK_OF_FOLDER = re.compile(r"(?:^|[/\\.])(?:global_)?rank[-_=.]?(\d{1,9})(?!\d)", re.IGNORECASE)
 _DUMP = re.compile(r"(?:iteration|iter|step|epoch|oom|end)[-_=.]?(\d{1,12})(_exit)?(?!\d)", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+")
 
@@ -48,14 +50,15 @@ def is_remote(path: str) -> bool:
     return "://" in path
 
 
-def find_inputs(patterns: Sequence[str]) -> list[JobInput]:
+def find_inputs(patterns: Sequence[str], *, is_absolute: bool = False) -> list[JobInput]:
     """Find the files that the patterns name, each once, with the ranks that their names have.
 
     What a pattern names and is not there becomes an input with an error. Raises InputError where nothing at
-    all is found.
+    all is found. ``is_absolute``: with whole paths, for workers in other folders.
     """
     found: dict[str, JobInput] = {}
-    for pattern in _listed(patterns):
+    for name in _listed(patterns):
+        pattern = os.path.abspath(name) if is_absolute and not is_remote(name) else name  # noqa: PTH100  # links stay
         some = list(_remote(pattern) if is_remote(pattern) else _local(pattern))
         for one in some or [_missing(pattern)]:
             found.setdefault(one.path, one)
@@ -193,11 +196,13 @@ def _with_ranks(inputs: Sequence[JobInput]) -> list[JobInput]:
 
 
 def _named(place: RankFile) -> RankFile:
-    ranks, dumps = _RANK.findall(place.file), list(_DUMP.finditer(place.file))
+    own = list(_RANK.finditer(re.split(r"[/\\]", place.file)[-1]))
+    dumps = list(_DUMP.finditer(place.file))
     dump = dumps[-1] if dumps else None
+    ranks = own or list(_RANK_OF_FOLDER.finditer(place.file))
     return replace(
         place,
-        rank=int(ranks[-1]) if ranks else None,
+        rank=int(ranks[-1][ranks[-1].lastindex or 0]) if ranks else None,
         dump=dump[0] if dump else "",
         # What is dumped at an exit comes after the same iteration's own dump.
         dump_number=2 * int(dump[1]) + bool(dump[2]) if dump else 0,

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from snapconv.answers.ranks.rank_file import RankDevice, RankFile, RankLine
 from snapconv.errors import InputError
 from snapconv.mesh import STAGES
-from snapconv.units import counted, format_bytes
+from snapconv.units import HOST, counted, format_bytes
 
 # Where two ranks differ, either may be the outlier.
 LEAST_RANKS = 3
@@ -32,15 +32,21 @@ _UNEVEN = 0.1
 # More outliers than this share of a group are no outliers: the group is several kinds of ranks.
 _MIXED = 0.25
 # More missing ranks than this share of a job are none: somebody chose some.
-_MISSING = 0.25
+_MISSING = 0.5
 _Stage = tuple[tuple[str, int], ...]
 
 
 class Entry(NamedTuple):
-    """A rank in a comparison: its file and the device that it is compared by."""
+    """A device of a rank in a comparison; ``number`` is its place among several of the file, else None."""
 
     file: RankFile
     device: RankDevice
+    number: int | None
+
+    @property
+    def name(self) -> str:
+        """The rank, and which of its devices it is if it has several."""
+        return self.file.name if self.number is None else f"{self.file.name}, {self.device.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +86,9 @@ class Finding:
     rank: int | None = None
 
 
-def _about(kind: Kind, file: RankFile, n_bytes: int, words: str) -> Finding:
-    return Finding(kind, f"{file.name}{words}", n_bytes, file.file, file.rank)
+def _about(kind: Kind, about: "Entry | RankFile", n_bytes: int, words: str) -> Finding:
+    file = about.file if isinstance(about, Entry) else about
+    return Finding(kind, f"{about.name}{words}", n_bytes, file.file, file.rank)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +142,7 @@ def report_job(files: Sequence[RankFile], *, n_ranks: int | None = None, is_whol
         key=lambda one: (one.rank is None, one.rank or 0, one.dump_number, one.dump, one.file),
     )
     by_rank = _by_rank(ordered)
-    entries = [Entry(dumps[-1], device) for dumps in by_rank if (device := dumps[-1].main_device) is not None]
+    entries = [entry for dumps in by_rank for entry in _entries(dumps[-1])]
     by_stage = groupby(sorted(entries, key=_stage), _stage)
     groups = [(stage, list(group)) for stage, group in by_stage]
     outliers = [found for _, group in groups for found in _outliers(group)]
@@ -177,9 +184,16 @@ def _by_rank(files: Iterable[RankFile]) -> list[list[RankFile]]:
     return [list(dumps) for _, dumps in groupby(with_rank, lambda file: file.rank)] + alone
 
 
+def _entries(file: RankFile) -> list[Entry]:
+    """Return the devices of a file, which are compared with those in the same place of other files."""
+    found = [device for device in file.devices if device.device != HOST]
+    return [Entry(file, device, number if len(found) > 1 else None) for number, device in enumerate(found)]
+
+
 def _stage(entry: Entry) -> _Stage:
     places = entry.file.coordinates.items()
-    return tuple((axis, place) for axis, place in places if axis.startswith(STAGES))
+    stages = tuple((axis, place) for axis, place in places if axis.startswith(STAGES))
+    return stages if entry.number is None else (*stages, ("device", entry.number))
 
 
 def _name(stage: _Stage) -> str:
@@ -194,12 +208,15 @@ def _group(name: str, entries: Sequence[Entry]) -> Group:
 def _hints(groups: Sequence[tuple[_Stage, list[Entry]]], n_outliers: int) -> Iterator[Finding]:
     """Say what would make the comparison better."""
     n_ranks = sum(len(group) for _, group in groups)
-    has_stages = any(stage for stage, _ in groups)
-    if n_ranks >= 2 * LEAST_RANKS and n_outliers > _MIXED * n_ranks and not has_stages:
+    has_stages = any(axis != "device" for stage, _ in groups for axis, _ in stage)
+    spread = [_group("", group) for _, group in groups]
+    is_wide = any(one.most_bytes - one.least_bytes > _UNEVEN * one.most_bytes for one in spread)
+    is_mixed = n_outliers > _MIXED * n_ranks or (is_wide and not n_outliers)
+    if n_ranks >= 2 * LEAST_RANKS and is_mixed and not has_stages:
         yield Finding(
             Kind.HINT,
-            f"{n_outliers} of {n_ranks} ranks differ from the median: if the job has pipeline stages, "
-            "pass its mesh, such as --mesh pp=4,dp=8,tp=2",
+            f"the peaks of the {n_ranks} ranks differ widely: if the job has pipeline stages, pass its mesh, "
+            "such as --mesh pp=4,dp=8,tp=2",
         )
     small = [_name(stage) or "the ranks" for stage, group in groups if len(group) < LEAST_RANKS]
     if small:
@@ -227,10 +244,10 @@ def _outliers(entries: Sequence[Entry]) -> Iterator[Finding]:
     if len(entries) < LEAST_RANKS:
         return
     comparison = _Comparison(entries)
-    for file, device in entries:
-        if reasons := tuple(comparison.reasons(device)):
-            more = device.peak_bytes - comparison.figures["peak"][0]
-            yield _about(Kind.OUTLIER, file, more, f": {'; '.join(reasons)}")
+    for entry in entries:
+        if reasons := tuple(comparison.reasons(entry.device)):
+            more = entry.device.peak_bytes - comparison.figures["peak"][0]
+            yield _about(Kind.OUTLIER, entry, more, f": {'; '.join(reasons)}")
 
 
 class _Comparison:
@@ -241,10 +258,10 @@ class _Comparison:
         self._least = _LEAST_SHARE * median(entry.device.peak_bytes for entry in entries)
         self._lines: dict[RankLine, list[int]] = defaultdict(list)
         figures: dict[str, list[int]] = defaultdict(list)
-        for _, device in entries:
-            for name, value in _figures(device).items():
+        for entry in entries:
+            for name, value in _figures(entry.device).items():
                 figures[name].append(value)
-            for line in device.lines:
+            for line in entry.device.lines:
                 self._lines[line.key].append(line.block_bytes)
         self.figures = {name: self._spread(figures[name]) for name in sorted(figures)}
 
@@ -261,12 +278,13 @@ class _Comparison:
         more = {name: figures.get(name, 0) - middle for name, (middle, _) in self.figures.items()}
         odd = [name for name, (_, least) in self.figures.items() if abs(more[name]) > least]
         categories = [name for name in odd if name not in _BESIDE_CATEGORIES]
-        if categories or "peak" in odd:
-            lines = sorted(self._odd_lines(device), key=lambda found: -abs(found[0]))[:_MOST_REASONS]
-            explained = {category for _, category, _ in lines}
-            rest = sorted(set(categories) - explained, key=lambda name: (-abs(more[name]), name))
-            found = [*(reason for *_, reason in lines), *(self._reason(name, more) for name in rest)]
-            yield from found[:_MOST_REASONS] or [self._reason("peak", more)]
+        lines = sorted(self._odd_lines(device), key=lambda found: -abs(found[0]))[:_MOST_REASONS]
+        explained = {category for _, category, _ in lines}
+        rest = sorted(set(categories) - explained, key=lambda name: (-abs(more[name]), name))
+        found = [*(reason for *_, reason in lines), *(self._reason(name, more) for name in rest)]
+        if not found and "peak" in odd:
+            found = [self._reason("peak", more)]
+        yield from found[:_MOST_REASONS]
         if "cached" in odd and more["cached"] > 0:
             yield self._reason("cached", more, "reserved and not in use")
         if "growth" in odd and device.growth_bytes:
@@ -308,8 +326,8 @@ def _signed(n_bytes: int) -> str:
 
 def _exhausted(entries: Sequence[Entry]) -> Iterator[Finding]:
     """Report the ranks whose memory ran out, and what the others of the group had left, if it is known."""
-    for file, device in entries:
-        failed = device.failed
+    for entry in entries:
+        device, failed = entry.device, entry.device.failed
         if failed is None:
             continue
         where = f" at {failed.place}" if failed.place else ""
@@ -318,14 +336,14 @@ def _exhausted(entries: Sequence[Entry]) -> Iterator[Finding]:
         # Where nothing says how large another card is, it is taken for an equal one.
         left = [
             max((other.usable_bytes or device.usable_bytes) - other.reserved_bytes, 0)
-            for _, other in entries
+            for _, other, _ in entries
             if other.failed is None and device.usable_bytes is not None
         ]
         if left:
             least, most = format_bytes(min(left)), format_bytes(max(left))
             range_ = least if least == most else f"{least} to {most}"
             words += f"; {counted(len(left), 'other rank')} of its group had {range_} left at their peaks"
-        yield _about(Kind.OUT_OF_MEMORY, file, failed.needed_bytes, words)
+        yield _about(Kind.OUT_OF_MEMORY, entry, failed.needed_bytes, words)
 
 
 # --- imbalance
@@ -334,7 +352,7 @@ def _exhausted(entries: Sequence[Entry]) -> Iterator[Finding]:
 def _uneven_axes(groups: Sequence[list[Entry]]) -> Iterator[Finding]:
     """Compare the stages by the medians of their peaks, and within each stage the places on other axes."""
     everyone = [entry for group in groups for entry in group]
-    for axis in dict.fromkeys(name for file, _ in everyone for name in file.coordinates):
+    for axis in dict.fromkeys(name for entry in everyone for name in entry.file.coordinates):
         if axis.startswith(STAGES):
             found = [_uneven(axis, everyone, n_least=1)]
         else:  # one rank at a place would only be an outlier once more
@@ -344,7 +362,7 @@ def _uneven_axes(groups: Sequence[list[Entry]]) -> Iterator[Finding]:
 
 def _uneven(axis: str, entries: Sequence[Entry], *, n_least: int) -> Finding | None:
     peaks: dict[int, list[int]] = defaultdict(list)
-    for file, device in entries:
+    for file, device, _ in entries:
         if (place := file.coordinates.get(axis)) is not None:
             peaks[place].append(device.peak_bytes)
     medians = {place: int(median(some)) for place, some in sorted(peaks.items()) if len(some) >= n_least}
@@ -382,9 +400,9 @@ def _shape(entry: Entry) -> str:
 def _faults(entries: Sequence[Entry]) -> Iterator[Finding]:
     """Report each fault once, with the rank where it holds most."""
     found: dict[str, list[tuple[int, str]]] = defaultdict(list)
-    for file, device in entries:
-        for what, n_bytes in device.faults.items():
-            found[what].append((n_bytes, file.name))
+    for entry in entries:
+        for what, n_bytes in entry.device.faults.items():
+            found[what].append((n_bytes, entry.name))
     for what, held in found.items():
         most, name = max(held, key=lambda one: one[0])
         others = f" and {counted(len(held) - 1, 'other')}" if len(held) > 1 else ""

@@ -119,5 +119,5 @@ def _next_lines(report: JobReport) -> Iterator[str]:
     worst = next((one for one in report.findings if one.file is not None), None)
     if worst is None:
         return
-    (device,) = (file.main_device for file in report.last_dumps if file.file == worst.file)
+    device = next((file.main_device for file in report.last_dumps if file.file == worst.file), None)
     yield next_line(device.command if device else "info", str(worst.file))

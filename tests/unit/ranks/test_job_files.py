@@ -24,6 +24,8 @@ def found(*patterns):
         ("captures/rank3-step-000100.capture/snapshot.pickle", 3, "step-000100"),  # snapconv.recording
         ("train.rank3.capture/snapshot.pickle", 3, ""),  # snapconv record
         ("rank7/snapshot.pickle", 7, ""),
+        ("snapshot-00003-of-00008.pickle", 3, ""),
+        ("lora-rank-16/snapshot.pickle", None, ""),
         ("snapshot.pickle", None, ""),
     ],
 )
@@ -47,6 +49,12 @@ def test_without_the_word_the_last_number_is_the_rank_if_all_differ(tmp_path):
     assert [rank for _, rank, _ in found(tmp_path)] == [0, 1, 10]
     write_rank(tmp_path / "other_10.pickle")
     assert [rank for _, rank, _ in found(tmp_path)] == [None] * 4
+
+
+def test_workers_in_other_folders_get_whole_paths(tmp_path, monkeypatch):
+    path = write_rank(tmp_path / "rank0.pickle")
+    monkeypatch.chdir(tmp_path)
+    assert [one.path for one in find_inputs(["."], is_absolute=True)] == [str(path)]
 
 
 def test_patterns_are_files_folders_globs_and_lists_and_each_file_is_there_once(tmp_path):
@@ -89,7 +97,7 @@ def test_a_mesh_places_ranks_as_an_array_of_its_shape_does():
 
 
 @pytest.mark.parametrize(
-    "text", ["", "pp", "pp=", "pp=0", "pp=-1", "pp=x", "4,8", "pp=4;dp=2", "pp=99999999"]
+    "text", ["", "pp", "pp=", "pp=0", "pp=-1", "pp=x", "4,8", "pp=4;dp=2", "pp=99999999", "pp=2,PP=4"]
 )
 def test_what_is_no_mesh_is_refused(text):
     with pytest.raises(ValueError, match="expected axes"):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from snapconv.cli.app import main
-from snapconv.errors import InputError
+from snapconv.errors import InputError, OutputWriteError
 from snapconv.ranks import workers
 from snapconv.ranks.job import JobOptions, JobStopped, default_cache, read_job
 from snapconv.ranks.job_files import find_inputs
@@ -203,6 +203,14 @@ def test_a_rank_outside_the_mesh_is_refused_before_anything_is_read(tmp_path):
     write_job(tmp_path, 3)
     with pytest.raises(InputError, match="rank 2, and --mesh has 2 ranks"):
         read_job([str(tmp_path)], JobOptions(mesh="dp=2"))
+
+
+def test_reports_that_cannot_be_written_and_names_without_a_rank_for_a_mesh_are_refused(tmp_path):
+    path = write_rank(tmp_path / "snapshot.pickle")
+    with pytest.raises(OutputWriteError, match="cannot be made"):
+        read_job([str(path)], JobOptions(reports=str(path)))
+    with pytest.raises(InputError, match="no name has one"):
+        read_job([str(path)], JobOptions(mesh="dp=2"))
 
 
 def test_as_many_workers_run_as_fit_into_the_memory(monkeypatch):

@@ -118,8 +118,30 @@ def test_experts_of_a_stage_that_need_more_are_an_imbalance():
 def test_without_its_mesh_a_mixed_job_gets_the_hint_to_pass_one():
     files = [replace(file, coordinates={}) for file in stages(5, 12)]
     (hint,) = sentences(files, Kind.HINT)
-    assert "5 of 17 ranks differ" in hint
+    assert "the peaks of the 17 ranks differ widely" in hint
     assert "--mesh" in hint
+
+
+def test_peaks_that_differ_without_an_outlier_get_the_hint_too():
+    files = [rank(number, device(weight=(NET, 10 + 10 * (number % 2)))) for number in range(8)]
+    assert sentences(files, Kind.OUTLIER) == []
+    assert "--mesh" in sentences(files, Kind.HINT)[0]
+
+
+def test_devices_of_one_process_are_compared_with_those_in_the_same_place_of_others():
+    small = replace(device(activation=(NET, 2)), device=1)
+    odd = replace(device(activation=(NET, 20)), device=1)
+    files = [replace(rank(number), devices=(usual(), odd if number == 2 else small)) for number in range(8)]
+    assert sentences(files, Kind.OUTLIER) == [
+        "rank 2, cuda:1: +18.00 GiB activation at net.py:35 (group median 2.00 GiB)"
+    ]
+
+
+def test_a_line_that_took_the_place_of_another_is_named_though_sums_are_equal():
+    odd = device(weight=(NET, 20), activation=(LEAK, 10))
+    (found,) = sentences([*map(rank, range(7)), rank(7, odd)], Kind.OUTLIER)
+    assert "+10.00 GiB activation at leak.py:7 (none in its group)" in found
+    assert "−10.00 GiB activation at net.py:35" in found
 
 
 def test_two_ranks_are_not_compared():
