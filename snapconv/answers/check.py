@@ -142,8 +142,11 @@ class Check:
 
 def outcome(file: str, checks: Sequence[Check]) -> str:
     """Say in a line how many limits of a file held."""
-    n_failed, limits = sum(not check.holds for check in checks), counted(len(checks), "limit")
-    return f"{file}: " + (f"{n_failed} of {limits} did not hold" if n_failed else f"{limits} held")
+    n_unknown, limits = sum(bool(check.unknown) for check in checks), counted(len(checks), "limit")
+    n_exceeded = sum(not check.holds for check in checks) - n_unknown
+    counts = ((n_exceeded, "did not hold"), (n_unknown, "could not be checked"))
+    found = [f"{n} of {limits} {what}" for n, what in counts if n]
+    return f"{file}: {', '.join(found) or f'{limits} held'}"
 
 
 def check_budgets(
@@ -185,7 +188,7 @@ def _coverage(found: DeviceAnalysis) -> tuple[str, str]:
     """Why a file's peak is not known, and what it leaves out; both empty where the trace has it all."""
     verdict = found.history.verdict
     if verdict is Verdict.NO_TRACE:
-        return "the file has no trace, so only the memory at the dump is known: was the recording on?", ""
+        return "the file has no events, so only the memory at the dump is known", ""
     return "", "of what was recorded: the oldest events are lost" if verdict is Verdict.TRUNCATED else ""
 
 

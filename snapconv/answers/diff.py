@@ -168,7 +168,7 @@ def compare_files(old: Analysis, new: Analysis) -> FileDiff:
         settings=tuple(
             (name, before.get(name), after.get(name))
             for name in dict.fromkeys((*before, *after))
-            if before.get(name) != after.get(name)
+            if (before.get(name) or None) != (after.get(name) or None)
         ),
     )
 

@@ -103,7 +103,7 @@ def _category_notes(found: DeviceAnalysis) -> Iterator[Note]:
             "much-unknown",
             f"{format_bytes(unknown)} of the {'peak' if len(found.device.events) else 'dump'} could not be "
             f"classified; {_better_recording(found)}"
-            "name the code that made them with --rules",
+            "give its lines a category with --rules FILE",
             found.device.device,
             is_minor=True,
         )

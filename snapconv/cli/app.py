@@ -162,8 +162,9 @@ def app_with(commands: Iterable[str] = COMMANDS) -> typer.Typer:
     """Make the command line with these of its commands, whose modules are loaded."""
     app = typer.Typer(
         name="snapconv",
-        help="Where GPU memory and time went: read PyTorch's memory snapshots (no GPU, no torch, nothing in "
-        "the file is run), or record a training script. `snapconv help COMMAND` shows a command's options.",
+        help="Show what fills GPU memory and takes time: read PyTorch's memory snapshots (no GPU, no torch, "
+        "nothing in the file is run), or record a training script. `snapconv help COMMAND` shows a command's "
+        "options.",
         no_args_is_help=True,
         context_settings=_HELP,
         pretty_exceptions_enable=False,

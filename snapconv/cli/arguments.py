@@ -91,9 +91,9 @@ _OPTIONS = {
     "max_reserved": "SIZE | The most that may be reserved at once.",
     "max_category": "CATEGORY=SIZE | The most that a category may have at the peak, such as "
     "activation=20GiB. May be repeated.",
-    "max_growth": "SIZE | The most that an iteration may add for good, such as 0.",
+    "max_growth": "SIZE | The most that an iteration may add and never free, such as 0.",
     "no_faults_above": "SIZE | The most that a fault of `snapconv advise` may hold at the peak; with "
-    "--baseline, a new one.",
+    "--baseline, only faults that it lacks count.",
     "fail_over": "PERCENT | Exit code 7 if a device's peak of allocated bytes is higher by more than this, "
     "such as 2%.",
     "baseline": "FILE | A file to compare with, for --fail-over and --no-faults-above.",
@@ -134,7 +134,7 @@ _OPTIONS = {
     "record.max_entries": "How many events torch keeps, the newest. Default: 1000000.",
     "watch.max_entries": "How many events torch keeps, the newest. Default: 100000.",
     "max_captures": "Write at most so many. Default: 3.",
-    "all_ranks": "Where memory runs out in one rank, write captures of all. FOLDER must be shared.",
+    "all_ranks": "When memory runs out in one rank, write captures of all. FOLDER must be shared.",
     # Recording without a GPU.
     "simulate": "Record without a GPU: the unchanged script runs on the CPU.",
     "no_compute": "With --simulate: follow shapes only. Fast with a model of any size; no values, no times. "

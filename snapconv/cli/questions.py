@@ -180,8 +180,7 @@ def fragmentation(
 def growth(snapshot: Path, *, device: str | None = None, read: PathOptions) -> Answer:
     """Show the lines whose memory grows from iteration to iteration.
 
-    By how much and since when. An iteration is a step of the optimizer; three are the fewest that can show
-    growth.
+    By how much and since when. An iteration is a step of the optimizer; the trace needs at least three.
     """
     from snapconv.answers.growth import report_growth
     from snapconv.writers.text.growth import growth_lines
@@ -312,7 +311,7 @@ def info(snapshot: Path) -> Answer:
 
 @question
 def diff(old: Path, new: Path, *, device: str | None = None, read: ReadOptions) -> Answer:
-    """Compare two files: what appeared, went and grew, and what it did to the peak.
+    """Compare two files: what is new, gone or larger at the peak.
 
     By category, line, module and operation. Lines are matched by file, function and order, also where they
     moved; never by address. Example: snapconv diff old.pickle new.pickle

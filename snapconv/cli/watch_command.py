@@ -26,7 +26,7 @@ def watch(
     max_entries: int = 100_000,
     max_captures: int = 3,
 ) -> None:
-    """Run a training script, and write a capture where its memory runs out.
+    """Run a training script, and write a capture when its memory runs out.
 
     The script runs as it would with `python ENTRY ARGS`, with its own exit code. For every rank:
     `torchrun --nproc-per-node 8 -m snapconv watch train.py`.

@@ -27,7 +27,6 @@ from snapconv.answers.oom.message_kinds import (
     BEGINNINGS,
     KINDS,
     MPS_LIMIT,
-    NEARLY_FULL,
     NEXT_STEPS,
     OTHER,
     UNKNOWN_BACKEND,
@@ -316,8 +315,7 @@ def _verdict(
         limit = format_bytes(message.allowed_bytes or 0)
         sentence = f"over the MPS limit of {limit} (by default 1.7 times the recommended size)"
         return replace(verdict, sentence=sentence), MPS_LIMIT
-    is_nearly_full = verdict.cause == OomCause.FULL and shortage.is_nearly_full
-    return verdict, NEARLY_FULL if is_nearly_full else NEXT_STEPS[verdict.cause]
+    return verdict, NEXT_STEPS[verdict.cause]
 
 
 def _shortage(message: OomMessage, unallocated: int | None, why_free: str) -> Shortage:
@@ -362,6 +360,9 @@ def _notes(message: OomMessage, backend: str) -> Iterator[str]:
         yield "2 MiB is the segment for every request of up to 1 MiB: the request itself is smaller"
     elif tried == LARGE_SEGMENT_BYTES and backend != "MPS":
         yield "20 MiB is the segment for every request of 1 to 10 MiB: the request itself is smaller"
+    if message.private_pool_bytes and message.allocated_bytes is not None:
+        private, in_text = message.private_pool_bytes, message.allocated_bytes + message.private_pool_bytes
+        yield f"torch's {format_bytes(in_text)} includes {format_bytes(private)} free in private pools"
     if total is not None and free is not None and free > total:
         yield "more is free than the device has: it shares the host's memory, and torch counts both"
     elif total is not None and max(message.reserved_bytes or 0, message.allocated_bytes or 0) > total:

@@ -96,10 +96,6 @@ WORDS = (
         "look for that allocator's own warnings further up in the log",
     ),
 )
-NEARLY_FULL = (
-    "`snapconv watch train.py` shows which lines hold the memory; {variable}=expandable_segments:True may "
-    "help too (from torch 2.1, not on every platform)"
-)
 MPS_LIMIT = (
     "a smaller batch or sequence; a higher PYTORCH_MPS_HIGH_WATERMARK_RATIO may make the system fail, as "
     "torch warns"
@@ -209,13 +205,13 @@ KINDS = (
         f"fewer points or larger voxels; {_LESS}",
     ),
     Kind(
-        "HIP",
+        "a HIP call outside torch's allocator",
         r"HIP error: out of memory|hipErrorOutOfMemory",
         "a HIP call outside torch's allocator got no memory, or the GPU was full when the process started",
         "`amd-smi process` for other processes",
     ),
     Kind(
-        "CUDA",
+        "a CUDA call outside torch's allocator",
         r"CUDA ?(?:runtime )?error:? \"?out of memory|cudaErrorMemoryAllocation|cudaMalloc failed: out "
         r"of memory|Error out of memory at line \d",
         "a CUDA call outside torch's allocator got no memory: at the start of a process its context (the GPU "
@@ -269,7 +265,7 @@ KINDS = (
         is_host=True,
     ),
     Kind(
-        "the host's memory",
+        "an allocation of the program",
         rf"you tried to allocate {_SIZE}|Unable to allocate {_SIZE} for an array|std::bad_alloc|"
         r"Cannot allocate memory|_ArrayMemoryError",
         "the machine's memory ran out, not the GPU's",

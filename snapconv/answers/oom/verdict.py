@@ -78,11 +78,6 @@ class Shortage:
         """The bytes that the device lacked."""
         return self.segment_bytes - (self.device_free_bytes or 0)
 
-    @property
-    def is_nearly_full(self) -> bool:
-        """Whether enough was free, on the device and cached together, but in no single piece."""
-        return self.here is not None and self.here.n_bytes >= self.missing_bytes
-
 
 @dataclass(frozen=True, slots=True)
 class OomVerdict:
@@ -201,7 +196,7 @@ def _outside(found: Shortage) -> OomVerdict | None:
     if total is None or free is None or reserved is None:
         return None
     outside = max(total - free - reserved, 0)
-    if outside - USUAL_OUTSIDE_BYTES < max(found.missing_bytes, _fragmented_bytes(found)):
+    if outside - USUAL_OUTSIDE_BYTES < max(found.missing_bytes, _fragmented_bytes(found, found.block_bytes)):
         return None
     sentence = f"{format_bytes(outside)} of the device are held outside torch's allocator"
     reason = (
@@ -213,21 +208,25 @@ def _outside(found: Shortage) -> OomVerdict | None:
 
 def _fragmented(found: Shortage) -> OomVerdict | None:
     here = found.here
-    if here is None or not _fragmented_bytes(found):
+    least, free = min(found.block_bytes, found.missing_bytes), found.device_free_bytes
+    if here is None or not _fragmented_bytes(found, least):
         return None
+    beside = f", {format_bytes(free)} more are free on the device" if free else ""
     blocks = f" in {counted(here.n_pieces, 'block')}" if found.has_pieces else ""
     largest = f", the largest of {format_bytes(here.largest_bytes)}" if found.has_pieces else ""
     size, share = format_bytes(here.n_bytes), format_share(here.n_bytes, found.reserved_bytes or 0)
-    sentence = f"{size} are reserved and free{blocks}{largest}: not in one piece{_free_elsewhere(found)}"
+    sentence = (
+        f"{size} are reserved and free{blocks}{largest}{beside}: not in one piece{_free_elsewhere(found)}"
+    )
     reason = f"that is {share} of the reserved memory, in partly used segments"
+    sentence += _free_elsewhere(found)
     return OomVerdict(OomCause.FRAGMENTED, sentence, reason, is_inferred=not found.has_pieces)
 
 
-def _fragmented_bytes(found: Shortage) -> int:
-    """Return the free bytes that would have been enough in one piece; 0 where they are few, or not known."""
+def _fragmented_bytes(found: Shortage, least: int) -> int:
+    """Return the free bytes; 0 where fewer than ``least`` or than every program has."""
     here = found.here.n_bytes if found.here else 0
-    is_much = here >= found.block_bytes and here >= _LEAST_FRAGMENTED * (found.reserved_bytes or 0)
-    return here if is_much else 0
+    return here if here >= max(least, _LEAST_FRAGMENTED * (found.reserved_bytes or 0)) else 0
 
 
 def _free_elsewhere(found: Shortage) -> str:
@@ -242,8 +241,8 @@ def _full(found: Shortage) -> OomVerdict:
     live, free, here = found.live_bytes, found.device_free_bytes, found.here
     left = "" if free is None else f", {format_bytes(free)} were free on the device"
     in_use = "" if live is None else f" ({format_bytes(live)} in use)"
-    full, need = "nearly full" if found.is_nearly_full else "full", format_bytes(found.segment_bytes)
-    sentence = f"{full}: {need} more were needed{left}{in_use}{_free_elsewhere(found)}"
+    need = format_bytes(found.segment_bytes)
+    sentence = f"full: {need} more were needed{left}{in_use}{_free_elsewhere(found)}"
     reason = "the text does not say how much torch had cached"
     if here is not None:
         most = f"{counted(here.n_pieces, 'block')}, the largest {format_bytes(here.largest_bytes)}"

@@ -299,7 +299,7 @@ class _Run:
         if self.trial.settings.garbage_collection_threshold and start.segments:
             yield "what was free before the trace is taken as free since it began"
         if len(distinct(calls.stream)) > 1:
-            yield "several streams: frees complete where the trace completed them"
+            yield "on several streams, freed memory becomes reusable at the same events as in the trace"
         if calls.n_unsure_returns:
             yield (
                 f"{calls.n_unsure_returns} times segments were given back just before others were got: taken "

@@ -12,8 +12,11 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from ctypes import CDLL
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, TypeGuard
 
@@ -27,6 +30,7 @@ from snapconv.snapshot.readers.plain_pickle import load_plain_pickle
 from snapconv.units import counted, shown
 
 _SNIFF_BYTES = 4096
+_MOST_NAMES = 1000
 _SOME_KEY = {"segments", "device_traces", "host_segments", "host_traces"}
 _EMBEDDED = rb'"base64"\s*:\s*"([A-Za-z0-9+/=\\\s]*)"'
 # Real snapshots shrink 5 to 40 times, as JSON up to 92 times; beyond this a small file is an attempt to fill
@@ -100,13 +104,19 @@ def read_raw(
             else:
                 value, container = _read(file, n_bytes, progress)
             return value, replace(container, n_bytes=n_bytes, packing=packing)
+    except IsADirectoryError as error:
+        hint = f"name one of its files, or type `snapconv ranks {path}`"
+        raise InputError(f"this is a folder without snapshot.pickle: {hint}") from error
     except OSError as error:
-        hint = (
-            f"it is a folder without snapshot.pickle: name one of its files, or type `snapconv ranks {path}`"
-            if isinstance(error, IsADirectoryError)
-            else "check the path"
-        )
-        raise InputError(f"cannot be read: {error.strerror or error}; {hint}") from error
+        raise InputError(f"cannot be read: {error.strerror or error}; {_nearest_name(path)}") from error
+
+
+def _nearest_name(path: Path) -> str:
+    """Suggest a file with a similar name in the same folder."""
+    near: list[str] = []
+    with suppress(OSError), os.scandir(path.parent) as entries:
+        near = get_close_matches(path.name, [entry.name for entry in islice(entries, _MOST_NAMES)], 1, 0.8)
+    return f"did you mean {path.parent / near[0]}?" if near and near[0] != path.name else "check the path"
 
 
 def _read_compiled(
@@ -291,7 +301,7 @@ def _what_it_is(head: bytes) -> str:
         if head.startswith(magic):
             return description
     if b"out of memory" in head.lower() or head.startswith(b"Traceback (most recent"):
-        return "it is a program's output; `snapconv oom --message LOG` explains torch's text about memory"
+        return "it is text, such as a log; `snapconv oom --message FILE` explains torch's words in it"
     begin = head[:16].decode("ascii", "replace")
     return f"it begins with {begin!r}. Expected a pickle, its gzip, JSON, or a page of torch's viewer"
 

@@ -26,7 +26,6 @@ _MAX_TEXT, _MAX_LIST = 2000, 100
 # What the rows take together, each with its texts, for a byte of the file; a recorder's take less than one.
 _BYTES_PER_BYTE, _FREE_BYTES, _ROW_BYTES = 4, 512 << 10, 50
 _SLUG = r"[a-z][a-z-]{2,40}"
-_LIMITS = "docs/guide/simulate.md#what-is-not-modelled"
 # The first captures list all that no simulation models, whether the program met it or not.
 _EVERY_SIMULATION = {"scratch memory inside kernels", "CUDA graphs", "NCCL"}
 # The lists of tensors of a parameter or none, and their keys.
@@ -37,7 +36,7 @@ _LISTS = {
     **{key: key for key in ("inputs", "saved", "copies", "attributes")},
 }
 _HOW = {
-    "finished": "came to its end",
+    "finished": "ended",
     "exception": "was ended by an exception",
     "interrupted": "was interrupted",
     "oom": "ran out of memory",
@@ -145,11 +144,11 @@ class Metadata:
         found = []
         if self.is_simulated:
             met = "" if _EVERY_SIMULATION.issubset(self.not_modelled) else "; ".join(self.not_modelled)
-            missing = f"not modelled, and met: {met}" if met else "what a GPU needs beyond it"
+            missing = f"this program also uses, unmodelled: {met}" if met else "a GPU needs some memory more"
             found.append(
                 Note(
                     "simulated",
-                    f"recorded without a GPU, by a model of torch's allocator; {missing}: {_LIMITS}",
+                    f"recorded without a GPU, by a model of torch's allocator; {missing}",
                 )
             )
         if self.ended != "complete":
@@ -159,7 +158,7 @@ class Metadata:
             found.append(
                 Note(
                     "ended-early",
-                    f"the program {_HOW.get(self.ended, 'ended')}{detail} before everything was recorded: "
+                    f"the program {_HOW.get(self.ended, 'ended')}{detail} before everything was recorded; "
                     "the report covers what was recorded until then",
                 )
             )

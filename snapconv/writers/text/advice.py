@@ -78,13 +78,13 @@ def finding_rows(finding: Finding, peak: Peak) -> Iterator[tuple[str, str]]:
     yield from zip(("how", *[""] * len(finding.how)), finding.how, strict=False)
     if finding.sort == TRADE:
         yield "costs", finding.costs
-    yield "sure", f"{'certain' if finding.is_certain else 'likely'}, unless {finding.wrong_if}"
+    yield "sure", f"{'certain' if finding.is_certain else 'likely'}; wrong only if {finding.wrong_if}"
     if finding.estimated:
         yield "estimated", finding.estimated
 
 
 def _peaks(before: Peak, after: Peak) -> str:
-    unit = before.n_bytes
+    unit = min(before.n_bytes, after.n_bytes) or before.n_bytes
     then = f"; the new peak is in {_PASSES.get(after.phase, after.phase)}" if after.phase else ""
     return f"{format_bytes(before.n_bytes, like=unit)} → {format_bytes(after.n_bytes, like=unit)}{then}"
 

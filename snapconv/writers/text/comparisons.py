@@ -6,12 +6,10 @@ from collections.abc import Iterator, Sequence
 from snapconv.answers.check import Check, outcome
 from snapconv.answers.diff import Change, DeviceDiff, Difference, FileDiff, Match
 from snapconv.stacks.project_lines import SourceLine
-from snapconv.units import counted, device_name, format_bytes, printable, shortened
+from snapconv.units import counted, device_name, format_bytes, printable
 from snapconv.writers.text.size_rows import most_rows, where
 
 AnyChange = Change[str] | Change[Match]
-
-_MOST_SETTING = 60
 
 
 def diff_lines(report: FileDiff) -> Iterator[str]:
@@ -27,7 +25,7 @@ def diff_lines(report: FileDiff) -> Iterator[str]:
     if report.settings:
         yield "settings"
         for name, *values in report.settings:
-            old, new = (shortened(text or "not recorded", _MOST_SETTING) for text in values)
+            old, new = (text or "not recorded" for text in values)
             yield f"  {name}: {old} → {new}"
 
 
@@ -36,25 +34,23 @@ def _device_lines(found: DeviceDiff) -> Iterator[str]:
     yield f"{' → '.join(names)}  peak allocated {_change(found.allocated)}"
     yield f"  reserved at most {_change(found.reserved)}"
     yield f"  {_iterations(found)}"
-    scale = max(found.allocated.old_bytes, found.allocated.new_bytes)
-    yield from _rows("categories", "category", found.categories, scale)
+    yield from _rows("categories", "category", found.categories)
     if found.likely.old_bytes or found.likely.new_bytes:
-        old, new = (
-            format_bytes(size, like=scale) for size in (found.likely.old_bytes, found.likely.new_bytes)
-        )
+        old, new = (format_bytes(size) for size in (found.likely.old_bytes, found.likely.new_bytes))
         yield f"    likely, not certain: {old} → {new} (unknown with --certain)"
-    yield from _rows("lines of the project", "line", found.lines, scale)
-    yield from _rows("modules", "module", found.modules, scale)
-    yield from _rows("operations", "operation", found.operations, scale)
+    yield from _rows("lines of the project", "line", found.lines)
+    yield from _rows("modules", "module", found.modules)
+    yield from _rows("operations", "operation", found.operations)
 
 
-def _rows(title: str, noun: str, rows: Sequence[AnyChange], scale: int) -> Iterator[str]:
+def _rows(title: str, noun: str, rows: Sequence[AnyChange]) -> Iterator[str]:
     changed = [row for row in rows if row.difference is not Difference.SAME]
     if not changed:
         if rows:
             yield f"  {title} at the peak: the same"
         return
     yield f"  {title} at the peak"
+    scale = max(max(row.old_bytes, row.new_bytes) for row in changed)
     for row in changed[: most_rows()]:
         yield f"  {_signed(row.more_bytes, scale):>14}  {_difference(row, scale):<30}{row_name(row)}"
     more = changed[most_rows() :]
@@ -108,7 +104,7 @@ def row_name(row: AnyChange) -> str:
 def check_lines(file: str, checks: Sequence[Check]) -> Iterator[str]:
     """Show one line for each limit, and that all hold; that one does not is the command's error."""
     for check in checks:
-        yield f"{'ok  ' if check.holds else 'FAIL'}  {check.sentence}"
+        yield f"{'ok  ' if check.holds else 'UNKNOWN' if check.unknown else 'FAIL'}  {check.sentence}"
     if all(check.holds for check in checks):
         yield outcome(file, checks)
 
@@ -117,7 +113,7 @@ def github_lines(file: str, checks: Sequence[Check]) -> Iterator[str]:
     """Write a table in Markdown for ``$GITHUB_STEP_SUMMARY``."""
     yield from (f"### {_markdown(outcome(file, checks))}", "", "| | limit |", "|---|---|")
     for check in checks:
-        yield f"| {'✅' if check.holds else '❌'} | {_markdown(check.sentence)} |"
+        yield f"| {'✅' if check.holds else '❔' if check.unknown else '❌'} | {_markdown(check.sentence)} |"
 
 
 def _markdown(text: str) -> str:

@@ -114,7 +114,7 @@ def _category(verdict: Values) -> Iterator[_Row]:
     decision, certainty = verdict["decision"], ""
     if verdict["probability"] is not None:
         probability = "" if verdict["probability"] == 1 else f", {100 * verdict['probability']:.0f} %"
-        unless = f", unless {verdict['is_wrong_when']}" if verdict["is_wrong_when"] else ""
+        unless = f"; wrong only if {verdict['is_wrong_when']}" if verdict["is_wrong_when"] else ""
         certainty = f": {verdict['certainty']}{probability}{unless}"
     yield "category", [f"{decision['category']}{certainty}"]
     no_rule = "no rule: there is no evidence for any category"

@@ -15,9 +15,9 @@ _TRENDS = (
         Trend.WAITS,
         "activations that wait for the backward pass; the trace ends in a forward: record three steps",
     ),
-    (Trend.STOPPED, "in parts of the trace only: no steady growth"),
+    (Trend.STOPPED, "allocated in some parts of the trace only, so not growing steadily"),
     (Trend.ONCE, "allocated once: no growth"),
-    (Trend.KEPT, "weights, gradients and optimizer state, which usually stay"),
+    (Trend.KEPT, "weights, gradients, optimizer state and workspaces, which usually stay"),
     (Trend.RECENT, f"made in the last {100 // N_PARTS} % of the trace: may still be freed"),
 )
 
@@ -34,9 +34,9 @@ def growth_lines(report: GrowthReport, file: str) -> Iterator[str]:
         yield f"{name}  memory grows by {per_iteration} per iteration; the trace has {n_iterations}"
     else:
         yield f"{name}  nothing grows up to the end of the trace, which has {n_iterations}"
-    # Not the last, which is the end of the trace: the program may have freed all by then.
     ended = {number: format_bytes(report.end_bytes[number]) for number in (0, len(report.end_bytes) - 2)}
-    yield f"  allocated {'; '.join(f'after iteration {number}: {size}' for number, size in ended.items())}"
+    after = "; ".join(f"after iteration {number}: {size}" for number, size in ended.items())
+    yield f"  allocated {after}; at the end: {format_bytes(report.end_bytes[-1])}"
     yield from _growing_lines(report.lines)
     yield from [next_line("advise", file)] * bool(report.lines)
 

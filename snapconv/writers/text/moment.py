@@ -83,8 +83,9 @@ def live_lines(state: MomentState) -> Iterator[str]:
     yield from size_rows(rows, "line", rest=rest)
     if len(state.modules) >= _LEAST_MODULES:
         has_paths = any(row.evidence == Evidence.METADATA.label for row in state.modules)
-        yield "  modules" + ("" if has_paths else ", by the lines that call them")
-        yield from size_rows(group_modules(state.modules), "module")
+        noun = "module" if has_paths else "call path"
+        yield f"  {noun}s"
+        yield from size_rows(group_modules(state.modules), noun)
 
 
 def rows_by_line(state: MomentState) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:

@@ -132,7 +132,8 @@ def message_lines(found: MessageAnswer) -> Iterator[str]:
         yield f"{found.backend} out of memory{where_it_was}: {verdict.cause}"
         yield from verdict_lines(verdict)
     else:
-        yield found.kind if found.is_summary else f"{found.backend} out of memory: {found.kind}"
+        who = "out of memory on the host" if found.backend == "host" else f"{found.backend} out of memory"
+        yield found.kind if found.is_summary else f"{who}: {found.kind}"
         if found.meaning:
             yield f"  {found.meaning}"
     for n_bytes, text in (

@@ -11,7 +11,7 @@ from snapconv.writers.text.size_rows import next_line
 N_ROWS = 16
 # Of every list of findings; --json and the database have all.
 _MOST_FINDINGS = 10
-_MOST_OF_NAME = 34
+_MOST_NAMES = 4
 _TITLES = {
     Kind.OUT_OF_MEMORY: "ran out of memory",
     Kind.OUTLIER: "different from their group",
@@ -106,12 +106,7 @@ def _names(files: Sequence[RankFile]) -> str:
     ends = sorted(one for one in numbers if one + 1 not in numbers)
     ranges = [str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True)]
     names = [*ranges, *(file.file for file in files if file.rank is None)]
-    text = ", ".join(names)
-    if len(text) <= _MOST_OF_NAME:
-        return text
-    if len(names) == 1:
-        return f"…{text[1 - _MOST_OF_NAME :]}"
-    return f"{names[0][-_MOST_OF_NAME:]} and {len(files) - 1} more"
+    return ", ".join(names) if len(names) <= _MOST_NAMES else f"{names[0]} and {len(files) - 1} more"
 
 
 def _next_lines(report: JobReport) -> Iterator[str]:

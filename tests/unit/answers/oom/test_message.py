@@ -200,9 +200,13 @@ def test_the_verdict_on_a_message_of_an_allocator_is_what_happened(name):
 
 
 WITHOUT_FIGURES = {
-    "CUDA": "RuntimeError: CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported",
+    "a CUDA call outside torch's allocator": (
+        "RuntimeError: CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"
+    ),
     "the CUDA driver": "RuntimeError: CUDA driver error: out of memory",
-    "HIP": "RuntimeError: HIP error: out of memory\nHIP kernel errors might be",
+    "a HIP call outside torch's allocator": (
+        "RuntimeError: HIP error: out of memory\nHIP kernel errors might be"
+    ),
     "a GPU library": (
         "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
         "RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
@@ -240,7 +244,7 @@ WITHOUT_FIGURES = {
     "pinned memory": "Caught RuntimeError in pin memory thread for device 0.\nRuntimeError: CUDA error: out "
     "of memory",
     "/dev/shm": "Bus error. It is possible that dataloader's workers are out of shared memory.",
-    "the host's memory": (
+    "an allocation of the program": (
         "[enforce fail at alloc_cpu.cpp:114] DefaultCPUAllocator: can't allocate memory: you tried to "
         "allocate 8192 bytes",
         "$ Torch: not enough memory: you tried to allocate 24GB. Buy new RAM!",
@@ -319,6 +323,7 @@ def test_every_wording_gives_the_same_figures(name):
 def test_free_blocks_of_private_pools_are_no_memory_of_tensors():
     found = explain_message(of_pids_and_pools())
     assert (found.message.allocated_bytes, found.message.private_pool_bytes) == (60 * GIB, 8 * GIB)
+    assert "torch's 68.00 GiB includes 8.00 GiB free in private pools" in found.notes
     assert (found.message.reserved_bytes, found.unallocated_bytes) == (70 * GIB, 2 * GIB)
 
 

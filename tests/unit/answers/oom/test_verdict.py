@@ -25,9 +25,15 @@ TOTAL = FULL.reserved_bytes + 50 * MIB
     [
         ({}, "full", "full: 100.00 MiB more were needed, 50.00 MiB were free on the device"),
         # From a twentieth of what is reserved on.
-        ({"here": FreePieces(460 * MIB, 20, 30 * MIB)}, "full", "nearly full: "),
+        (
+            {"here": FreePieces(460 * MIB, 20, 30 * MIB)},
+            "full",
+            "full: ",
+        ),
         ({"here": FreePieces(563 * MIB, 20, 30 * MIB)}, "fragmented", "563.00 MiB are reserved and free"),
         ({"block_bytes": 2 * GIB, "segment_bytes": 2 * GIB, "here": FreePieces(GIB, 9, MIB)}, "full", ""),
+        # Enough only together with what is free on the device.
+        ({"block_bytes": GIB, "segment_bytes": GIB, "here": FreePieces(GIB - MIB, 9, MIB)}, "fragmented", ""),
         # From 2 GiB, and what is missing, on; of fragmentation and memory outside the larger one.
         ({"device_total_bytes": TOTAL + 2 * GIB}, "full", ""),
         ({"device_total_bytes": TOTAL + 2150 * MIB}, "held outside torch", "2.10 GiB of the device"),

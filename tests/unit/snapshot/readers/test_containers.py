@@ -342,9 +342,9 @@ class TestStrangers:
             (b"\x00\x01\x02\x03", "it begins with .*Expected a pickle"),
             (
                 b"torch.OutOfMemoryError: CUDA out of memory. Tried",
-                "output; `snapconv oom --message LOG` expl",
+                "a log; `snapconv oom --message FILE` expl",
             ),
-            (b"Traceback (most recent call last):\n", "output; `snapconv oom --message LOG` explains"),
+            (b"Traceback (most recent call last):\n", "a log; `snapconv oom --message FILE` explains"),
             (b"Hello, World", "it begins with 'Hello, World'. Expected a pickle"),
             (b"   \n", "it begins with"),
         ],
@@ -372,6 +372,11 @@ class TestFiles:
     def test_a_missing_file_is_an_input_error(self, tmp_path):
         with pytest.raises(InputError, match="No such file or directory; check the path"):
             read_raw(tmp_path / "missing.pickle")
+
+    def test_a_similar_name_is_suggested(self, tmp_path):
+        (tmp_path / "growing.pickle").write_bytes(PICKLE)
+        with pytest.raises(InputError, match=r"did you mean .*growing\.pickle\?"):
+            read_raw(tmp_path / "growin.pickle")
 
     def test_a_folder_is_an_input_error_with_advice(self, tmp_path):
         with pytest.raises(InputError, match=r"a folder without snapshot.pickle: name one of its files"):

@@ -42,13 +42,19 @@ def test_stacks_of_one_line_are_summed_up():
 @pytest.mark.parametrize(
     ("n_bytes", "shown"),
     [
-        ((1024, 3072, 2048), "after iteration 0: 1.00 KiB; after iteration 1: 3.00 KiB"),
-        ((1024, 3072, 4096, 2048), "after iteration 0: 1.00 KiB; after iteration 2: 4.00 KiB"),
+        (
+            (1024, 3072, 2048),
+            "after iteration 0: 1.00 KiB; after iteration 1: 3.00 KiB",
+        ),
+        (
+            (1024, 3072, 4096, 2048),
+            "after iteration 0: 1.00 KiB; after iteration 2: 4.00 KiB",
+        ),
     ],
 )
-def test_the_end_of_the_trace_is_not_compared_with_ends_of_iterations(n_bytes, shown):
+def test_the_first_iterations_the_last_whole_ones_and_the_traces_end_are_shown(n_bytes, shown):
     found = replace(report_of(row((KEEP, MAIN), 1024)), end_bytes=n_bytes)
-    assert list(growth_lines(found, "a.pickle"))[1] == f"  allocated {shown}"
+    assert list(growth_lines(found, "a.pickle"))[1] == f"  allocated {shown}; at the end: 2.00 KiB"
 
 
 def test_a_line_is_shown_with_its_callers_how_long_it_grew_and_how_sure_that_is():
@@ -80,7 +86,7 @@ def test_without_iterations_what_was_never_freed_is_shown_by_when_it_was_made():
         "      200.00 MiB  keep.py:5 in keep: 100 allocations",
         "  activations that wait for the backward pass; the trace ends in a forward: record three steps",
         "       16.00 MiB  log.py:5 in log: 3 allocations",
-        "  in parts of the trace only: no steady growth",
+        "  allocated in some parts of the trace only, so not growing steadily",
         "       64.00 MiB  main.py:5 in main: 2 allocations, the last at event 5",
         "  allocated once: no growth",
         "       32.00 MiB  log.py:5 in log: 1 allocation",

@@ -96,7 +96,7 @@ def test_without_lines_of_the_project_it_is_reported():
 
 def modules_of(*rows):
     shown = lines(small_report(modules=rows))
-    begins = [i for i, line in enumerate(shown) if line.startswith("  modules")]
+    begins = [i for i, line in enumerate(shown) if line in ("  modules", "  call paths")]
     ends = [i for i, line in enumerate(shown) if "history:" in line]
     return [line.strip() for line in shown[begins[0] : ends[0]]] if begins else []
 
@@ -115,8 +115,8 @@ def test_modules_are_shown_by_their_paths_where_these_are_known_beside_what_is_o
 def test_modules_without_paths_are_shown_by_the_lines_that_call_them():
     seen = [ModuleTotal(f"a.py:{n} < b.py:2", "frames", 1, 1024) for n in range(1, 9)]
     title, *shown = modules_of(*seen)
-    assert title == "modules, by the lines that call them"
-    assert shown == [*(f"1.00 KiB  a.py:{n} < b.py:2" for n in range(1, 6)), "3.00 KiB  3 more modules"]
+    assert title == "call paths"
+    assert shown == [*(f"1.00 KiB  a.py:{n} < b.py:2" for n in range(1, 6)), "3.00 KiB  3 more call paths"]
 
 
 def test_a_single_module_is_not_shown():
