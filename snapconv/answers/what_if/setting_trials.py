@@ -26,6 +26,9 @@ OWN = "the file's own settings"
 OWN_PLACED_ANEW = f"{OWN}, blocks laid out afresh"
 # A CUDA context and libraries on devices of 2016 to 2026: 0.3 to 1.5 GiB.
 _USUAL_OUTSIDE_BYTES = 1 << 30
+_AS_AT_OOM = "as torch had when event"
+# Of what was reserved at most: a replay that differs by more shows nothing about settings.
+_LARGE_DIFFERENCE = 0.1
 # The collector works with a memory fraction only; this one takes next to nothing away.
 _COLLECTION = "garbage_collection_threshold:0.8,per_process_memory_fraction:0.99"
 # Changes of settings that are worth a trial, written as in PYTORCH_ALLOC_CONF: those of ``--search``.
@@ -121,6 +124,21 @@ class SettingTrials:
     tried: tuple[Tried, ...]
     model_is_exact: bool
     estimated: tuple[str, ...]
+
+    @property
+    def unsure(self) -> str:
+        """Say why the trials prove nothing: the file's own settings do not give what was recorded."""
+        own, recorded = self.tried[0].outcome, self.recorded["peak_reserved"]
+        if own.served and self.capacity_from.startswith(_AS_AT_OOM):
+            return (
+                f"a replay of the file's own settings serves the request that failed at event {own.served[0]}"
+            )
+        replayed, capacity = own.ledger.max_reserved_bytes, self.capacity_bytes
+        is_alike = self.batch_scale == 1 and (capacity is None or capacity >= recorded)
+        if is_alike and abs(replayed - recorded) > _LARGE_DIFFERENCE * recorded:
+            sizes = f"{format_bytes(replayed)}, the program reserved {format_bytes(recorded)}"
+            return f"a replay of the file's own settings reserves {sizes}"
+        return ""
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values; docs/reference/json.md has the schema."""
@@ -264,7 +282,7 @@ def _capacity(analysis: DeviceAnalysis, calls: AllocatorCalls, request: Request)
         return request.capacity, ""
     if analysis.ran_out:
         event = int(analysis.phases.oom_events[0])
-        return capacity_at_oom(calls, event), f"as torch had when event {event} failed"
+        return capacity_at_oom(calls, event), f"{_AS_AT_OOM} {event} failed"
     return None, ""
 
 

@@ -10,6 +10,7 @@ from snapconv.classification.categories import Evidence
 from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK
 from snapconv.units import counted, device_name, format_bytes, shortened
 from snapconv.writers.text.size_rows import (
+    FEW_EVENTS,
     MOST_ROWS,
     category_lines,
     history_lines,
@@ -187,7 +188,8 @@ def fragmentation_lines(found: Fragmentation, file: str) -> Iterator[str]:
     yield from history_lines(found.history_verdict)
     if first.returnable_bytes:
         yield f"  empty_cache() returns {format_bytes(first.returnable_bytes)} at {first.moment}"
-    if first.enclosed_bytes and not found.has_expandable:
+    has_events = max(-1 if one.event is None else one.event for one in found.moments) >= FEW_EVENTS
+    if first.enclosed_bytes and not found.has_expandable and has_events:
         yield next_line("what-if --search", file)
 
 

@@ -10,6 +10,8 @@ from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK, SourceLine
 from snapconv.units import counted, format_bytes, format_share
 
 MOST_ROWS = 5
+# With fewer, a replay of allocator settings shows too little for advice.
+FEW_EVENTS = 10
 _SHOWN: ContextVar[int | None] = ContextVar("rows of a table", default=None)
 _SIZE_WIDTH = 14
 # By the verdict on the history.

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 
 from snapconv.allocator.allocator_settings import split_conf
 from snapconv.answers.what_if.setting_trials import OWN_PLACED_ANEW, SettingTrials, Tried
+from snapconv.answers.what_if.trial import Outcome
 from snapconv.units import counted, device_name, format_bytes, format_share
-from snapconv.writers.text.size_rows import where
+from snapconv.writers.text.size_rows import FEW_EVENTS, where
 
 _COLUMNS = (12, 12, 8, 11)
-_FEW_EVENTS = 10
 
 
 def what_if_lines(trials: SettingTrials) -> Iterator[str]:
@@ -28,8 +28,8 @@ def what_if_lines(trials: SettingTrials) -> Iterator[str]:
     n_own = 1 + (OWN_PLACED_ANEW in [one.name for one in trials.tried])
     own, others = trials.tried[n_own - 1].outcome, trials.tried[n_own:]
     reserved = {one.name: one.outcome.ledger.max_reserved_bytes for one in others if not one.outcome.ran_out}
-    saved = {name: own.ledger.max_reserved_bytes - n_bytes for name, n_bytes in reserved.items()}
-    same = [name for name, n_bytes in saved.items() if n_bytes == 0 and not own.ran_out]
+    own_bytes = own.ledger.max_reserved_bytes
+    same = [name for name, n_bytes in reserved.items() if n_bytes == own_bytes and not own.ran_out]
     groups: dict[int, list[Tried]] = {}  # those that run out of memory at one event have one reason
     for number, tried in enumerate(one for one in trials.tried if one.name not in same):
         ran_out = tried.outcome.ran_out
@@ -42,15 +42,31 @@ def what_if_lines(trials: SettingTrials) -> Iterator[str]:
     if trials.model_is_exact:
         exact = "check passed: replaying the recorded settings reproduces the file exactly"
         yield f"  {exact if trials.n_events else 'no check possible: the file has no events'}"
-    if trials.n_events < _FEW_EVENTS:
+    if trials.n_events < FEW_EVENTS:
         yield f"  the figures rest on {counted(trials.n_events, 'event')} and the blocks from before"
     if recorded["peak_allocated"] > recorded["peak_reserved"]:
         yield "  the trace contradicts the file's segments: reserved as recorded is too low"
     yield from (f"  estimated: {reason}" for reason in trials.estimated)
-    best = max(saved, key=saved.__getitem__, default="")
-    if best and (own.ran_out or saved[best] > 0):
+    yield from _recommendation(trials, own, others)
+
+
+def _recommendation(trials: SettingTrials, own: Outcome, others: Sequence[Tried]) -> Iterator[str]:
+    """Name the best setting, where the trials can tell, with what it saves of the smaller baseline."""
+    if others and (unsure := trials.unsure):
+        yield f"  no recommendation: {unsure}"
+        return
+    if others and trials.n_events < FEW_EVENTS:
+        yield "  no recommendation: the order of the allocations decides the layout, and is not recorded"
+        return
+    baseline, source = own.ledger.max_reserved_bytes, "in a replay of the file's own settings"
+    if trials.batch_scale == 1 and trials.recorded["peak_reserved"] <= baseline:
+        baseline, source = trials.recorded["peak_reserved"], "recorded"
+    reserved = {one.name: one.outcome.ledger.max_reserved_bytes for one in others if not one.outcome.ran_out}
+    best = min(reserved, key=reserved.__getitem__, default="")
+    if best and (own.ran_out or reserved[best] < baseline):
         conf = split_conf(own.trial.settings.conf) | split_conf(best)
-        gain = "it fits" if own.ran_out else f"reserves {format_bytes(saved[best])} less"
+        gain = f"reserves {format_bytes(baseline - reserved[best])} less than {source}"
+        gain = "it fits" if own.ran_out else gain
         yield f"  best, {gain}: export PYTORCH_CUDA_ALLOC_CONF={','.join(map(':'.join, conf.items()))}"
     elif others:
         yield "  none of these settings helps"

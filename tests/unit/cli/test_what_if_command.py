@@ -63,3 +63,20 @@ def test_a_wrong_command_line_is_refused_before_the_file_is_read(options, messag
     code, out, err = snapconv("what-if", "no such file", *options)
     assert (code, out) == (2, "")
     assert message in " ".join(err.split())
+
+
+def test_nothing_is_recommended_where_the_file_has_no_order_of_allocations(tmp_path, snapconv):
+    builder = TraceBuilder().segment(20 * MIB, traced=False).alloc(12 * MIB, traced=False)
+    path = builder.write(tmp_path / "x.pickle")
+    assert (
+        snapconv("what-if", path, "--search")[1]
+        .splitlines()[-1]
+        .startswith("  no recommendation: the order of the allocations ")
+    )
+    assert "what-if" not in snapconv("fragmentation", path)[1]
+
+
+def test_a_recommendation_names_what_it_is_compared_with(snapconv):
+    lines = snapconv("what-if", FIXTURES / "training_step.pickle", "--search")[1].splitlines()
+    assert lines[2].endswith("  as recorded")
+    assert " less than recorded: export " in lines[-1]

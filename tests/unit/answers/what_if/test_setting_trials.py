@@ -148,3 +148,14 @@ def test_a_trace_that_lost_events_gives_estimates(tried_on):
     builder = two_segments()
     builder.events[:] = [{**builder.events[1], "action": "free_completed"}, *builder.events]
     assert tried_on(builder, Request(is_search=True)).estimated != ()
+
+
+def test_a_replay_unlike_the_record_proves_nothing(tried_on):
+    found = tried_on(two_segments(), Request(("expandable_segments:True",)))
+    assert found.unsure == ""
+    unlike = replace(found, recorded={**found.recorded, "peak_reserved": 50 * MIB})
+    assert "reserves 40.00 MiB, the program reserved 50.00 MiB" in unlike.unsure
+    assert replace(unlike, capacity_bytes=45 * MIB).unsure == ""
+    found = tried_on(two_segments().oom(22 * MIB, device_free=10 * MIB), Request())
+    found.tried[0].outcome.served.append(6)
+    assert "serves the request that failed at event 6" in found.unsure
