@@ -117,7 +117,7 @@ class Session:
         """Explain why the first request of a device failed that did.
 
         With changes that get past it, each tried by a replay, unless ``replay`` is False. Without a failed
-        allocation in the file, it is the memory at the dump.
+        allocation in the file, it is the memory at the peak.
         """
         analysis = self.analysis.device(device)
         found = find_out_of_memory(analysis, device_total=device_total)

@@ -37,6 +37,8 @@ _LEAST_LARGER, _LEAST_EQUALLY_LARGER = 8, 4
 _ITERATIONS_THAT_MATTER = 100_000
 # Made once for a parameter, a kernel or a shape, on its first use, which may be in a later iteration.
 _MADE_ON_FIRST_USE = (Category.WEIGHT, Category.OPTIMIZER_STATE, Category.WORKSPACE)
+# Of the peak: a line that may grow and has less is not worth a sentence in other answers.
+_LARGE_PART = 0.1
 # The trace is looked at in parts; what leaves memory behind in most of them, up to the last, keeps growing.
 N_PARTS, _MOST_PARTS = 8, 6
 # What a program makes once and keeps, however long that takes.
@@ -139,6 +141,12 @@ class GrowthReport:
     def bytes_per_iteration(self) -> int:
         """The bytes that an iteration adds for good."""
         return sum(line.bytes_per_iteration for line in self.lines)
+
+    @property
+    def weight(self) -> int:
+        """The bytes that grow, or may: of several devices, the one with most is shown."""
+        may_grow = [one.block_bytes for one in self.never_freed if one.trend is Trend.GROWS]
+        return sum(one.block_bytes for one in self.lines) + sum(may_grow)
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values in bytes; docs/reference/json.md has the schema."""
@@ -407,6 +415,16 @@ def unfreed_lines(analysis: DeviceAnalysis) -> tuple[UnfreedLine, ...]:
         n_bytes, first, last = int(table.block_bytes[mine].sum()), int(events.min()), int(events.max())
         found.append(UnfreedLine(line, has_stack, len(mine), n_bytes, first, last, trend))
     return tuple(sorted(found, key=lambda one: (-one.block_bytes, str(one.line))))
+
+
+def growing_sentence(analysis: DeviceAnalysis) -> str:
+    """Name the line with most memory that may grow, where no iterations show it; empty for little memory."""
+    lines = unfreed_lines(analysis) if why_unknown(analysis) else ()
+    one = next((line for line in lines if line.trend is Trend.GROWS), None)
+    if one is None or one.line is None or one.block_bytes < _LARGE_PART * analysis.replay.allocated.peak:
+        return ""
+    size = f"{format_bytes(one.block_bytes)} in {counted(one.n_allocations, 'allocation')}"
+    return f"{one.line.place} kept growing to the end of the trace: {size}, a leak or a cache"
 
 
 def _trend(part_of_each: list[int]) -> Trend:

@@ -13,7 +13,7 @@ import numpy as np
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.findings import advise
 from snapconv.answers.fragmentation import free_memory
-from snapconv.answers.growth import find_growth, growth_notes
+from snapconv.answers.growth import find_growth, growing_sentence, growth_notes
 from snapconv.answers.moments import worst_event
 from snapconv.answers.oom.failed_allocation import find_out_of_memory
 from snapconv.answers.peak import (
@@ -98,11 +98,16 @@ def find_verdict(analysis: DeviceAnalysis) -> FileVerdict:
     """Find what matters most about one device."""
     attempts = (attempt(analysis) for attempt in (_out_of_memory, _grows, _unused))
     about, sentence, moment, command, live, also = next(filter(None, attempts), None) or _peak(analysis)
-    faults = {one.what.removesuffix("."): one.held_bytes for one in advise(analysis, cheap=True).faults}
-    told = (
-        f"fault: {what}: {format_bytes(n_bytes)} at the peak (snapconv advise has the change)"
-        for what, n_bytes in faults.items()
-    )
+    found = advise(analysis, cheap=True).faults
+    faults = {one.what.removesuffix("."): one.held_bytes for one in found}
+    told = [
+        f"fault: {one.what.removesuffix('.')}: {format_bytes(one.held_bytes)} at the peak"
+        + "; another moment needs nearly as much memory" * bool(one.needs_another_moment)
+        + " (snapconv advise has the change)"
+        for one in found
+    ]
+    if growing := growing_sentence(analysis):
+        told.append(f"{growing} (snapconv growth)")
     return FileVerdict(
         device=analysis.device.device,
         about=about,

@@ -7,6 +7,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,36 +62,40 @@ def answer_by_device(
     *,
     every_note: bool = False,
     others: "Sequence[DeviceAnalysis]" = (),
+    weights: Sequence[int] = (),
 ) -> Answer:
     """Make one answer of the values and the lines of every device, in the order of devices.
 
     As text, the devices that ran out of memory, or else the one with the highest peak, and a line about each
     of the rest and of the ``others``; so too the notes, of which those alone that change what to believe.
+    With ``weights``, the device that has most for the question, and the first line of each of the rest.
     """
     from snapconv.answers.notes import main_notes
 
     devices, answers = session.devices, list(found)
-    order = sorted(range(len(devices)), key=lambda position: devices[position].urgency)
-    n_shown = sum(one.ran_out for one in devices) or 1
+    most = weights or [0] * len(devices)
+    order = sorted(range(len(devices)), key=lambda at: (-most[at], *devices[at].urgency))
+    n_shown = 1 if weights else sum(one.ran_out for one in devices) or 1
     lines = [line for position in order[:n_shown] for line in (*answers[position][1], "")]
+    heads = [next(iter(answers[position][1])) for position in order[n_shown:]] if weights else []
     rest = [*(devices[position] for position in order[n_shown:]), *others]
     shown = {None, *(devices[position].device.device for position in order[:n_shown])}
     notes = session.notes if every_note else main_notes(session.analysis)
     both = zip(answers, devices, strict=True)
     return Answer(
         {"devices": [{**values, "failed": one.ran_out} for (values, _), one in both]},
-        [*lines, *_lines_of_others(rest)] if rest else lines[:-1],
+        [*lines, *_lines_of_others(rest, heads)] if rest else lines[:-1],
         [one for one in notes if one.device in shown and one.slug not in _SHOWN_BY_ANSWERS],
         session.snapshot.container.n_unpacked_bytes,
     )
 
 
-def _lines_of_others(devices: "Sequence[DeviceAnalysis]") -> Iterator[str]:
-    for found in devices:
+def _lines_of_others(devices: "Sequence[DeviceAnalysis]", heads: Sequence[str]) -> Iterator[str]:
+    for found, head in zip_longest(devices, heads):
         peak, reserved = format_bytes(found.replay.allocated.peak), format_bytes(found.replay.reserved.peak)
         number = found.device.device
-        option = f"--device {device_argument(number)}"
-        yield f"{device_name(number)}  peak {peak}, {reserved} reserved ({option} shows more)"
+        shown = head or f"{device_name(number)}  peak {peak}, {reserved} reserved"
+        yield f"{shown} (--device {device_argument(number)} shows more)"
 
 
 def question(function: Callable[..., Answer]) -> Callable[..., None]:

@@ -104,7 +104,7 @@ def oom(
     """Explain why memory ran out, and try what would have helped.
 
     The request, the verdict, who held the memory. Each remedy is tried by a replay. Of several devices, it is
-    about those with a failed allocation. Without one in the file, it is about the dump.
+    about those with a failed allocation. Without one in the file, it is about the peak.
     """
     from snapconv.session import Session
     from snapconv.writers.text.oom import oom_lines
@@ -125,8 +125,7 @@ def oom(
                 analysis.device.device, device_total=total, replay=not no_replay, progress=progress
             )
             values = explained.to_json() | {"remedies": asdict(remedies) if remedies else None}
-            peak = analysis.replay.allocated.peak
-            found.append((values, oom_lines(explained, remedies, peak=peak, file=str(snapshot))))
+            found.append((values, oom_lines(explained, remedies, file=str(snapshot))))
     others = [one for one in every.devices if failed and not one.ran_out]
     return answer_by_device(session, found, others=others)
 
@@ -186,8 +185,9 @@ def growth(snapshot: Path, *, device: str | None = None, read: PathOptions) -> A
     from snapconv.writers.text.growth import growth_lines
 
     session = read_session(snapshot, read, device=device)
-    found = map(report_growth, session.devices)
-    return answer_by_device(session, ((one.to_json(), growth_lines(one, str(snapshot))) for one in found))
+    found = [*map(report_growth, session.devices)]
+    answers = [(one.to_json(), growth_lines(one, str(snapshot))) for one in found]
+    return answer_by_device(session, answers, weights=[one.weight for one in found])
 
 
 @question
@@ -206,6 +206,7 @@ def advise(
     """
     from snapconv.answers.advice.findings import advise as find_advice
     from snapconv.answers.advice.findings import goal_of, kept_cached
+    from snapconv.answers.growth import growing_sentence
     from snapconv.answers.times import forward_times
     from snapconv.writers.text.advice import advice_lines
 
@@ -218,7 +219,7 @@ def advise(
         goal, times = goal_of(one, capacity=fits, save=saved), forward_times(snapshot, one.device.device)
         advice = find_advice(one, goal_bytes=goal, forward_ms=times)
         cached = 0 if save else kept_cached(one)
-        found.append((advice.to_json(), advice_lines(advice, str(snapshot), cached)))
+        found.append((advice.to_json(), advice_lines(advice, str(snapshot), cached, growing_sentence(one))))
     return answer_by_device(session, found)
 
 

@@ -21,6 +21,7 @@ from snapconv.classification.categories import Category
 from snapconv.columns import Int64Column, has_code
 from snapconv.phases.trace_phases import Phase
 from snapconv.snapshot.event_table import Action
+from snapconv.stacks.project_lines import SourceLine
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,11 @@ class Demand:
         event = int(starts[best] + needed[starts[best] : stop].argmax()) - 1
         phase = Phase(int(self.analysis.phases.phase[event])) if event >= 0 else Phase.UNKNOWN
         return Peak(event, int(needed[event + 1] + shift[best]), _PHASES[phase])
+
+    def line_at(self, peak: Peak) -> SourceLine | None:
+        """Find the line of the project that a peak is reached in."""
+        stack_id = self.analysis.device.events.stack_id
+        return self.analysis.lines.innermost(int(stack_id[peak.event])) if peak.event >= 0 else None
 
     def bytes_at(self, change: Change, event: int) -> int:
         """Return the bytes that a change takes from what is in use just after an event."""

@@ -220,11 +220,19 @@ class Finding:
     saved_bytes: int
     peak: Peak
     change: Change = field(metadata={"json": False})
+    next_line: SourceLine | None = field(metadata={"json": False})
+
+    @property
+    def needs_another_moment(self) -> str:
+        """Name the moment that needs nearly as much; empty where most of what is held is saved."""
+        if self.saved_bytes >= self.held_bytes / 2:
+            return ""
+        return f"{self.next_line.place if self.next_line else 'another moment'} needs nearly as much memory"
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""
         values = asdict(self)
-        del values["change"]
+        del values["change"], values["next_line"]
         return values
 
 
@@ -396,4 +404,5 @@ def _finding(kind: Kind, found: Detected, evidence: Evidence, others: Sequence[C
         saved_bytes=saved,
         peak=alone,
         change=found.change,
+        next_line=demand.line_at(alone),
     )

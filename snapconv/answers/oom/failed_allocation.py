@@ -1,9 +1,10 @@
 """A failed allocation: the request, what it needed, what was free and where, and the memory in use then.
 
-Of a file without any it is the memory at the dump, where the request is not known. remedies.py has what would
+Of a file without any it is the memory at the peak, where the request is not known. remedies.py has what would
 have helped.
 """
 
+from collections import Counter
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
@@ -12,14 +13,18 @@ from snapconv.allocator.allocator_settings import SMALL_REQUEST_BYTES, Allocator
 from snapconv.allocator.allocator_trace import DEFAULT_POOL
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.fragmentation import free_memory, pool_memory
-from snapconv.answers.moments import FoundMoment
+from snapconv.answers.moments import find_moment
 from snapconv.answers.oom.verdict import FreePieces, OomCause, OomVerdict, Shortage, decide_oom
 from snapconv.answers.peak import DeviceMemory, MomentState, state_at
 from snapconv.columns import BoolColumn, Int64Column
 from snapconv.replay.memory_layout import MemoryLayout, layout_at
 from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.project_lines import SourceLine
-from snapconv.units import device_kind
+from snapconv.units import device_kind, format_bytes
+
+_PRIVATE = "the private pool "
+# The device was full, or free memory lay in another pool: there is something to free there.
+_NO_PIECE = (OomCause.FULL, OomCause.FRAGMENTED, OomCause.OTHER_POOL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +55,7 @@ class FailedAllocation:
 
 @dataclass(frozen=True, slots=True)
 class OutOfMemory:
-    """One failed allocation of a device, or its dump (``request`` and ``verdict`` are None).
+    """One failed allocation of a device, or its peak (``request`` and ``verdict`` are None).
 
     ``inside`` is the free memory in torch's segments.
     """
@@ -97,12 +102,11 @@ def failed_allocations(analysis: DeviceAnalysis) -> tuple[FailedAllocation, ...]
 
 
 def find_out_of_memory(analysis: DeviceAnalysis, *, device_total: int | None = None) -> OutOfMemory:
-    """Explain the first failed allocation, or the dump where there is none."""
+    """Explain the first failed allocation, or the peak where there is none."""
     failed = failed_allocations(analysis)
-    event = failed[0].event if failed else len(analysis.device.events) - 1
-    layout = layout_at(analysis.device, analysis.allocations, event)
-    name = f"failed allocation 1 of {len(failed)}" if failed else "the dump"
-    state = state_at(analysis, FoundMoment(event, name), device_total=device_total, layout=layout)
+    moment = find_moment(analysis, "oom" if failed else "peak")
+    layout = layout_at(analysis.device, analysis.allocations, moment.event)
+    state = state_at(analysis, moment, device_total=device_total, layout=layout)
     request = _explained(analysis, failed[0], layout) if failed else None
     return OutOfMemory(
         n_failed=len(failed),
@@ -159,9 +163,30 @@ def _decide(
     if total is None and fraction < 1 and (memory.free_bytes or 0) >= request.segment_bytes:
         sentence = f"stopped by per_process_memory_fraction:{fraction:g} of the settings"
         verdict = OomVerdict(OomCause.LIMIT, sentence, verdict.sentence, is_inferred=False)
+    if found.other_pool_bytes >= request.segment_bytes and verdict.cause in _NO_PIECE:
+        verdict = replace(verdict, reason=_stuck(analysis, found, layout) or verdict.reason)
     if request.pool is None and len(analysis.snapshot.pools) > 1 and verdict.cause == OomCause.OTHER_POOL:
         verdict = replace(verdict, is_inferred=True)  # that it was of the default pool is assumed
     return verdict
+
+
+def _stuck(analysis: DeviceAnalysis, found: Shortage, layout: MemoryLayout) -> str:
+    """Say which line keeps the free memory of a private pool there, and what frees it; else empty."""
+    names = [f"{_PRIVATE}{pool}" for pool in analysis.snapshot.pools]
+    if found.other_pool not in names or not len(layout.blocks):
+        return ""
+    pool_ids = layout.segments.pool_id[layout.blocks.segment]
+    rows = layout.blocks.allocation[pool_ids == names.index(found.other_pool)]
+    size = f"{format_bytes(found.other_pool_bytes)} is stuck in {found.other_pool}"
+    if not len(rows):
+        return f"{size}: delete the CUDA graph or MemPool that owns it"
+    places = [analysis.lines.innermost(int(stack)) for stack in analysis.allocations.stack_id[rows]]
+    held = Counter[SourceLine | None]()
+    for one, n_bytes in zip(places, analysis.allocations.block_bytes[rows].tolist(), strict=True):
+        held[one] += n_bytes
+    ((place, n_bytes),) = held.most_common(1)
+    keeper = f"{format_bytes(n_bytes)} from {place.place if place else 'library code'}"
+    return f"{size}, kept by {keeper}: free these tensors, or delete the CUDA graph or MemPool"
 
 
 def _serves(snapshot: Snapshot, request: FailedAllocation, layout: MemoryLayout) -> BoolColumn:
@@ -183,7 +208,7 @@ def _other_pool(snapshot: Snapshot, request: FailedAllocation, layout: MemoryLay
     free: dict[str, int] = {}
     for row in pool_memory(snapshot, layout):
         if row.pool is not None and row.pool != wanted:
-            name = "the default pool" if row.pool == DEFAULT_POOL else f"the private pool {row.pool}"
+            name = "the default pool" if row.pool == DEFAULT_POOL else f"{_PRIVATE}{row.pool}"
         elif row.stream != request.stream:
             name = f"the pool of stream {row.stream}"
         elif row.is_small != is_small:

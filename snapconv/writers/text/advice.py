@@ -12,8 +12,8 @@ _N_CATEGORIES = 4
 _PASSES = {"forward": "the forward pass", "backward": "the backward pass"}
 
 
-def advice_lines(advice: Advice, file: str, cached: int) -> Iterator[str]:
-    """Show what to change; ``cached`` is in no goal."""
+def advice_lines(advice: Advice, file: str, cached: int, growing: str) -> Iterator[str]:
+    """Show what to change; ``cached`` is in no goal, ``growing`` names a line that may grow."""
     yield _headline(advice)
     if advice.unknown:
         yield f"  {advice.unknown}"
@@ -22,6 +22,9 @@ def advice_lines(advice: Advice, file: str, cached: int) -> Iterator[str]:
         yield from _finding_lines(number, finding, advice)
     if len(advice.findings) > 1:
         yield f"  together      {_peaks(advice.peak, advice.together)}"
+    if growing:
+        yield f"  not certain, as the trace has no iterations: {growing}"
+        yield next_line("growth", file)
     if advice.goal_bytes is not None:
         if not advice.findings or advice.together.n_bytes > advice.goal_bytes:
             yield f"  at the peak   {_contents(advice)}"
@@ -71,10 +74,14 @@ def _finding_lines(number: int, finding: Finding, advice: Advice) -> Iterator[st
 def finding_rows(finding: Finding, peak: Peak) -> Iterator[tuple[str, str]]:
     """Yield what is known of a finding: titles and texts; the title of a further line is empty."""
     held, saved = format_bytes(finding.held_bytes), format_bytes(finding.saved_bytes)
-    if finding.saved_bytes < finding.held_bytes / 2:
-        yield "holds", f"{held} at the peak; another moment needs nearly as much memory"
-    about = " (estimated)" if finding.estimated else ""
-    yield "saves", f"{saved}{about}: {_peaks(peak, finding.peak)}"
+    if other := finding.needs_another_moment:
+        yield "holds", f"{held} at the peak; {other}"
+    about, alone = " (estimated)" if finding.estimated else "", peak.n_bytes - finding.peak.n_bytes
+    if alone:
+        yield "saves", f"{format_bytes(alone)}{about}: {_peaks(peak, finding.peak)}"
+    if alone < finding.saved_bytes:
+        beside = f"{saved} beside the others{about}"
+        yield "" if alone else "saves", beside if alone else f"nothing alone; {beside}"
     yield from zip(("how", *[""] * len(finding.how)), finding.how, strict=False)
     if finding.sort == TRADE:
         yield "costs", finding.costs
@@ -91,12 +98,14 @@ def _peaks(before: Peak, after: Peak) -> str:
 
 def _goal(advice: Advice, cached: int) -> str:
     goal, left = advice.goal_bytes or 0, advice.together.n_bytes
+    most = f"the most that can be saved is {format_bytes(advice.peak.n_bytes - left)}"
     if not goal:
-        return "impossible: it leaves no memory for the program"
+        return f"impossible: it leaves no memory for the program; {most}"
     capacity, of_it = format_bytes(goal + cached), format_bytes(cached)
     limit = f" ({capacity} less {of_it} that PyTorch keeps cached)" if capacity != format_bytes(goal) else ""
     if _is_cut_up(advice):
-        return f"{format_bytes(goal)}{limit}: enough for the bytes alone, but the request found no room"
+        needed = f"{format_bytes(advice.peak.n_bytes)} of {format_bytes(goal)}{limit}"
+        return f"met already: {needed}; the failed request could not use the free memory"
     if left <= goal:
         return f"reached: {format_bytes(left)} of at most {format_bytes(goal)}{limit}"
-    return f"{format_bytes(goal)}{limit}, missed by {format_bytes(left - goal)}"
+    return f"{format_bytes(goal)}{limit}, missed by {format_bytes(left - goal)}; {most}"

@@ -15,9 +15,9 @@ _N_CALLERS, _N_PURPOSES, _N_HOLDERS, _N_MODULES = 2, 4, 3, 1
 _NOT_TORCHS = "not torch's: context, libraries, NCCL, other processes"
 
 
-def oom_lines(found: OutOfMemory, remedies: Remedies | None, *, peak: int, file: str) -> Iterator[str]:
-    """Explain why a request failed and what would have helped; ``peak`` is that of the file."""
-    yield f"{device_name(found.state.device)}  {_heading(found, peak)}"
+def oom_lines(found: OutOfMemory, remedies: Remedies | None, *, file: str) -> Iterator[str]:
+    """Explain why a request failed and what would have helped."""
+    yield f"{device_name(found.state.device)}  {_heading(found)}"
     if found.verdict:
         yield from verdict_lines(found.verdict)
     if found.request:
@@ -34,7 +34,7 @@ def oom_lines(found: OutOfMemory, remedies: Remedies | None, *, peak: int, file:
     if not found.request:
         if found.state.n_events:
             yield f"{next_line('advise', file)}  (what to change)"
-        yield "  next: snapconv oom --message LOG  (the error text of a run that failed)"
+        yield "  of a run that failed: snapconv oom --message LOG explains its error text"
 
 
 def verdict_lines(verdict: OomVerdict) -> Iterator[str]:
@@ -44,11 +44,10 @@ def verdict_lines(verdict: OomVerdict) -> Iterator[str]:
     yield f"    {verdict.reason}"
 
 
-def _heading(found: OutOfMemory, peak: int) -> str:
+def _heading(found: OutOfMemory) -> str:
     if found.verdict is None:
-        now, most = format_bytes(found.state.allocated_bytes), format_bytes(peak)
-        more = "" if most == now else f", {most} at the peak"
-        return f"no failed allocation in the file; {now} allocated at the dump{more}"
+        now = format_bytes(found.state.allocated_bytes)
+        return f"no failed allocation in the file; {now} allocated at {found.state.moment}"
     which = f"failed allocation 1 of {found.n_failed}"
     return f"out of memory: {found.verdict.cause} ({which}, event {found.state.event})"
 

@@ -45,7 +45,7 @@ def answers(session):
     for by in ("line", "category", "operation"):
         yield from (line for tree in session.tree(by=by) for line in tree_lines(tree, n_most=1000))
     yield from (line for found in session.fragmentation() for line in fragmentation_lines(found, "x.pickle"))
-    yield from oom_lines(*session.explain_oom(replay=False), peak=0, file="FILE")
+    yield from oom_lines(*session.explain_oom(replay=False), file="FILE")
     yield from diff_lines(session.compared_with(session))
     if session.snapshot.devices[0].events.action.size < 5000:
         trials = session.what_if(Request(capacity=session.devices[0].replay.reserved.peak // 2))
