@@ -30,27 +30,22 @@ _PCIE = 20 << 30
 
 
 def smaller_batch(evidence: Evidence) -> Iterator[Detected]:
-    """Find the largest share of the batch that reaches the goal, else the one that saves most."""
+    """Find the largest share of the batch that reaches the goal, else the smallest."""
     if evidence.goal_bytes is None or evidence.demand.peak.n_bytes <= evidence.goal_bytes:
         return
-    analysis, demand, least = evidence.analysis, evidence.demand, evidence.demand.peak.n_bytes
-    best = None
+    analysis, goal = evidence.analysis, evidence.goal_bytes
     for share in _BATCHES:
         change = scaled_batch(analysis, share)
-        if (left := demand.without([change]).n_bytes) < least:
-            least, best = left, (share, change)
-        if left <= evidence.goal_bytes:
-            break
-    if best is None:
+        if share != _BATCHES[-1] and evidence.demand.without([change]).n_bytes > goal:
+            continue
+        live = distinct(analysis.classification.category[change.rows[evidence.live[change.rows]]])
+        nouns = ", ".join(APPEARANCES[one].noun for one in GROWING if one in live)
+        how = "Run fewer or shorter sequences at once."
+        if len(analysis.phases.events_of_training):
+            how = "Accumulate gradients over more batches."
+        values = {"share": f"{share:g}", "growing": nouns or "the failed request", "how": how}
+        yield Detected(change, None, None, is_certain=False, values=values)
         return
-    share, change = best
-    live = distinct(analysis.classification.category[change.rows[evidence.live[change.rows]]])
-    nouns = ", ".join(APPEARANCES[one].noun for one in GROWING if one in live)
-    how = "Run fewer or shorter sequences at once."
-    if len(analysis.phases.events_of_training):
-        how = "Accumulate gradients over more batches."
-    values = {"share": f"{share:g}", "growing": nouns or "the failed request", "how": how}
-    yield Detected(change, None, None, is_certain=False, values=values)
 
 
 def full_logits(evidence: Evidence) -> Iterator[Detected]:

@@ -4,7 +4,6 @@ Of a file without any it is the memory at the peak, where the request is not kno
 have helped.
 """
 
-from collections import Counter
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
@@ -15,7 +14,7 @@ from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.fragmentation import free_memory, pool_memory
 from snapconv.answers.moments import find_moment
 from snapconv.answers.oom.verdict import FreePieces, OomCause, OomVerdict, Shortage, decide_oom
-from snapconv.answers.peak import DeviceMemory, MomentState, state_at
+from snapconv.answers.peak import DeviceMemory, MomentState, state_at, sums_by_name
 from snapconv.columns import BoolColumn, Int64Column
 from snapconv.replay.memory_layout import MemoryLayout, layout_at
 from snapconv.snapshot.load import Snapshot
@@ -23,8 +22,6 @@ from snapconv.stacks.project_lines import SourceLine
 from snapconv.units import device_kind, format_bytes
 
 _PRIVATE = "the private pool "
-# The device was full, or free memory lay in another pool: there is something to free there.
-_NO_PIECE = (OomCause.FULL, OomCause.FRAGMENTED, OomCause.OTHER_POOL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +160,8 @@ def _decide(
     if total is None and fraction < 1 and (memory.free_bytes or 0) >= request.segment_bytes:
         sentence = f"stopped by per_process_memory_fraction:{fraction:g} of the settings"
         verdict = OomVerdict(OomCause.LIMIT, sentence, verdict.sentence, is_inferred=False)
-    if found.other_pool_bytes >= request.segment_bytes and verdict.cause in _NO_PIECE:
+    no_piece = (OomCause.FULL, OomCause.FRAGMENTED, OomCause.OTHER_POOL)
+    if found.other_pool_bytes >= request.segment_bytes and verdict.cause in no_piece:
         verdict = replace(verdict, reason=_stuck(analysis, found, layout) or verdict.reason)
     if request.pool is None and len(analysis.snapshot.pools) > 1 and verdict.cause == OomCause.OTHER_POOL:
         verdict = replace(verdict, is_inferred=True)  # that it was of the default pool is assumed
@@ -172,20 +170,15 @@ def _decide(
 
 def _stuck(analysis: DeviceAnalysis, found: Shortage, layout: MemoryLayout) -> str:
     """Say which line keeps the free memory of a private pool there, and what frees it; else empty."""
-    names = [f"{_PRIVATE}{pool}" for pool in analysis.snapshot.pools]
-    if found.other_pool not in names or not len(layout.blocks):
+    wanted = [i for i, pool in enumerate(analysis.snapshot.pools) if f"{_PRIVATE}{pool}" == found.other_pool]
+    live, blocks = np.zeros(len(analysis.allocations), np.bool_), layout.blocks
+    live[blocks.allocation[np.isin(layout.segments.pool_id[blocks.segment], wanted)]] = True
+    if not live.any():
         return ""
-    pool_ids = layout.segments.pool_id[layout.blocks.segment]
-    rows = layout.blocks.allocation[pool_ids == names.index(found.other_pool)]
+    held = sums_by_name(analysis, live, analysis.lines.innermost, analysis.allocations.stack_id)
+    line, most = max(held.items(), key=lambda item: item[1].block_bytes)
+    keeper = f"{format_bytes(most.block_bytes)} from {line.place if line else 'library code'}"
     size = f"{format_bytes(found.other_pool_bytes)} is stuck in {found.other_pool}"
-    if not len(rows):
-        return f"{size}: delete the CUDA graph or MemPool that owns it"
-    places = [analysis.lines.innermost(int(stack)) for stack in analysis.allocations.stack_id[rows]]
-    held = Counter[SourceLine | None]()
-    for one, n_bytes in zip(places, analysis.allocations.block_bytes[rows].tolist(), strict=True):
-        held[one] += n_bytes
-    ((place, n_bytes),) = held.most_common(1)
-    keeper = f"{format_bytes(n_bytes)} from {place.place if place else 'library code'}"
     return f"{size}, kept by {keeper}: free these tensors, or delete the CUDA graph or MemPool"
 
 

@@ -39,11 +39,8 @@ def what_if_lines(trials: SettingTrials) -> Iterator[str]:
     if same:
         yield f"  no effect on reserved memory: {_grouped(same)}"
     yield "  reserved and allocated: peaks; unused: (reserved - allocated) / reserved"
-    if trials.model_is_exact:
-        exact = "check passed: replaying the recorded settings reproduces the file exactly"
-        yield f"  {exact if trials.n_events else 'no check possible: the file has no events'}"
-    if trials.n_events < FEW_EVENTS:
-        yield f"  the figures rest on {counted(trials.n_events, 'event')} and the blocks from before"
+    if trials.model_is_exact and trials.n_events:
+        yield "  check passed: replaying the recorded settings reproduces the file exactly"
     if recorded["peak_allocated"] > recorded["peak_reserved"]:
         yield "  the trace contradicts the file's segments: reserved as recorded is too low"
     yield from (f"  estimated: {reason}" for reason in trials.estimated)
@@ -52,11 +49,9 @@ def what_if_lines(trials: SettingTrials) -> Iterator[str]:
 
 def _recommendation(trials: SettingTrials, own: Outcome, others: Sequence[Tried]) -> Iterator[str]:
     """Name the best setting, where the trials can tell, with what it saves of the smaller baseline."""
-    if others and (unsure := trials.unsure):
+    no_order = "the order of the allocations decides the layout, and is not recorded"
+    if others and (unsure := no_order if trials.n_events < FEW_EVENTS else trials.unsure):
         yield f"  no recommendation: {unsure}"
-        return
-    if others and trials.n_events < FEW_EVENTS:
-        yield "  no recommendation: the order of the allocations decides the layout, and is not recorded"
         return
     baseline, source = own.ledger.max_reserved_bytes, "in a replay of the file's own settings"
     if trials.batch_scale == 1 and trials.recorded["peak_reserved"] <= baseline:
@@ -65,8 +60,8 @@ def _recommendation(trials: SettingTrials, own: Outcome, others: Sequence[Tried]
     best = min(reserved, key=reserved.__getitem__, default="")
     if best and (own.ran_out or reserved[best] < baseline):
         conf = split_conf(own.trial.settings.conf) | split_conf(best)
-        gain = f"reserves {format_bytes(baseline - reserved[best])} less than {source}"
-        gain = "it fits" if own.ran_out else gain
+        less = f"reserves {format_bytes(baseline - reserved[best])} less than {source}"
+        gain = "it fits" if own.ran_out else less
         yield f"  best, {gain}: export PYTORCH_CUDA_ALLOC_CONF={','.join(map(':'.join, conf.items()))}"
     elif others:
         yield "  none of these settings helps"

@@ -86,11 +86,19 @@ def test_every_moment_can_be_asked_for(moment, snapconv):
 def test_without_a_failed_request_the_peak_is_named_and_the_commands_that_go_on(snapconv):
     file = FIXTURES / "several_devices.pickle"
     lines = snapconv("oom", file).out.splitlines()
-    assert lines[0].startswith(
-        "cuda:2  no failed allocation in the file; 0 B allocated at the dump, 54.96 MiB at"
-    )
-    assert not [line for line in lines if line.startswith("  held by")]  # nothing is live
+    assert lines[0] == "cuda:2  no failed allocation in the file; 54.96 MiB allocated at the peak"
+    assert "  held by line" in lines
     assert f"  next: snapconv advise {file}  (what to change)" in lines
+
+
+def test_growth_shows_the_device_that_grows_and_a_line_of_the_others(tmp_path, snapconv):
+    steady = TraceBuilder().segment(80 * MIB).alloc(60 * MIB).free()
+    grows = TraceBuilder(1).segment(20 * MIB)
+    for _ in range(8):
+        grows.alloc(MIB)
+    lines = snapconv("growth", steady.write(tmp_path / "x.pickle", grows)).out.splitlines()
+    assert lines[0] == "cuda:1  8.00 MiB in 8 allocations of this trace were never freed"
+    assert lines[-1] == "cuda:0  nothing that was allocated in this trace is left (--device 0 shows more)"
 
 
 def test_the_shares_of_every_holder_table_add_up(snapconv):
@@ -182,3 +190,14 @@ def test_what_is_no_file_and_no_command_has_the_error_of_what_it_looks_like(word
     found, out, err = snapconv(word)
     assert (found, out) == (code, "")
     assert words in err
+
+
+def test_a_goal_out_of_reach_says_the_most_that_can_be_saved(snapconv):
+    out = snapconv("advise", FIXTURES / "out_of_memory.pickle", "--save", "100GiB").out
+    assert "batch or sequence × 0.05" in out
+    assert "; the most that can be saved is 126.64 MiB" in out
+
+
+def test_a_saving_that_shows_only_beside_others_says_so(snapconv):
+    out = snapconv("advise", FIXTURES / "training_step.pickle", "--save", "1GiB").out
+    assert "saves      nothing alone; 99.42 MiB beside the others" in out
