@@ -162,7 +162,7 @@ def _of_rank(path: Path) -> Path:
     from snapconv.recorder.job import process_rank
 
     rank = process_rank()
-    return path.with_name(f"{path.name.removesuffix('.capture')}.rank{rank}.capture") if rank else path
+    return path.with_name(f"{path.stem}.rank{rank}{path.suffix}") if rank else path
 
 
 def _upload(output: str | None) -> "Upload | None":

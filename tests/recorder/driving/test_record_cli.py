@@ -179,7 +179,7 @@ def test_one_of_several_ranks_says_how_far_it_is(recorded, monkeypatch, capsys, 
         (["-m", "package.train"], {}, "package.train.capture"),
         (["train.py"], {"RANK": "3", "WORLD_SIZE": "8"}, "train.rank3.capture"),
         (["train.py"], {"RANK": "0", "WORLD_SIZE": "1"}, "train.capture"),
-        (["-o", "elsewhere", "train.py"], {"RANK": "3", "WORLD_SIZE": "8"}, "elsewhere"),
+        (["-o", "elsewhere", "train.py"], {"RANK": "3", "WORLD_SIZE": "8"}, "elsewhere.rank3"),
     ],
 )
 def test_the_default_output_is_named_after_the_entry_and_its_rank(

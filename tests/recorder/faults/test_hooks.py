@@ -232,6 +232,8 @@ WITHOUT_A_GUARD = {
     "schedule.py step",
     # Called where objects are freed: Python lets no exception of theirs pass. What frees memory has a guard.
     "saved_tensors.py __del__",
+    # Python's import asks it, where it compares a name, and of one module has the spec of the other finders.
+    "script.py find_spec",
     # Called by our own code, with the standard library in between.
     "driver.py _own_turn", "marks.py <genexpr>",
     *(f"interception.py {name}" for name in ("replaced", "_wrapped", "_registrations", "_copies", "_calls")),
