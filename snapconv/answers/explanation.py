@@ -67,12 +67,12 @@ class Explanation:
 def explain(analysis: Analysis, question: str) -> Explanation:
     """Explain the allocations that a question is about, on each of the devices.
 
-    Of several, those that begin at the address go before those around it; among these what is live at the
-    peak goes first, then the newest. Raises InputError where there is
-    none, with what there is instead.
+    A device that ran out of memory goes first, then that with the highest peak; on each, those that begin at
+    the address, then what is live at the peak, then the newest. Raises InputError where there is none.
     """
     event, address = parse_question(question)
-    found = [(device, _rows(device, event, address)) for device in analysis.devices]
+    devices = sorted(analysis.devices, key=lambda one: one.urgency)
+    found = [(device, _rows(device, event, address)) for device in devices]
     n_found = sum(len(rows) for _, rows in found)
     if not n_found:
         reasons = dict.fromkeys(_why_nothing(device, event, address) for device in analysis.devices)

@@ -122,11 +122,8 @@ def find_verdict(analysis: DeviceAnalysis) -> FileVerdict:
 
 
 def _out_of_memory(analysis: DeviceAnalysis) -> _Fact | None:
-    if not analysis.ran_out:
-        return None
-    found = find_out_of_memory(analysis)
-    verdict, request = found.verdict, found.request
-    if verdict is None or request is None:
+    found = find_out_of_memory(analysis) if analysis.ran_out else None
+    if found is None or (verdict := found.verdict) is None or (request := found.request) is None:
         return None
     where = f" at {request.lines[0].place}" if request.lines else ""
     inferred = " (inferred)" if verdict.is_inferred else ""

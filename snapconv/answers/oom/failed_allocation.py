@@ -183,10 +183,7 @@ def _stuck(analysis: DeviceAnalysis, found: Shortage, layout: MemoryLayout) -> s
 
 
 def _serves(snapshot: Snapshot, request: FailedAllocation, layout: MemoryLayout) -> BoolColumn:
-    """Mark the segments that may serve a request: those of its pool, its stream and its size.
-
-    Where the event does not name its pool, it is taken to be the default one.
-    """
+    """Mark the segments that may serve a request: those of its pool, its stream and its size."""
     segments = layout.segments
     wanted = request.pool or DEFAULT_POOL
     pools = [i for i, pool in enumerate(snapshot.pools) if tuple(pool) == wanted]

@@ -51,8 +51,7 @@ class Shortage:
     known, ``counted_bytes`` what counts against it (None: what is reserved), ``rounding_bytes`` by how much
     both may be off. ``splits_below``: blocks of that size serve no smaller request (max_split_size_mb).
     ``has_pieces``: where free memory lies is known, as in a file; ``other_pool`` names the place elsewhere
-    with most of it, ``other_pool_bytes``. ``why_free``: why a request may fail with
-    more than it free.
+    with most of it, ``other_pool_bytes``. ``why_free``: why a request may fail with more than it free.
     """
 
     block_bytes: int

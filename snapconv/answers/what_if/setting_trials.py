@@ -204,10 +204,7 @@ def try_settings(
 
 
 def _difference(calls: AllocatorCalls, replayed: Replay, progress: Progress | None) -> str:
-    """Say where a replay under the file's own settings differs from the trace; empty: nowhere.
-
-    The tests compare the addresses of all blocks too, on traces of real devices.
-    """
+    """Say where a replay under the file's own settings differs from the trace; empty: nowhere."""
     found, reserved = try_out(calls, Trial(calls.own, is_check=True), progress=progress), replayed.reserved
     if found.differs_at is not None:
         return f"from event {found.differs_at} on"

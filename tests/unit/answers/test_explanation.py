@@ -393,7 +393,10 @@ def test_every_device_is_looked_at_by_default(tmp_path):
     path = tmp_path / "run.pickle"
     path.write_bytes(pickle.dumps(first.snapshot(second)))
     session = snapconv.load(path)
-    assert [explained["device"] for explained in session.explain("#1").allocations] == [0, 2]
+    assert [explained["device"] for explained in session.explain("#1").allocations] == [
+        2,
+        0,
+    ]  # the highest peak first
     assert [explained["device"] for explained in session.explain("#1", device=2).allocations] == [2]
     with pytest.raises(InputError, match="nothing of device 1; it has: 0, 2"):
         session.explain("#1", device=1)
