@@ -16,6 +16,7 @@ import numpy as np
 from snapconv.analysis import Analysis, DeviceAnalysis
 from snapconv.answers.peak import Sum, sums_by_name
 from snapconv.classification.categories import Category, Evidence
+from snapconv.replay.history_verdict import Verdict
 from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK, SourceLine, line_values
 from snapconv.units import device_kind
 
@@ -176,10 +177,11 @@ def compare_files(old: Analysis, new: Analysis) -> FileDiff:
 def _compared(old: DeviceAnalysis, new: DeviceAnalysis) -> DeviceDiff:
     categories, modules, operations = zip(_sums_at_peak(old), _sums_at_peak(new), strict=True)
     likely = (sum(one.likely_bytes for one in side.values()) for side in categories)
+    name = " → ".join(dict.fromkeys(map(_peak_name, (old, new))))
     return DeviceDiff(
         old_device=old.device.device,
         new_device=new.device.device,
-        allocated=Change("peak allocated", old.replay.allocated.peak, new.replay.allocated.peak),
+        allocated=Change(name, old.replay.allocated.peak, new.replay.allocated.peak),
         reserved=Change("peak reserved", old.replay.reserved.peak, new.replay.reserved.peak),
         likely=Change("likely at the peak", *likely),
         old_iterations=tuple(iteration.peak_bytes for iteration in old.iterations),
@@ -189,6 +191,10 @@ def _compared(old: DeviceAnalysis, new: DeviceAnalysis) -> DeviceDiff:
         modules=_changes(*modules, order=str),
         operations=_changes(*operations, order=str),
     )
+
+
+def _peak_name(one: DeviceAnalysis) -> str:
+    return "allocated at the dump" if one.history.verdict is Verdict.NO_TRACE else "peak allocated"
 
 
 def _sums_at_peak(analysis: DeviceAnalysis) -> tuple[dict[str, Sum], dict[str, Sum], dict[str, Sum]]:

@@ -179,7 +179,7 @@ def _lifetime(analysis: DeviceAnalysis, row: int, freed: int, *, is_live_at_peak
             "event": event,
             "time_us": None if times is None else int(times[event]),
             "after_us": None if times is None else int(times[event] - times[0]),
-            "iteration": int(phases.iteration[event]),
+            "iteration": phases.iteration_at(event),
             "phase": Phase(int(phases.phase[event])).name.lower(),
         }
 

@@ -340,7 +340,7 @@ def state_at(
         event=event if is_in_trace else None,
         n_events=len(events),
         time_us=int(events.time_us[event]) if timed and events.time_us is not None else None,
-        iteration=int(analysis.phases.iteration[event]) if is_in_trace else None,
+        iteration=analysis.phases.iteration_at(event),
         phase=Phase(analysis.phases.phase[event]).name.lower() if is_in_trace else None,
         annotations=annotations_at(analysis, event),
         requested_bytes=replay.requested.at(event),

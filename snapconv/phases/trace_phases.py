@@ -98,6 +98,11 @@ class Phases:
             has_code(self.certain, Phase.BACKWARD) | has_code(self.certain, Phase.OPTIMIZER)
         )
 
+    def iteration_at(self, event: int) -> int | None:
+        """Return the iteration of an event; None before the first, and where nothing ends an iteration."""
+        is_known = event >= 0 and (self.has_steps or self.n_iterations > 1)
+        return int(self.iteration[event]) if is_known else None
+
     def next_after(self, phase: Phase, event: NDArray[np.integer[Any]]) -> EventColumn:
         """For each given event (-1: the start) the first later one that shows this phase.
 

@@ -29,6 +29,8 @@ def advice_lines(advice: Advice, file: str, cached: int, growing: str) -> Iterat
         if not advice.findings or advice.together.n_bytes > advice.goal_bytes:
             yield f"  at the peak   {_contents(advice)}"
         yield f"  goal          {_goal(advice, cached)}"
+        if len(advice.findings) > 1 and all(one.peak.n_bytes <= advice.goal_bytes for one in advice.findings):
+            yield "                each of these alone reaches it"
         if _is_cut_up(advice):
             yield f"{next_line('oom', file)}  (why this memory could not be used)"
     elif not advice.with_trades:

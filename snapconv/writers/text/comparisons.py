@@ -31,9 +31,10 @@ def diff_lines(report: FileDiff) -> Iterator[str]:
 
 def _device_lines(found: DeviceDiff) -> Iterator[str]:
     names = dict.fromkeys((device_name(found.old_device), device_name(found.new_device)))
-    yield f"{' → '.join(names)}  peak allocated {_change(found.allocated)}"
+    yield f"{' → '.join(names)}  {found.allocated.name} {_change(found.allocated)}"
     yield f"  reserved at most {_change(found.reserved)}"
-    yield f"  {_iterations(found)}"
+    if found.allocated.name == "peak allocated" and len(found.old_iterations) + len(found.new_iterations) > 2:
+        yield f"  {_iterations(found)}"
     yield from _rows("categories", "category", found.categories)
     if found.likely.old_bytes or found.likely.new_bytes:
         old, new = (format_bytes(size) for size in (found.likely.old_bytes, found.likely.new_bytes))

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from snapconv.answers.explanation import Explanation, Values
+from snapconv.answers.explanation import Explanation, Values, parse_question
 from snapconv.classification.categories import NO_RULE
 from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK
 from snapconv.units import counted, device_name, format_bytes, format_duration_us
@@ -18,9 +18,13 @@ def explanation_lines(found: Explanation, *, whole_stack: bool = False) -> Itera
     """Write the answer for a person."""
     first, *others = found.allocations
     at_peak = "live at the peak" if first["lifetime"]["is_live_at_peak"] else "not live at the peak"
-    named = f" {first['name']}" if first["name"] else ""
+    named = f" {first['name'].replace('#', ', tensor ')}" if first["name"] else ""
     category, size = first["verdict"]["decision"]["category"], format_bytes(first["block_bytes"])
     yield f"{first['address']} on {device_name(first['device'])}: {category}{named}, {size}, {at_peak}"
+    asked, _ = parse_question(found.question)
+    for name, does in (("free_requested", "frees it"), ("free_completed", "makes it reusable")):
+        if asked is not None and (first["lifetime"][name] or {}).get("event") == asked:
+            yield f"  event {asked} {does}"
     for label, lines in _rows(first, whole_stack=whole_stack):
         for number, line in enumerate(lines):
             yield f"  {'' if number else label:<{_LABEL_WIDTH}}{line}"
@@ -88,7 +92,8 @@ def _event(found: Values) -> str:
     after, phase = found["after_us"], found["phase"]
     when = "" if after is None else f", {format_duration_us(after)} into the trace"
     phase = "phase unknown" if phase == "unknown" else phase
-    return f"event {found['event']}{when}, iteration {found['iteration']}, {phase}"
+    iteration = "" if found["iteration"] is None else f", iteration {found['iteration']}"
+    return f"event {found['event']}{when}{iteration}, {phase}"
 
 
 def _code(origin: Values) -> Iterator[_Row]:
@@ -142,7 +147,8 @@ def _in_a_line(explained: Values) -> str:
     begun = f"#{allocated['event']}" if allocated else "before the trace"
     freed = requested["event"] if requested else lifetime["end_event"]
     ended = "the dump" if freed is None else f"#{freed}"
-    iteration = f", iteration {allocated['iteration']}" if allocated else ""
+    number = allocated and allocated["iteration"]
+    iteration = "" if number is None else f", iteration {number}"
     peak = ", live at the peak" if lifetime["is_live_at_peak"] else ""
     size, operation = format_bytes(explained["block_bytes"]), explained["origin"]["operation"]
     life = f"{explained['address']} {begun} to {ended}{iteration}"

@@ -101,7 +101,8 @@ def place_of(state: MomentState) -> str:
     if state.event is None:
         return "before the first event" if state.n_events else "the file has no events"
     phase = "" if state.phase in (None, "unknown") else f", {state.phase}"
-    return f"{position(state.event, state.n_events)}, iteration {state.iteration}{phase}"
+    iteration = "" if state.iteration is None else f", iteration {state.iteration}"
+    return f"{position(state.event, state.n_events)}{iteration}{phase}"
 
 
 def outside_line(memory: DeviceMemory) -> Iterator[str]:

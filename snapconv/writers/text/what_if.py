@@ -71,7 +71,7 @@ def _grouped(names: Sequence[str]) -> str:
     """List settings, the values of one behind its name."""
     parts = [name.rpartition(":")[::2] for name in names]
     keys = dict.fromkeys(key for key, _ in parts)
-    return "; ".join(f"{key} {', '.join(v for k, v in parts if k == key)}".strip() for key in keys)
+    return "; ".join(f"{key}:{', '.join(v for k, v in parts if k == key)}".strip(":") for key in keys)
 
 
 def _columns(*cells: str) -> str:

@@ -148,7 +148,8 @@ def test_a_gradient_is_named_after_the_only_weight_of_its_size(load):
     model.malloc(7000, frames=ENGINE)
     # 0 segment_alloc, 1 the weight, 2-4 the activation
     explanation = load(model).explain("#5")
-    assert text(explanation).split(", ")[0].endswith("on cuda:0: gradient train.py:3#1.grad")
+    assert "on cuda:0: gradient train.py:3, tensor 1.grad, " in text(explanation)
+    assert "\n  event 4 makes it reusable\n" in text(load(model).explain("#4"))
 
 
 # --- the category
