@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.builders import MIB, TraceBuilder
+from tests.builders import MIB, TraceBuilder, frame
 from tests.unit.cli.conftest import screens
 
 FIXTURES = Path(__file__).parents[3] / "fixtures"
@@ -201,3 +201,15 @@ def test_a_goal_out_of_reach_says_the_most_that_can_be_saved(snapconv):
 def test_a_saving_that_shows_only_beside_others_says_so(snapconv):
     out = snapconv("advise", FIXTURES / "training_step.pickle", "--save", "1GiB").out
     assert "saves      nothing alone; 99.42 MiB beside the others" in out
+
+
+def test_a_line_that_may_grow_is_named_by_the_verdict_and_by_advice(tmp_path, snapconv):
+    builder = TraceBuilder().segment(20 * MIB)
+    for _ in range(8):
+        builder.alloc(MIB, frames=[frame("serve", "/home/me/project/serve.py", 11)])
+    path, grows = (
+        builder.write(tmp_path / "x.pickle"),
+        "serve.py:11 kept growing to the end of the trace: 8.00 MiB",
+    )
+    assert grows in snapconv("verdict", path).out
+    assert grows in snapconv("advise", path).out

@@ -260,3 +260,11 @@ def test_of_several_devices_those_that_failed_are_explained(tmp_path, capsys):
         assert main(["oom", str(path), "--json"]) == 0
         devices = json.loads(capsys.readouterr().out)["devices"]
         assert [one["device"] for one in devices] == expected
+
+
+def test_what_keeps_the_free_memory_of_a_private_pool_is_named(tmp_path):
+    job = TraceBuilder().segment(20 * MIB, traced=False, segment_pool_id=(1, 0))
+    job.alloc(2 * MIB, traced=False).oom(10 * MIB, 4 * MIB)
+    verdict = snapconv.load(job.write(tmp_path / "x.pickle")).explain_oom(replay=False)[0].verdict
+    stuck = "18.00 MiB is stuck in the private pool (1, 0), kept by 2.00 MiB from train.py:7: "
+    assert verdict.reason.startswith(stuck)
