@@ -25,7 +25,7 @@ _FREED_IN_STEP = "made-in-step-and-freed", "made in a step, freed in it"
 _INTO_BACKWARD = "kept-into-backward", "made in forward, still in use when backward begins"
 _BY_BACKWARD = (
     "freed-by-backward",
-    "made in forward, or just before backward outside of modules; freed by the engine",
+    "made in forward, outside of modules before backward, or before the trace; freed by the engine",
 )
 _BEFORE_BACKWARD = "freed-before-backward", "made in forward, freed before backward"
 
@@ -109,7 +109,7 @@ FACTS = (
     Fact(
         STATE,
         "replaced-in-step",
-        "made before a step that frees it, as the step makes such states",
+        "freed in a step; from before the trace and as large as a state of it, or made before any backward",
         BY_LIFETIME,
         a.freed_in_step
         & ((a.older & a.size_of_made_state) | (_built & ~f.mid_forward & ~a.in_nested_constructors)),

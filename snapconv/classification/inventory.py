@@ -7,13 +7,15 @@ optimizer. It so predicts how often every size occurs; what facts have named alr
 in bits, is that of its own rarity and of every size whose count it misses. A row's probabilities are the sum
 over all hypotheses, each with a weight of 2 ** -bits.
 
-The bits were fitted on the first thirteen groups of blind programs of the benchmark: count these as seen.
+The bits, a table (``Bits``), were fitted on the first thirteen groups of blind programs of the benchmark:
+count these as seen.
 """
 
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import product
 from math import log2
 
 import numpy as np
@@ -24,6 +26,7 @@ from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.decisions import CERTAIN, LIKELY, Decided, FloatColumn, Proposal
 from snapconv.classification.other_sizes import OtherSizes
 from snapconv.classification.parameters import (
+    LEAST_REPEATED,
     SMALL_BYTES,
     Parameters,
     Sizes,
@@ -50,12 +53,41 @@ _HAS_ALL = (Source.WHOLE, Source.ADDED)
 _MOST_SIZES, _MOST_LAYERS = 600, 60
 # Equal counts cost equally, in every hypothesis.
 _MOST_CACHED = 1 << 16
-# Hypotheses less probable than this, beside the best ones, change no row by more.
+# Hypotheses less probable than this, beside the best ones, change no row by more (30 %: 0.4 points).
 _LEAST_WEIGHT = 0.003
-# A model has sizes that occur once: a table, a head. A hypothesis that leaves none costs so much.
-_NO_SINGLE_SIZE = 3.0
-# A size weighs by its share of all bytes to this power, but never less than the least: small sizes count too.
-_SHARE_POWER, _LEAST_SHARE = 0.1, 0.1
+# A size weighs by its share of all bytes to this power: small sizes count too (30 %: 0.6 points).
+_SHARE_POWER = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Bits:
+    """What speaks against a hypothesis: with every bit more it is half as probable.
+
+    In brackets: 30 % more or less changes a mean of 42 recordings, late or ended early, by so many points.
+    """
+
+    # --- once for a hypothesis
+    # So many states, 0 to 4, for every parameter, of an unknown optimizer: most are Adam's two (2.5).
+    states: tuple[float, ...] = (2.0, 3.5, 0.6, 5.0, 7.0)
+    no_state_yet: float = 1.3  # of an unknown optimizer, where only forwards were seen, that save (2.2)
+    rare_state: float = 2.5  # a known optimizer may keep it, and rarely does (0.4)
+    impossible: float = 10.0  # what a known optimizer or known gradients contradict (0.9)
+    # A second model, a teacher or an average; or states, maybe weights, in full precision beside half (2.6).
+    second: float = 3.0
+    start: float = 2.0  # states or gradients where a first step reserves; neither, where none does (2.6)
+    trains_all: float = 4.0  # what had no gradient is trained too, by one optimizer (0.4)
+    # Nothing is trained, by whether forward saves for a backward: not, maybe, surely (0.2).
+    untrained: tuple[float, float, float] = (0.0, 4.0, 9.0)
+    # --- for a size whose blocks are not as many as the hypothesis says
+    more: float = 2.5  # more blocks (0.4)
+    fewer: float = 4.0  # fewer (0.5)
+    more_parameters: float = 0.8  # more parameters of a size than are known (3.7)
+    other_number: float = 3.0  # fewer, or more than are known for sure (1.3)
+    no_multiple: float = 2.0  # the hypothesis does not divide them without a rest (0.4)
+    per_layer: float = 0.7  # for every doubling of the number in a layer; 1 in a model without layers (1.1)
+
+
+BITS = Bits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +146,8 @@ class Job:
 
     @cached_property
     def has_gradients(self) -> bool:
-        """Whether facts have named nearly all gradients."""
-        return bytes_of(self.known[Category.GRADIENT] & self.sizes) > 0.7 * bytes_of(self.sizes)
+        """Whether facts have named most gradients, and so all: what is open is none."""
+        return 2 * bytes_of(self.known[Category.GRADIENT] & self.sizes) > bytes_of(self.sizes)
 
     def n_known(self, size: int) -> int:
         """Weights, gradients and states of a size that facts have named."""
@@ -168,25 +200,10 @@ def layers_that_ran(decided: Decided) -> int:
     rows = rows[forward == np.bincount(forward).argmax()]
     made = np.stack((features.allocations.stack_id[rows], features.sizes[rows]))
     _, n_made = np.unique(made, axis=1, return_counts=True)
-    return int(np.gcd.reduce(n_made[n_made >= 3], initial=0))
+    return int(np.gcd.reduce(n_made[n_made >= LEAST_REPEATED], initial=0))
 
 
 # --- hypotheses and the bits of their rarity
-
-# States for every parameter, 0 to 4, where no optimizer is known; two are Adam's.
-_BITS_OF_STATES = (2.0, 2.0, 0.6, 5.0, 7.0)
-# No second model, or one: teachers, references, averages of the weights, target networks.
-_BITS_OF_COPIES = (0.2, 3.5)
-# Full precision: none, masters of the optimizer, masters that are weights; the second where one is known.
-_BITS_OF_PRECISION = {False: (0.3, 3.0, 3.5), True: (0.3, 6.0, 2.5)}
-# Neither states nor gradients, and any of them: where the trace reserves memory as a first step does, and
-# where what earlier steps reserved is enough.
-_BITS_OF_START = {None: (0.0, 0.0), True: (0.0, 3.0), False: (2.0, 0.0)}
-# Training without a gradient: of one optimizer, and of several, which step in turn. Gradients from before the
-# trace may be those of one of several, too.
-_BITS_OF_ALL = {False: 4.0, True: 1.0}
-# That nothing is trained, by whether forward saves for a backward: not, maybe, surely.
-_BITS_OF_NO_TRAINING = (0.2, 4.0, 9.0)
 
 
 def hypotheses(job: Job) -> Iterator[tuple[Hypothesis, float]]:
@@ -195,60 +212,55 @@ def hypotheses(job: Job) -> Iterator[tuple[Hypothesis, float]]:
         yield from _of_training(job)
     if job.is_training:
         return
-    bits = _BITS_OF_NO_TRAINING[job.saves]
+    bits = BITS.untrained[job.saves]
     yield Hypothesis(is_trained=False), bits
-    yield Hypothesis(copies=1, is_trained=False), bits + 3.5
+    yield Hypothesis(copies=1, is_trained=False), bits + BITS.second
 
 
 def _of_training(job: Job) -> Iterator[tuple[Hypothesis, float]]:
-    base = 0.0 if job.sizes or job.is_training else 0.5
-    of_start = (0.0, 0.0) if job.has_step else _BITS_OF_START[job.reserves_more]
-    of_gradients = _bits_of_gradients(job)
-    in_turn = job.has_several_steps or job.parameters.source is Source.BEFORE
-    of_precision = _BITS_OF_PRECISION[job.states_range is not None]
+    of_gradients, of_all = _bits_of_gradients(job), BITS.trains_all
+    if job.has_several_steps or job.parameters.source is Source.BEFORE:
+        of_all = 0.0
     # In full precision a block is twice as large as in half.
     masters = Counter({2 * size: n for size, n in job.sizes.items()})
     has_full = 2 * bytes_of(masters & job.n) >= bytes_of(job.sizes)
-    for states, of_states in enumerate(_bits_of_states(job)):
-        for gradients in (0, 1):
-            bits = base + of_states + of_gradients[gradients] + of_start[bool(states or gradients)]
-            for copies, of_copies in enumerate(_BITS_OF_COPIES):
-                plain = Hypothesis(states, gradients, copies)
-                for precision in (0, 1, 2) if has_full else (0,):
-                    if precision != 1 or states:
-                        yield replace(plain, precision=precision), bits + of_copies + of_precision[precision]
-                if states and job.sizes:
-                    rarity = of_copies + of_precision[0] + _BITS_OF_ALL[in_turn]
-                    yield replace(plain, trains_all=True), bits + rarity
+    for (states, of_states), gradients, copies in product(enumerate(_bits_of_states(job)), (0, 1), (0, 1)):
+        bits = of_states + of_gradients[gradients] + BITS.second * copies
+        if not job.has_step and job.reserves_more is bool(states or gradients):
+            bits += BITS.start
+        plain = Hypothesis(states, gradients, copies)
+        for precision in (0, 1, 2) if has_full else (0,):
+            if precision != 1 or states:
+                yield replace(plain, precision=precision), bits + BITS.second * (precision > 0)
+        if states and job.sizes:
+            yield replace(plain, trains_all=True), bits + of_all
 
 
 def _bits_of_states(job: Job) -> list[float]:
     if not job.states_range:
-        none = 1.3 if job.saves and not job.sizes else _BITS_OF_STATES[0]
-        one = _BITS_OF_STATES[1] if job.sizes and job.has_step else 2.7 if job.sizes else 3.5
-        return [none, one, *_BITS_OF_STATES[2:]]
+        first = BITS.no_state_yet if job.saves and not job.sizes else BITS.states[0]
+        return [first, *BITS.states[1:]]
     low, high = job.states_range
-    found = []
-    for states in range(len(_BITS_OF_STATES)):
-        if states == 0 < low and not job.has_step:
-            found.append(1.0)  # the first step may be still to come
-        elif not low <= states <= high:
-            # Without a step nothing shows whether Adam keeps a maximum too.
-            found.append(5.0 if states == high + 1 > 2 and not job.has_step else 11.0)
-        elif low == high:
-            found.append(0.0)
-        else:  # what an optimizer may keep besides, it rarely does, but for momentum
-            found.append(0.4 + 2.5 * (states - low) if low else 2.0 if states == 0 else 0.4)
-    return found
+    return [_bits_of_known(job, states, low, high) for states in range(len(BITS.states))]
+
+
+def _bits_of_known(job: Job, states: int, low: int, high: int) -> float:
+    """Return the bits of so many states where the optimizer is known."""
+    if states == 0 < low and not job.has_step:
+        return 0.0  # the first step may be still to come
+    if low <= states <= high:
+        return BITS.rare_state * (states - low if low else states == 0)
+    # Without a step nothing shows whether Adam keeps a maximum too.
+    return BITS.states[states] if states == high + 1 > 2 and not job.has_step else BITS.impossible
 
 
 def _bits_of_gradients(job: Job) -> tuple[float, float]:
     """Return the bits of no gradients from before the trace, and of gradients."""
     if job.parameters.source in (Source.WHOLE, Source.SEVERAL):
-        return 0.0, 10.0
+        return 0.0, BITS.impossible
     if job.parameters.source is Source.ADDED or (job.known[Category.GRADIENT] and job.sizes):
-        return 8.0, 0.0
-    return (0.4, 2.0) if job.saves else (1.0, 1.0)
+        return BITS.impossible, 0.0
+    return 0.0, 0.0
 
 
 # --- the bits of what a hypothesis misses
@@ -298,20 +310,16 @@ def without_gradient(hypothesis: Hypothesis, job: Job) -> int:
 @lru_cache(_MOST_CACHED)
 def bits_of_count(n: int, n_layers: int) -> float:
     """Return the bits of a model that has weights of one size so often: layers have the same sizes."""
-    if not n:
-        return 4.0
-    bits = 0.8 + 1.1 * log2(n)
+    bits = 1 + log2(n)
     if 1 < n_layers <= n:
         per_layer, rest = divmod(n, n_layers)
-        if rest < 3:
-            of_layers = 0.7 * log2(min(per_layer, 8)) + 1.5 * log2(max(per_layer / 8, 1))
-            bits = min(bits, 0.5 + of_layers + rest)
+        bits = min(bits, BITS.per_layer * log2(per_layer) + rest)
     return bits
 
 
 def missed(hypothesis: Hypothesis, job: Job, n_layers: int, sizes: list[int]) -> tuple[float, int]:
     """Return the bits of all counts that a hypothesis misses, and the bytes that it explains."""
-    bits, explained, every, n_fit, n_single = 0.0, 0, max(1, bytes_of(job.n)), 0, 0
+    bits, explained, every = 0.0, 0, max(1, bytes_of(job.n))
     for size in sizes:
         n, each = job.n[size], job.sizes[size]
         n_explained = 0
@@ -322,20 +330,10 @@ def missed(hypothesis: Hypothesis, job: Job, n_layers: int, sizes: list[int]) ->
         elif job.sizes:
             of_size = _bits_of_other_size(hypothesis, job, n, n_layers)
         else:
-            times = hypothesis.per_parameter
-            of_size, n_explained = _bits_without_parameters(n, times, n_layers)
-            n_fit += n_explained > 0
-            n_single += 0 < n_explained < 2 * times or (n_layers > 2 and n // times == 2)
-        bits += _weight_of(size * max(n, each), every) * of_size
+            of_size, n_explained = _bits_without_parameters(n, hypothesis.per_parameter, n_layers)
+        bits += (size * max(n, each) / every) ** _SHARE_POWER * of_size
         explained += size * n_explained
-    if n_fit >= 4 and not n_single:
-        bits += _NO_SINGLE_SIZE
-    return bits + (0.0 if job.sizes else 0.3 * log2(max(1, n_layers))), explained
-
-
-@lru_cache(_MOST_CACHED)
-def _weight_of(n_bytes: int, every: int) -> float:
-    return max(_LEAST_SHARE, float((n_bytes / every) ** _SHARE_POWER))
+    return bits, explained
 
 
 @lru_cache(_MOST_CACHED)
@@ -343,10 +341,11 @@ def _bits_without_parameters(n: int, times: int, n_layers: int) -> tuple[float, 
     """Return the bits of one size whose parameters are not known, and how many blocks are explained."""
     each, rest = divmod(n, times)
     if not rest:
-        return min(6.0, bits_of_count(each, n_layers)), n
-    options = [(1.5 + bits_of_count(n, 0), 0)]
+        return bits_of_count(each, n_layers), n
+    options = [(BITS.no_multiple + bits_of_count(n, 0), 0)]
     if each:
-        options.append((bits_of_count(each, n_layers) + 1.5 + bits_of_count(rest, n_layers), n - rest))
+        of_rest = BITS.no_multiple + bits_of_count(rest, n_layers)
+        options.append((bits_of_count(each, n_layers) + of_rest, n - rest))
     return min(options)
 
 
@@ -355,31 +354,28 @@ def _bits_of_size(hypothesis: Hypothesis, job: Job, size: int) -> tuple[float, i
     n, each, expected = job.n[size], job.sizes[size], predicted(hypothesis, size, job).total
     if n == expected:
         return 0.0, n
-    if (
-        n > expected
-    ):  # one block more, an ids tensor, spoils nothing; whole copies more are another hypothesis
-        copies = 2.0 if each and (n - expected) % each == 0 else 0.0
-        options = [(min(7.0, 2.5 + copies + 0.5 * log2(1 + n - expected)), expected)]
+    if n > expected:  # one block more, an ids tensor, spoils nothing
+        options = [(BITS.more + 0.5 * log2(1 + n - expected), expected)]
     else:
-        options = [(min(8.0, 4.0 + log2(1 + expected - n)), 0)]
+        options = [(BITS.fewer + log2(1 + expected - n), 0)]
     if not hypothesis.precision:
         times = hypothesis.per_parameter
         more, rest = divmod(n + job.n_known(size), times)
         if not rest and more > each:
             # With all gradients of an iteration and one optimizer, no parameter is missing.
             whole = job.parameters.source in _HAS_ALL and not job.has_several_steps
-            options.append((3.0 if whole else 0.8, n))
+            options.append((BITS.other_number if whole else BITS.more_parameters, n))
         elif not rest and times > 1 and 0 < more < each:
-            options.append((3.5, n))
+            options.append((BITS.other_number, n))
     return min(options)
 
 
 def _bits_of_other_size(hypothesis: Hypothesis, job: Job, n: int, n_layers: int) -> float:
     """Return the bits of a size that no parameter has."""
     if not hypothesis.trains_all:
-        return min(8.0, bits_of_count(n, n_layers))
+        return bits_of_count(n, n_layers)
     each, rest = divmod(n, without_gradient(hypothesis, job))
-    return bits_of_count(each, n_layers) if not rest else 2.0 + min(8.0, bits_of_count(n, n_layers))
+    return BITS.no_multiple + bits_of_count(n, n_layers) if rest else bits_of_count(each, n_layers)
 
 
 # --- the posterior of every row
@@ -418,7 +414,7 @@ def weigh(of_jobs: list[Job]) -> list[Weighed]:
 
 def _possible_layers(job: Job) -> list[int]:
     found = {0}
-    for n in {n for size, n in job.n.items() if size >= SMALL_BYTES and n >= 3}:
+    for n in {n for size, n in job.n.items() if size >= SMALL_BYTES and n >= LEAST_REPEATED}:
         found |= {n // times for times in (1, 2, 3, 4) if n % times == 0}
     return sorted(found)[:_MOST_LAYERS]
 
@@ -539,7 +535,7 @@ _RIGHT = {
     False: (0.50, 0.60, 0.62, 0.76, 0.82, 0.94, 0.967, 0.987, 0.99),
 }
 # Gradients from before the trace may be those of one optimizer of several, which step in turn: what does not
-# explain so much of all bytes is likely at most. Measured: a third of what was certain then was wrong.
+# explain so much is likely at most. Of what was certain then, a third was wrong (30 %: 0.4 points).
 _MOSTLY = 0.6
 
 
@@ -566,7 +562,8 @@ def explain_by_job(decided: Decided) -> Iterator[Proposal]:
         where = features.mask(rows[(best == code) & (stated >= LIKELY)])
         yield Proposal(where, Category(code), Evidence.SIZES, SLUG, column)
     both = found[:, Category.GRADIENT] + found[:, Category.OPTIMIZER_STATE]
-    yield Proposal(features.mask(rows[both >= LIKELY]), Category.UNKNOWN, Evidence.NONE, GRADIENT_OR_STATE)
+    either = features.mask(rows[(both >= LIKELY) & (stated < LIKELY)])
+    yield Proposal(either, Category.UNKNOWN, Evidence.NONE, GRADIENT_OR_STATE)
 
 
 # From here on, a hypothesis's probability is not worth a word.

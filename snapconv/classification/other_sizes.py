@@ -10,13 +10,17 @@ import numpy as np
 
 from snapconv.classification.categories import Category
 from snapconv.classification.decisions import Decided
-from snapconv.classification.parameters import SMALL_BYTES, bytes_of, counted, layers_by_counts
+from snapconv.classification.parameters import (
+    LEAST_REPEATED,
+    SMALL_BYTES,
+    bytes_of,
+    counted,
+    layers_by_counts,
+)
 
 if TYPE_CHECKING:
     from snapconv.classification.inventory import Job
 
-# Fewer blocks of a size say nothing of layers.
-_LEAST_REPEATED = 3
 # Sizes of vectors, from which those of matrices between layers follow; hostile files have more of them.
 _LEAST_WIDTH, _MOST_WIDTH, _MOST_WIDTHS = 64, 32768, 60
 # A frozen model beside the trained one has at least this share of its bytes.
@@ -31,20 +35,20 @@ class OtherSizes:
         self._judged: dict[int, dict[Category, float]] = {}
         self._job = job
         weights = counted(features.sizes[decided.has(Category.WEIGHT)]) + job.n
-        repeated = [size for size, n in weights.items() if n >= _LEAST_REPEATED]
+        repeated = [size for size, n in weights.items() if n >= LEAST_REPEATED]
         self._widths = sorted(s for s in repeated if _LEAST_WIDTH <= s <= _MOST_WIDTH)[-_MOST_WIDTHS:]
         inputs = features.sizes[decided.has(Category.INPUT)]
         self._inputs = np.unique(inputs[inputs >= _LEAST_WIDTH])[-_MOST_WIDTHS:]
         self._n_layers = job.n_layers if job.n_layers > 1 else layers_by_counts(job.n)
-        n_open = {s: n for s, n in job.n.items() if n >= _LEAST_REPEATED and not job.sizes[s]}
+        n_open = {s: n for s, n in job.n.items() if n >= LEAST_REPEATED and not job.sizes[s]}
         n_bytes = sum(s * n for s, n in n_open.items())
         n_large = sum(size >= SMALL_BYTES for size in n_open)
-        self._has_frozen = n_large >= _LEAST_REPEATED and n_bytes > _FROZEN_SHARE * bytes_of(job.sizes) > 0
+        self._has_frozen = n_large >= LEAST_REPEATED and n_bytes > _FROZEN_SHARE * bytes_of(job.sizes) > 0
 
     def seen(self, size: int) -> dict[str, bool]:
         """Say which of the ``EVIDENCE`` holds for the blocks of one size."""
         job, n = self._job, self._job.n[size]
-        is_repeated = n >= _LEAST_REPEATED
+        is_repeated = n >= LEAST_REPEATED
         return {
             "any size": True,
             "one block": n == 1,

@@ -20,6 +20,8 @@ Sizes = Counter[int]
 
 # Smaller blocks are scalars and counters, of which there are any number.
 SMALL_BYTES = 1024
+# Fewer blocks of a size say nothing of layers.
+LEAST_REPEATED = 3
 # A line of the step has all parameters if so much of its bytes agree: a few are tied, or not trained.
 _NEARLY = 0.95
 # What lacks more than this of the parameters is of some of them only.
@@ -70,7 +72,7 @@ def is_training(decided: Decided) -> bool:
 
 def layers_by_counts(n_of: Sizes) -> int:
     """Return what divides how often nearly all repeated sizes of a model occur; 0 for none."""
-    many = {size: n for size, n in n_of.items() if n >= 3 and size >= SMALL_BYTES}
+    many = {size: n for size, n in n_of.items() if n >= LEAST_REPEATED and size >= SMALL_BYTES}
     total = bytes_of(Counter(many))
     for n_layers in range(min(max(many.values(), default=1), _MOST_LAYERS), 1, -1):
         if sum(size * n for size, n in many.items() if n % n_layers == 0) >= _OF_LAYERS * total:
