@@ -94,7 +94,9 @@ class TensorPatches:
         placement = self._of(tensor)
         # Native code of a library's kernel (bitsandbytes) reads the CPU's memory.
         is_kernel = isinstance(_get_current_dispatch_mode(), LibraryKernel)
-        if placement is None or placement.device is None or is_kernel:
+        # A wrapper of tensors (DTensor) has no memory; torch.save knows it by that.
+        is_wrapper = type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+        if placement is None or placement.device is None or is_kernel or is_wrapper:
             return int(real(tensor))
         self._tracker.machine.settle()
         return placement.addr + int(tensor.storage_offset() * tensor.element_size())

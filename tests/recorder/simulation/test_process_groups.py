@@ -1,5 +1,6 @@
 """torch.distributed under the simulation: a job of one rank works, and of more ranks with gloo alone."""
 
+import io
 import os
 import socket
 import subprocess
@@ -213,6 +214,7 @@ def test_a_model_sharded_over_one_rank_trains_as_the_model_alone(shard):
         for one, other in zip(alone.parameters(), model.parameters(), strict=True):
             assert other.is_cuda
             assert torch.equal(one.cpu(), getattr(other, "_local_tensor", other).cpu())
+        torch.save(dict(model.named_parameters()), io.BytesIO())
 
 
 def test_gathered_parameters_are_freed_after_use(group):
