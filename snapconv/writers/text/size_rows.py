@@ -4,10 +4,13 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import TYPE_CHECKING
 
-from snapconv.answers.peak import CategoryTotal
 from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK, SourceLine
 from snapconv.units import counted, format_bytes, format_share
+
+if TYPE_CHECKING:  # `snapconv info` loads no analysis
+    from snapconv.answers.peak import CategoryTotal
 
 MOST_ROWS = 5
 # With fewer, a replay of allocator settings shows too little for advice.
@@ -91,7 +94,7 @@ def project_shown(root: str | None, includes: Iterable[str]) -> str:
     return (f"below {root}" if root else "none found") + (f" and in {included}" if included else "")
 
 
-def category_lines(categories: tuple[CategoryTotal, ...], whole: int) -> Iterator[str]:
+def category_lines(categories: "tuple[CategoryTotal, ...]", whole: int) -> Iterator[str]:
     """Yield the categories that have memory, largest first, with their shares, and what of them is likely."""
     nonzero = [total for total in categories if total.n_allocations]
     width = max(_CATEGORY_WIDTH, *(len(total.category) + 1 for total in nonzero)) if nonzero else 0
