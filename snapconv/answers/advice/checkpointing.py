@@ -1,8 +1,9 @@
 """Activation checkpointing: the modules that reach the wanted bytes at the least recomputation.
 
-A module without its activations keeps its input alone, and has the others again for its own backward. No two
-chosen ones are inside each other, so the choice is a knapsack on the tree of modules, solved exactly in parts
-of the forward. What the peak is then, a replay says; what is missing is asked for on top, and chosen anew.
+A checkpointed module keeps its input alone, and makes its activations again for its own backward. No chosen
+module is inside another, so the choice is a knapsack on the tree of modules; it is exact, with the cost in
+thousandths of the forward. A replay then gives the peak; while that is above the goal, more bytes are wanted,
+and the modules are chosen again.
 """
 
 from collections.abc import Iterator, Sequence

@@ -3,7 +3,6 @@
 import itertools
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,15 +47,6 @@ class Loop:
     def delete(self, name, line):
         for addr in self.kept.pop(name):
             self.trace.free(addr, frames=at(line))
-
-
-@pytest.fixture
-def advice_on(tmp_path):
-    def advice_on(loop, **options):
-        (found,) = snapconv.load(loop.trace.write(tmp_path / "s.pickle")).advise(**options)
-        return found
-
-    return advice_on
 
 
 def outputs(*, deletes, n=3):

@@ -1,8 +1,5 @@
 """Advice on copies: of weights, of batches before their step, of gradients and of gathered shards."""
 
-import pytest
-
-import snapconv
 from tests.builders import MIB, frame
 from tests.unit.answers.test_advice import ENGINE, STEP, TORCH, Loop, at, layer
 
@@ -32,15 +29,6 @@ def validate(loop):
     for i in range(2):
         addr = loop.alloc(4 * MIB, at(35, *layer(i)))
         loop.trace.free(addr, frames=at(35, *layer(i)))
-
-
-@pytest.fixture
-def advice_on(tmp_path):
-    def advice_on(loop, **options):
-        (found,) = snapconv.load(loop.trace.write(tmp_path / "s.pickle")).advise(**options)
-        return found
-
-    return advice_on
 
 
 def states(loop):

@@ -8,6 +8,7 @@ import snapconv
 from snapconv.answers.ranks.job_report import Kind, report_job
 from snapconv.answers.ranks.rank_file import FailedRequest, RankDevice, RankFile, RankLine, rank_file
 from snapconv.json_text import dataclass_from, read_json, write_json
+from snapconv.writers.text.ranks import job_lines
 from tests.job_builder import rank_trace, write_rank
 
 GIB = 1 << 30
@@ -220,3 +221,14 @@ def test_a_fault_that_ranks_share_is_said_once():
     held = "x.py:1 keeps its previous output until the next one is made"
     files = [rank(number, replace(usual(), faults={held: (5 + number) * GIB})) for number in range(3)]
     assert sentences(files, Kind.FAULT) == [f"{held}: 7.00 GiB at the peak of rank 2 and 2 others"]
+
+
+def test_a_rank_that_grew_and_whose_last_dump_has_pinned_memory_only_leads_on():
+    more = device(weight=(NET, 20), activation=(NET, 30))
+    dumps = [usual(), more, replace(usual(), device=-1)]
+    files = [
+        rank(0, one, file=f"{number}.pickle", dump=f"iteration_{number}", dump_number=number)
+        for number, one in enumerate(dumps)
+    ]
+    assert len(sentences(files, Kind.GROWTH)) == 1
+    assert [*job_lines(report_job(files))][-1] == "  next: snapconv info 1.pickle"
