@@ -97,6 +97,16 @@ def test_batches_that_wait_for_their_steps_are_a_fault(advice_on):
     assert "puts 6 batches" in fault.what
 
 
+def test_three_batches_ahead_are_a_queue_and_no_fault(advice_on):
+    loop = Loop()
+    place(loop)
+    batches = [loop.alloc(6 * MIB, COPIED) for _ in range(3)]
+    for addr in batches:
+        train_step(loop)
+        loop.trace.free(addr, frames=at(32))
+    assert advice_on(loop).faults == ()
+
+
 def test_pictures_that_one_step_reads_together_are_no_fault(advice_on):
     loop = Loop()
     place(loop)

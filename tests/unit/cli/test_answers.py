@@ -101,6 +101,12 @@ def test_growth_shows_the_device_that_grows_and_a_line_of_the_others(tmp_path, s
     assert lines[-1] == "cuda:0  nothing that was allocated in this trace is left (--device 0 shows more)"
 
 
+def test_no_iteration_is_named_where_nothing_ends_one(snapconv):
+    file = FIXTURES / "out_of_memory.pickle"
+    assert "iteration" not in snapconv("summary", file, "--at", "end").out
+    assert "iteration 5" in snapconv("summary", FIXTURES / "growing.pickle", "--at", "end").out
+
+
 def test_the_shares_of_every_holder_table_add_up(snapconv):
     lines = snapconv("oom", FIXTURES / "out_of_memory.pickle", "--no-replay").out.splitlines()
     tables = "\n".join(lines).split("  held by ")[1:]
