@@ -8,13 +8,11 @@ are called within the driver's guard.
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from snapconv.errors import SnapconvError
 from snapconv.notes import Note
 from snapconv.recorder import environment, memory_history
-from snapconv.recorder.capture_folder import write_capture_somewhere
 from snapconv.recorder.guard import Guard, Guards
 from snapconv.recorder.interception import CudaStart, Interception
 from snapconv.recorder.memory_history import SpanLog, contents_now, note_rows
@@ -85,7 +83,7 @@ class Driver:
     def uses_device(self) -> bool:
         """Whether the program has allocated on a device yet: what it runs before that is no iteration."""
         if self.cuda.is_done and not self._has_used_device:
-            self._has_used_device = bool(self.guard.run(environment.has_allocated))
+            self._has_used_device = bool(self.guard.run(environment.device_values))
         return self._has_used_device
 
     def run(self, work: Callable[..., None], *arguments: Any) -> None:
@@ -109,7 +107,8 @@ class Driver:
     def _turn_on(self) -> None:
         environment.require_history()
         self.features = probe(is_for_simulation=False)
-        self.guards.leave_out(self.features.changed)
+        for feature in self.features.changed:
+            self.guards.of(feature).is_left_out = True
         self.policy.turn_on(self)
 
     def wait_for_cuda(self) -> None:
@@ -240,12 +239,6 @@ class Driver:
         ours = (*self.features.notes(), *self.guards.notes(), *faults)
         metadata["notes"] = [*metadata["notes"], *note_rows(ours)]
         return {**contents, "snapconv": metadata}
-
-    def write(
-        self, output: Path, contents: dict[str, Any], timing: dict[str, Any] | None = None
-    ) -> tuple[Path, int]:
-        """Write a capture, and return its place and size."""
-        return write_capture_somewhere(output, contents, timing, force=self.options.force)
 
     # --- off
 

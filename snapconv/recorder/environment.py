@@ -175,18 +175,8 @@ def process_values(command: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def has_allocated() -> bool:
-    """Whether anything was allocated on any device so far, as far as torch counts it."""
-    import torch
-
-    return any(
-        torch.cuda.memory_stats(device).get("reserved_bytes.all.peak")
-        for device in range(torch.cuda.device_count())
-    )
-
-
-def device_values(first: int) -> list[dict[str, Any]]:
-    """Return names and figures of every device that anything was allocated on, and of ``first``."""
+def device_values(first: int | None = None) -> list[dict[str, Any]]:
+    """Return names and figures of every device that anything was allocated on so far, and of ``first``."""
     import torch
 
     devices = []

@@ -126,7 +126,8 @@ class Guard:
             self.report = "".join(traceback.format_exception(failure))
             self.place = _place(failure)
             self.failure = failure
-        _forget_frames(failure)
+        # Keep nothing of the stack with it; what it happened during may be the program's.
+        failure.__traceback__ = failure.__cause__ = failure.__context__ = None
 
     def enter(self, parts: ExitStack, make: Callable[[], AbstractContextManager[Any]]) -> None:
         """Enter a context of ours until the end of others; neither its beginning nor its end may fail."""
@@ -223,11 +224,6 @@ class Guards:
             self._guards[feature] = Guard(feature)
         return self._guards[feature]
 
-    def leave_out(self, features: "tuple[Feature, ...] | dict[Feature, str]") -> None:
-        """Let nothing be run for these."""
-        for feature in features:
-            self.of(feature).is_left_out = True
-
     def notes(self) -> tuple[Note, ...]:
         """Say which features a fault of ours has ended."""
         return tuple(fault_note(guard) for guard in list(self._guards.values()) if guard.failure is not None)
@@ -265,8 +261,3 @@ def _place(failure: BaseException) -> str:
     """Name the innermost line of ours that a failure came through."""
     ours = [frame for frame in traceback.extract_tb(failure.__traceback__) if is_ours(frame.filename)]
     return f"{Path(ours[-1].filename).name}, line {ours[-1].lineno}" if ours else "outside of snapconv"
-
-
-def _forget_frames(error: BaseException) -> None:
-    """Keep nothing of the stack with an exception; what it happened during may be the program's."""
-    error.__traceback__ = error.__cause__ = error.__context__ = None

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from snapconv.errors import EntryPointError, NoCudaError, NothingAllocatedError, SnapconvError
 from snapconv.notes import Note
 from snapconv.recorder import environment, memory_history
-from snapconv.recorder.capture_folder import check_output
+from snapconv.recorder.capture_folder import check_output, write_capture_somewhere
 from snapconv.recorder.driver import Driver, Say, silent
 from snapconv.recorder.guard import Guard, fault_note
 from snapconv.recorder.memory_history import nothing_allocated
@@ -213,7 +213,7 @@ class OneCapture:
         contents = driver.complete(self._contents, ended, self._faults)
         self.notes += [Note(**row) for row in contents["snapconv"]["notes"]]
         driver.say(f"writing {options.output}")
-        place, self.n_bytes = driver.write(self._output, contents, timing)
+        place, self.n_bytes = write_capture_somewhere(self._output, contents, timing, force=options.force)
         if place != self._output:
             self.path = place
             self._note(

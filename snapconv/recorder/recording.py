@@ -17,7 +17,7 @@ from typing import Any
 
 from snapconv.errors import OutputError, SnapconvError
 from snapconv.recorder import environment, memory_history
-from snapconv.recorder.capture_folder import Upload, free_name, is_store
+from snapconv.recorder.capture_folder import Upload, free_name, is_store, write_capture_somewhere
 from snapconv.recorder.driver import Driver
 from snapconv.recorder.job import SharedOom, is_chosen, process_rank
 from snapconv.recorder.memory_history import nothing_allocated
@@ -44,7 +44,7 @@ class ChosenCaptures:
 
     def __init__(self) -> None:
         self.captures: list[Path] = []
-        self.counts_by_hand = self._is_signalled = self._has_written_oom = self._has_logged = False
+        self.counts_by_hand = self.is_signalled = self._has_written_oom = self._has_logged = False
         self._shared_oom: SharedOom | None = None
         self.upload: Upload | None = None
 
@@ -56,7 +56,7 @@ class ChosenCaptures:
         driver.count_steps(lambda: None if self.counts_by_hand else driver.iteration_ended())
         driver.parts.callback(driver.stop_observing)
         if driver.options.on_signal is not None:
-            driver.parts.callback(_on_signal(driver.options.on_signal, self._remember_signal))
+            driver.parts.callback(_on_signal(driver.options.on_signal, self))
         if driver.options.on_other_oom:
             self._listen(driver)
         driver.begin_iteration()
@@ -89,8 +89,8 @@ class ChosenCaptures:
         self._has_written_oom = False  # the job goes on
         if iteration in driver.options.steps:
             self.capture(driver, "step", Ended("complete"), step=iteration)
-        if self._is_signalled:
-            self._is_signalled = False
+        if self.is_signalled:
+            self.is_signalled = False
             ended = Ended("complete", f"signal {driver.options.on_signal}")
             self.capture(driver, "signal", ended, step=iteration)
 
@@ -143,7 +143,8 @@ class ChosenCaptures:
         try:
             with suppress(OSError):  # the job may have removed it
                 driver.options.output.mkdir(parents=True, exist_ok=True)
-            path, _ = driver.write(free_name(driver.options.output / name), contents)
+            output = free_name(driver.options.output / name)
+            path, _ = write_capture_somewhere(output, contents, None, force=False)
         except OutputError as error:  # the disk may have free space again the next time
             _LOG.warning("snapconv: %s", error)
             return
@@ -157,10 +158,6 @@ class ChosenCaptures:
             self._shared_oom.leave()
         self.capture(driver, "oom", Ended("oom", text))
         self._has_written_oom = True
-
-    def _remember_signal(self) -> None:
-        """Only remember it: a signal may come at any moment, a snapshot is taken between two steps."""
-        self._is_signalled = True
 
 
 class Recording:
@@ -263,12 +260,15 @@ def close(driver: Driver) -> None:
         _LOG.warning("snapconv: recording could not be ended cleanly: %s", failure, exc_info=failure)
 
 
-def _on_signal(number: int, notify: Callable[[], None]) -> Callable[[], None]:
-    """Handle a signal here first and then in its former handler; return what restores that."""
+def _on_signal(number: int, policy: ChosenCaptures) -> Callable[[], None]:
+    """Handle a signal here first and then in its former handler; return what restores that.
+
+    It is only remembered: it may come at any moment, and a snapshot is taken between two steps.
+    """
     before = signals.getsignal(number)
 
     def hear(received: int, frame: FrameType | None) -> None:
-        notify()
+        policy.is_signalled = True
         if callable(before):
             before(received, frame)
 

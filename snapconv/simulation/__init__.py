@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from snapconv.errors import RecorderError
 from snapconv.notes import Note
 from snapconv.recorder.guard import fault_note
-from snapconv.recorder.observe.tensors import use_locations
+from snapconv.recorder.observe import tensors as observed_tensors
 from snapconv.recorder.torch_surface import ChangedFeatures, Feature, probe
 from snapconv.simulation.machine import BLAS, Machine, SimulationOptions
 
@@ -88,7 +88,7 @@ class Simulation:
             if Feature.SIMULATED_GROUPS in self._features:
                 handle = process_groups.with_collectives(handle)
             patches.callback(tracker.placements.close)
-            patches.enter_context(use_locations(tracker.locate))
+            patches.set(observed_tensors, "locate", tracker.locate)
 
             def enter_modes() -> ExitStack:
                 modes = ExitStack()

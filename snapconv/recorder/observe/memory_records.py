@@ -98,7 +98,7 @@ class MemoryRecords:
         if iteration not in self._searched:
             return
         known = {id(place.tensor()) for place in self._models.places()}
-        for node in graph_nodes(roots if isinstance(roots, list | tuple) else [roots]):
+        for node in graph_nodes(roots):
             if type(node).__name__ == "AccumulateGrad" and id(node.variable) not in known:
                 self._add_leaf(node.variable)
 

@@ -1,10 +1,6 @@
-"""Tensors as plain rows: which are in a value, where their memory lies on the device, what shape they have.
+"""Tensors as plain rows: those in a value, where their memory lies on the device, and their shape."""
 
-``locate`` is the one seam between real and simulated recording.
-"""
-
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from itertools import islice
@@ -25,10 +21,11 @@ class Location:
     n_bytes: int
 
 
-Locate = Callable[["Tensor"], Location | None]
+def locate(tensor: "Tensor") -> Location | None:
+    """Return where a tensor's storage lies; None for one that is not on a CUDA device, or has no storage.
 
-
-def _on_cuda(tensor: "Tensor") -> Location | None:
+    The one seam between real and simulated recording: a simulation replaces it.
+    """
     if tensor.device.type != "cuda" or tensor.layout is not _torch().strided:
         return None
     try:
@@ -36,25 +33,6 @@ def _on_cuda(tensor: "Tensor") -> Location | None:
         return Location(tensor.device.index, storage.data_ptr(), storage.nbytes())
     except (RuntimeError, NotImplementedError):
         return None  # a wrapper without storage, such as functional transforms make
-
-
-_locate: Locate = _on_cuda
-
-
-def locate(tensor: "Tensor") -> Location | None:
-    """Tell where a tensor's storage lies; None for one that is not on a CUDA device, or has no storage."""
-    return _locate(tensor)
-
-
-@contextmanager
-def use_locations(function: Locate) -> Iterator[None]:
-    """Let ``locate`` use another source, for as long as the context lasts."""
-    global _locate  # one process records at most once at a time
-    before, _locate = _locate, function
-    try:
-        yield
-    finally:
-        _locate = before
 
 
 _MAX_DEPTH = 6
@@ -101,10 +79,12 @@ def plain_tensors(tensor: Tensor) -> tuple[Tensor, ...]:
     return tuple(piece for part in parts if isinstance(part, torch.Tensor) for piece in plain_tensors(part))
 
 
-def graph_nodes(roots: Iterable[Any]) -> Iterator[Any]:
-    """Walk down autograd's graphs from tensors or edges."""
-    # As long as they are in this list, a node's wrapper and its identity are its own.
-    nodes = [node for node in map(_node_of, roots) if node is not None]
+def graph_nodes(roots: Any) -> Iterator[Any]:
+    """Walk down autograd's graphs from a tensor, a GradientEdge, or several."""
+    roots = roots if isinstance(roots, list | tuple) else [roots]
+    # As long as they are in this list, a node's wrapper and its identity are its own; a leaf has none.
+    found = (root.grad_fn if hasattr(root, "grad_fn") else getattr(root, "node", None) for root in roots)
+    nodes = [node for node in found if node is not None]
     walked = set(nodes)
     for node in nodes:  # grows as it goes
         yield node
@@ -112,11 +92,6 @@ def graph_nodes(roots: Iterable[Any]) -> Iterator[Any]:
             if below is not None and below not in walked:
                 walked.add(below)
                 nodes.append(below)
-
-
-def _node_of(root: Any) -> Any:
-    """Return a tensor's node, or that of a GradientEdge; None for a leaf."""
-    return root.grad_fn if hasattr(root, "grad_fn") else getattr(root, "node", None)
 
 
 @cache

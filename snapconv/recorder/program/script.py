@@ -20,6 +20,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from snapconv.errors import EntryPointError, RecorderError
+from snapconv.recorder.interception import replaced
 from snapconv.recorder.program import own_frames, script_signals
 from snapconv.recorder.program.own_frames import call_user, is_ours, stands_in
 
@@ -190,34 +191,19 @@ def ended_by(raised: BaseException | None) -> Ended:
 _OF_TORCH = f"-packages{os.sep}torch{os.sep}"
 
 
-@contextmanager
-def warnings_name_the_user() -> Iterator[None]:
-    """Show warnings that would name a line of ours with the user's; others as they are."""
+def warnings_name_the_user() -> AbstractContextManager[None]:
+    """Show warnings that would name a line of ours with the program's innermost; others as they are."""
     before = warnings.showwarning
 
     @stands_in
-    def show(
-        message: Warning | str, category: type[Warning], filename: str, lineno: int, *more: Any, **named: Any
-    ) -> None:
+    def show(message: Any, category: Any, filename: str, lineno: int, *more: Any, **named: Any) -> None:
+        files = ((frame, frame.f_code.co_filename) for frame in own_frames.program_frames())
+        mine = ((file, frame.f_lineno) for frame, file in files if _OF_TORCH not in file)
         if is_ours(filename):
-            filename, lineno = _users_line() or (filename, lineno)
+            filename, lineno = next((one for one in mine if one[0] != warnings.__file__), (filename, lineno))
         before(message, category, filename, lineno, *more, **named)
 
-    warnings.showwarning = show
-    try:
-        yield
-    finally:
-        if warnings.showwarning is show:  # else the program has taken it since
-            warnings.showwarning = before
-
-
-def _users_line() -> tuple[str, int] | None:
-    """Find the innermost line that is neither torch's, nor ours, nor of the warnings themselves."""
-    for frame in own_frames.program_frames():
-        filename = frame.f_code.co_filename
-        if _OF_TORCH not in filename and filename != warnings.__file__:
-            return filename, frame.f_lineno
-    return None
+    return replaced(warnings, "showwarning", show)
 
 
 # --- The recorder needs torch, which reads settings when it is imported (``OMP_NUM_THREADS``, the allocator's

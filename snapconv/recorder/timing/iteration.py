@@ -8,7 +8,7 @@ backward pass follows were forward.
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,7 +30,7 @@ def holds_tensor(value: object, tensor_type: type) -> bool:
     return any(holds_tensor(item, tensor_type) for item in items)
 
 
-def nodes_below(roots: Iterable[Any], seen: set[int]) -> list[tuple[int, Any]]:
+def nodes_below(roots: Any, seen: set[int]) -> list[tuple[int, Any]]:
     """Return the numbers and nodes that these tensors or edges were made by, without AccumulateGrad.
 
     Nodes whose numbers are in ``seen`` are left out; the others are added to it.
@@ -196,7 +196,7 @@ class Iteration:
             if self._running is not None and not self._running.nodes:  # what Tensor.backward calls
                 self._running.begin = self._mark()
             return
-        for number, node in nodes_below(roots if isinstance(roots, list | tuple) else [roots], self._hooked):
+        for number, node in nodes_below(roots, self._hooked):
             self._hook(node, self._maker(number) or self._left_over(node))
         self._next_section(is_before_backward=True)
         self._running = BackwardPass(self._mark())

@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import CodeType, FrameType, FunctionType
 from typing import Any, TypeAlias
 
@@ -18,29 +18,16 @@ from snapconv.recorder.program.own_frames import users_frames
 
 
 class CpuClock:
-    """The processor's clock, where every mark has been reached when it is made."""
+    """The processor's clock: a mark has been reached when it is made, and nothing is waited for."""
 
-    def __init__(self) -> None:
-        # No method of ours around it: a call of one would take longer than the call it makes.
-        self.mark: Callable[[], int] = time.perf_counter_ns
-
-    def can_mark(self) -> bool:
-        """Return True."""
-        return True
+    # No method of ours around it: a call of one would take longer than the call it makes.
+    mark = staticmethod(time.perf_counter_ns)
+    can_mark = was_reached = staticmethod(lambda *_: True)
+    settle = forget = staticmethod(lambda: None)
 
     def ms(self, begin: int, end: int) -> float:
         """Return the milliseconds between two marks."""
         return (end - begin) / 1e6
-
-    def was_reached(self, mark: int) -> bool:
-        """Return True."""
-        return True
-
-    def settle(self) -> None:
-        """Do nothing: there is nothing to wait for."""
-
-    def forget(self) -> None:
-        """Do nothing: a mark is a number."""
 
 
 class CudaClock:

@@ -251,14 +251,7 @@ class Timer:
             self._iteration = None
 
     @calls_original
-    def _around(
-        self,
-        name: str,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        module: Any = None,
-    ) -> Any:
+    def _around(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any, *module: Any) -> Any:
         if self._iteration is None:
             return function(*args, **kwargs)
-        return self._iteration.call(name, function, args, kwargs, module)
+        return self._iteration.call(name, function, args, kwargs, *module)

@@ -57,7 +57,7 @@ def log(monkeypatch):
     monkeypatch.setattr(driver_module.environment, "require_history", lambda: None)
     monkeypatch.setattr(driver_module.environment, "choose_device", lambda _: 0)
     monkeypatch.setattr(driver_module.environment, "is_capturing_graph", lambda: False)
-    monkeypatch.setattr(driver_module.environment, "has_allocated", lambda: True)
+    monkeypatch.setattr(driver_module.environment, "device_values", lambda: [{}])
     monkeypatch.setattr(driver_module, "contents_now", lambda *_, **__: contents(log))
     return log
 

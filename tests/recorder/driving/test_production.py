@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 import snapconv  # noqa: E402  # after the skip
 from snapconv.errors import OutputWriteError  # noqa: E402
-from snapconv.recorder import driver, environment  # noqa: E402
+from snapconv.recorder import driver, environment, recording  # noqa: E402
 from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
 
 pytestmark = pytest.mark.smoke("recording")
@@ -207,7 +207,7 @@ def test_a_fault_of_ours_does_not_hide_the_jobs_own(job, tmp_path, caplog, monke
 
 
 def test_a_full_disk_costs_one_capture_and_no_more(job, tmp_path, caplog, monkeypatch):
-    write, calls = driver.write_capture_somewhere, []
+    write, calls = recording.write_capture_somewhere, []
 
     def write_second(*arguments, **named):
         calls.append(arguments)
@@ -215,7 +215,7 @@ def test_a_full_disk_costs_one_capture_and_no_more(job, tmp_path, caplog, monkey
             raise OutputWriteError("the disk is full")
         return write(*arguments, **named)
 
-    monkeypatch.setattr(driver, "write_capture_somewhere", write_second)
+    monkeypatch.setattr(recording, "write_capture_somewhere", write_second)
     with snapconv.recording(tmp_path, steps=[0, 1]):
         job.train(3)
     assert names(tmp_path) == ["step-000001.capture"]

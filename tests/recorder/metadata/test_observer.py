@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402  # after the check that torch is there
 
 from scripts.docs import catalogs  # noqa: E402
-from snapconv.recorder.observe.tensors import locate  # noqa: E402
+from snapconv.recorder.observe import tensors  # noqa: E402
 from tests.recorder.metadata.watching import addr, train, watching  # noqa: E402
 
 pytestmark = pytest.mark.smoke("metadata")
@@ -297,7 +297,7 @@ def test_a_tensor_without_storage_lies_nowhere():
     found = []
 
     def look(x):
-        found.append(locate(x))
+        found.append(tensors.locate(x))
         return x
 
     torch.func.vmap(look)(torch.ones(2))

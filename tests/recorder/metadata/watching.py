@@ -5,8 +5,10 @@ from contextlib import contextmanager
 
 import torch
 
+from snapconv.recorder.interception import replaced
+from snapconv.recorder.observe import tensors
 from snapconv.recorder.observe.observer import Observer
-from snapconv.recorder.observe.tensors import Location, use_locations
+from snapconv.recorder.observe.tensors import Location
 
 
 def on_cpu(tensor: torch.Tensor) -> Location | None:
@@ -19,7 +21,7 @@ def on_cpu(tensor: torch.Tensor) -> Location | None:
 def watching(**options) -> Iterator[Observer]:
     """An observer that watches what happens within."""
     observer = Observer(**options)
-    with use_locations(on_cpu):
+    with replaced(tensors, "locate", on_cpu):
         observer.start()
         try:
             yield observer

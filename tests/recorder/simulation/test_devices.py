@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from snapconv.recorder.observe.tensors import locate, plain_tensors  # noqa: E402
+from snapconv.recorder.observe import tensors  # noqa: E402
 from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
 from snapconv.simulation.patches import Calls  # noqa: E402
 from snapconv.simulation.placements import DeviceChoice  # noqa: E402
@@ -30,7 +30,7 @@ def _simulation(request):
 
 def where(tensor):
     """The device on which a tensor's memory is tracked; None for memory that nobody tracks."""
-    location = locate(tensor)
+    location = tensors.locate(tensor)
     assert location is None or location.addr
     return None if location is None else location.device
 
@@ -121,11 +121,11 @@ def test_parts_of_a_wrapper_are_tracked_through_training():
 
     state = optimizer.state[model.weight]
     for tensor in (model.weight, model.weight.grad, state["exp_avg"], state["exp_avg_sq"]):
-        pieces = [locate(piece) for piece in plain_tensors(tensor)]
+        pieces = [tensors.locate(piece) for piece in tensors.plain_tensors(tensor)]
         assert tensor.device == torch.device("cuda", 0)
         assert [(piece.device, piece.n_bytes) for piece in pieces] == [(0, 64), (0, 64)]
         assert pieces[0].addr != pieces[1].addr
-    assert [where(piece) for piece in plain_tensors(result)] == [0, 0]
+    assert [where(piece) for piece in tensors.plain_tensors(result)] == [0, 0]
 
 
 def test_a_copy_of_one_thread_does_not_go_where_that_of_another_does():
