@@ -2,7 +2,7 @@
 
     python scripts/bench/advice/run.py FOLDER [NAME ...]
 
-Records every pair of *programs.py before and after its change, on the simulated GPU, and prints a table: the
+Records every pair of pairs.py before and after its change, on the simulated GPU, and prints a table: the
 peak before, the predicted and the measured peak after. Run it where transformers and diffusers are.
 Recordings that FOLDER has already are used again.
 """
@@ -18,17 +18,17 @@ from snapconv.answers.advice.changes import Demand, scaled_batch
 from snapconv.answers.advice.findings import advise
 from snapconv.units import format_bytes
 
-FOLDER = Path(__file__).parent
+PROGRAM = Path(__file__).with_name("pairs.py")
 _RECORD = ("record", "--simulate", "--no-compute", "--warm-up", "0", "--iterations", "3", "-q")
 # The kinds whose saving is a replay of lifetimes alone.
 _EXACT = ("previous-kept", "gradients-kept", "graphs-kept", "batches-early")
 
 
-def recorded(folder: Path, program: str, name: str, when: str) -> Path:
+def recorded(folder: Path, name: str, when: str) -> Path:
     """Return the recording of one program, made where it is missing."""
     capture = folder / f"{name}.{when}.capture"
     if not capture.exists():
-        command = [sys.executable, "-m", "snapconv", *_RECORD, "-o", str(capture), program, name, when]
+        command = [sys.executable, "-m", "snapconv", *_RECORD, "-o", str(capture), str(PROGRAM), name, when]
         subprocess.run(command, check=False, stdout=subprocess.DEVNULL)
     return capture
 
@@ -48,13 +48,10 @@ def predicted(before: DeviceAnalysis, kind: str) -> int | None:
 
 def rows(folder: Path, names: list[str]) -> Iterator[tuple[str, ...]]:
     """Yield the table's rows."""
-    for file in FOLDER.glob("*programs.py"):
-        importlib.import_module(file.stem)  # each adds its own to the first
-    pairs = importlib.import_module("programs").PAIRS
-    for name in names or pairs:
-        kind, function = pairs[name]
-        program = function.__code__.co_filename
-        captures = [recorded(folder, program, name, when) for when in ("before", "after")]
+    kinds = {name: pair[0] for name, pair in importlib.import_module("pairs").PAIRS.items()}
+    for name in names or kinds:
+        kind = kinds[name]
+        captures = [recorded(folder, name, when) for when in ("before", "after")]
         if not all(capture.exists() for capture in captures):
             yield name, kind, "not recorded", "", "", "", ""
             continue
@@ -87,5 +84,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.path[:0] = [str(FOLDER), str(FOLDER.parents[2])]
+    sys.path[:0] = [str(PROGRAM.parent), str(PROGRAM.parents[3])]
     main()
