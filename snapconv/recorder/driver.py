@@ -20,7 +20,7 @@ from snapconv.recorder.observe.observer import Observer
 from snapconv.recorder.options import RecordingOptions
 from snapconv.recorder.program.script import Ended
 from snapconv.recorder.schedule import Part, Sign, StepCounter, listen
-from snapconv.recorder.torch_surface import ChangedFeatures, Feature, probe
+from snapconv.recorder.torch_surface import Changed, Feature, changed_notes, probe
 
 if TYPE_CHECKING:
     from snapconv.recorder.record import OneCapture
@@ -60,7 +60,7 @@ class Driver:
         self.timer: Timer | None = None
         self.guard, self.guards = Guard(), Guards()
         self.interception = Interception(self.guards)
-        self.features = ChangedFeatures()
+        self.changed: Changed = {}
         self.iteration = 0
         self.is_over = False
         self.device = options.device or 0  # until CUDA starts
@@ -106,8 +106,8 @@ class Driver:
 
     def _turn_on(self) -> None:
         environment.require_history()
-        self.features = probe(is_for_simulation=False)
-        for feature in self.features.changed:
+        self.changed = probe(is_for_simulation=False)
+        for feature in self.changed:
             self.guards.of(feature).is_left_out = True
         self.policy.turn_on(self)
 
@@ -236,7 +236,7 @@ class Driver:
     def complete(self, contents: dict[str, Any], ended: Ended, faults: Iterable[Note] = ()) -> dict[str, Any]:
         """Return the contents with how the program ended, and with the notes on our own work."""
         metadata = {**contents["snapconv"], "ended": ended.values()}
-        ours = (*self.features.notes(), *self.guards.notes(), *faults)
+        ours = (*changed_notes(self.changed), *self.guards.notes(), *faults)
         metadata["notes"] = [*metadata["notes"], *note_rows(ours)]
         return {**contents, "snapconv": metadata}
 

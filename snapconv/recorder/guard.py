@@ -95,10 +95,7 @@ class Guard:
         return self.failure is not None or self.is_left_out or os.getpid() != self._pid
 
     def run(self, work: Callable[..., _Result], /, *arguments: Any) -> _Result | None:
-        """Do a piece of work; None where it failed, or may not run.
-
-        Only Exceptions are kept: Ctrl-C and the like are meant for the program.
-        """
+        """Do a piece of work; None where it failed, or may not run."""
         if self.is_off:
             return None
         try:

@@ -75,22 +75,18 @@ def job_values() -> dict[str, Any]:
     size = next(
         (os.environ[size] for name, size in _LAUNCHERS if name in os.environ and size in os.environ), ""
     )
+    places: dict[str, int] = {}
+    with suppress(Exception):  # libraries of others, whose insides change: a capture is whole without
+        places = (rank and (_of_megatron() or _of_mesh())) or {}
     return {
         "rank": int(rank) if rank else None,
         "world_size": int(size) if rank and size.isdecimal() else None,
-        "coordinates": ",".join(f"{axis}={place}" for axis, place in _coordinates().items()) if rank else "",
+        "coordinates": ",".join(f"{axis}={place}" for axis, place in places.items()),
     }
 
 
-def _coordinates() -> dict[str, int]:
-    """Ask Megatron, or else the largest device mesh that the program has made; nothing is imported for it."""
-    try:
-        return _of_megatron() or _of_mesh()
-    except Exception:  # noqa: BLE001  # libraries of others, whose insides change: a capture is whole without
-        return {}
-
-
 def _of_megatron() -> dict[str, int]:
+    """Ask Megatron, if the program has imported it."""
     state = sys.modules.get("megatron.core.parallel_state")
     if state is None or not state.model_parallel_is_initialized():
         return {}
@@ -98,6 +94,7 @@ def _of_megatron() -> dict[str, int]:
 
 
 def _of_mesh() -> dict[str, int]:
+    """Look for the largest device mesh that the program has made."""
     module = sys.modules.get("torch.distributed.device_mesh")
     if module is None:
         return {}

@@ -1,6 +1,5 @@
 """The options of a recording: one frozen value that travels from the command line to the metadata."""
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -28,11 +27,6 @@ class RecordedProgram:
     path: str
     kind: str
     command: tuple[str, ...] = ()
-
-    @classmethod
-    def of_process(cls) -> "RecordedProgram":
-        """Return the program of this process, as it was started."""
-        return cls(sys.argv[0] if sys.argv else "", "production", tuple(sys.argv))
 
 
 @dataclass(frozen=True, slots=True)

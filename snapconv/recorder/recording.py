@@ -7,6 +7,7 @@ reaches the job, nor stands in the way of the job's own exceptions. Needs torch 
 import logging
 import os
 import signal as signals
+import sys
 from collections.abc import Callable, Collection
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -31,6 +32,7 @@ from snapconv.recorder.options import (
 from snapconv.recorder.program.script import Ended, ended_by
 from snapconv.recorder.program.script_signals import deferred_handlers
 from snapconv.recorder.schedule import Part
+from snapconv.recorder.torch_surface import changed_notes
 
 _LOG = logging.getLogger("snapconv")
 
@@ -50,7 +52,7 @@ class ChosenCaptures:
 
     def turn_on(self, driver: Driver) -> None:
         """Count steps, and observe where the first is chosen."""
-        for note in driver.features.notes():
+        for note in changed_notes(driver.changed):
             _LOG.warning("snapconv: %s", note.message)
         driver.wait_for_cuda()
         driver.count_steps(lambda: None if self.counts_by_hand else driver.iteration_ended())
@@ -161,11 +163,7 @@ class ChosenCaptures:
 
 
 class Recording:
-    """A context around training; docs/guide/production.md has an example and describes each argument.
-
-    ``captures`` are the folders written so far, ``steps_done`` counts the steps of the first optimizer
-    that stepped.
-    """
+    """A context around training; docs/guide/production.md has an example and describes each argument."""
 
     def __init__(
         self,
@@ -210,7 +208,7 @@ class Recording:
 
     @property
     def steps_done(self) -> int:
-        """The number of steps that have ended."""
+        """The number of steps that have ended, of the first optimizer that stepped."""
         return self._driver.iteration
 
     def __enter__(self) -> "Recording":
@@ -248,7 +246,8 @@ class Recording:
             self._policy.upload = Upload(self._output, say=say, warn=warn)
             driver.options = replace(driver.options, output=self._policy.upload.folder)
         driver.options.output.mkdir(parents=True, exist_ok=True)
-        driver.options = replace(driver.options, program=RecordedProgram.of_process())
+        program = RecordedProgram((*sys.argv, "")[0], "production", tuple(sys.argv))
+        driver.options = replace(driver.options, program=program)
         driver.parts.enter_context(deferred_handlers(is_job=True))
         driver.turn_on()
 

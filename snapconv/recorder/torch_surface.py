@@ -7,7 +7,6 @@ missing is left out, with a note that names it; the rest is recorded. Imports no
 import inspect
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from enum import Enum
 from importlib.util import find_spec
 from types import ModuleType
@@ -56,16 +55,13 @@ class Feature(Enum):
     SIMULATED_COMPILATION = "compiled functions"
 
     @property
-    def is_essential(self) -> bool:
-        """Whether nothing can be recorded without it."""
-        return self in (Feature.MEMORY, Feature.SIMULATION)
-
-    @property
     def is_of_simulation(self) -> bool:
         """Whether only a simulation has it."""
         return self.name.startswith("SIMULAT")
 
 
+# Nothing can be recorded without them.
+ESSENTIAL = (Feature.MEMORY, Feature.SIMULATION)
 # A line names attributes of a place, with a question mark those that may be missing: we do without them then.
 SURFACE: dict[Feature, str] = {
     Feature.MEMORY: """
@@ -187,23 +183,16 @@ def names(table: str) -> Iterator[str]:
         yield from (f"{place}.{name}" for name in listed.split())
 
 
-@dataclass(frozen=True, slots=True)
-class ChangedFeatures:
-    """The features that are left out, each with what is missing; all others are there."""
-
-    changed: dict[Feature, str] = field(default_factory=dict)
-
-    def __contains__(self, feature: Feature) -> bool:
-        return feature not in self.changed
-
-    def notes(self) -> tuple[Note, ...]:
-        """Name what is left out."""
-        return tuple(
-            Note("torch-changed", _sentence(feature, what)) for feature, what in self.changed.items()
-        )
+# The features that are left out, each with what is missing.
+Changed = dict[Feature, str]
 
 
-def probe(*, is_for_simulation: bool) -> ChangedFeatures:
+def changed_notes(changed: Changed) -> tuple[Note, ...]:
+    """Name what is left out."""
+    return tuple(Note("torch-changed", _sentence(feature, what)) for feature, what in changed.items())
+
+
+def probe(*, is_for_simulation: bool) -> Changed:
     """Compare torch with the table, of a recording or of a simulation; nothing is imported and nothing run.
 
     Raises RecorderError where torch is too old, or lacks a feature without which there is no recording.
@@ -212,14 +201,14 @@ def probe(*, is_for_simulation: bool) -> ChangedFeatures:
     if tuple(map(int, version.split(".")[:2])) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         raise RecorderError(f"torch {version} is too old to record with: use torch {oldest} or newer")
-    changed = {}
+    changed: Changed = {}
     for feature, table in SURFACE.items():
         name = next(missing(table), None) if feature.is_of_simulation == is_for_simulation else None
         if name is not None:
-            if feature.is_essential:
+            if feature in ESSENTIAL:
                 raise RecorderError(f"{_sentence(feature, name)}; use an older torch, or a newer snapconv")
             changed[feature] = name
-    return ChangedFeatures(changed)
+    return changed
 
 
 def missing(table: str) -> Iterator[str]:

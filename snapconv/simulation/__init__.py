@@ -15,7 +15,7 @@ from snapconv.errors import RecorderError
 from snapconv.notes import Note
 from snapconv.recorder.guard import fault_note
 from snapconv.recorder.observe import tensors as observed_tensors
-from snapconv.recorder.torch_surface import ChangedFeatures, Feature, probe
+from snapconv.recorder.torch_surface import Changed, Feature, changed_notes, probe
 from snapconv.simulation.machine import BLAS, Machine, SimulationOptions
 
 if TYPE_CHECKING:
@@ -27,19 +27,19 @@ __all__ = ["Simulation", "SimulationOptions", "simulated"]
 class Simulation:
     """A simulation that is running."""
 
-    def __init__(self, options: SimulationOptions, features: ChangedFeatures) -> None:
+    def __init__(self, options: SimulationOptions, changed: Changed) -> None:
         from snapconv.simulation.files import UnwrittenFiles
         from snapconv.simulation.tracker import Tracker
 
         self.machine = Machine(options)
         self.tracker = Tracker(self.machine)
-        self._features = features
+        self._changed = changed
         self._files = None if options.compute else UnwrittenFiles(self.tracker)
 
     def notes(self) -> tuple[Note, ...]:
         """Return what the user should know of this run, beyond what every simulation leaves out."""
         return (
-            *self._features.notes(),
+            *changed_notes(self._changed),
             *self.faults(),
             *self.machine.notes.values(),
             *self.tracker.values_read.notes(),
@@ -85,7 +85,7 @@ class Simulation:
                 files.patch_files(self._files, patches)
             kernels.patch_triton(tracker.evaluation.forget if self._files else None, patches)
             handle: Handler = tracker.handle
-            if Feature.SIMULATED_GROUPS in self._features:
+            if Feature.SIMULATED_GROUPS not in self._changed:
                 handle = process_groups.with_collectives(handle)
             patches.callback(tracker.placements.close)
             patches.set(observed_tensors, "locate", tracker.locate)
@@ -121,7 +121,7 @@ class Simulation:
         if self._files is not None:
             parts[Feature.SIMULATED_FILES] = lambda: files.patch_checkpoints(tracker, patches)
         for feature, patch in parts.items():
-            if feature in self._features:
+            if feature not in self._changed:
                 patch()
 
 

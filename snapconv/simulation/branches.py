@@ -222,10 +222,6 @@ class ValuesRead:
                 f"{_shortened(found[0])}:{first}" + (f"-{last}" if last != first else "")
             )
 
-    def add_number(self, operation: str) -> None:
-        """Count a number that the program was given."""
-        self.add_numbers(f"{self.name_of_call(operation)}()")
-
     def add_numbers(self, what: str) -> None:
         """Count numbers that the program was given, and where they decide what runs.
 

@@ -143,7 +143,7 @@ class Evaluation:
         if is_known or name not in _GIVES_VALUES:
             return self._known_value(call)
         if not self._values_read.is_truth(call.tensors[0].dtype, is_comparison=name in _COMPARES):
-            self._values_read.add_number(name)
+            self._values_read.add_numbers(f"{self._values_read.name_of_call(name)}()")
             return self._compute(call)
         placement = self._placements.of(call.tensors[0])
         likelihood = 0.0 if placement is None or name in _COMPARES else placement.likelihood

@@ -3,6 +3,7 @@
 import weakref
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Hashable, Iterable
+from itertools import count
 from typing import Any
 
 from snapconv.recorder.observe.models import Frame, Key, Models, Place
@@ -25,38 +26,24 @@ _MAX_LEAVES = 10_000
 _N_SEARCHED = 2
 
 
-class Rows:
-    """Rows by key: noting a key again replaces its row, and beyond the limit the oldest is forgotten.
-
-    The trace is a ring too, which overwrites its oldest events. A row without a key replaces none.
-    """
-
-    def __init__(self) -> None:
-        self.by_key: OrderedDict[Hashable, Row] = OrderedDict()
-        self._n_added = 0
-
-    def put(self, key: Hashable, row: Row) -> None:
-        """Note a row."""
-        self.by_key[key] = row
-        if len(self.by_key) > _MAX_ROWS:
-            self.by_key.popitem(last=False)
-
-    def add(self, row: Row) -> None:
-        """Note one more."""
-        self._n_added += 1
-        self.put(self._n_added, row)
-
-
 class MemoryRecords:
     """The parameters, gradients, optimizer states, inputs and saved tensors seen so far."""
 
     def __init__(self, models: Models) -> None:
         self._models = models
         # By the key of the metadata, but for ``former_states``, which stand before ``optimizer_states``.
-        self._rows: defaultdict[str, Rows] = defaultdict(Rows)
+        self._rows: defaultdict[str, OrderedDict[Hashable, Row]] = defaultdict(OrderedDict)
+        self._numbers = count()
         # Tensors that get gradients and are no parameters, by identity, and the iterations searched.
         self._leaves: dict[int, weakref.ref[Tensor]] = {}
         self._searched: set[int] = set()
+
+    def _put(self, kind: str, row: Row, key: Hashable = None) -> None:
+        """Note a row in the place of that of its key; beyond the limit the oldest goes, as in the trace."""
+        rows = self._rows[kind]
+        rows[next(self._numbers) if key is None else key] = row
+        if len(rows) > _MAX_ROWS:
+            rows.popitem(last=False)
 
     def parameters(self) -> None:
         """Note every parameter and buffer that is on the device.
@@ -76,13 +63,13 @@ class MemoryRecords:
             if len(pieces) == 1:
                 self._note_move(place.key, pieces[0])
             for row in pieces:
-                self._rows["parameters"].put(place.key, _about(place, tensor) | row)
+                self._put("parameters", _about(place, tensor) | row, place.key)
 
     def _note_move(self, key: Key, row: Row) -> None:
         """Keep where a parameter was before, if its memory is another now: `p.data = p.data * m`."""
-        before = self._rows["parameters"].by_key.get(key)
+        before = self._rows["parameters"].get(key)
         if before is not None and (before["device"], before["addr"]) != (row["device"], row["addr"]):
-            self._rows["earlier_parameters"].add({"parameter": key} | {name: before[name] for name in row})
+            self._put("earlier_parameters", {"parameter": key} | {name: before[name] for name in row})
 
     def gradients(self, iteration: int, *, only_loose: bool = False) -> None:
         """Note the gradient of every parameter that has one, or only of those that no module has."""
@@ -117,21 +104,20 @@ class MemoryRecords:
             return
         for row in where_memory_lies(tensor.grad):
             about = {"parameter": key, "iteration": iteration}
-            self._rows["gradients"].put((key, iteration, row["addr"]), about | row)
+            self._put("gradients", about | row, (key, iteration, row["addr"]))
 
     def states(self, optimizer: Any) -> None:
         """Note every tensor of an optimizer's state that is on the device."""
         keys = {id(place.tensor()): place.key for place in self._models.places()}
-        states = self._rows["optimizer_states"]
         for parameter, state in optimizer.state.items():
             owner = keys.get(id(parameter))
             for name, tensor in named_tensors(state):
                 for number, row in enumerate(where_memory_lies(tensor)):
                     key = (id(parameter), owner, name, number)
-                    before = states.by_key.get(key)
+                    before = self._rows["optimizer_states"].get(key)
                     if before is not None and before["addr"] != row["addr"]:
-                        self._rows["former_states"].add(before)  # made anew: the peak may have been before
-                    states.put(key, {"parameter": owner, "state": name} | row)
+                        self._put("former_states", before)  # made anew: the peak may have been before
+                    self._put("optimizer_states", {"parameter": owner, "state": name} | row, key)
 
     def inputs(self, iteration: int, arguments: Any) -> None:
         """Note the tensors that a model is called with; what has a history is no input but a result."""
@@ -140,7 +126,7 @@ class MemoryRecords:
                 if tensor.requires_grad:
                     self._add_leaf(tensor)
                 for row in where_memory_lies(tensor):
-                    self._rows["inputs"].add({"iteration": iteration} | shape_and_type(tensor) | row)
+                    self._put("inputs", {"iteration": iteration} | shape_and_type(tensor) | row)
 
     def saved(self, iteration: int, tensor: "Tensor", module: str | None) -> None:
         """Note a tensor that autograd saves for backward, and whether something with a gradient made it."""
@@ -151,13 +137,13 @@ class MemoryRecords:
             "dtype": str(tensor.dtype).removeprefix("torch."),
         }
         for row in where_memory_lies(tensor):
-            self._rows["saved"].add(about | row)
+            self._put("saved", about | row)
 
     def copy(self, original: "Tensor", copy: "Tensor") -> None:
         """Note a copy and the address of its original, on the same device."""
         for before, row in zip(where_memory_lies(original), where_memory_lies(copy), strict=False):
             if before["device"] == row["device"]:
-                self._rows["copies"].add({"original": before["addr"]} | row)
+                self._put("copies", {"original": before["addr"]} | row)
 
     def attributes(self, modules: "Iterable[Module]") -> None:
         """Note tensors that modules hold as plain attributes, and whether they were written since made."""
@@ -173,13 +159,13 @@ class MemoryRecords:
                     is_written = not tensor.is_inference() and tensor._version > 0
                     for row in where_memory_lies(tensor):
                         about = {"module": self._models.path(module), "name": path, "written": is_written}
-                        self._rows["attributes"].put((id(module), path, row["addr"]), about | row)
+                        self._put("attributes", about | row, (id(module), path, row["addr"]))
 
     def facts(self, convert: Callable[[int], int]) -> dict[str, list[Row]]:
         """Return everything as plain values, its times brought to the trace's clock by ``convert``."""
         order = {place.key: number for number, place in enumerate(self._models.places())}
         parameters = sorted(
-            self._rows["parameters"].by_key.items(),
+            self._rows["parameters"].items(),
             key=lambda item: order.get(item[0], len(order)),  # type: ignore[call-overload]
         )
         index = {key: number for number, (key, _) in enumerate(parameters)}
@@ -194,7 +180,7 @@ class MemoryRecords:
             return {**row, **changed}
 
         def rows(*kinds: str) -> list[Row]:
-            return [plain(row) for kind in kinds for row in list(self._rows[kind].by_key.values())]
+            return [plain(row) for kind in kinds for row in list(self._rows[kind].values())]
 
         return {
             "parameters": [plain(row) for _, row in parameters],

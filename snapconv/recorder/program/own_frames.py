@@ -25,32 +25,19 @@ _START = "PyEval_EvalCode"
 
 
 class _Calls(Enum):
-    """The owner of the work that a function of ours calls."""
+    """What a function of ours calls; each is a decorator, which declares it."""
 
-    PROGRAM = auto()  # the program's
-    ORIGINAL = auto()  # what was called before ours was put around it: its work is that of who called this
+    PROGRAM = auto()  # the program
+    ORIGINAL = auto()  # what it was put in the place of: its work is that of who called this
     ORIGINAL_WITHIN = auto()  # the same, for a function that another of ours calls, one of the former kind
+
+    def __call__(self, function: _Function) -> _Function:
+        _CALLS[function.__code__] = self
+        return function
 
 
 _CALLS: dict[CodeType, _Calls] = {}
-
-
-def runs_program(function: _Function) -> _Function:
-    """Declare that what a function of ours calls is the program."""
-    _CALLS[function.__code__] = _Calls.PROGRAM
-    return function
-
-
-def stands_in(function: _Function) -> _Function:
-    """Declare that a function of ours is called in another's place, and calls that one."""
-    _CALLS[function.__code__] = _Calls.ORIGINAL
-    return function
-
-
-def calls_original(function: _Function) -> _Function:
-    """Declare that a function of ours calls what another one stands in for."""
-    _CALLS[function.__code__] = _Calls.ORIGINAL_WITHIN
-    return function
+runs_program, stands_in, calls_original = _Calls
 
 
 def is_in_our_work(frame: FrameType | None) -> bool:

@@ -51,7 +51,7 @@ def log(monkeypatch):
     monkeypatch.setattr(driver_module.memory_history, "stop", log.call("history off"))
     monkeypatch.setattr(driver_module.SpanLog, "begin", lambda *_, **__: None)
     monkeypatch.setattr(driver_module.memory_history, "out_of_memory_observer", lambda _: nullcontext())
-    monkeypatch.setattr(driver_module, "probe", lambda **_: driver_module.ChangedFeatures())
+    monkeypatch.setattr(driver_module, "probe", lambda **_: {})
     monkeypatch.setattr(driver_module.Interception, "listen", lambda *_: None)
     monkeypatch.setattr(driver_module.CudaStart, "wait", lambda _: None)
     monkeypatch.setattr(driver_module.environment, "require_history", lambda: None)

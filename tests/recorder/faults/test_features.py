@@ -13,11 +13,11 @@ torch = pytest.importorskip("torch")
 from snapconv.cli.app import main  # noqa: E402
 from snapconv.errors import RecorderError  # noqa: E402
 from snapconv.recorder import torch_surface  # noqa: E402
-from snapconv.recorder.torch_surface import SURFACE, Feature, missing, names, probe  # noqa: E402
+from snapconv.recorder.torch_surface import ESSENTIAL, SURFACE, Feature, missing, names, probe  # noqa: E402
 
 RECORDER = Path(torch_surface.__file__).parent
 PARTS = (RECORDER, RECORDER.parent / "simulation")
-OPTIONAL = [feature for feature in SURFACE if not feature.is_essential]
+OPTIONAL = [feature for feature in SURFACE if feature not in ESSENTIAL]
 
 
 def without(monkeypatch, feature):
@@ -102,7 +102,7 @@ NOT_OF_TORCH = {
     "_getframe", "_bootstrap_inner",
     "_torchdynamo_orig_callable", "_torchdynamo_orig_backend", "_orig_mod", "_schema", "_untyped_storage",
     "_to_copy", "_forward_cls", "_local_tensor", "_init_fn",
-    "save_file", "load_file", "safe_open", "open", "rmtree", "_normal_accessor",
+    "save_file", "load_file", "safe_open", "open", "rmtree", "_normal_accessor", "showwarning",
 }  # fmt: skip
 # Answers that the simulation adds, where torch has none to compare with.
 ADDED = {"_set_sequence_number_for_group", "_get_sequence_number_for_group", "default_capture_stream"} | {
