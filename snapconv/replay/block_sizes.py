@@ -37,13 +37,14 @@ _ALLOC, _RELEASE = int(Action.ALLOC), int(Action.FREE_COMPLETED)
 
 @dataclass(frozen=True, slots=True)
 class BlockSizes:
-    """``of_event``: block bytes per event, 0 for events that are no alloc.
+    """``of_event``: block bytes per event by ``rules``, 0 for events that are no alloc.
 
     ``least_space`` maps the address of a block freed in the trace, but allocated before it, to the least
     bytes that it ever had up to its next neighbour: the most that it can have been. ``n_conflicts``
     counts events that contradict the segments (blocks that overlap, or stand outside every segment).
     """
 
+    rules: RoundingRules
     of_event: Int64Column
     least_space: dict[int, int]
     n_conflicts: int
@@ -92,7 +93,7 @@ def _walk_compiled(
         addrs, spaces = np.empty(n, np.int64), np.empty(n, np.int64)
         compiled.snapconv_walk_least_space(walk, address(addrs), address(spaces))
         least_space = dict(np.column_stack((addrs, spaces)).tolist())
-        return BlockSizes(sizes, least_space, compiled.snapconv_walk_conflicts(walk))
+        return BlockSizes(rules, sizes, least_space, compiled.snapconv_walk_conflicts(walk))
 
 
 def _walk(
@@ -103,7 +104,7 @@ def _walk(
     for part, inputs in _newest_first(kind, events, rules):
         rows = zip(*(column[::-1].tolist() for column in inputs), strict=True)
         sizes[part] = [memory.undo(*row) for row in rows][::-1]
-    return BlockSizes(sizes, memory.least_space, memory.n_conflicts)
+    return BlockSizes(rules, sizes, memory.least_space, memory.n_conflicts)
 
 
 def _newest_first(
@@ -288,45 +289,37 @@ class SizeCheck:
     is_other_split_rule: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedSizes:
-    """Block sizes with the rules that they follow from."""
-
-    sizes: BlockSizes
-    rules: RoundingRules
-    check: SizeCheck
-
-
 @stage
 def derive_checked_sizes(
     device: DeviceSnapshot, lifetimes: Lifetimes, settings: AllocatorSettings, *, backend: str
-) -> CheckedSizes:
+) -> tuple[BlockSizes, SizeCheck]:
     """Derive the sizes by the file's settings, or by other rules where these fit more of the live blocks.
 
     The settings are those at the dump, which the program may have changed (``_set_allocator_settings``),
     and torch_npu's padding is in no setting.
     """
     if device.is_host:
-        sizes = BlockSizes(HOST_RULES.rounded(device.events.size), {}, 0)
-        return CheckedSizes(sizes, HOST_RULES, _check(sizes, lifetimes, device))
+        sizes = BlockSizes(HOST_RULES, HOST_RULES.rounded(device.events.size), {}, 0)
+        return _check(sizes, lifetimes, device)
+
+    def derived(rules: RoundingRules) -> tuple[BlockSizes, SizeCheck]:
+        sizes = derive_block_sizes(device.events, device.segments, device.blocks, rules)
+        return _check(sizes, lifetimes, device)
+
     first = infer_rules(settings, device.blocks, backend=backend)
-    best = by_settings = _derive(device, lifetimes, first)
+    best = by_settings = derived(first)
     others = _other_rules(first, device)
-    while best.check.n_different and (rules := next(others, None)):
-        # Of equals the first.
-        best = min(best, _derive(device, lifetimes, rules), key=lambda derived: derived.check.n_different)
-    check = replace(
-        best.check,
-        n_different_by_settings=by_settings.check.n_different,
-        is_other_split_rule=best.rules.expandable is not None
-        or best.rules.settings.expandable_segments != settings.expandable_segments,
-    )
-    return replace(best, check=check)
+    while best[1].n_different and (other := next(others, None)):
+        best = min(best, derived(other), key=lambda one: one[1].n_different)  # of equals the first
+    sizes, check = best
+    is_other = sizes.rules.settings.expandable_segments != settings.expandable_segments
+    is_other |= sizes.rules.expandable is not None
+    n_by_settings = by_settings[1].n_different
+    return sizes, replace(check, n_different_by_settings=n_by_settings, is_other_split_rule=is_other)
 
 
-def size_notes(checked: CheckedSizes) -> Iterator[Note]:
+def size_notes(check: SizeCheck, rules: RoundingRules) -> Iterator[Note]:
     """Yield the notes on a check that found differences."""
-    check = checked.check
     if check.n_different:
         yield Note(
             "block-size-mismatch",
@@ -335,8 +328,8 @@ def size_notes(checked: CheckedSizes) -> Iterator[Note]:
             "before may have wrong sizes, so allocated and active bytes before the dump are approximate",
         )
     if check.is_other_split_rule:
-        kind = "expandable segments" if checked.rules.settings.expandable_segments else "ordinary segments"
-        if checked.rules.expandable is not None:
+        kind = "expandable segments" if rules.settings.expandable_segments else "ordinary segments"
+        if rules.expandable is not None:
             kind = "the kind of segment that each is in"
         yield Note(
             "other-split-rule",
@@ -365,14 +358,9 @@ def _other_rules(first: RoundingRules, device: DeviceSnapshot) -> Iterator[Round
             yield replace(first, settings=settings)
 
 
-def _derive(device: DeviceSnapshot, lifetimes: Lifetimes, rules: RoundingRules) -> CheckedSizes:
-    sizes = derive_block_sizes(device.events, device.segments, device.blocks, rules)
-    return CheckedSizes(sizes, rules, _check(sizes, lifetimes, device))
-
-
-def _check(sizes: BlockSizes, lifetimes: Lifetimes, device: DeviceSnapshot) -> SizeCheck:
+def _check(sizes: BlockSizes, lifetimes: Lifetimes, device: DeviceSnapshot) -> tuple[BlockSizes, SizeCheck]:
     rows = np.flatnonzero((lifetimes.alloc_event >= 0) & (lifetimes.block_id >= 0))
     derived = sizes.of_event[lifetimes.alloc_event[rows]]
     in_segments = device.blocks.block_bytes[lifetimes.block_id[rows]]
     n_different = int(np.count_nonzero(derived != in_segments))
-    return SizeCheck(len(rows), n_different, n_different)
+    return sizes, SizeCheck(len(rows), n_different, n_different)

@@ -24,7 +24,7 @@ from snapconv.columns import (
     read_only,
 )
 from snapconv.notes import Note
-from snapconv.replay.block_sizes import BlockSizes, CheckedSizes, SizeCheck, derive_checked_sizes, size_notes
+from snapconv.replay.block_sizes import BlockSizes, SizeCheck, derive_checked_sizes, size_notes
 from snapconv.replay.lifetimes import Lifetimes, pair_events, real_events
 from snapconv.replay.rounding import RoundingRules
 from snapconv.snapshot.event_table import Action, EventTable
@@ -154,10 +154,9 @@ def replay(snapshot: Snapshot, device: DeviceSnapshot) -> Replay:
     """Replay one device of a snapshot; pure, linear in its events (plus a sort by address)."""
     device = replace(device, events=real_events(device.events))
     lifetimes = pair_events(device.events, device.blocks)
-    checked = derive_checked_sizes(
-        device, lifetimes, snapshot.settings_of(device), backend=snapshot.era.backend
-    )
-    allocations = _allocation_table(device, lifetimes, checked.sizes, checked.rules)
+    settings, backend = snapshot.settings_of(device), snapshot.era.backend
+    sizes, check = derive_checked_sizes(device, lifetimes, settings, backend=backend)
+    allocations = _allocation_table(device, lifetimes, sizes)
     reserved, least_reserved = _reserved_curve(device)
     result = Replay(
         allocations=allocations,
@@ -166,21 +165,19 @@ def replay(snapshot: Snapshot, device: DeviceSnapshot) -> Replay:
             for name in ("requested", "allocated", "active")
         },
         reserved=reserved,
-        rules=checked.rules,
-        size_check=checked.check,
+        rules=sizes.rules,
+        size_check=check,
         n_missing_events=lifetimes.n_orphan_frees + lifetimes.n_implicit_frees,
         notes=(),
     )
-    notes = [*_notes(device, lifetimes, checked, result, snapshot.stacks.frames)]
+    notes = [*_notes(device, lifetimes, sizes, result, snapshot.stacks.frames)]
     if least_reserved < 0:  # the other curves never fall below zero
         message = "a curve falls below zero: events are missing, and the figures are too low"
         notes.append(Note("negative-bytes", message))
     return replace(result, notes=tuple(replace(note, device=device.device) for note in notes if note))
 
 
-def _allocation_table(
-    device: DeviceSnapshot, lifetimes: Lifetimes, sizes: BlockSizes, rules: RoundingRules
-) -> AllocationTable:
+def _allocation_table(device: DeviceSnapshot, lifetimes: Lifetimes, sizes: BlockSizes) -> AllocationTable:
     events, blocks = device.events, device.blocks
     # Where a column's value comes from: the alloc, else the final block, else the first free.
     event = first_known(lifetimes.alloc_event, lifetimes.free_requested_event, lifetimes.end_event)
@@ -192,9 +189,7 @@ def _allocation_table(
     is_unknown = (lifetimes.alloc_event < 0) & (lifetimes.block_id < 0)
     rows = np.flatnonzero(is_unknown)
     is_exact = ~is_unknown
-    known[rows], is_exact[rows] = _sizes_from_space(
-        lifetimes.addr[rows], requested[rows], sizes.least_space, rules
-    )
+    known[rows], is_exact[rows] = _sizes_from_space(lifetimes.addr[rows], requested[rows], sizes)
     stack = first_known(_rows(events.stack_id, lifetimes.alloc_event), _rows(blocks.stack_id, block))
     pool = _rows(device.segments.pool_id, segment)
     if events.pool_id is not None:
@@ -228,7 +223,7 @@ def _rows(column: NDArray[Any], rows: NDArray[np.integer[Any]]) -> NDArray[Any]:
 
 
 def _sizes_from_space(
-    addr: Int64Column, requested: Int64Column, least_space: dict[int, int], rules: RoundingRules
+    addr: Int64Column, requested: Int64Column, sizes: BlockSizes
 ) -> tuple[Int64Column, BoolColumn]:
     """Return sizes of pre-existing blocks freed in the trace, and whether they are certain.
 
@@ -236,9 +231,8 @@ def _sizes_from_space(
     block of the pool is either: a smaller gap up to the next neighbour belongs to the block itself
     (0 of 17,295 wrong when cutting real traces where the size is known).
     """
-    rounded = rules.rounded(requested)
-    space = _space(addr, least_space)
-    least_remainder = rules.least_remainder(rounded, addr)
+    rounded, space = sizes.rules.rounded(requested), _space(addr, sizes.least_space)
+    least_remainder = sizes.rules.least_remainder(rounded, addr)
     fills = (space >= rounded) & (space < rounded + least_remainder)
     is_tight = (space >= rounded) & (_most_more(space, rounded, least_remainder) == 0)
     return np.where(fills, space, rounded), fills | is_tight | (least_remainder <= MIN_BLOCK_BYTES)
@@ -317,16 +311,16 @@ _COUNTED_NOTES = {
 
 
 def _notes(
-    device: DeviceSnapshot, lifetimes: Lifetimes, checked: CheckedSizes, result: Replay, frames: FrameTable
+    device: DeviceSnapshot, lifetimes: Lifetimes, sizes: BlockSizes, result: Replay, frames: FrameTable
 ) -> Iterator[Note | None]:
     """Yield the notes on figures that are not exact, None for one that is."""
-    yield _inexact_note(result, checked.sizes)
-    yield from size_notes(checked)
+    yield _inexact_note(result, sizes)
+    yield from size_notes(result.size_check, result.rules)
     counts = (
         lifetimes.n_orphan_frees,
         lifetimes.n_implicit_frees,
         lifetimes.n_missing_from_segments,
-        checked.sizes.n_conflicts,
+        sizes.n_conflicts,
     )
     for (slug, text), count in zip(_COUNTED_NOTES.items(), counts, strict=True):
         yield Note(slug, f"{count} {text}") if count else None

@@ -50,34 +50,24 @@ def _decide(device: DeviceSnapshot, replay: Replay) -> History:
     if not n_events:
         return History(Verdict.NO_TRACE, "only the memory at the dump is known")
     before = _what_was_there(replay)
-    proof = _proof_of_loss(device)
-    if proof:
+    if proof := _proof_of_loss(device):
         return History(Verdict.TRUNCATED, f"{proof}; {before or 'nothing was live before the first event'}")
-    if not before and replay.n_missing_events:
-        return History(
-            Verdict.TRUNCATED,
-            f"nothing was allocated before the first event, but {replay.n_missing_events} allocs or frees "
-            "are missing after it",
-        )
-    if not before and replay.reserved.start == 0:
-        return History(Verdict.COMPLETE, "nothing was allocated before the first event")
     if not before:
-        reserved = format_bytes(replay.reserved.start)
-        return History(
-            Verdict.STARTED_LATE,
-            f"nothing was allocated before the first event, but {reserved} were reserved already",
-        )
+        nothing, n_missing = "nothing was allocated before the first event", replay.n_missing_events
+        if n_missing:
+            missing = f"{n_missing} allocs or frees are missing after it"
+            return History(Verdict.TRUNCATED, f"{nothing}, but {missing}")
+        if reserved := replay.reserved.start:
+            were = f"{format_bytes(reserved)} were reserved already"
+            return History(Verdict.STARTED_LATE, f"{nothing}, but {were}")
+        return History(Verdict.COMPLETE, nothing)
     is_power_of_two = n_events.bit_count() == 1 and n_events.bit_length() > 10  # from 1024 on
-    is_usual_limit = n_events in _USUAL_LIMITS or is_power_of_two
-    if is_usual_limit and device.history_overflowed is None:
-        return History(
-            Verdict.TRUNCATED, f"the trace has exactly {n_events} events, a usual max_entries; {before}"
-        )
-    if n_events == 1:
-        return History(
-            Verdict.STARTED_LATE, f"the trace has one event (history was kept as 'state'); {before}"
-        )
-    return History(Verdict.STARTED_LATE, f"{before}; the event buffer probably did not overflow")
+    if device.history_overflowed is None and (n_events in _USUAL_LIMITS or is_power_of_two):
+        limit = f"the trace has exactly {n_events} events, a usual max_entries"
+        return History(Verdict.TRUNCATED, f"{limit}; {before}")
+    one_event = f"the trace has one event (history was kept as 'state'); {before}"
+    several = f"{before}; the event buffer probably did not overflow"
+    return History(Verdict.STARTED_LATE, one_event if n_events == 1 else several)
 
 
 def _what_was_there(replay: Replay) -> str:
@@ -96,13 +86,10 @@ def _what_was_there(replay: Replay) -> str:
 
 def _proof_of_loss(device: DeviceSnapshot) -> str:
     """Return a fact that only lost events explain, or an empty text."""
-    if device.history_overflowed:
-        return "according to the file, its ring buffer overflowed"
-    if device.history_overflowed is False:
-        return ""
-    if _begins_within_a_free(real_events(device.events)):
-        return "the first event is the second half of a free"
-    return ""
+    if device.history_overflowed is not None:
+        return "according to the file, its ring buffer overflowed" if device.history_overflowed else ""
+    is_half = _begins_within_a_free(real_events(device.events))
+    return "the first event is the second half of a free" if is_half else ""
 
 
 def _begins_within_a_free(events: EventTable) -> bool:
