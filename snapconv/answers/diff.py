@@ -177,11 +177,14 @@ def compare_files(old: Analysis, new: Analysis) -> FileDiff:
 def _compared(old: DeviceAnalysis, new: DeviceAnalysis) -> DeviceDiff:
     categories, modules, operations = zip(_sums_at_peak(old), _sums_at_peak(new), strict=True)
     likely = (sum(one.likely_bytes for one in side.values()) for side in categories)
-    name = " → ".join(dict.fromkeys(map(_peak_name, (old, new))))
+    is_dump = (one.history.verdict is Verdict.NO_TRACE for one in (old, new))
+    names = ("allocated at the dump" if is_it else "peak allocated" for is_it in is_dump)
     return DeviceDiff(
         old_device=old.device.device,
         new_device=new.device.device,
-        allocated=Change(name, old.replay.allocated.peak, new.replay.allocated.peak),
+        allocated=Change(
+            " → ".join(dict.fromkeys(names)), old.replay.allocated.peak, new.replay.allocated.peak
+        ),
         reserved=Change("peak reserved", old.replay.reserved.peak, new.replay.reserved.peak),
         likely=Change("likely at the peak", *likely),
         old_iterations=tuple(iteration.peak_bytes for iteration in old.iterations),
@@ -191,10 +194,6 @@ def _compared(old: DeviceAnalysis, new: DeviceAnalysis) -> DeviceDiff:
         modules=_changes(*modules, order=str),
         operations=_changes(*operations, order=str),
     )
-
-
-def _peak_name(one: DeviceAnalysis) -> str:
-    return "allocated at the dump" if one.history.verdict is Verdict.NO_TRACE else "peak allocated"
 
 
 def _sums_at_peak(analysis: DeviceAnalysis) -> tuple[dict[str, Sum], dict[str, Sum], dict[str, Sum]]:

@@ -218,7 +218,6 @@ def _fragmented(found: Shortage) -> OomVerdict | None:
         f"{size} are reserved and free{blocks}{largest}{beside}: not in one piece{_free_elsewhere(found)}"
     )
     reason = f"that is {share} of the reserved memory, in partly used segments"
-    sentence += _free_elsewhere(found)
     return OomVerdict(OomCause.FRAGMENTED, sentence, reason, is_inferred=not found.has_pieces)
 
 

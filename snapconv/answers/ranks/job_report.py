@@ -313,7 +313,8 @@ _BESIDE_CATEGORIES = ("peak", "cached", "growth")
 
 def _figures(device: RankDevice) -> dict[str, int]:
     """Return the figures of a device that are compared, by name."""
-    beside = (device.peak_bytes, device.cached_bytes, device.growth_bytes)
+    cached_bytes = max(device.reserved_bytes - device.peak_bytes, 0)
+    beside = (device.peak_bytes, cached_bytes, device.growth_bytes)
     return dict(zip(_BESIDE_CATEGORIES, beside, strict=True)) | device.categories
 
 

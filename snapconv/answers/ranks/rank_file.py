@@ -39,7 +39,7 @@ class RankLine:
 
     @property
     def key(self) -> "RankLine":
-        """The same line of another rank has the same key."""
+        """The line without its bytes, which is the same in every rank."""
         return replace(self, block_bytes=0)
 
     @property
@@ -94,11 +94,6 @@ class RankDevice:
     def name(self) -> str:
         """The device as torch names it."""
         return device_name(self.device)
-
-    @property
-    def cached_bytes(self) -> int:
-        """The bytes reserved beyond the peak of allocated ones."""
-        return max(self.reserved_bytes - self.peak_bytes, 0)
 
     @property
     def largest(self) -> str:
