@@ -14,13 +14,13 @@ import numpy as np
 
 from snapconv.analysis import Analysis, DeviceAnalysis
 from snapconv.answers.peak import job_sentence
-from snapconv.answers.program_names import tensor_names
 from snapconv.classification.categories import EVIDENCE_WORTH, Category, Certainty, Evidence
 from snapconv.classification.classify import HOST_ORDER, ORDER, reason_of
 from snapconv.classification.classify import opinions as opinions_of
 from snapconv.classification.inventory import GRADIENT_OR_STATE, SLUG
 from snapconv.columns import BoolColumn, Int64Column
 from snapconv.errors import InputError
+from snapconv.naming.weight_table import tensor_names
 from snapconv.phases.trace_phases import Phase
 from snapconv.snapshot.event_table import Action
 from snapconv.stacks.project_lines import both_ends
@@ -141,7 +141,7 @@ def _explain_allocations(analysis: DeviceAnalysis, rows: Int64Column) -> Iterato
     order = HOST_ORDER if analysis.device.is_host else ORDER
     for row, found in opinions_of(analysis.features, rows, order):
         opinions[row].append(_opinion(analysis, found.category, found.evidence, found.slug))
-    table, names = analysis.allocations, tensor_names(analysis)
+    table, names = analysis.allocations, tensor_names(analysis.weights, analysis.recorded, analysis.lines)
     is_live_at_peak, freed = table.live_at(analysis.peak_event), table.freed_event
     for row in rows.tolist():
         yield {

@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.moments import FoundMoment
 from snapconv.answers.oom.message import compact, read_message
-from snapconv.answers.program_names import annotations_at
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.inventory import GRADIENT_OR_STATE, SLUG
 from snapconv.columns import BoolColumn, first_known, has_code, sums_by
+from snapconv.phases.annotation_spans import annotations_at
 from snapconv.phases.trace_phases import Phase
 from snapconv.replay.memory_layout import MemoryLayout, layout_at
 from snapconv.stacks.project_lines import SourceLine
@@ -342,7 +342,7 @@ def state_at(
         time_us=int(events.time_us[event]) if timed and events.time_us is not None else None,
         iteration=analysis.phases.iteration_at(event),
         phase=Phase(analysis.phases.phase[event]).name.lower() if is_in_trace else None,
-        annotations=annotations_at(analysis, event),
+        annotations=annotations_at(analysis.snapshot, analysis.device, event),
         requested_bytes=replay.requested.at(event),
         allocated_bytes=replay.allocated.at(event),
         active_bytes=replay.active.at(event),

@@ -4,8 +4,9 @@ A recorder wrote which they are; nothing in a bare snapshot links a weight with 
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 
 import numpy as np
 
@@ -46,6 +47,40 @@ def weight_names(given: Sequence[str], stack_ids: Int32Column, lines: ProjectLin
             numbers[line.place] += 1
         names.append(name or (f"{line.place}#{numbers[line.place]}" if line else f"weight_{number}"))
     return tuple(names)
+
+
+def tensor_names(
+    weights: WeightTable, recorded: RecordedMatches | None, lines: ProjectLines
+) -> dict[int, str]:
+    """Return the name of the tensor in each row of the AllocationTable, where it is known.
+
+    A weight has that of the report, its gradient ``NAME.grad``, a state ``NAME: STATE``. Of several that used
+    the memory one after the other, the parameter itself goes first, then its gradient.
+    """
+    known = weight_names(weights.names, weights.stack_id, lines)
+    gradients = zip(weights.gradient_row.tolist(), known, strict=True)
+    found = list(zip(weights.row.tolist(), known, strict=True))
+    found += _recorded_names(recorded) if recorded else ((row, f"{name}.grad") for row, name in gradients)
+    names: dict[int, str] = {}
+    for row, name in found:
+        if row >= 0:
+            names.setdefault(row, name)
+    return names
+
+
+def _recorded_names(recorded: RecordedMatches) -> Iterator[tuple[int, str]]:
+    """Yield the rows and names of what a recorder wrote: parameters, their gradients, their states."""
+    metadata = recorded.metadata
+    names, states = metadata.parameters.names, metadata.states
+    tensors = (
+        (recorded.parameters, np.arange(len(names)), repeat("")),
+        (recorded.gradients, metadata.gradients.parameter, repeat(".grad")),
+        (recorded.states, states.parameter, (f": {name}" for name in states.names)),
+    )
+    for rows, parameters, parts in tensors:
+        for row, parameter, part in zip(rows.tolist(), parameters.tolist(), parts, strict=False):
+            if parameter >= 0 and names[parameter]:
+                yield row, names[parameter] + part
 
 
 def live_weights(allocations: AllocationTable, category: Int8Column, event: int) -> Int64Column:

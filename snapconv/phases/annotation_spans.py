@@ -6,17 +6,19 @@ an event of its own where a tensor is given a text. Columns in, columns out: pos
 
 from dataclasses import dataclass
 from enum import IntEnum
+from heapq import heappop, heappush
 
 import numpy as np
 
-from snapconv.columns import Int8Column, Int32Column, Int64Column, is_among, read_only
+from snapconv.columns import Int8Column, Int32Column, Int64Column, is_among, read_only, take
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot
 
 # What torch writes where there is none.
 _NO_TEXT = ("", "N/A")
 # Names that torch or snapconv's recorder gives by itself: the phases of a step show the same.
-_NOT_OF_PROGRAM = ("Optimizer.", "enumerate(DataLoader)", "torch::autograd", "autograd::", "snapconv:")
+_OURS = "snapconv:"
+_NOT_OF_PROGRAM = ("Optimizer.", "enumerate(DataLoader)", "torch::autograd", "autograd::", _OURS)
 
 
 class SpanKind(IntEnum):
@@ -70,9 +72,44 @@ def find_spans(snapshot: Snapshot, device: DeviceSnapshot) -> AnnotationSpans:
     )
 
 
-def is_of_program(name: str) -> bool:
-    """Return whether a name is the program's own, and not one that torch or a recorder gives of itself."""
-    return not name.startswith(_NOT_OF_PROGRAM)
+def annotations_at(snapshot: Snapshot, device: DeviceSnapshot, event: int) -> tuple[str, ...]:
+    """Return the program's names of the spans around an event, outermost first; texts of tensors are none."""
+    spans = find_spans(snapshot, device)
+    is_inside = (spans.first_event <= event) & (spans.last_event >= event) & (spans.kind != SpanKind.TENSOR)
+    names = dict.fromkeys(snapshot.texts[i] for i in spans.name_id[is_inside].tolist())
+    return tuple(name for name in names if not name.startswith(_NOT_OF_PROGRAM))
+
+
+def find_span_lanes(
+    snapshot: Snapshot, device: DeviceSnapshot, *, most: int
+) -> tuple[AnnotationSpans, Int32Column, int]:
+    """Return the longest of a device's spans that have events and a length, at most so many.
+
+    With the lane of each, counted from the top, so that what is within another is below it; and the number
+    of those left out.
+    """
+    spans = find_spans(snapshot, device)
+    ours = [i for i, text in enumerate(snapshot.texts) if text.startswith(_OURS)]
+    length = spans.last_event - spans.first_event
+    shown = (length >= 0) & (spans.kind != SpanKind.TENSOR) & (spans.name_id >= 0)
+    rows = np.flatnonzero(shown & ~np.isin(spans.name_id, ours))
+    kept = take(spans, np.sort(rows[np.argsort(-length[rows], kind="stable")[:most]]))
+    lanes = _lanes(kept.first_event.tolist(), kept.last_event.tolist())
+    return kept, np.array(lanes, np.int32), len(rows) - len(kept)
+
+
+def _lanes(first: list[int], last: list[int]) -> list[int]:
+    """Put every span into the first lane that is free; they are in the order of their first events."""
+    busy: list[tuple[int, int]] = []  # with the event until which a lane is taken
+    free: list[int] = []
+    lanes = []
+    for begin, end in zip(first, last, strict=True):
+        while busy and busy[0][0] < begin:
+            heappush(free, heappop(busy)[1])
+        lane = heappop(free) if free else len(busy)
+        heappush(busy, (end, lane))
+        lanes.append(lane)
+    return lanes
 
 
 def recorded_functions(snapshot: Snapshot, device: DeviceSnapshot, prefix: str = "") -> Spans:

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from snapconv.analysis import Analysis, DeviceAnalysis
-from snapconv.answers.program_names import find_span_lanes
 from snapconv.classification.categories import Category
 from snapconv.columns import Int32Column, Int64Column, run_starts, sums_by
 from snapconv.files import new_files
 from snapconv.json_text import write_json
+from snapconv.phases.annotation_spans import find_span_lanes
 from snapconv.phases.trace_phases import Phase
 from snapconv.replay.device_replay import Curve
 from snapconv.units import device_name, format_bytes, shortened
@@ -98,7 +98,7 @@ def _phases(analysis: DeviceAnalysis) -> Iterator[_Span]:
 
 
 def _annotations(analysis: DeviceAnalysis) -> list[list[_Span]]:
-    spans, lane_of_span, _ = find_span_lanes(analysis, most=_MOST_SPANS)
+    spans, lane_of_span, _ = find_span_lanes(analysis.snapshot, analysis.device, most=_MOST_SPANS)
     lanes: dict[int, list[_Span]] = defaultdict(list)
     columns = (spans.name_id, spans.first_event, spans.last_event, lane_of_span)
     for name, first, last, lane in zip(*(column.tolist() for column in columns), strict=True):

@@ -10,13 +10,13 @@ from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.findings import advise, goal_of
 from snapconv.answers.notes import device_notes
 from snapconv.answers.peak import EITHER_LABEL, summary_totals
-from snapconv.answers.program_names import find_span_lanes, tensor_names
 from snapconv.answers.timeline import TimelineLevel, bytes_by_category, find_segment_lifetimes, timeline_level
 from snapconv.answers.verdict import FileVerdict, find_verdict
 from snapconv.classification.categories import Category, Certainty, Evidence
 from snapconv.classification.classify import reason_of
 from snapconv.columns import Int32Column, Int64Column, distinct
-from snapconv.phases.annotation_spans import AnnotationSpans
+from snapconv.naming.weight_table import tensor_names
+from snapconv.phases.annotation_spans import AnnotationSpans, find_span_lanes
 from snapconv.phases.trace_phases import Phase
 from snapconv.units import device_argument, device_name
 from snapconv.writers.html.column_encoding import EncodedColumn, encode_column, page_text
@@ -56,8 +56,8 @@ def view_device(analysis: DeviceAnalysis) -> ViewDevice:
     streams = distinct(np.concatenate((analysis.allocations.stream, segments.stream)))
     rows = view_rows(analysis, streams)
     frames, stack_columns = view_stacks(analysis.snapshot, analysis.project, rows.stack_ids)
-    spans, lanes, n_left_out = find_span_lanes(analysis, most=_MOST_SPANS)
-    names = tensor_names(analysis)
+    spans, lanes, n_left_out = find_span_lanes(analysis.snapshot, analysis.device, most=_MOST_SPANS)
+    names = tensor_names(analysis.weights, analysis.recorded, analysis.lines)
     named = sorted((int(rows.place[row]), page_text(name)) for row, name in names.items())
     detail: dict[str, object] = {
         "frames": frames,
