@@ -62,7 +62,7 @@ def test_nearly_as_much_is_right_of_a_part(stacks, least, history):
         if (history, case["zero_grad"]) == ("late", "to zero"):
             # Gradients that stay are as large as the states: nothing shows which is which, both are unknown.
             # Without C++ frames they may be likely states.
-            assert case["peak"]["wrong"] <= (0.005 if stacks == "all" else 0.08), case
+            assert case["peak"]["wrong"] <= (0.005 if stacks == "all" else 0.09), case
         else:
             assert case["peak"]["wrong"] <= 0.005, case
             assert case["peak"]["right"] >= least, case
