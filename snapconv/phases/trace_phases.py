@@ -34,7 +34,7 @@ from snapconv.stacks.paths import normal
 from snapconv.stacks.stack_roles import StackRoles, by_stack
 from snapconv.stop_signals import stage
 from snapconv.torch_knowledge.frame_patterns import Role
-from snapconv.torch_knowledge.optimizers import AMSGRAD, OPTIMIZER_RULES, OptimizerRule
+from snapconv.torch_knowledge.optimizers import OPTIMIZER_RULES, OptimizerRule
 
 _STEP, _ZERO_GRAD = "Optimizer.step#", "Optimizer.zero_grad#"
 # torch calls a step `Optimizer.step#AdamW.step` (torch/optim/optimizer.py, profile_hook_step).
@@ -42,8 +42,6 @@ _STEP_NAME = re.compile(r"^Optimizer\.step#(\w+)\.step$")
 # What is between a step and the line that calls it: a wrapper, a schedule of learning rates, a GradScaler.
 _OWN = re.compile(r"torch/(optim|amp|cuda/amp|utils/_contextlib|autograd/profiler)[/.\w]{0,255}\.py$")
 _FILE = re.compile(r"torch/optim/(?!optimizer|lr_scheduler|swa_utils)\w+\.py$")
-# The two averages of Adam, and the largest ones of the second.
-_OF_ADAM, _WITH_AMSGRAD = (2, 2), (3, 3)
 
 
 class Phase(IntEnum):
@@ -280,9 +278,7 @@ def states_per_parameter(snapshot: Snapshot, roles: StackRoles) -> tuple[int, in
     """
     seen = _optimizers(snapshot, roles)
     found = {None if rule is None else (rule.least_states, rule.most_states) for rule in seen}
-    if len(found) != 1:
-        return None
-    return _WITH_AMSGRAD if found == {_OF_ADAM} and _runs_amsgrad(snapshot, roles) else found.pop()
+    return found.pop() if len(found) == 1 else None
 
 
 def optimizer_names(snapshot: Snapshot) -> tuple[str, ...]:
@@ -319,27 +315,11 @@ def _optimizers(snapshot: Snapshot, roles: StackRoles) -> set[OptimizerRule | No
         return {
             next((rule for rule in OPTIMIZER_RULES if re.search(rule.name, name)), None) for name in names
         }
-    frames = distinct(snapshot.stacks.frame_ids[_in_optimizer(snapshot.stacks, roles)])
+    in_optimizer = np.repeat(roles.has[Role.OPTIMIZER], np.diff(snapshot.stacks.offsets))
+    frames = distinct(snapshot.stacks.frame_ids[in_optimizer])
     paths = filter(_FILE.search, (_file(snapshot.stacks, frame) for frame in frames.tolist()))
     rules = [rule for rule in OPTIMIZER_RULES if rule.file]
     return {next((rule for rule in rules if re.search(rule.file, path)), None) for path in paths}
-
-
-def _runs_amsgrad(snapshot: Snapshot, roles: StackRoles) -> bool:
-    stacks, made = snapshot.stacks, np.zeros(len(snapshot.stacks) + 1, np.bool_)
-    for device in snapshot.devices:  # what a line frees, it does in any release
-        made[device.events.stack_id[device.events.action == Action.ALLOC]] = True
-    of_made = np.repeat(made[:-1], np.diff(stacks.offsets)) & _in_optimizer(stacks, roles)
-    frames, found = stacks.frames, distinct(stacks.frame_ids[of_made])
-    return any(
-        int(frames.lines[frame]) in AMSGRAD.get(frames.names[frame], ())
-        and _FILE.search(_file(stacks, frame))
-        for frame in found.tolist()
-    )
-
-
-def _in_optimizer(stacks: StackTable, roles: StackRoles) -> BoolColumn:
-    return np.repeat(roles.has[Role.OPTIMIZER], np.diff(stacks.offsets))
 
 
 def _file(stacks: StackTable, frame: int) -> str:

@@ -1,9 +1,7 @@
 """How many states the optimizer keeps is inferred from its name in an annotation, or by its file."""
 
 import pickle
-import re
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +13,6 @@ from snapconv.phases.trace_phases import (
 )
 from snapconv.snapshot.load import load_snapshot
 from snapconv.stacks.stack_roles import assign_roles
-from snapconv.torch_knowledge.optimizers import AMSGRAD
 from tests.classified_jobs import (
     ENGINE,
     FORWARD,
@@ -104,45 +101,6 @@ def test_an_optimizer_of_another_library_is_known_by_its_name(name, expected, tm
 )
 def test_what_keeps_factors_or_wraps_another_or_has_bytes_is_not_known(name, tmp_path):
     assert states(stepped(name), tmp_path / "a.pickle") is None
-
-
-def stepped_at(line, function="_multi_tensor_adam", file="adam"):
-    job = Job()
-    place = {"name": function, "filename": f"{TORCH}/optim/{file}.py", "line": line}
-    job.alloc([place, *frames(("step", f"{TORCH}/optim/{file}.py"))])
-    return job
-
-
-# torch/optim/adam.py of 2.13: `torch._foreach_sqrt(device_max_exp_avg_sqs)` at 788, of all averages at 790.
-# In that of 2.3 amsgrad's root is at 579, where 2.2 has the other one. 516 is of _single_tensor_adam.
-@pytest.mark.parametrize(("line", "n_states"), [(788, 3), (790, 2), (579, 2), (516, 2)])
-def test_a_line_that_only_amsgrad_runs_shows_a_third_state(line, n_states, tmp_path):
-    assert states(stepped_at(line), tmp_path / "a.pickle") == (n_states, n_states)
-
-
-def test_a_line_that_only_frees_shows_no_state(tmp_path):
-    job = stepped_at(790)
-    place = {"name": "_multi_tensor_adam", "filename": f"{TORCH}/optim/adam.py", "line": 788}
-    job.free(job.alloc(MAIN), [place, *frames(("step", f"{TORCH}/optim/adam.py"))])
-    assert states(job, tmp_path / "a.pickle") == (2, 2)
-
-
-def test_the_line_of_amsgrad_is_one_of_its_function_and_of_torch(tmp_path):
-    assert states(stepped_at(516, "_single_tensor_adam"), tmp_path / "a.pickle") == (3, 3)
-    assert states(stepped_at(788, "_single_tensor_adam"), tmp_path / "b.pickle") == (2, 2)
-    assert states(stepped_at(788, file="adagrad"), tmp_path / "c.pickle") == (1, 1)
-    job = stepped("Adam")
-    job.alloc([{"name": "_multi_tensor_adam", "filename": "/w/proj/adam.py", "line": 788}])
-    assert states(job, tmp_path / "d.pickle") == (2, 2)
-
-
-def test_the_lines_of_amsgrad_are_those_of_the_torch_that_is_here():
-    source = Path(pytest.importorskip("torch.optim.adam").__file__).read_text(encoding="utf-8").splitlines()
-    of_amsgrad = {n for n, line in enumerate(source, 1) if re.search(r"_foreach_sqrt\(device_max_", line)}
-    others = {n for n, line in enumerate(source, 1) if re.search(r"_foreach_sqrt\(device_exp_", line)}
-    assert len(of_amsgrad) == len(others) == 2
-    assert of_amsgrad <= AMSGRAD["_multi_tensor_adam"]
-    assert not others & AMSGRAD["_multi_tensor_adam"]
 
 
 # momentum_buffer; square_avg always, momentum_buffer and grad_avg by its arguments.
