@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from snapconv.errors import EntryPointError, NoCudaError, NothingAllocatedError, SnapconvError
@@ -281,7 +280,7 @@ def record(
         with when_imported("torch", driver.turn_on):
             if isinstance(driver.guard.failure, SnapconvError):
                 raise driver.guard.failure  # nothing of the user's has run: there is nothing else to report
-            run = _run_providers if entry.kind == "providers" else _run_script
+            run = _run_providers if entry.kind == "providers" else script.run_script
             # A script's names go with its module, and what they hold is a part of the state at its end.
             raised, _program = outcome(run, entry, argv, driver)
         if isinstance(raised, EntryPointError):
@@ -324,13 +323,6 @@ def _new_driver(
             interception=driver.interception,
         )
     return driver
-
-
-def _run_script(entry: Entry, argv: Sequence[str], _driver: Driver | None = None) -> ModuleType:
-    if entry.kind == "module":
-        return script.run_module(entry.path, argv)
-    assert entry.code is not None
-    return script.run_file(entry.path, entry.code, argv)
 
 
 def _run_providers(entry: Entry, argv: Sequence[str], driver: Driver) -> None:
@@ -394,5 +386,5 @@ def watch(
         if simulation is not None:
             _device(RecordingOptions(simulation=simulation), parts if until_exit is None else until_exit)
         with when_imported("torch", lambda: parts.enter_context(recording)):
-            raised, _main = outcome(_run_script, entry, argv)
+            raised, _main = outcome(script.run_script, entry, argv)
         return exit_code_of(raised), raised

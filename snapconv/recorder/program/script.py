@@ -22,22 +22,20 @@ from typing import Any
 from snapconv.errors import EntryPointError, RecorderError
 from snapconv.recorder.interception import replaced
 from snapconv.recorder.program import own_frames, script_signals
+from snapconv.recorder.program.entry import Entry
 from snapconv.recorder.program.own_frames import call_user, is_ours, stands_in
 
 
-def run_file(path: str, code: CodeType, argv: Sequence[str]) -> ModuleType:
-    """Run a script as ``__main__``; ``path`` is as the user wrote it. Whatever it raises goes through.
+def run_script(entry: Entry, argv: Sequence[str], *_: object) -> ModuleType:
+    """Run a script, a module or a package's ``__main__`` module as ``__main__``. What it raises goes through.
 
     Returns the ``__main__`` that it was: what its names hold lives as long as that.
     """
-    with surroundings(path, argv):
-        return _run_as_main(code, str(Path(path).absolute()))
-
-
-def run_module(name: str, argv: Sequence[str]) -> ModuleType:
-    """Run a module as ``__main__``, or a package's ``__main__`` module; returns what ``run_file`` does."""
-    with _restored([name, *argv], first_on_path=str(Path.cwd())):
-        spec, code, file = _find_module(name)
+    if entry.code is not None:
+        with surroundings(entry.path, argv):
+            return _run_as_main(entry.code, str(Path(entry.path).absolute()))
+    with _restored([entry.path, *argv], first_on_path=str(Path.cwd())):
+        spec, code, file = _find_module(entry.path)
         sys.argv[0] = file
         return _run_as_main(code, file, spec)
 

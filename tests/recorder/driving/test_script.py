@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from snapconv.errors import EntryPointError
-from snapconv.recorder.program.entry import find_file
-from snapconv.recorder.program.script import run_file, run_module
+from snapconv.recorder.program.entry import find_file, find_module
+from snapconv.recorder.program.script import run_script
 
 # What a program can learn of how it was started.
 LOOK = """\
@@ -35,7 +35,7 @@ def folder(tmp_path, monkeypatch):
 
 def run(path, *argv):
     entry = find_file(path)
-    run_file(entry.path, entry.code, argv)
+    run_script(entry, argv)
     return sys.modules["neighbour"].seen
 
 
@@ -95,7 +95,7 @@ def package(folder, monkeypatch):
     ],
 )
 def test_a_module_runs_as_python_m_would_run_it(package, name, spec, file):
-    run_module(name, ["a"])
+    run_script(find_module(name), ["a"])
     seen = sys.modules["neighbour"].seen
     assert seen == {
         "name": "__main__",
@@ -112,10 +112,10 @@ def test_a_module_runs_as_python_m_would_run_it(package, name, spec, file):
 @pytest.mark.parametrize("name", ["missing", "package.missing", "missing.train", "train.missing"])
 def test_a_missing_module_is_named(package, name):
     with pytest.raises(EntryPointError, match=f"there is no module {name}"):
-        run_module(name, [])
+        run_script(find_module(name), [])
 
 
 def test_what_a_package_fails_to_import_is_its_own_affair(package):
     (package / "package" / "__init__.py").write_text("import not_there")
     with pytest.raises(ModuleNotFoundError, match="not_there"):
-        run_module("package.train", [])
+        run_script(find_module("package.train"), [])
