@@ -10,7 +10,7 @@ import numpy as np
 
 from snapconv.allocator.blocks import AddressSpace
 from snapconv.allocator.caching_allocator import CachingAllocator
-from snapconv.answers.what_if.calls import AllocatorCalls, Operation
+from snapconv.answers.what_if.calls import AllocatorCalls, CallKind
 from snapconv.answers.what_if.trial import Trial, _Run
 from snapconv.columns import Int64Column
 from snapconv.snapshot.event_table import Action, EventTable
@@ -30,14 +30,14 @@ def find_difference(calls: AllocatorCalls, device: DeviceSnapshot, addr: Int64Co
     assert run.start()
     rows = zip(calls.operation.tolist(), calls.row.tolist(), calls.event.tolist(), strict=True)
     for number, (operation, row, event) in enumerate(rows):
-        if operation == Operation.MALLOC:
+        if operation == CallKind.MALLOC:
             addresses.go_on_to(event)
         run._make(number, number + 1)
         if run.outcome.differs_at is not None:
             return (
                 f"from event {event} on: the model has {run.allocator.ledger.reserved_bytes} bytes reserved"
             )
-        block = run.blocks[row] if operation == Operation.MALLOC else None
+        block = run.blocks[row] if operation == CallKind.MALLOC else None
         if block is not None and block.addr != addr[row]:
             return f"from event {event} on: the model places a block at {block.addr:#x}, not {addr[row]:#x}"
     differing = _pieces_of_file(device) ^ _pieces_of_model(run.allocator)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # it imports torch
 _CONTEXTS = {None: 0, "state": 1, "alloc": 2, "all": 3}
 
 
-class History:
+class EventRings:
     """What is recorded of all devices, from ``_record_memory_history`` on."""
 
     def __init__(self, n_devices: int) -> None:

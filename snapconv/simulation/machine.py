@@ -19,7 +19,7 @@ from snapconv.allocator.caching_allocator import CachingAllocator, ModelOutOfMem
 from snapconv.errors import RecorderError, SettingError
 from snapconv.notes import Note
 from snapconv.recorder.program.own_frames import for_program
-from snapconv.simulation.history import History, Stacks, Statistics
+from snapconv.simulation.history import EventRings, Stacks, Statistics
 from snapconv.units import counted
 
 # What --cublas-workspace models, by the name that a capture has for it.
@@ -96,7 +96,7 @@ class Machine:
         # The program may set them itself, until the first allocation.
         self._reads_environment = True
         self.clock = _clock()
-        self.history = History(options.n_devices)
+        self.history = EventRings(options.n_devices)
         self.stacks = Stacks()
         self.devices = [self._device(index) for index in range(options.n_devices)]
         self.current_device = 0

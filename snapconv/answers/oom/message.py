@@ -31,7 +31,7 @@ from snapconv.answers.oom.message_kinds import (
     OTHER,
     UNKNOWN_BACKEND,
     WORDS,
-    Kind,
+    MessageKind,
     squeezed,
 )
 from snapconv.answers.oom.verdict import FreePieces, OomCause, OomVerdict, Shortage, decide_oom
@@ -270,7 +270,7 @@ def _messages(text: str) -> Iterator[str]:
         yield text[start : min(end, start + _MOST_OF_MESSAGE)]
 
 
-def _of_kind(kind: Kind, found: re.Match[str], n_messages: int) -> MessageAnswer:
+def _of_kind(kind: MessageKind, found: re.Match[str], n_messages: int) -> MessageAnswer:
     backend, message = "host" if kind.is_host else "GPU", OomMessage(tried_bytes=_size(found))
     return MessageAnswer(kind.name, backend, kind.meaning, message, n_messages, kind.next_step)
 

@@ -103,7 +103,7 @@ MPS_LIMIT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class MessageKind:
     """A text that is not of torch's allocator: what it usually means, and what to do next.
 
     A group of the pattern is the size of the request, where the text has it.
@@ -128,47 +128,47 @@ _HOST = (
 _SIZE = r"(\d{1,20}(?:\.\d{1,9})?(?:bytes|[KMGT]i?B|B)?)"
 
 KINDS = (
-    Kind(
+    MessageKind(
         "vLLM's sleep-mode pool",
         r"CUDA Error: out of memory at \S{0,200}cumem_allocator",
         "vLLM's pool for weights and KV cache (cumem_allocator) got no memory from the driver: they do not "
         "fit, or another process, often a trainer on the same GPU, still holds memory",
         "`nvidia-smi` for other processes; then lower --gpu-memory-utilization",
     ),
-    Kind(
+    MessageKind(
         "vLLM's KV cache",
         r"No available memory for the cache blocks|larger than the (?:available KV cache memory|maximum "
         r"number of tokens that can be stored in KV cache)",
         "after the weights and a trial run, vLLM's share of the GPU has too little left for the KV cache",
         "raise --gpu-memory-utilization, or lower --max-model-len; else quantize or use more GPUs",
     ),
-    Kind(
+    MessageKind(
         "vLLM's start",
         r"Free memory on device .{0,80}less than desired GPU memory utilization",
         "vLLM's share of the GPU is larger than what other processes left free",
         "`nvidia-smi` for other processes; or lower --gpu-memory-utilization",
     ),
-    Kind(
+    MessageKind(
         "SGLang's start",
         r"Not enough memory\. Please try (?:to increase|increasing) --mem-fraction-static",
         "after the weights, SGLang's share of the GPU has nothing left for the KV cache",
         "raise --mem-fraction-static; else quantize or use more GPUs",
     ),
-    Kind(
+    MessageKind(
         "accelerate's batch size",
         r"No executable batch size found, reached zero",
         "every batch size down to 1 ran out of memory: find_executable_batch_size halves it and hides each "
         "message",
         "run once with batch size 1 and without it: the message then says what is full",
     ),
-    Kind(
+    MessageKind(
         "NCCL",
         r"Failed to CUDA (?:host )?[cm]alloc(?: async)? \d|Cuda failure (?:2 )?'out of memory'",
         "NCCL allocates its buffers outside torch's allocator when a communicator first works, and the GPU "
         "was full",
         f"{_LESS}; or start NCCL early, by a barrier before the model is built",
     ),
-    Kind(
+    MessageKind(
         "a GPU library",
         r"(?:CUBLAS|CUDNN|CUSOLVER|CUSPARSE|CURAND|HIPBLAS|HIPSPARSE)_STATUS_ALLOC(?:ATION)?_FAILED|"
         r"CUFFT_ALLOC_FAILED|rocblas_status_memory_error|miopenStatusAllocFailed|"
@@ -177,7 +177,7 @@ KINDS = (
         "nearly nothing; rarely it is an earlier error, such as an index out of range",
         f"{_LESS}; if the GPU is not full, rerun with CUDA_LAUNCH_BLOCKING=1",
     ),
-    Kind(
+    MessageKind(
         "pinned memory",
         r"(?:pin_memory|pin memory thread|cudaHostAlloc|cudaHostRegister).{0,2000}CUDA error: out of "
         r"memory",
@@ -185,32 +185,32 @@ KINDS = (
         "pin_memory=False, or a smaller batch; `ulimit -l` and `free -g` show the limits",
         is_host=True,
     ),
-    Kind(
+    MessageKind(
         "the CUDA driver",
         r"CUDA driver error: (?:2 \()?out of memory|CUDA_ERROR_OUT_OF_MEMORY",
         "the driver refused memory below torch's allocator: with expandable segments no page was left, or a "
         "context or a kernel did not fit",
         _WATCH,
     ),
-    Kind(
+    MessageKind(
         "torch up to 1.0",
         r"cuda runtime error \(2\)|THCudaCheck FAIL \S{0,200}error=2",
         "torch up to 1.0 writes this when its allocator finds no memory: the GPU is full",
         _WATCH,
     ),
-    Kind(
+    MessageKind(
         "spconv",
         r"cuda execution failed with error 2(?!\d)|spconv\S{0,500}cuda\S{0,40}out of memory",
         "spconv allocates its tables outside torch's allocator, or too many voxels were active",
         f"fewer points or larger voxels; {_LESS}",
     ),
-    Kind(
+    MessageKind(
         "a HIP call outside torch's allocator",
         r"HIP error: out of memory|hipErrorOutOfMemory",
         "a HIP call outside torch's allocator got no memory, or the GPU was full when the process started",
         "`amd-smi process` for other processes",
     ),
-    Kind(
+    MessageKind(
         "a CUDA call outside torch's allocator",
         r"CUDA ?(?:runtime )?error:? \"?out of memory|cudaErrorMemoryAllocation|cudaMalloc failed: out "
         r"of memory|Error out of memory at line \d",
@@ -218,7 +218,7 @@ KINDS = (
         "is already full), later a library or a kernel",
         "`nvidia-smi` for other processes, also those of earlier runs",
     ),
-    Kind(
+    MessageKind(
         "XPU",
         r"(?:UR|ZE)_RESULT_ERROR_OUT_OF_(?:DEVICE_MEMORY|RESOURCES|HOST_MEMORY)|PI_ERROR_OUT_OF_RESOURCES|"
         r"level_zero backend failed with error: (?:39|40)|NOT allocate memory block with size larger "
@@ -227,44 +227,44 @@ KINDS = (
         "on some), or an integrated GPU has used up its share of the host's memory",
         "`xpu-smi` for other processes; smaller blocks; a smaller batch",
     ),
-    Kind(
+    MessageKind(
         "a Metal buffer",
         rf"Invalid buffer size: {_SIZE}",
         "one tensor is larger than Metal's largest buffer, whatever is free",
         NEXT_STEPS[OomCause.TOO_LARGE],
     ),
-    Kind(
+    MessageKind(
         "Metal",
         r"kIOGPUCommandBufferCallbackErrorOutOfMemory|Insufficient Memory \(0{0,7}8",
         "macOS stopped a GPU command because the machine's memory was used up",
         "close other programs; a smaller batch",
     ),
-    Kind(
+    MessageKind(
         "the Ascend driver",
         r"EL0004|(?:rtMalloc|aclrtMalloc\w*)\W{0,4}\S{0,80}fail|error code (?:is )?207001",
         "the NPU's driver refused memory: another process has it, or operators outside torch's allocator",
         "`npu-smi info` for other processes",
     ),
-    Kind(
+    MessageKind(
         "shared memory of a kernel",
         r"out of resources?: shared memory",
         "a kernel needs more shared memory of one multiprocessor than it has: this is not the GPU's memory",
         "a smaller block size or fewer stages (num_stages) of the Triton kernel",
     ),
-    Kind(
+    MessageKind(
         "XLA or JAX",
         r"RESOURCE_EXHAUSTED: \S{0,40}(?:out of memory|allocat)",
         "XLA's own allocator found no memory; JAX takes 75 % of a GPU at its start, which torch then lacks",
         "XLA_PYTHON_CLIENT_PREALLOCATE=false where torch is in the same job",
     ),
-    Kind(
+    MessageKind(
         "/dev/shm",
         r"out of shared memory|Bus error\S{0,80}shared memory|unable to (?:write|mmap) \S{0,120}/torch_",
         "DataLoader workers pass batches through /dev/shm, which is full: host memory, not the GPU's",
         "a larger --shm-size (docker), or fewer workers",
         is_host=True,
     ),
-    Kind(
+    MessageKind(
         "an allocation of the program",
         rf"you tried to allocate {_SIZE}|Unable to allocate {_SIZE} for an array|std::bad_alloc|"
         r"Cannot allocate memory|_ArrayMemoryError",
@@ -272,7 +272,7 @@ KINDS = (
         _HOST,
         is_host=True,
     ),
-    Kind(
+    MessageKind(
         "a killed process",
         r"oom[-_]?kill|Killed process \d|killed by signal: Killed|exit ?code ?: ?-9(?!\d)",
         "the kernel, or the limit of a container, most likely ended the process because host memory ran out",
@@ -280,7 +280,7 @@ KINDS = (
         is_host=True,
     ),
 )
-OTHER = Kind(
+OTHER = MessageKind(
     "unknown",
     r"out of memory|OutOfMemoryError",
     "memory ran out, and the text has no figures",

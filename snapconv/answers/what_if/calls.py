@@ -31,7 +31,7 @@ from snapconv.snapshot.stack_table import StackTable
 MOST_BYTES = 1 << 50
 
 
-class Operation(IntEnum):
+class CallKind(IntEnum):
     """The calls; the values are those of AllocatorCalls.operation."""
 
     MALLOC = 0
@@ -45,7 +45,7 @@ class Operation(IntEnum):
     FAILED_MALLOC = 6
 
 
-_FREES = (Operation.FREE, Operation.REQUEST_FREE, Operation.COMPLETE_FREE)
+_FREES = (CallKind.FREE, CallKind.REQUEST_FREE, CallKind.COMPLETE_FREE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,16 +103,16 @@ class AllocatorCalls:
 
     def emptied_before(self, events: ArrayLike) -> "AllocatorCalls":
         """Return the calls with ``empty_cache()`` just before some events, in their order."""
-        return self._with(Operation.EMPTY_CACHE, np.asarray(events, np.int64), -1)
+        return self._with(CallKind.EMPTY_CACHE, np.asarray(events, np.int64), -1)
 
     def freed_before(self, rows: ArrayLike, events: ArrayLike) -> "AllocatorCalls":
         """Return the calls with allocations freed just before some events, and not where the trace has it."""
         order = np.argsort(events, kind="stable")
         rows, events = np.asarray(rows, np.int64)[order], np.asarray(events, np.int64)[order]
         is_free = is_among(self.operation, _FREES) & is_among(self.row, rows)
-        return self.kept(~is_free)._with(Operation.FREE, events, rows)
+        return self.kept(~is_free)._with(CallKind.FREE, events, rows)
 
-    def _with(self, operation: Operation, events: Int64Column, rows: ArrayLike) -> "AllocatorCalls":
+    def _with(self, operation: CallKind, events: Int64Column, rows: ArrayLike) -> "AllocatorCalls":
         place = np.searchsorted(self.event, events)
         return replace(
             self,
@@ -141,9 +141,9 @@ def find_calls(
     emptied, filled, n_unsure_returns = _find_returns(events, replayed, snapshot.stacks)
     parts = [
         *_of_allocations(events, replayed),
-        _part(emptied, Operation.EMPTY_CACHE, place=_BEFORE),
-        _part(filled, Operation.DEVICE_IS_FULL, place=_BEFORE),
-        _part(np.flatnonzero(events.action == Action.OOM), Operation.FAILED_MALLOC, place=_ITSELF),
+        _part(emptied, CallKind.EMPTY_CACHE, place=_BEFORE),
+        _part(filled, CallKind.DEVICE_IS_FULL, place=_BEFORE),
+        _part(np.flatnonzero(events.action == Action.OOM), CallKind.FAILED_MALLOC, place=_ITSELF),
     ]
     order, operation, row = (np.concatenate(column) for column in zip(*parts, strict=True))
     sort = np.argsort(order, kind="stable")
@@ -175,7 +175,7 @@ _Part = tuple[Int64Column, NDArray[Any], Int64Column]
 
 
 def _part(
-    event: NDArray[np.integer[Any]], operation: Operation, *, place: int, row: Int64Column | None = None
+    event: NDArray[np.integer[Any]], operation: CallKind, *, place: int, row: Int64Column | None = None
 ) -> _Part:
     none = np.full(len(event), -1, np.int64)
     return (
@@ -201,13 +201,13 @@ def _of_allocations(events: EventTable, replayed: Replay) -> list[_Part]:
     is_requested = (requested >= 0) & ~is_implied & ~at_once
     at_once_event = np.where(requested >= 0, requested, ended)
     frees = (
-        (ended, is_implied, Operation.FREE, _BEFORE),
-        (at_once_event, at_once, Operation.FREE, _ITSELF),
-        (requested, is_requested, Operation.REQUEST_FREE, _ITSELF),
-        (ended, later, Operation.COMPLETE_FREE, _AFTER),
+        (ended, is_implied, CallKind.FREE, _BEFORE),
+        (at_once_event, at_once, CallKind.FREE, _ITSELF),
+        (requested, is_requested, CallKind.REQUEST_FREE, _ITSELF),
+        (ended, later, CallKind.COMPLETE_FREE, _AFTER),
     )
     return [
-        _part(rows.alloc_event[malloc], Operation.MALLOC, place=_ITSELF, row=malloc),
+        _part(rows.alloc_event[malloc], CallKind.MALLOC, place=_ITSELF, row=malloc),
         *(
             _part(event[is_such], operation, place=place, row=np.flatnonzero(is_such))
             for event, is_such, operation, place in frees

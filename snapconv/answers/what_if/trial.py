@@ -13,7 +13,7 @@ from snapconv.allocator.allocator_settings import SMALL_REQUEST_BYTES, Allocator
 from snapconv.allocator.allocator_trace import Ledger, PoolId
 from snapconv.allocator.blocks import AddressSpace, Block, BlockPool
 from snapconv.allocator.caching_allocator import CachingAllocator, ModelOutOfMemory
-from snapconv.answers.what_if.calls import AllocatorCalls, Operation
+from snapconv.answers.what_if.calls import AllocatorCalls, CallKind
 from snapconv.columns import distinct
 from snapconv.notes import Progress
 from snapconv.replay.rounding import RoundingRules
@@ -218,15 +218,15 @@ class _Run:
 
     def _other(self, operation: int, row: int, event: int) -> None:
         block = self.blocks[row] if row >= 0 else None
-        if operation == Operation.EMPTY_CACHE:
+        if operation == CallKind.EMPTY_CACHE:
             self.allocator.empty_cache()
-        elif operation == Operation.FAILED_MALLOC:
+        elif operation == CallKind.FAILED_MALLOC:
             self._repeat_failed(event)
-        elif operation == Operation.DEVICE_IS_FULL:
+        elif operation == CallKind.DEVICE_IS_FULL:
             self.is_full = self.trial.is_check
-        elif block is not None and operation == Operation.REQUEST_FREE:
+        elif block is not None and operation == CallKind.REQUEST_FREE:
             self.allocator.give_back_later(block)
-        elif block is not None and operation == Operation.COMPLETE_FREE:
+        elif block is not None and operation == CallKind.COMPLETE_FREE:
             self.allocator.complete(block)
             self.blocks[row] = None
 
