@@ -45,7 +45,7 @@ class LineCalls:
         self._stacks, self._events = analysis.snapshot.stacks, analysis.device.events
         self._files = self._stacks.frames.filenames  # looked at as they are needed: a file has many devices
         is_alloc = has_code(self._events.action, Action.ALLOC)
-        self.n_allocs = np.cumsum(is_alloc, dtype=np.int64)
+        self.n_allocs = np.cumsum(is_alloc, dtype=np.int32)
         self.alloc_events = np.flatnonzero(is_alloc)
         self._paths: dict[int, tuple[int, ...]] = {}
         self._marks: dict[tuple[int, ...], BoolColumn] = {}

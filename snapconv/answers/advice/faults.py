@@ -86,18 +86,18 @@ class _Finder:
     def __init__(self, analysis: DeviceAnalysis, calls: LineCalls) -> None:
         self.analysis, self.calls, self.table = analysis, calls, analysis.allocations
         # A row's, once: there are thousands of bursts, and each looks at a few rows.
-        self.freed = freed = self.table.freed_event.astype(np.int64)
+        self.freed = freed = self.table.freed_event
         self.burst = np.where(freed >= 0, calls.n_allocs[np.maximum(freed, 0)], -1)
         # A number for the Python frames that freed each allocation; stacks differ in C++ too.
         known = self._paths = dict[tuple[int, ...], int]()
-        number_of = np.zeros(len(analysis.snapshot.stacks) + 1, np.int64)  # the last: no stack
+        number_of = np.zeros(len(analysis.snapshot.stacks) + 1, np.int32)  # the last: no stack
         for stack in np.flatnonzero(np.bincount(self.table.free_stack_id + 1)) - 1:
             number_of[stack] = known.setdefault(calls.path(int(stack)), len(known))
         self.path_id = number_of[self.table.free_stack_id]
         # The allocs of each stack, in their order.
         traced = np.flatnonzero(self.table.alloc_event >= 0)
         order = traced[np.argsort(self.table.stack_id[traced], kind="stable")]
-        self._stack, self._alloc = self.table.stack_id[order], self.table.alloc_event[order].astype(np.int64)
+        self._stack, self._alloc = self.table.stack_id[order], self.table.alloc_event[order]
         self._row = order
         self._n_events = len(analysis.device.events)
         self._key = self._stack.astype(np.int64) * (self._n_events + 1) + self._alloc
@@ -353,7 +353,7 @@ def unused_graphs(evidence: Evidence) -> Iterator[Detected]:
         unused[of_call] = ~is_kept & (not _is_graph(analysis, of_call[is_kept]))
     unused &= ~is_cache  # which stays without a graph too
     freed = np.flatnonzero(unused & (table.freed_event >= 0))
-    n_allocs = evidence.calls.n_allocs[np.maximum(table.freed_event, 0)]
+    n_allocs = evidence.calls.n_allocs[np.maximum(table.freed_event, 0)].astype(np.int64)
     together = n_allocs * (evidence.demand.n_events + 1) + number_of
     thrown = [rows for rows in grouped(freed, together) if _is_whole_graph(analysis, rows, is_cache)]
     if not thrown:
