@@ -20,8 +20,8 @@ from snapconv.answers.growth import Growth, find_growth
 from snapconv.answers.memory_report import MemoryReport, build_memory_report
 from snapconv.answers.moments import find_moment
 from snapconv.answers.notes import file_notes
-from snapconv.answers.oom.failed_allocation import OutOfMemory, find_out_of_memory
-from snapconv.answers.oom.remedies import Remedies, find_remedies
+from snapconv.answers.oom.failed_allocation import OutOfMemory
+from snapconv.answers.oom.remedies import Remedies, explain_oom
 from snapconv.answers.peak import MomentState, state_at
 from snapconv.answers.times import forward_times
 from snapconv.answers.tree import MemoryTree, find_tree
@@ -30,11 +30,9 @@ from snapconv.answers.what_if.setting_trials import Request, SettingTrials, try_
 from snapconv.classification.categories import Category, Certainty
 from snapconv.classification.user_rules import UserRule
 from snapconv.columns import columns_of, distinct
-from snapconv.errors import InputError
 from snapconv.notes import Note, Progress
 from snapconv.snapshot.load import Snapshot
 from snapconv.snapshot.recorded.params_file import ParamList
-from snapconv.units import HOST
 from snapconv.writers.html.page import View, page_output, write_view
 from snapconv.writers.text.moment import verdict_lines
 
@@ -120,10 +118,7 @@ class Session:
         allocation in the file, it is the memory at the peak.
         """
         analysis = self.analysis.device(device)
-        found = find_out_of_memory(analysis, device_total=device_total)
-        if found.request is None or not replay:
-            return found, None
-        return found, find_remedies(analysis, found.request.event, progress=progress)
+        return explain_oom(analysis, device_total=device_total, replay=replay, progress=progress)
 
     def advise(self, *, goal_bytes: int | None = None, trades: bool = False) -> tuple[Advice, ...]:
         """Find changes of the program that save memory at the peak of every device, by a replay of each.
@@ -146,11 +141,7 @@ class Session:
 
         These are the first failed request, the dump, the peak, the worst moment. Raises what ``at`` raises.
         """
-        usual = ("oom", "end", "peak", "worst")
-        found = ((one, (moment,) if moment else usual[not one.ran_out :]) for one in self.devices)
-        return tuple(
-            find_fragmentation(one, tuple(find_moment(one, each) for each in asked)) for one, asked in found
-        )
+        return tuple(find_fragmentation(found, moment) for found in self.devices)
 
     def growth(self) -> tuple[tuple[Growth, ...], ...]:
         """Return what grows from iteration to iteration on every device, most bytes first."""
@@ -167,10 +158,7 @@ class Session:
         """
         tried = Request.read(request) if isinstance(request, str) else request
         return tuple(
-            try_settings(found, tried, scale=batch_scale, progress=progress)
-            if found.device.device != HOST
-            else None
-            for found in self.devices
+            try_settings(found, tried, scale=batch_scale, progress=progress) for found in self.devices
         )
 
     def compared_with(self, old: "Session") -> FileDiff:
@@ -184,8 +172,6 @@ class Session:
         device has memory of a GPU.
         """
         budgets = limits if isinstance(limits, Budgets) else Budgets.read(max_peak=limits)
-        if all(found.device.is_host for found in self.devices):
-            raise InputError(f"{self.snapshot.path} has no memory of a GPU that could be checked")
         return check_budgets(self.devices, budgets, baseline=baseline.devices if baseline else None)
 
     def view(

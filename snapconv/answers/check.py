@@ -11,6 +11,7 @@ from snapconv.answers.diff import paired
 from snapconv.answers.growth import find_growth, why_unknown
 from snapconv.answers.peak import totals_by_category
 from snapconv.classification.categories import Category
+from snapconv.errors import InputError
 from snapconv.replay.history_verdict import Verdict
 from snapconv.units import counted, device_name, format_bytes, parse_bytes, shortened
 
@@ -155,8 +156,10 @@ def check_budgets(
     *,
     baseline: tuple[DeviceAnalysis, ...] | None = None,
 ) -> tuple[Check, ...]:
-    """Check every limit on every device; pinned host memory has none."""
+    """Check every limit on every device; raises InputError where all is pinned host memory."""
     found = [device for device in devices if not device.device.is_host]
+    if not found:
+        raise InputError(f"{devices[0].snapshot.path} has no memory of a GPU that could be checked")
     checks = [check for device in found for check in _of_device(device, budgets)]
     if budgets.fail_over is not None and baseline is not None:
         checks += _against(budgets.fail_over, baseline, devices)

@@ -12,7 +12,7 @@ import numpy as np
 from snapconv.allocator.allocator_settings import LARGE_SEGMENT_BYTES, SMALL_SEGMENT_BYTES
 from snapconv.allocator.allocator_trace import DEFAULT_POOL
 from snapconv.analysis import DeviceAnalysis
-from snapconv.answers.moments import FoundMoment
+from snapconv.answers.moments import find_moment
 from snapconv.answers.peak import sums_by_name
 from snapconv.columns import Int64Column, sums_by
 from snapconv.replay.memory_layout import MemoryLayout, layouts
@@ -103,8 +103,13 @@ class Fragmentation:
         return {"kind": device_kind(self.device), **asdict(self)}
 
 
-def find_fragmentation(analysis: DeviceAnalysis, moments: tuple[FoundMoment, ...]) -> Fragmentation:
-    """Find what is reserved and not in use at each of the moments, and why at the first."""
+def find_fragmentation(analysis: DeviceAnalysis, moment: str | None = None) -> Fragmentation:
+    """Find what is reserved and not in use at a moment, and why; by default at several, and why at the first.
+
+    These are the first failed request, the dump, the peak, the worst moment. Raises as ``find_moment`` does.
+    """
+    usual = ("oom", "end", "peak", "worst")[not analysis.ran_out :]
+    moments = [find_moment(analysis, each) for each in ((moment,) if moment else usual)]
     found = layouts(analysis.device, analysis.allocations, [moment.event for moment in moments])
     detailed = found[moments[0].event]
     return Fragmentation(

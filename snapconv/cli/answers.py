@@ -17,9 +17,8 @@ from snapconv.errors import BudgetExceeded, SnapconvError
 from snapconv.units import device_argument, device_name, format_bytes
 
 if TYPE_CHECKING:
-    from snapconv.analysis import DeviceAnalysis
+    from snapconv.analysis import Analysis, DeviceAnalysis
     from snapconv.notes import Note
-    from snapconv.session import Session
 
 # Every answer has a line about the history of its own.
 _SHOWN_BY_ANSWERS = {"truncated-history"}
@@ -44,20 +43,19 @@ class Answer:
     exceeded: str = ""
 
 
-def read_session(
+def analysis_of(
     snapshot: Path, options: PathOptions, *, device: str | None = None, shows_progress: bool = True
-) -> "Session":
+) -> "Analysis":
     """Read and analyse a file, or the requested one of its devices."""
     from snapconv.analysis import analyze_file
-    from snapconv.session import Session
 
-    chosen, analysis = device_number(device), options.analysis()
+    chosen, given = device_number(device), options.analysis()
     with progress_bar(shown=shows_progress) as progress:
-        return Session(analyze_file(snapshot, analysis, device=chosen, progress=progress))
+        return analyze_file(snapshot, given, device=chosen, progress=progress)
 
 
 def answer_by_device(
-    session: "Session",
+    analysis: "Analysis",
     found: Iterable[tuple[dict[str, object], Iterable[str]]],
     *,
     every_note: bool = False,
@@ -70,9 +68,9 @@ def answer_by_device(
     of the rest and of the ``others``; so too the notes, of which those alone that change what to believe.
     With ``weights``, the device that has most for the question, and the first line of each of the rest.
     """
-    from snapconv.answers.notes import main_notes
+    from snapconv.answers.notes import file_notes, main_notes
 
-    devices, answers = session.devices, list(found)
+    devices, answers = analysis.devices, list(found)
     most = weights or [0] * len(devices)
     order = sorted(range(len(devices)), key=lambda at: (-most[at], *devices[at].urgency))
     n_shown = 1 if weights else sum(one.ran_out for one in devices) or 1
@@ -80,13 +78,13 @@ def answer_by_device(
     heads = [next(iter(answers[position][1])) for position in order[n_shown:]] if weights else []
     rest = [*(devices[position] for position in order[n_shown:]), *others]
     shown = {None, *(devices[position].device.device for position in order[:n_shown])}
-    notes = session.notes if every_note else main_notes(session.analysis)
+    notes = file_notes(analysis) if every_note else main_notes(analysis)
     both = zip(answers, devices, strict=True)
     return Answer(
         {"devices": [{**values, "failed": one.ran_out} for (values, _), one in both]},
         [*lines, *_lines_of_others(rest, heads)] if rest else lines[:-1],
         [one for one in notes if one.device in shown and one.slug not in _SHOWN_BY_ANSWERS],
-        session.snapshot.container.n_unpacked_bytes,
+        analysis.snapshot.container.n_unpacked_bytes,
     )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from snapconv.cli.answers import read_session
+from snapconv.cli.answers import analysis_of
 from snapconv.cli.arguments import ReadOptions, device_number, output_file
 from snapconv.cli.terminal import print_json, print_lines, progress_bar, show_notes
 from snapconv.files import checked_output
@@ -77,8 +77,8 @@ def view(
 
     inputs = [snapshot] if newer is None else [snapshot, newer]
     path = page_output(inputs, output_file(output), force=force)
-    sessions = [read_session(one, read, device=device, shows_progress=not quiet) for one in inputs]
-    made = write_view([one.analysis for one in sessions], path, force=force)
+    files = [analysis_of(one, read, device=device, shows_progress=not quiet) for one in inputs]
+    made = write_view(files, path, force=force)
     if not quiet:
         _report(made.path, [note for note in made.notes if not note.is_minor], made.n_bytes)
     if open_page:
@@ -102,10 +102,10 @@ def export(
     from snapconv.writers.perfetto_trace import write_trace
 
     path = checked_output([snapshot], output_file(output), ".trace.json", force=force)
-    session = read_session(snapshot, read, device=device)
-    write_trace(path, session.analysis, force=force)
+    analysis = analysis_of(snapshot, read, device=device)
+    write_trace(path, analysis, force=force)
     if not quiet:
-        _report(path, main_notes(session.analysis))
+        _report(path, main_notes(analysis))
 
 
 def _report(path: Path, notes: "Sequence[Note]", n_bytes: int | None = None) -> None:

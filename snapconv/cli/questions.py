@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import typer
 
-from snapconv.cli.answers import Answer, answer_by_device, question, read_session
+from snapconv.cli.answers import Answer, analysis_of, answer_by_device, question
 from snapconv.cli.arguments import PathOptions, ReadOptions, device_number, moment, parsed, size_of
 from snapconv.cli.terminal import progress_bar
 from snapconv.errors import InputError
@@ -36,9 +36,9 @@ def verdict(snapshot: Path, *, device: str | None = None, read: ReadOptions) -> 
     from snapconv.answers.verdict import find_verdict
     from snapconv.writers.text.moment import verdict_lines
 
-    session = read_session(snapshot, read, device=device)
-    found = map(find_verdict, session.devices)
-    return answer_by_device(session, ((one.to_json(), verdict_lines(one, str(snapshot))) for one in found))
+    analysis = analysis_of(snapshot, read, device=device)
+    found = map(find_verdict, analysis.devices)
+    return answer_by_device(analysis, ((one.to_json(), verdict_lines(one, str(snapshot))) for one in found))
 
 
 @question
@@ -55,13 +55,15 @@ def summary(
     By categories, lines, modules, operations and pools. It writes no file. Example: snapconv summary
     run.pickle --at iteration:3
     """
+    from snapconv.answers.moments import find_moment
+    from snapconv.answers.peak import state_at
     from snapconv.writers.text.moment import moment_lines
 
     shown, total = moment(at), size_of(device_total, "--device-total")
-    session = read_session(snapshot, read, device=device)
-    states = session.at(shown, device_total=total)
+    analysis = analysis_of(snapshot, read, device=device)
+    states = [state_at(one, find_moment(one, shown), device_total=total) for one in analysis.devices]
     found = ((state.to_json(), moment_lines(state)) for state in states)
-    return answer_by_device(session, found, every_note=True)
+    return answer_by_device(analysis, found, every_note=True)
 
 
 @question
@@ -80,14 +82,18 @@ def tree(
     Each row has its total and its own bytes. --by groups the tree. Example: snapconv tree run.pickle --by
     module
     """
+    from snapconv.answers.moments import find_moment
+    from snapconv.answers.tree import find_tree
     from snapconv.writers.text.moment import MOST_NODES, tree_lines
 
     shown = moment(at)
-    session = read_session(snapshot, read, device=device)
-    found = session.tree(shown, by=by, all_frames=all_frames)
+    analysis = analysis_of(snapshot, read, device=device)
+    found = [
+        find_tree(one, find_moment(one, shown), by=by, all_frames=all_frames) for one in analysis.devices
+    ]
     n_most = MOST_NODES if top is None else top
     return answer_by_device(
-        session, ((one.largest(top).to_json(), tree_lines(one, n_most=n_most)) for one in found)
+        analysis, ((one.largest(top).to_json(), tree_lines(one, n_most=n_most)) for one in found)
     )
 
 
@@ -106,7 +112,7 @@ def oom(
     The request, the verdict, who held the memory. Each remedy is tried by a replay. Of several devices, it is
     about those with a failed allocation. Without one in the file, it is about the peak.
     """
-    from snapconv.session import Session
+    from snapconv.answers.oom.remedies import explain_oom
     from snapconv.writers.text.oom import oom_lines
 
     if (snapshot is None) == (message is None):
@@ -116,18 +122,18 @@ def oom(
         return _explained_text(message)
     assert snapshot is not None
     total = size_of(device_total, "--device-total")
-    every = read_session(snapshot, read, device=device)
+    every = analysis_of(snapshot, read, device=device)
     failed, found = tuple(one for one in every.devices if one.ran_out), []
-    session = Session(replace(every.analysis, devices=failed or every.devices))
+    analysis = replace(every, devices=failed or every.devices)
     with progress_bar(shown=True) as progress:
-        for analysis in session.devices:
-            explained, remedies = session.explain_oom(
-                analysis.device.device, device_total=total, replay=not no_replay, progress=progress
+        for one in analysis.devices:
+            explained, remedies = explain_oom(
+                one, device_total=total, replay=not no_replay, progress=progress
             )
             values = explained.to_json() | {"remedies": asdict(remedies) if remedies else None}
             found.append((values, oom_lines(explained, remedies, file=str(snapshot))))
     others = [one for one in every.devices if failed and not one.ran_out]
-    return answer_by_device(session, found, others=others)
+    return answer_by_device(analysis, found, others=others)
 
 
 def _explained_text(log: Path) -> Answer:
@@ -167,12 +173,15 @@ def fragmentation(
     What empty_cache() returns, too. Free memory helps only a request of its own pool and stream, and only in
     one piece. Example: snapconv fragmentation run.pickle --at oom
     """
+    from snapconv.answers.fragmentation import find_fragmentation
     from snapconv.writers.text.moment import fragmentation_lines
 
     shown = at and moment(at)
-    session = read_session(snapshot, read, device=device)
-    found = [(one.to_json(), fragmentation_lines(one, str(snapshot))) for one in session.fragmentation(shown)]
-    return answer_by_device(session, found)
+    analysis = analysis_of(snapshot, read, device=device)
+    found = (find_fragmentation(one, shown) for one in analysis.devices)
+    return answer_by_device(
+        analysis, ((one.to_json(), fragmentation_lines(one, str(snapshot))) for one in found)
+    )
 
 
 @question
@@ -184,10 +193,10 @@ def growth(snapshot: Path, *, device: str | None = None, read: PathOptions) -> A
     from snapconv.answers.growth import report_growth
     from snapconv.writers.text.growth import growth_lines
 
-    session = read_session(snapshot, read, device=device)
-    found = [*map(report_growth, session.devices)]
+    analysis = analysis_of(snapshot, read, device=device)
+    found = [*map(report_growth, analysis.devices)]
     answers = [(one.to_json(), growth_lines(one, str(snapshot))) for one in found]
-    return answer_by_device(session, answers, weights=[one.weight for one in found])
+    return answer_by_device(analysis, answers, weights=[one.weight for one in found])
 
 
 @question
@@ -213,14 +222,14 @@ def advise(
     if capacity is not None and save is not None:
         raise typer.BadParameter("give --capacity or --save, not both", param_hint="--save")
     fits, saved = size_of(capacity, "--capacity"), size_of(save, "--save")
-    session = read_session(snapshot, read, device=device)
+    analysis = analysis_of(snapshot, read, device=device)
     found = []
-    for one in session.devices:
+    for one in analysis.devices:
         goal, times = goal_of(one, capacity=fits, save=saved), forward_times(snapshot, one.device.device)
         advice = find_advice(one, goal_bytes=goal, forward_ms=times)
         cached = 0 if save else kept_cached(one)
         found.append((advice.to_json(), advice_lines(advice, str(snapshot), cached, growing_sentence(one))))
-    return answer_by_device(session, found)
+    return answer_by_device(analysis, found)
 
 
 @question
@@ -240,7 +249,7 @@ def what_if(
     The trace is replayed through a model of torch's allocator. For each: the peaks of reserved and allocated
     memory, and where it runs out. Example: snapconv what-if run.pickle --search
     """
-    from snapconv.answers.what_if.setting_trials import Request, read_setting
+    from snapconv.answers.what_if.setting_trials import Request, read_setting, try_settings
     from snapconv.writers.text.what_if import what_if_lines
 
     if not (setting or search or capacity or card or batch_scale is not None):
@@ -259,17 +268,17 @@ def what_if(
         size_of(capacity, "--capacity"),
         size_of(card, "--card"),
     )
-    session, scale = read_session(snapshot, read, device=device), 1.0 if batch_scale is None else batch_scale
-    with progress_bar(shown=True) as progress:
-        trials = session.what_if(request, batch_scale=scale, progress=progress)
+    analysis, scale = analysis_of(snapshot, read, device=device), 1.0 if batch_scale is None else batch_scale
     found = []
-    for analysis, tried in zip(session.devices, trials, strict=True):
-        number = analysis.device.device
+    with progress_bar(shown=True) as progress:
+        trials = [try_settings(one, request, scale=scale, progress=progress) for one in analysis.devices]
+    for one, tried in zip(analysis.devices, trials, strict=True):
+        number = one.device.device
         unknown = "pinned host memory has an allocator of its own, which is not modelled"
         values = {"device": number, "kind": device_kind(number), "unknown": unknown}
         lines = what_if_lines(tried) if tried else [f"{device_name(number)}  {unknown}"]
         found.append((tried.to_json() if tried else values, lines))
-    return answer_by_device(session, found)
+    return answer_by_device(analysis, found)
 
 
 @question
@@ -280,19 +289,20 @@ def explain(
 
     Its size, life and category, and the evidence. Example: snapconv explain run.pickle 0x7f3c40001000
     """
+    from snapconv.answers.explanation import explain as explain_allocations
     from snapconv.answers.explanation import parse_question
     from snapconv.answers.notes import main_notes
     from snapconv.writers.text.explanation import explanation_lines
 
     parsed(question, parse_question, "ADDR-OR-EVENT")
     chosen = device_number(device)
-    session = read_session(snapshot, read)
-    found = session.explain(question, device=chosen)
+    analysis = analysis_of(snapshot, read)
+    found = explain_allocations(analysis.of_device(chosen), question)
     return Answer(
         found.to_json(),
         explanation_lines(found, whole_stack=stack),
-        main_notes(session.analysis),
-        session.snapshot.container.n_unpacked_bytes,
+        main_notes(analysis),
+        analysis.snapshot.container.n_unpacked_bytes,
     )
 
 
@@ -317,14 +327,16 @@ def diff(old: Path, new: Path, *, device: str | None = None, read: ReadOptions) 
     By category, line, module and operation. Lines are matched by file, function and order, also where they
     moved; never by address. Example: snapconv diff old.pickle new.pickle
     """
+    from snapconv.answers.diff import compare_files
+    from snapconv.answers.notes import file_notes
     from snapconv.writers.text.comparisons import diff_lines
 
-    before, after = (read_session(path, read, device=device) for path in (old, new))
-    report = after.compared_with(before)
+    before, after = (analysis_of(path, read, device=device) for path in (old, new))
+    report = compare_files(before, after)
     return Answer(
         report.to_json(),
         diff_lines(report),
-        [*_notes_of_both(before.notes, after.notes)],
+        [*_notes_of_both(file_notes(before), file_notes(after))],
         sum(one.snapshot.container.n_unpacked_bytes for one in (before, after)),
     )
 
@@ -359,19 +371,19 @@ def check(
     format: Literal["text", "github"] = "text",
 ) -> Answer:
     """Check limits for the memory; exit code 7 if a limit is exceeded."""
-    from snapconv.answers.check import outcome
+    from snapconv.answers.check import check_budgets, outcome
     from snapconv.answers.notes import main_notes
     from snapconv.writers.text.comparisons import check_lines, github_lines
 
     budgets = _read_limits(limits, baseline)
-    session = read_session(snapshot, read, device=device)
-    before = read_session(baseline, read, device=device) if baseline else None
-    file, checks = str(snapshot), session.check(budgets, baseline=before)
+    analysis = analysis_of(snapshot, read, device=device)
+    before = analysis_of(baseline, read, device=device).devices if baseline else None
+    file, checks = str(snapshot), check_budgets(analysis.devices, budgets, baseline=before)
     holds = all(one.holds for one in checks)
     return Answer(
         {"file": file, "holds": holds, "checks": [one.to_json() for one in checks]},
         (check_lines if format == "text" else github_lines)(file, checks),
-        main_notes(session.analysis),
+        main_notes(analysis),
         exceeded="" if holds else outcome(file, checks),
     )
 

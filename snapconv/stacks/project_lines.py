@@ -3,10 +3,11 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from snapconv.snapshot.stack_table import StackTable
-from snapconv.stacks.project_frames import Project
+if TYPE_CHECKING:  # texts without an analysis have names of lines too
+    from snapconv.snapshot.stack_table import StackTable
+    from snapconv.stacks.project_frames import Project
 
 _Item = TypeVar("_Item")
 
@@ -50,7 +51,7 @@ class ProjectLines:
     """
 
     def __init__(
-        self, stacks: StackTable, project: Project, chosen: Callable[[list[int]], list[int]] = list
+        self, stacks: "StackTable", project: "Project", chosen: Callable[[list[int]], list[int]] = list
     ) -> None:
         self._stacks = stacks
         self._project = project
@@ -92,7 +93,7 @@ class ProjectLines:
         return self._line(frame) if self._project.is_project[frame] else None
 
 
-def _line_of(stacks: StackTable, project: Project, frame: int) -> SourceLine:
+def _line_of(stacks: "StackTable", project: "Project", frame: int) -> SourceLine:
     frames = stacks.frames
     return SourceLine(project.relative_paths[frame], int(frames.lines[frame]), frames.names[frame])
 

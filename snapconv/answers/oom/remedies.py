@@ -15,6 +15,7 @@ from snapconv.allocator.allocator_settings import AllocatorSettings
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.changes import Change
 from snapconv.answers.advice.findings import advise, goal_of
+from snapconv.answers.oom.failed_allocation import OutOfMemory, find_out_of_memory
 from snapconv.answers.what_if.calls import AllocatorCalls, find_calls
 from snapconv.answers.what_if.setting_trials import OF_OOM, candidates
 from snapconv.answers.what_if.trial import Outcome, Trial, capacity_at_oom, try_out
@@ -47,6 +48,20 @@ class Remedies:
     n_events: int
     tried: tuple[Remedy, ...]
     why_none: str = ""
+
+
+def explain_oom(
+    analysis: DeviceAnalysis,
+    *,
+    device_total: int | None = None,
+    replay: bool = True,
+    progress: Progress | None = None,
+) -> tuple[OutOfMemory, Remedies | None]:
+    """Explain why the first request of a device failed that did; see ``Session.explain_oom``."""
+    found = find_out_of_memory(analysis, device_total=device_total)
+    if found.request is None or not replay:
+        return found, None
+    return found, find_remedies(analysis, found.request.event, progress=progress)
 
 
 def find_remedies(analysis: DeviceAnalysis, event: int, *, progress: Progress | None = None) -> Remedies:

@@ -169,11 +169,14 @@ def read_setting(text: str) -> str:
 
 def try_settings(
     analysis: DeviceAnalysis, request: Request, *, scale: float = 1.0, progress: Progress | None = None
-) -> SettingTrials:
+) -> SettingTrials | None:
     """Replay one device under its own settings and under each of the others, at ``scale`` times the batch.
 
-    Raises InputError where a setting contradicts the file's own.
+    None for pinned host memory, whose allocator is another. Raises InputError where a setting contradicts the
+    file's own.
     """
+    if analysis.device.is_host:
+        return None
     replayed = analysis.replay
     calls = find_calls(analysis.snapshot, analysis.device, replayed)
     difference = _difference(calls, replayed, progress)

@@ -5,7 +5,6 @@ its style, by their hashes: what a name in a snapshot may contain, it is never r
 """
 
 import html
-import webbrowser
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,6 +37,8 @@ class View:
 
     def open(self) -> None:
         """Open the page in the browser."""
+        import webbrowser
+
         webbrowser.open(self.path.resolve().as_uri())
 
 

@@ -3,9 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from snapconv.answers.fragmentation import Fragmentation, PoolMemory, SegmentHolder
 from snapconv.answers.peak import DeviceMemory, MomentState, group_modules
-from snapconv.answers.tree import MemoryTree
 from snapconv.classification.categories import Evidence
 from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK
 from snapconv.units import counted, device_name, format_bytes, shortened
@@ -22,7 +20,9 @@ from snapconv.writers.text.size_rows import (
     where,
 )
 
-if TYPE_CHECKING:  # a verdict needs every other answer
+if TYPE_CHECKING:  # each command loads its own answer
+    from snapconv.answers.fragmentation import Fragmentation, PoolMemory, SegmentHolder
+    from snapconv.answers.tree import MemoryTree
     from snapconv.answers.verdict import FileVerdict
 
 OUTSIDE = "outside PyTorch (CUDA context, libraries)"
@@ -139,7 +139,7 @@ def verdict_lines(found: "FileVerdict", file: str) -> Iterator[str]:
     yield next_line(found.command, file)
 
 
-def tree_lines(tree: MemoryTree, *, n_most: int = MOST_NODES) -> Iterator[str]:
+def tree_lines(tree: "MemoryTree", *, n_most: int = MOST_NODES) -> Iterator[str]:
     """Yield the largest nodes, each below the one that it is part of."""
     after = "" if tree.event is None else f" (event {tree.event})"
     n_all = len(tree.nodes)
@@ -161,7 +161,7 @@ def tree_lines(tree: MemoryTree, *, n_most: int = MOST_NODES) -> Iterator[str]:
         yield f"  of {stacks} the innermost lines are left out: all would be many times the size of the file"
 
 
-def fragmentation_lines(found: Fragmentation, file: str) -> Iterator[str]:
+def fragmentation_lines(found: "Fragmentation", file: str) -> Iterator[str]:
     """Show the memory that is reserved and not in use, and what to do about it."""
     has_trace = any(column.event is not None for column in found.moments) and not found.n_conflicts
     columns = found.moments if has_trace else found.moments[:1]
@@ -194,7 +194,7 @@ def fragmentation_lines(found: Fragmentation, file: str) -> Iterator[str]:
         yield next_line("what-if --search", file)
 
 
-def _pool_lines(pools: Sequence[PoolMemory], moment: str) -> Iterator[str]:
+def _pool_lines(pools: "Sequence[PoolMemory]", moment: str) -> Iterator[str]:
     yield f"  free at {moment}, by pool and stream (which cannot share free memory)"
     pools = [row for row in pools if row.free_bytes]
     rows = []
@@ -206,7 +206,7 @@ def _pool_lines(pools: Sequence[PoolMemory], moment: str) -> Iterator[str]:
     yield from size_rows(rows, "pool and stream", plural="pools and streams")
 
 
-def _holder_lines(holders: Sequence[SegmentHolder], moment: str) -> Iterator[str]:
+def _holder_lines(holders: "Sequence[SegmentHolder]", moment: str) -> Iterator[str]:
     if not holders:
         return
     yield f"  stuck in partly used segments at {moment}, by the line that owns most of each"
