@@ -216,11 +216,11 @@ def _faults(
     limit: int, baseline: tuple[DeviceAnalysis, ...], devices: Sequence[DeviceAnalysis]
 ) -> Iterator[Check]:
     """Check the largest fault of every device that the baseline does not have."""
-    known = {_fault_key(fault) for found in baseline for fault in advise(found).faults}
+    known = {_fault_key(fault) for found in baseline for fault in advise(found, replays=False).faults}
     what = "largest new fault" if baseline else "largest fault"
     for found in devices:
         unknown, remark = _coverage(found)
-        faults = [fault for fault in advise(found).faults if _fault_key(fault) not in known]
+        faults = [fault for fault in advise(found, replays=False).faults if _fault_key(fault) not in known]
         largest = max(faults, key=lambda fault: fault.held_bytes, default=None)
         held, sentence = (largest.held_bytes, largest.what) if largest else (0, remark)
         yield Check(what, found.device.device, limit, held, unknown, remark=sentence.removesuffix("."))

@@ -41,9 +41,9 @@ def device_of(capture: Path) -> DeviceAnalysis:
 def predicted(before: DeviceAnalysis, kind: str) -> int | None:
     """Return the peak with the change of one kind alone; None where advise has no such finding."""
     if kind == "batch":
-        return Demand(before).without([scaled_batch(before, 0.5)]).n_bytes
+        return Demand(before).replayed([scaled_batch(before, 0.5)]).n_bytes
     changes = [one.change for one in advise(before, trades=True).findings if one.kind == kind]
-    return Demand(before).without(changes).n_bytes if changes else None
+    return Demand(before).replayed(changes).n_bytes if changes else None
 
 
 def rows(folder: Path, names: list[str]) -> Iterator[tuple[str, ...]]:

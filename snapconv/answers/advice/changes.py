@@ -2,21 +2,20 @@
 
 A change takes bytes from allocations between two events: all of them where an allocation would not be made or
 would be freed earlier, a part where it would be smaller. The curve of allocated bytes without these bytes has
-the new peak. Lifetimes are the file's own, so the replay is exact where the change is.
+nearly the new peak; the requests that are left, made to the allocator model, have it exactly, since the
+allocator then cuts blocks differently. Lifetimes are the file's own, so either is as exact as the change.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
-from snapconv.allocator.allocator_settings import (
-    MIN_OWN_SEGMENT_BYTES,
-    SEGMENT_GRANULE_BYTES,
-    SMALL_REQUEST_BYTES,
-)
 from snapconv.analysis import DeviceAnalysis
-from snapconv.answers.what_if.calls import MOST_BYTES
+from snapconv.answers.what_if.calls import MOST_BYTES, AllocatorCalls, CallKind, find_calls
+from snapconv.answers.what_if.trial import block_sizes
 from snapconv.classification.categories import Category
 from snapconv.columns import Int64Column, has_code
 from snapconv.phases.trace_phases import Phase
@@ -28,8 +27,9 @@ from snapconv.stacks.project_lines import SourceLine
 class Change:
     """Bytes that allocations would not have, one row per allocation and range of events.
 
-    ``n_bytes`` are missing after the events from ``first`` up to, but without, ``last``. An allocation may
-    have several ranges, which do not overlap. Requests that failed are ``failed_scale`` times as large.
+    ``n_bytes`` are missing of the request after the events from ``first`` up to, but without, ``last``; all
+    of it where they are its whole block. An allocation may have several ranges, which do not overlap.
+    Requests that failed are ``failed_scale`` times as large.
     """
 
     rows: Int64Column
@@ -48,6 +48,10 @@ class Peak:
     phase: str
 
 
+# Of a call of an allocation that is not there.
+_DROPPED = -2
+# Of a call, by its operation: what it does to the bytes in use.
+_SIGN = np.array([1, -1, -1, 0, 0, 0, 0])
 _PHASES = {
     Phase.FORWARD: "forward",
     Phase.BACKWARD: "backward",
@@ -70,25 +74,14 @@ class Demand:
         self.peak = self.without(())
 
     def without(self, changes: Sequence[Change]) -> Peak:
-        """Return the peak with some changes made together.
-
-        Of one allocation a change counts up to where an earlier one of the list begins: no byte counts twice.
-        """
-        points, moves, failed_scale = [np.zeros(1, np.int64)], [np.zeros(1, np.int64)], 1.0
-        begun = np.full(len(self.analysis.allocations), self.n_events)
-        for change in changes:
-            first, last, n_bytes = self._limited(change)
-            last = np.maximum(np.minimum(last, begun[change.rows]), first)
-            points += [first + 1, last + 1]
-            moves += [-n_bytes, n_bytes]
-            np.minimum.at(begun, change.rows, np.where(last > first, first, self.n_events))
-            failed_scale *= change.failed_scale
-        needed = self._after
+        """Return the peak with some changes made together, where what is left has the blocks of the trace."""
+        change, needed = combined(self.analysis, changes), self._after
         if len(self._failed):
             needed = needed.copy()
-            needed[self._failed + 1] += (self._requested * failed_scale).astype(np.int64)
+            needed[self._failed + 1] += (self._requested * change.failed_scale).astype(np.int64)
         # The curve is shifted between the points: the largest of each part with its shift.
-        point, move = np.concatenate(points), np.concatenate(moves)
+        point = np.concatenate(([0], change.first + 1, change.last + 1))
+        move = np.concatenate(([0], -change.n_bytes, change.n_bytes))
         order = np.argsort(point, kind="stable")
         point, shift = point[order], np.cumsum(move[order])
         is_last = np.append(point[1:] != point[:-1], True) & (point < len(needed))
@@ -96,8 +89,39 @@ class Demand:
         best = int((np.maximum.reduceat(needed, starts) + shift).argmax())
         stop = int(np.append(starts, len(needed))[best + 1])
         event = int(starts[best] + needed[starts[best] : stop].argmax()) - 1
+        return self._peak(event, int(needed[event + 1] + shift[best]))
+
+    def replayed(self, changes: Sequence[Change]) -> Peak:
+        """Return the peak with some changes made together, with the blocks that the allocator gives then.
+
+        Where a replay of the trace as it is misses the trace's peak, blocks are as in ``without``.
+        """
+        return self._replay(changes) if self._is_reproduced else self.without(changes)
+
+    @cached_property
+    def _calls(self) -> AllocatorCalls:
+        return find_calls(self.analysis.snapshot, self.analysis.device, self.analysis.replay)
+
+    @cached_property
+    def _is_reproduced(self) -> bool:
+        return self._replay(()).n_bytes == self.peak.n_bytes
+
+    def _replay(self, changes: Sequence[Change]) -> Peak:
+        calls = changed_calls(self._calls, self.analysis, changes)
+        sizes, before, now = (
+            block_sizes(calls),
+            [*self._calls.start.rows.values()],
+            [*calls.start.rows.values()],
+        )
+        start = self._after[0] + sizes[now].sum() - self.analysis.allocations.block_bytes[before].sum()
+        needed = np.cumsum(np.append(start, _SIGN[calls.operation] * sizes[calls.row]))
+        needed[1:] += calls.events.size[calls.event] * has_code(calls.operation, CallKind.FAILED_MALLOC)
+        place = int(needed.argmax())
+        return self._peak(int(calls.event[place - 1]) if place else -1, int(needed[place]))
+
+    def _peak(self, event: int, n_bytes: int) -> Peak:
         phase = Phase(int(self.analysis.phases.phase[event])) if event >= 0 else Phase.UNKNOWN
-        return Peak(event, int(needed[event + 1] + shift[best]), _PHASES[phase])
+        return Peak(event, n_bytes, _PHASES[phase])
 
     def line_at(self, peak: Peak) -> SourceLine | None:
         """Find the line of the project that a peak is reached in."""
@@ -106,17 +130,92 @@ class Demand:
 
     def bytes_at(self, change: Change, event: int) -> int:
         """Return the bytes that a change takes from what is in use just after an event."""
-        first, last, n_bytes = self._limited(change)
-        return int(n_bytes[(first <= event) & (event < last)].sum())
+        change = combined(self.analysis, [change])
+        return int(change.n_bytes[(change.first <= event) & (event < change.last)].sum())
 
-    def _limited(self, change: Change) -> tuple[Int64Column, Int64Column, Int64Column]:
-        """Keep to the time in which an allocation is there."""
-        table = self.analysis.allocations
-        freed = table.freed_event[change.rows].astype(np.int64)
-        ends = np.where(freed >= 0, freed, self.n_events)
-        first = np.maximum(change.first, table.alloc_event[change.rows])
-        last = np.maximum(np.minimum(change.last, ends), first)
-        return first, last, np.minimum(change.n_bytes, table.block_bytes[change.rows])
+
+def combined(analysis: DeviceAnalysis, changes: Sequence[Change]) -> Change:
+    """Return changes as one, within the time in which the allocations are there.
+
+    Of one allocation a change counts up to where an earlier one of the list begins: no byte counts twice.
+    """
+    table, none = analysis.allocations, np.zeros(0, np.int64)
+    begun, parts = analysis.features.end.copy(), [Change(none, none, none, none)]
+    for change in changes:
+        rows, first = change.rows, np.maximum(change.first, table.alloc_event[change.rows])
+        last, n_bytes = (
+            np.minimum(change.last, begun[rows]),
+            np.minimum(change.n_bytes, table.block_bytes[rows]),
+        )
+        is_there = last > first
+        rows, first, last, n_bytes = (column[is_there] for column in (rows, first, last, n_bytes))
+        parts.append(Change(rows, first, last, n_bytes))
+        np.minimum.at(begun, rows, first)
+    return replace(joined(parts), failed_scale=math.prod(change.failed_scale for change in changes))
+
+
+def changed_calls(
+    calls: AllocatorCalls, analysis: DeviceAnalysis, changes: Sequence[Change]
+) -> AllocatorCalls:
+    """Return the calls of a trace as the program would make them with some changes made together.
+
+    Where the size of an allocation changes it is freed and requested again, under a number of its own; at its
+    own request it is requested so. What is there before the first call has its new size then.
+    """
+    change, table, n = combined(analysis, changes), analysis.allocations, len(analysis.allocations)
+    if change.failed_scale != 1:
+        calls = calls.resized(calls.requested_bytes, change.failed_scale)
+    if not len(calls) or not len(change.rows):
+        return calls
+    row, size, at, is_after = _points(calls, analysis, change)
+    is_request = at == table.alloc_event[row]
+    is_before = (table.alloc_event[row] < calls.event[0]) & (at == calls.event[0])
+    number = np.where(is_before, row, n + np.arange(len(row)))
+    is_first = np.diff(row, prepend=-1) != 0
+    freed, had = np.where(is_first, row, np.roll(number, 1)), np.where(is_first, 1, np.roll(size, 1))
+    # Each call that is left is of what is there then; -1 stays what it is.
+    of_malloc, of_free = np.append(np.arange(n), -1), np.append(np.arange(n), -1)
+    now = np.where(size > 0, number, _DROPPED)
+    of_malloc[row[is_request]] = now[is_request]
+    of_free[row] = now  # the last of each
+    is_malloc = has_code(calls.operation, CallKind.MALLOC)
+    now = np.where(is_malloc, of_malloc[calls.row], of_free[calls.row])
+    requested = calls.requested_bytes.copy()
+    requested[row[is_before]] = size[is_before]
+    changed = replace(
+        calls.kept(now != _DROPPED),
+        row=now[now != _DROPPED],
+        start=calls.start.without(set(row[is_before & (size == 0)].tolist())),
+        requested_bytes=np.append(requested, size),
+        stream=np.append(calls.stream, calls.stream[row]),
+        pool=np.append(calls.pool, calls.pool[row]),
+    )
+    exists = np.column_stack((had, size)).ravel() > 0
+    exists &= np.repeat(~is_request & ~is_before, 2)
+    operation = np.tile([CallKind.FREE, CallKind.MALLOC], len(row))
+    columns = operation, np.column_stack((freed, number)).ravel(), np.repeat(at, 2), np.repeat(is_after, 2)
+    return changed.with_others(*(column[exists] for column in columns))
+
+
+def _points(calls: AllocatorCalls, analysis: DeviceAnalysis, change: Change) -> tuple[Int64Column, ...]:
+    """Return the changes of sizes: allocation, size, event, and 1 for those that come after their event.
+
+    A range has two: at its first event the size is another, and after its last it is as it was.
+    """
+    table, begin = analysis.allocations, int(calls.event[0])
+    is_known = table.alloc_event >= begin
+    is_known[[*calls.start.rows.values()]] = True
+    requested, is_part = table.requested_bytes[change.rows], change.n_bytes < table.block_bytes[change.rows]
+    left = np.where(is_part, np.maximum(requested - change.n_bytes, 1), 0)
+    row, size = np.tile(change.rows, 2), np.append(left, requested)
+    at, is_after = np.append(change.first, change.last), np.repeat([0, 1], len(left))
+    is_within = is_known[row] & (at <= calls.event[-1]) & (at < analysis.features.end[row])
+    order = np.lexsort((-is_after, at, row))
+    order = order[is_within[order]]
+    row, size, at, is_after = row[order], size[order], np.maximum(at, begin)[order], is_after[order]
+    # Of several at one event the last counts: a range begins as another ends.
+    is_last = (np.diff(row, append=-1) != 0) | (np.diff(at, append=-1) != 0)
+    return row[is_last], size[is_last], at[is_last], is_after[is_last]
 
 
 def joined(changes: Sequence[Change]) -> Change:
@@ -142,8 +241,8 @@ def freed_from(analysis: DeviceAnalysis, rows: Int64Column, event: Int64Column) 
 
 def smaller(analysis: DeviceAnalysis, rows: Int64Column, share_saved: float) -> Change:
     """Return the change that makes allocations smaller by a share of their bytes."""
-    change = removed(analysis, rows)
-    return replace(change, n_bytes=(change.n_bytes * share_saved).astype(np.int64))
+    saved = (analysis.allocations.requested_bytes[rows] * share_saved).astype(np.int64)
+    return replace(removed(analysis, rows), n_bytes=saved)
 
 
 # What an engineer expects to grow with the batch; of these, what the optimizer's step allocates does not.
@@ -155,23 +254,9 @@ GROWS_WITH_BATCH = (
 
 def scaled_batch(analysis: DeviceAnalysis, scale: float) -> Change:
     """Return the change to another batch, or sequence; requests that failed are of it too."""
-    scaled = _blocks_of(analysis, scaled_requests(analysis, scale))
-    saved = np.maximum(analysis.allocations.block_bytes - scaled, 0)
-    rows = np.flatnonzero(saved)
+    saved = analysis.allocations.requested_bytes - scaled_requests(analysis, scale)
+    rows = np.flatnonzero(saved > 0)
     return replace(removed(analysis, rows), n_bytes=saved[rows], failed_scale=scale)
-
-
-def _blocks_of(analysis: DeviceAnalysis, requests: Int64Column) -> Int64Column:
-    """Estimate the blocks of other requests of all allocations, with remainders that are not split off.
-
-    A large request has a segment of its own, of whole 2 MiB; of others the remainder was a matter of chance.
-    """
-    table, rules = analysis.allocations, analysis.replay.rules
-    rounded = rules.rounded(requests)
-    remainder = np.minimum(table.block_bytes - rules.rounded(table.requested_bytes), SMALL_REQUEST_BYTES)
-    remainder = np.where(rounded >= MIN_OWN_SEGMENT_BYTES, -rounded % SEGMENT_GRANULE_BYTES, remainder)
-    is_whole = (remainder > 0) & (remainder < rules.least_remainder(rounded, table.addr))
-    return rounded + np.where(is_whole & (rounded > SMALL_REQUEST_BYTES), remainder, 0)
 
 
 def scaled_requests(analysis: DeviceAnalysis, scale: float) -> Int64Column:

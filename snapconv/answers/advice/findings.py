@@ -276,12 +276,13 @@ def advise(
     goal_bytes: int | None = None,
     trades: bool = False,
     cheap: bool = False,
+    replays: bool = True,
     forward_ms: Mapping[str, float] | None = None,
 ) -> Advice:
     """Find what to change; ``goal_bytes`` is the peak to reach, and asks for trades too.
 
-    ``cheap``: only the faults that are found without looking long. ``forward_ms``: the times of a capture,
-    see times.forward_times.
+    ``cheap``: only the faults that are found without looking long. ``replays``: find the new peaks by the
+    allocator model, which takes longer. ``forward_ms``: the times of a capture, see times.forward_times.
     """
     demand = Demand(analysis)
     trades = trades or goal_bytes is not None
@@ -289,10 +290,12 @@ def advise(
     kinds = [kind for kind in wanted if kind.is_cheap or not cheap]
     unknown, rounds = _why_unknown(analysis), 1 if cheap else _ROUNDS
     # The faults, then the trades, each with the largest first.
-    found = sorted(
-        [] if unknown else _search(demand, kinds, goal_bytes, rounds=rounds, forward_ms=forward_ms),
-        key=lambda one: (one.sort != FAULT, -one.saved_bytes, -one.held_bytes, one.kind, one.what),
-    )[:MOST_FINDINGS]
+    found = [] if unknown else [*_search(demand, kinds, goal_bytes, rounds=rounds, forward_ms=forward_ms)]
+    found = sorted(found, key=_rank)[:MOST_FINDINGS]
+    peak_of = demand.without
+    if replays and not cheap:
+        peak_of = demand.replayed
+        found = sorted((_replayed(one, demand) for one in found), key=_rank)
     return Advice(
         device=analysis.device.device,
         peak=demand.peak,
@@ -300,10 +303,23 @@ def advise(
         goal_bytes=goal_bytes,
         with_trades=trades,
         findings=tuple(found),
-        together=found[0].peak if len(found) == 1 else demand.without([one.change for one in found]),
+        together=found[0].peak if len(found) == 1 else peak_of([one.change for one in found]),
         contents=_contents(analysis, demand.peak.event),
         unknown=unknown,
     )
+
+
+def _rank(one: Finding) -> tuple[object, ...]:
+    return one.sort != FAULT, -one.saved_bytes, -one.held_bytes, one.kind, one.what
+
+
+def _replayed(found: Finding, demand: Demand) -> Finding:
+    """Give a finding its peak by a replay; what it saves beside others is the sum of its blocks."""
+    peak, before = demand.replayed([found.change]), demand.peak.n_bytes
+    saved, by_sum = before - peak.n_bytes, before - found.peak.n_bytes
+    if found.saved_bytes > by_sum:
+        saved = max(saved, found.saved_bytes)
+    return replace(found, peak=peak, saved_bytes=saved, next_line=demand.line_at(peak))
 
 
 def goal_of(analysis: DeviceAnalysis, *, capacity: int | None, save: int | None) -> int | None:

@@ -9,14 +9,12 @@ prove nothing.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from snapconv.allocator.allocator_settings import AllocatorSettings
 from snapconv.analysis import DeviceAnalysis
-from snapconv.answers.advice.changes import Change
+from snapconv.answers.advice.changes import changed_calls
 from snapconv.answers.advice.findings import advise, goal_of
 from snapconv.answers.oom.failed_allocation import OutOfMemory, find_out_of_memory
-from snapconv.answers.what_if.calls import AllocatorCalls, find_calls
+from snapconv.answers.what_if.calls import AllocatorCalls, CallKind, find_calls
 from snapconv.answers.what_if.setting_trials import OF_OOM, candidates
 from snapconv.answers.what_if.trial import Outcome, Trial, capacity_at_oom, try_out
 from snapconv.notes import Progress
@@ -78,9 +76,7 @@ def find_remedies(analysis: DeviceAnalysis, event: int, *, progress: Progress | 
     for remedy, changed, settings in _attempts(analysis, calls, own, first):
         if progress:
             progress("replaying", len(tried), len(tried) + 1)
-        before = [*calls.start.rows.values()]
-        is_placed_anew = bool(np.any(changed.requested_bytes[before] != calls.requested_bytes[before]))
-        outcome = try_out(changed, Trial(settings, capacity, is_placed_anew=is_placed_anew))
+        outcome = try_out(changed, Trial(settings, capacity))
         is_served, detail = _result(outcome, event)
         assumptions = (*remedy.assumptions, *outcome.assumptions)
         tried.append(replace(remedy, is_served=is_served, detail=detail, assumptions=assumptions))
@@ -92,34 +88,18 @@ def _attempts(
 ) -> Iterator[tuple[Remedy, AllocatorCalls, AllocatorSettings]]:
     """List changes of the program, then settings that the file does not have already; not yet tried."""
     goal = goal_of(analysis, capacity=None, save=None)
-    for finding in advise(analysis, goal_bytes=goal).findings:
+    for finding in advise(analysis, goal_bytes=goal, replays=False).findings:
         estimated = (finding.estimated,) if finding.estimated else ()
         remedy = Remedy(finding.what.removesuffix("."), False, "", estimated, how=finding.how[0])
-        yield remedy, _changed(analysis, calls, finding.change, first), own
+        yield remedy, changed_calls(calls, analysis, [finding.change]), own
     last = int(calls.event[-1])
     ends = [i.first_event for i in analysis.iterations[1:] if first < i.first_event <= last]
     if ends:
         name = "empty_cache() at the end of every iteration"
-        yield Remedy(name, False, "", (), is_setting=True), calls.emptied_before(ends), own
+        empty, none = [CallKind.EMPTY_CACHE] * len(ends), [-1] * len(ends)
+        yield Remedy(name, False, "", (), is_setting=True), calls.with_others(empty, none, ends), own
     for name, settings in candidates(calls.own, OF_OOM):
         yield Remedy(name, False, "", (), is_setting=True), calls, settings
-
-
-def _changed(analysis: DeviceAnalysis, calls: AllocatorCalls, change: Change, first: int) -> AllocatorCalls:
-    """Return the calls of the changed program: allocations are not made, freed earlier, or smaller."""
-    table, last = analysis.allocations, int(calls.event[-1])
-    alloc, block_bytes = table.alloc_event[change.rows], table.block_bytes[change.rows]
-    is_whole = change.n_bytes >= block_bytes
-    is_missing = is_whole & (alloc >= first) & (change.first <= alloc)
-    is_early = is_whole & ~is_missing & (change.first <= last) & (change.last > last)
-    at = np.maximum(change.first, first)[is_early]
-    changed = calls.kept(~np.isin(calls.row, change.rows[is_missing]))
-    changed = changed.freed_before(change.rows[is_early], at)
-    if is_whole.all():
-        return changed
-    sizes = calls.requested_bytes.copy()
-    sizes[change.rows[~is_whole]] = np.maximum(block_bytes - change.n_bytes, 1)[~is_whole]
-    return changed.resized(sizes, change.failed_scale)
 
 
 def _result(outcome: Outcome, event: int) -> tuple[bool, str]:

@@ -4,7 +4,7 @@ Segments are not called for: they come and go by what the allocator does with th
 program called ``empty_cache()``, or the device had no memory left, the trace's own segment events show it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
@@ -19,7 +19,7 @@ from snapconv.allocator.allocator_settings import (
 )
 from snapconv.allocator.allocator_trace import DEFAULT_POOL, PoolId
 from snapconv.allocator.blocks import LiveBlock, SegmentLayout
-from snapconv.columns import BoolColumn, Int8Column, Int64Column, is_among, read_only, run_starts
+from snapconv.columns import BoolColumn, Int8Column, Int64Column, read_only, run_starts
 from snapconv.replay.device_replay import AllocationTable, Replay
 from snapconv.replay.lifetimes import real_events
 from snapconv.replay.memory_layout import MemoryLayout, layout_at
@@ -45,9 +45,6 @@ class CallKind(IntEnum):
     FAILED_MALLOC = 6
 
 
-_FREES = (CallKind.FREE, CallKind.REQUEST_FREE, CallKind.COMPLETE_FREE)
-
-
 @dataclass(frozen=True, slots=True)
 class ReplayStart:
     """The segments just before an event, with their live blocks.
@@ -61,6 +58,13 @@ class ReplayStart:
     rows: dict[int, int]
     n_inexact: int
     n_outside: int
+
+    def without(self, rows: Collection[int]) -> "ReplayStart":
+        """Return the segments with the memory of some allocations free."""
+        left = {addr: row for addr, row in self.rows.items() if row not in rows}
+        lives = [tuple(block for block in one.live if block.addr in left) for one in self.segments]
+        segments = tuple(replace(one, live=live) for one, live in zip(self.segments, lives, strict=True))
+        return replace(self, segments=segments, rows=left)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,25 +105,16 @@ class AllocatorCalls:
         """Return the calls of the events before this one."""
         return self.kept(slice(int(np.searchsorted(self.event, event))))
 
-    def emptied_before(self, events: ArrayLike) -> "AllocatorCalls":
-        """Return the calls with ``empty_cache()`` just before some events, in their order."""
-        return self._with(CallKind.EMPTY_CACHE, np.asarray(events, np.int64), -1)
-
-    def freed_before(self, rows: ArrayLike, events: ArrayLike) -> "AllocatorCalls":
-        """Return the calls with allocations freed just before some events, and not where the trace has it."""
-        order = np.argsort(events, kind="stable")
-        rows, events = np.asarray(rows, np.int64)[order], np.asarray(events, np.int64)[order]
-        is_free = is_among(self.operation, _FREES) & is_among(self.row, rows)
-        return self.kept(~is_free)._with(CallKind.FREE, events, rows)
-
-    def _with(self, operation: CallKind, events: Int64Column, rows: ArrayLike) -> "AllocatorCalls":
-        place = np.searchsorted(self.event, events)
-        return replace(
-            self,
-            operation=np.insert(self.operation, place, operation),
-            row=np.insert(self.row, place, rows),
-            event=np.insert(self.event, place, events),
-        )
+    def with_others(
+        self, operation: ArrayLike, row: ArrayLike, event: ArrayLike, is_after: ArrayLike = 0
+    ) -> "AllocatorCalls":
+        """Return the calls with others, each before the calls of its event, or after them."""
+        event = np.asarray(event, np.int64)
+        place = event * _PLACES + np.asarray(is_after) * _AFTER
+        order = np.argsort(np.append(place, self.event * _PLACES + _ITSELF), kind="stable")
+        columns = (operation, self.operation), (row, self.row), (event, self.event)
+        operation, row, event = (np.append(*column)[order] for column in columns)
+        return replace(self, operation=operation.astype(np.int8), row=row, event=event)
 
     def resized(self, requested_bytes: Int64Column, failed_scale: float = 1.0) -> "AllocatorCalls":
         """Return the same calls for other sizes; requests that failed are ``failed_scale`` times as large."""

@@ -14,7 +14,7 @@ from snapconv.allocator.allocator_trace import Ledger, PoolId
 from snapconv.allocator.blocks import AddressSpace, Block, BlockPool
 from snapconv.allocator.caching_allocator import CachingAllocator, ModelOutOfMemory
 from snapconv.answers.what_if.calls import AllocatorCalls, CallKind
-from snapconv.columns import distinct
+from snapconv.columns import Int64Column, distinct
 from snapconv.notes import Progress
 from snapconv.replay.rounding import RoundingRules
 from snapconv.units import counted
@@ -102,6 +102,24 @@ def try_out(calls: AllocatorCalls, trial: Trial, *, progress: Progress | None = 
     return run.outcome
 
 
+def block_sizes(calls: AllocatorCalls) -> Int64Column:
+    """Return the bytes of every block, and of none at the end, under the file's own settings without a limit.
+
+    Small pools split off all that is left, as all do with expandable segments: the block is the rounded
+    request. So only the others are replayed.
+    """
+    run = _Run(calls, Trial(replace(calls.own, memory_fraction=1.0)))
+    run.start()
+    sizes = run.sizes
+    for row in calls.start.rows.values():
+        sizes[row] = block.size if (block := run.blocks[row]) is not None else sizes[row]
+    if not calls.own.expandable_segments:
+        is_replayed = np.append(np.array(sizes[:-1]) > SMALL_REQUEST_BYTES, True)
+        run.calls = calls.kept(is_replayed[calls.row])
+        run.run(None)
+    return np.array(sizes, np.int64)
+
+
 def capacity_at_oom(calls: AllocatorCalls, event: int) -> int:
     """Return the bytes that the device had for torch when a request failed (an ``oom`` event).
 
@@ -114,7 +132,10 @@ def capacity_at_oom(calls: AllocatorCalls, event: int) -> int:
 
 
 class _Run:
-    """One replay. Its blocks are at the position of their rows."""
+    """One replay. Its blocks are at the position of their rows.
+
+    ``sizes`` has the rounded request of each row, and from its malloc on the bytes of its block.
+    """
 
     def __init__(self, calls: AllocatorCalls, trial: Trial) -> None:
         self.calls = calls
@@ -131,8 +152,8 @@ class _Run:
         rounded = RoundingRules(trial.settings).rounded(self.requested)
         pool = np.append(calls.pool, calls.default_pool)
         self.pool_place = pool * 2 + (rounded > SMALL_REQUEST_BYTES)
-        self.rounded: list[int] = rounded.tolist()
-        self.blocks: list[Block | None] = [None] * len(self.rounded)
+        self.sizes: list[int] = rounded.tolist()
+        self.blocks: list[Block | None] = [None] * len(self.sizes)
         self.outcome = Outcome(trial, self.allocator.ledger)
         self.is_full = False
 
@@ -141,7 +162,11 @@ class _Run:
         layout, reserved = self.calls.start, sum(s.size for s in self.calls.start.segments)
         fits = all(most is None or reserved <= most for most in (self.trial.capacity, self.trial.limit))
         same = {name: getattr(self.calls.own, name) for name in _MOVES_NOTHING}
-        is_alike = replace(self.trial.settings, **same) == self.calls.own
+        is_alike = replace(self.trial.settings, **same) == self.calls.own and all(
+            live.requested_size == self.requested[layout.rows[live.addr]]
+            for segment in layout.segments
+            for live in segment.live
+        )
         self.outcome.is_placed_anew = self.trial.is_placed_anew or not (fits and is_alike)
         if self.outcome.is_placed_anew:
             return self._place_anew()
@@ -154,7 +179,7 @@ class _Run:
         for segment in self.calls.start.segments:
             for live in segment.live:
                 row = self.calls.start.rows[live.addr]
-                self.blocks[row] = self._take(-1, row, segment.pool_id, segment.stream, self.rounded[row])
+                self.blocks[row] = self._take(-1, row, segment.pool_id, segment.stream, self.sizes[row])
                 if self.blocks[row] is None:
                     return False
         for segment in self.calls.start.segments:
@@ -181,7 +206,7 @@ class _Run:
         calls, allocator, ledger = self.calls, self.allocator, self.allocator.ledger
         part = slice(first, last)
         rows = calls.row[part]
-        blocks, rounded = self.blocks, self.rounded
+        blocks, sizes = self.blocks, self.sizes
         take, give_back = allocator.take, allocator.give_back
         is_check = self.trial.is_check
         for operation, row, event, n_bytes, stream, pool in zip(
@@ -197,7 +222,8 @@ class _Run:
                 if is_check and self.is_full:  # it had as much as the trace has reserved afterwards
                     ledger.capacity = int(calls.reserved_after[event])
                 try:
-                    blocks[row] = take(pool, stream, rounded[row], n_bytes)
+                    blocks[row] = block = take(pool, stream, sizes[row], n_bytes)
+                    sizes[row] = block.size
                 except ModelOutOfMemory:
                     self._fail(event, row, pool, stream)
                     self.outcome.differs_at = event

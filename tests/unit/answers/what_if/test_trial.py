@@ -7,7 +7,7 @@ import pytest
 from scripts.fixtures.recorded_allocator import RecordedAllocator
 from snapconv.allocator.allocator_settings import MIB, AllocatorSettings
 from snapconv.allocator.caching_allocator import ModelOutOfMemory
-from snapconv.answers.what_if.calls import find_calls
+from snapconv.answers.what_if.calls import CallKind, find_calls
 from snapconv.answers.what_if.trial import Trial, capacity_at_oom, try_out
 from snapconv.replay.device_replay import replay
 from snapconv.snapshot.load import load_snapshot
@@ -117,26 +117,15 @@ def test_garbage_collection_needs_a_fraction_of_something(calls_of):
     assert without.assumptions[0].startswith("garbage_collection_threshold did nothing")
 
 
-def test_emptying_the_cache_and_freeing_earlier_are_tried_too(calls_of):
+def test_emptying_the_cache_is_tried_too(calls_of):
     found = model()
     first = found.malloc(30 * MIB)  # event 1
     found.malloc(40 * MIB)  # event 3
     found.free(first)
     found.malloc(50 * MIB)  # event 7
-    plain = try_out(calls_of(found), Trial(AllocatorSettings()))
-    assert plain.ledger.max_reserved_bytes == 120 * MIB
-    calls, earlier = calls_of(found), calls_of(found).freed_before([0], [2])
-    assert (
-        try_out(calls.emptied_before([6]), Trial(AllocatorSettings())).ledger.max_reserved_bytes == 90 * MIB
-    )
-    assert (
-        try_out(earlier, Trial(AllocatorSettings())).ledger.max_allocated_bytes
-        == plain.ledger.max_allocated_bytes
-        == 90 * MIB
-    )
-    assert (
-        try_out(earlier.emptied_before([3]), Trial(AllocatorSettings())).ledger.max_reserved_bytes == 90 * MIB
-    )
+    calls = calls_of(found)
+    for tried, most in ((calls, 120), (calls.with_others([CallKind.EMPTY_CACHE], [-1], [6]), 90)):
+        assert try_out(tried, Trial(calls.own)).ledger.max_reserved_bytes == most * MIB
 
 
 def test_empty_cache_of_the_program_is_repeated(calls_of):
