@@ -7,8 +7,7 @@ Outputs are independent of their content. A writer fills temporary files beside 
         ...fill temporary...
 
 and only when the block ends without an exception do they take their outputs' names. A killed run
-leaves no output, at most a hidden ``.NAME.TOKEN.partial``, which a later run for the same output
-removes if it was not changed for an hour.
+leaves no output, at most a hidden ``.NAME.TOKEN.partial``.
 """
 
 import errno
@@ -36,9 +35,6 @@ _INPUT_SUFFIXES = (".gz", ".zip", ".pickle", ".pkl", ".json", ".html", ".pt")
 
 # What the user calls a report, its kind, and its ending.
 _REPORT_NAME = re.compile(r"(.+?)(?:(\.memory|\.time)?(\.sqlite|\.db))?", re.DOTALL)
-
-# A living run touches its temporary files far more often than this.
-_STALE_AFTER_S = 3600
 
 # What Windows says of a file that is open elsewhere: access denied, and a sharing violation.
 IN_USE = (5, 32)
@@ -320,23 +316,7 @@ def _create_temporary(path: Path) -> _Output:
     temporary = target.with_name(f".{name}.{os.urandom(8).hex()}.partial")
     with os_errors(path):
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666))
-        _remove_stale(temporary, name)
     return _Output(path, target, temporary)
-
-
-def _remove_stale(temporary: Path, name: str) -> None:
-    """Remove what killed runs for the same output left behind.
-
-    Ages are compared with our own new file, so the clock is the file system's.
-    """
-    leftover = re.compile(re.escape(f".{name}.") + r"[0-9a-f]{16}\.partial")
-    with suppress(OSError), os.scandir(temporary.parent) as entries:
-        now = temporary.stat().st_mtime
-        for entry in entries:
-            if not leftover.fullmatch(entry.name) or not entry.is_file(follow_symlinks=False):
-                continue
-            if now - entry.stat(follow_symlinks=False).st_mtime > _STALE_AFTER_S:
-                _remove(Path(entry.path))
 
 
 def _remove(file: Path) -> None:

@@ -1,11 +1,10 @@
-"""Output of the command line: text without control characters, in colours, JSON, a progress bar."""
+"""Output of the command line: text without control characters, JSON, a progress bar."""
 
 import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
 from shutil import get_terminal_size
 from textwrap import wrap
 from time import monotonic
@@ -50,18 +49,18 @@ def open_stdout() -> None:
 
 
 def print_lines(lines: Iterable[str], stream: TextIO | None) -> None:
-    """Print lines, with everything escaped that a name in a file could do to a terminal, and in colours.
+    """Print lines, with everything escaped that a name in a file could do to a terminal.
 
     On a terminal they are as wide as it is. What is far longer than any line for a person, such as a name of
     a megabyte, is cut.
     """
     if stream is None:  # closed by the parent process
         return
-    paint, width, is_terminal = paint_of(stream), width_of(stream), stream.isatty()
+    width, is_terminal = width_of(stream), stream.isatty()
     for line in lines:
         text = unobeyed(printable(shortened(line, _MOST_OF_LINE)))
         for part in fitted(text, width, shortens_paths=is_terminal):
-            print(paint(part) if paint else part, file=stream)
+            print(part, file=stream)
     stream.flush()
 
 
@@ -244,26 +243,3 @@ def _shortened(values: object, n_items: int, n_characters: int) -> Any:
         case list() | tuple():
             return [_shortened(value, n_items, n_characters) for value in values[:n_items]]
     return values
-
-
-# Colours add nothing that is not in the text. What gets them is found by what stands around it, since lines
-# come from many formatters.
-_STYLES = re.compile(
-    r"(?P<bold>^(?:cuda:\d+|host)(?=  )|peak(?: allocated)? (?:< )?[\d.]+ [KMGT]?i?B|(?<=^  next: ).+)"
-    r"|(?P<red>out of memory\b|^error(?=: ))"
-    r"|(?P<yellow>^note: \S+|(?<=^  history: )(?!complete\b)[a-z ]+|memory grows(?= by))"
-)
-_ANSI = {"bold": "1", "red": "1;31", "yellow": "33"}
-
-Paint = Callable[[str], str]
-
-
-def paint_of(stream: TextIO) -> Paint | None:
-    """Make a function that adds the colours to a line for this stream; None where it shows none."""
-    variables = os.environ
-    is_shown = variables.get("FORCE_COLOR") or (
-        stream.isatty() and variables.get("TERM", "dumb") != "dumb"  # Windows has none
-    )
-    if variables.get("NO_COLOR") or not is_shown:
-        return None
-    return partial(_STYLES.sub, lambda found: f"\x1b[{_ANSI[found.lastgroup or '']}m{found[0]}\x1b[0m")

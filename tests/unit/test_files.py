@@ -3,7 +3,6 @@ import os
 import stat
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -233,31 +232,6 @@ def test_a_refused_temporary_file_is_an_output_error(tmp_path, monkeypatch):
         write(tmp_path / "a")
 
 
-def leftover(folder, name, *, age_s):
-    path = folder / f".{name}.0123456789abcdef.partial"
-    path.write_bytes(b"half")
-    os.utime(path, (time.time() - age_s, time.time() - age_s))
-    return path
-
-
-def test_an_old_leftover_of_the_same_output_is_removed(tmp_path):
-    leftover(tmp_path, "a", age_s=7200)
-    write(tmp_path / "a")
-    assert names_in(tmp_path) == ["a"]
-
-
-def test_what_may_be_in_use_or_is_not_ours_stays(tmp_path):
-    kept = [
-        leftover(tmp_path, "a", age_s=600),
-        leftover(tmp_path, "a.b", age_s=7200),
-        leftover(tmp_path, "b", age_s=7200),
-    ]
-    (tmp_path / ".a.notes.partial").write_bytes(b"")
-    os.utime(tmp_path / ".a.notes.partial", (0, 0))
-    write(tmp_path / "a")
-    assert names_in(tmp_path) == sorted([*(path.name for path in kept), ".a.notes.partial", "a"])
-
-
 def test_two_runs_for_the_same_output_use_different_temporary_files(tmp_path):
     with new_files([tmp_path / "a"], force=True) as (one,), new_files([tmp_path / "a"], force=True) as (two,):
         assert one != two
@@ -286,6 +260,3 @@ def test_a_killed_run_keeps_the_old_output_and_leaves_only_a_hidden_file(tmp_pat
     assert (tmp_path / "a").read_bytes() == b"old"
     hidden, name = names_in(tmp_path)
     assert (hidden.startswith(".a."), hidden.endswith(".partial"), name) == (True, True, "a")
-    os.utime(tmp_path / hidden, (0, 0))
-    write(tmp_path / "a", force=True)
-    assert names_in(tmp_path) == ["a"]
