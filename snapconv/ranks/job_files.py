@@ -27,6 +27,8 @@ _RANK = re.compile(r"rank[-_=.]?(\d{1,9})(?!\d)|(?<!\d)(\d{1,9})-of-\d+", re.IGN
 _RANK_OF_FOLDER = re.compile(r"(?:^|[/\\.])(?:global_)?rank[-_=.]?(\d{1,9})(?!\d)", re.IGNORECASE)
 _DUMP = re.compile(r"(?:iteration|iter|step|epoch|oom|end)[-_=.]?(\d{1,12})(_exit)?(?!\d)", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+")
+# Places on the axes of a mesh, such as tp0_pp3.
+_PLACE = re.compile(r"(?<![a-z])(pp|tp|dp|cp)[-_=]?(\d{1,6})(?!\d)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,8 +206,8 @@ def _named(place: RankFile) -> RankFile:
         place,
         rank=int(ranks[-1][ranks[-1].lastindex or 0]) if ranks else None,
         dump=dump[0] if dump else "",
-        # What is dumped at an exit comes after the same iteration's own dump.
-        dump_number=2 * int(dump[1]) + bool(dump[2]) if dump else 0,
+        dump_number=int(dump[1]) if dump else 0,
+        coordinates={axis.lower(): int(place) for axis, place in _PLACE.findall(_own_name(place.file))},
     )
 
 

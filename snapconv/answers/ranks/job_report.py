@@ -218,7 +218,12 @@ def _hints(groups: Sequence[tuple[_Stage, list[Entry]]], n_outliers: int) -> Ite
             f"the peaks of the {n_ranks} ranks differ widely: if the job has pipeline stages, pass its mesh, "
             "such as --mesh pp=4,dp=8,tp=2",
         )
-    small = [_name(stage) or "the ranks" for stage, group in groups if len(group) < LEAST_RANKS]
+    # Of a few files with several devices beside those of one, none is missing.
+    small = [
+        _name(stage) or "the ranks"
+        for stage, group in groups
+        if len(group) < LEAST_RANKS and (group[0].number is None or groups[0][1][0].number is not None)
+    ]
     if small:
         yield Finding(
             Kind.HINT, f"a group needs {LEAST_RANKS} ranks to be compared: not so {', '.join(small)}"

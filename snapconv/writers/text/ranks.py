@@ -115,4 +115,8 @@ def _next_lines(report: JobReport) -> Iterator[str]:
     if worst is None:
         return
     device = next((file.main_device for file in report.last_dumps if file.file == worst.file), None)
-    yield next_line(device.command if device else "info", str(worst.file))
+    path = str(worst.file)
+    if "://" in path:  # the commands of one file read none of a store
+        yield f"  copy {path} here, then"
+        path = path.rpartition("/")[2]
+    yield next_line(device.command if device else "info", path)

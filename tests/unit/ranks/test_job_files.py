@@ -40,7 +40,21 @@ def test_the_dump_at_an_exit_comes_after_that_of_its_iteration(tmp_path):
     for name in ("iteration_20", "iteration_10_exit", "iteration_10"):
         write_rank(tmp_path / name / "rank0.pickle")
     numbers = {one.place.dump: one.place.dump_number for one in find_inputs([str(tmp_path)])}
-    assert sorted(numbers, key=numbers.__getitem__) == ["iteration_10", "iteration_10_exit", "iteration_20"]
+    in_order = ["iteration_10", "iteration_10_exit", "iteration_20"]
+    assert sorted(numbers, key=lambda dump: (numbers[dump], dump)) == in_order
+
+
+@pytest.mark.parametrize(
+    ("name", "places"),
+    [
+        ("tp1_pp0.pickle", {"tp": 1, "pp": 0}),
+        ("DP-12.capture/snapshot.pickle", {"dp": 12}),
+        ("step3_http2.pickle", {}),
+    ],
+)
+def test_a_name_has_places_on_the_axes_of_a_mesh(tmp_path, name, places):
+    (one,) = find_inputs([str(write_rank(tmp_path / "tp7" / name))])
+    assert one.place.coordinates == places
 
 
 def test_without_the_word_the_last_number_is_the_rank_if_all_differ(tmp_path):

@@ -136,6 +136,9 @@ def test_devices_of_one_process_are_compared_with_those_in_the_same_place_of_oth
     assert sentences(files, Kind.OUTLIER) == [
         "rank 2, cuda:1: +18.00 GiB activation at net.py:35 (group median 2.00 GiB)"
     ]
+    assert "device=0, device=1" in sentences(files[:2], Kind.HINT)[0]
+    # A few such files beside those of one device lack nobody.
+    assert sentences([*files[:2], *map(rank, range(3, 9))], Kind.HINT) == []
 
 
 def test_a_line_that_took_the_place_of_another_is_named_though_sums_are_equal():
