@@ -132,7 +132,8 @@ def _rows(inputs: Sequence[JobInput], options: JobOptions) -> Generator[RankFile
     if waiting:
         at_work, alone = _workers(options, list(waiting.values()))
         alone_texts = {text for text, one in waiting.items() if one.path in alone}
-        for text, answer in workers.answers(at_work, list(waiting), alone_texts):
+        sizes = {text: one.place.n_bytes for text, one in waiting.items()}
+        for text, answer in workers.answers(at_work, sizes, alone_texts):
             row = _row(answer)
             cache.keep(waiting.pop(text), row)
             yield row

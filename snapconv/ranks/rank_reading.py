@@ -63,8 +63,8 @@ class RankRequest:
 
 
 def read_rank(text: str) -> str:
-    """Read the file of a request; return its row, and the version of snapconv that made it."""
-    return _answer(_read(RankRequest.from_text(text)))
+    """Read the file of each request, a line; return its row, and the version of snapconv that made it."""
+    return "\n".join(_answer(_read(RankRequest.from_text(line))) for line in text.split("\n"))
 
 
 def _answer(file: RankFile) -> str:

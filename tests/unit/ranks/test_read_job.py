@@ -146,6 +146,28 @@ def test_a_rank_that_lies_about_its_place_costs_the_job_no_database(tmp_path, mo
         assert connection.execute("SELECT rank FROM job_files ORDER BY id").fetchall() == [(0,), (1,), (2,)]
 
 
+@pytest.mark.parametrize("n_bytes", [1000, None])
+def test_small_files_are_read_together_and_each_alone_where_their_worker_dies(n_bytes, monkeypatch):
+    from concurrent.futures import BrokenExecutor
+
+    taken, alone = [], []
+
+    def read(text):
+        taken.append(text.split("\n"))
+        if "file 7" in taken[-1]:
+            raise BrokenExecutor
+        return text.upper()
+
+    monkeypatch.setattr(workers, "read_rank", read)
+    monkeypatch.setattr(workers, "read_alone", lambda text: alone.append(text) or text.upper())
+    requests = {f"file {number}": n_bytes for number in range(12)}
+    found = dict(workers.answers(in_threads(1), requests))
+    assert found == {text: text.upper() for text in requests}
+    # Four requests wait at a time; files of unknown size may be large.
+    assert sorted(map(len, taken)) == ([3] * 4 if n_bytes else [1] * 12)
+    assert alone == (["file 6", "file 7", "file 8"] if n_bytes else ["file 7"])
+
+
 def test_files_that_may_not_fit_are_read_alone(tmp_path, monkeypatch):
     paths = write_job(tmp_path, 3)
     alone = []
