@@ -8,6 +8,7 @@ before a long reading; then the file; then one device after the other, since eac
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from snapconv.classification.classify import HOST_ORDER, ORDER, classify
 from snapconv.classification.decisions import Classification
 from snapconv.classification.features import Features, find_features
 from snapconv.classification.user_rules import NO_RULES, UserRule, UserRules, match_rules, read_rules
-from snapconv.columns import Int8Column, Int32Column, Int64Column, has_code, read_only, sums_by
+from snapconv.columns import Int32Column, Int64Column, has_code, sums_by
 from snapconv.errors import InputError
 from snapconv.naming.listed_weights import Naming, listed_weights
 from snapconv.naming.origins import Modules, find_modules, name_allocations
@@ -64,15 +65,14 @@ class Iteration:
     peak_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DeviceAnalysis:
     """Everything known about one device of a file; ``snapshot`` and ``facts`` are those of the whole file.
 
-    ``lines`` has the project's lines of every stack. ``features`` are what the classification went by.
-    ``operation_id`` (position in ``operations``), ``iteration`` (-1: before the trace) and the columns of
-    ``classification`` and ``named`` have one entry per row of ``replay.allocations``. ``activation_rows`` are
-    the activations live at ``activation_event``, the high-water mark of activations in the iteration with
-    the peak, newest first.
+    ``lines`` has the project's lines of every stack. ``features`` are what the classification went by. Names,
+    weights and activations are found when an answer first needs them.
+    ``operation_id`` (position in ``operations``) and the columns of ``classification`` and ``named`` have one
+    entry per row of ``replay.allocations``.
     """
 
     snapshot: Snapshot
@@ -83,14 +83,7 @@ class DeviceAnalysis:
     history: History
     features: Features
     classification: Classification
-    named: Operations
-    modules: Modules
-    iteration: Int32Column
     iterations: tuple[Iteration, ...]
-    weights: WeightTable
-    naming: Naming | None
-    activation_event: int
-    activation_rows: Int64Column
     params: ParamList | None = None
 
     def __repr__(self) -> str:
@@ -119,6 +112,80 @@ class DeviceAnalysis:
     def recorded(self) -> RecordedMatches | None:
         """What a recorder wrote, matched with the allocations; None where there is none."""
         return self.features.recorded
+
+    @property
+    def iteration(self) -> Int32Column:
+        """The iteration of every allocation; -1: before the trace."""
+        return self.features.iteration
+
+    @property
+    def peak_iteration(self) -> Iteration:
+        """The iteration with the peak of allocated bytes."""
+        return self.iterations[int(self.phases.iteration[self.peak_event]) if self.peak_event >= 0 else 0]
+
+    @cached_property
+    def named(self) -> Operations:
+        """The operation of every allocation."""
+        return name_allocations(self.facts.stacks, self.facts.operations, self.allocations)
+
+    @cached_property
+    def modules(self) -> Modules:
+        """The module of every allocation."""
+        category = self.classification.category
+        return find_modules(self.facts.module_calls, self.allocations, category, self.recorded)
+
+    @property
+    def weights(self) -> WeightTable:
+        """The weights at the peak."""
+        return self._weights[0]
+
+    @property
+    def naming(self) -> Naming | None:
+        """How a list of parameters named the weights; None without one."""
+        return self._weights[1]
+
+    @cached_property
+    def _weights(self) -> tuple[WeightTable, Naming | None]:
+        """The weights, with the names that were recorded, or else those of a list."""
+        allocations, category, event = self.allocations, self.classification.category, self.peak_event
+        if self.recorded is not None and len(self.recorded.parameters):
+            return recorded_weights(self.recorded, self.device, allocations, event=event), None
+        iteration_events = (self.peak_iteration.first_event, self.peak_iteration.last_event)
+        if self.params is None or self.device.is_host:
+            found = match_weights(allocations, category, event=event, iteration_events=iteration_events)
+            return found, None
+        return listed_weights(
+            self.params, allocations, category, event=event, iteration_events=iteration_events
+        )
+
+    @property
+    def activation_event(self) -> int:
+        """The first moment of the iteration with the peak that has most bytes of activations."""
+        return self._activations[0]
+
+    @property
+    def activation_rows(self) -> Int64Column:
+        """The activations that are live then, newest first."""
+        return self._activations[1]
+
+    @cached_property
+    def _activations(self) -> tuple[int, Int64Column]:
+        # Skyline has no cache of keys and values: what modules made and keep is an activation there.
+        allocations, iteration = self.allocations, self.peak_iteration
+        rows = np.concatenate([self.rows(one) for one in (Category.ACTIVATION, Category.KV_CACHE)])
+        rows.sort()
+        n_bytes = allocations.block_bytes[rows]
+        first = iteration.first_event if iteration.first_event > 0 else -1
+        n_within = iteration.last_event + 1 - first
+        change = np.zeros(n_within, np.int64)
+        for sign, events in ((1, allocations.alloc_event[rows]), (-1, allocations.freed_event[rows])):
+            # What is live all along adds the same to every moment. -1 is no end.
+            is_within = (events > first) & (events < first + n_within)
+            change += sign * sums_by(events[is_within] - first, n_bytes[is_within], n_within)
+        event = first + int(np.cumsum(change).argmax())
+        live = rows[allocations.live_at(event)[rows]]
+        newest_first = np.lexsort((-allocations.addr[live], -allocations.alloc_event[live]))
+        return event, live[newest_first]
 
     @property
     def operations(self) -> tuple[str, ...]:
@@ -288,13 +355,7 @@ def analyze_device(
     classification = classify(features, HOST_ORDER if device.is_host else ORDER)
     if certain:
         classification = classification.only_certain()
-    category = classification.category
-    iterations = tuple(_iterations(replayed.allocated, phases))
-    peak = replayed.allocated.peak_event
-    peak_iteration = iterations[int(phases.iteration[peak])] if peak >= 0 else iterations[0]
-    activation_event, activation_rows = _activations(allocations, category, peak_iteration)
-    weights, naming = _weights(device, features, category, peak, peak_iteration, params)
-    found = DeviceAnalysis(
+    return DeviceAnalysis(
         snapshot=snapshot,
         facts=facts,
         lines=ProjectLines(snapshot.stacks, facts.project),
@@ -303,17 +364,9 @@ def analyze_device(
         history=decide_history(snapshot, device, replayed),
         features=features,
         classification=classification,
-        named=name_allocations(facts.stacks, facts.operations, allocations),
-        modules=find_modules(facts.module_calls, allocations, category, recorded),
-        iteration=features.iteration,
-        iterations=iterations,
-        weights=weights,
-        naming=naming,
-        activation_event=activation_event,
-        activation_rows=activation_rows,
+        iterations=tuple(_iterations(replayed.allocated, phases)),
         params=params,
     )
-    return read_only(found)
 
 
 def _replayed(snapshot: Snapshot, device: DeviceSnapshot) -> Replay:
@@ -321,24 +374,6 @@ def _replayed(snapshot: Snapshot, device: DeviceSnapshot) -> Replay:
     for curve in (replayed.requested, replayed.active, replayed.reserved):
         _ = curve.peak_event  # found while there is room for a curve, which is not kept
     return replayed
-
-
-def _weights(
-    device: DeviceSnapshot,
-    features: Features,
-    category: Int8Column,
-    peak: int,
-    peak_iteration: Iteration,
-    params: ParamList | None,
-) -> tuple[WeightTable, Naming | None]:
-    """Find the weights at the peak, with the names that were recorded, or else those of a list."""
-    allocations, recorded = features.allocations, features.recorded
-    if recorded is not None and len(recorded.parameters):
-        return recorded_weights(recorded, device, allocations, event=peak), None
-    iteration_events = (peak_iteration.first_event, peak_iteration.last_event)
-    if params is None or device.is_host:
-        return match_weights(allocations, category, event=peak, iteration_events=iteration_events), None
-    return listed_weights(params, allocations, category, event=peak, iteration_events=iteration_events)
 
 
 def _iterations(allocated: Curve, phases: Phases) -> Iterator[Iteration]:
@@ -355,25 +390,3 @@ def _iterations(allocated: Curve, phases: Phases) -> Iterator[Iteration]:
         yield Iteration(
             first, after - 1, -1 if at_start else peak, before if at_start else int(allocated.after[peak])
         )
-
-
-def _activations(
-    allocations: AllocationTable, category: Int8Column, peak_iteration: Iteration
-) -> tuple[int, Int64Column]:
-    """Find the first moment of the iteration with most bytes of activations, and their rows.
-
-    Skyline has no cache of keys and values: what modules made and keep is an activation there.
-    """
-    rows = np.flatnonzero((category == Category.ACTIVATION) | (category == Category.KV_CACHE))
-    n_bytes = allocations.block_bytes[rows]
-    first = peak_iteration.first_event if peak_iteration.first_event > 0 else -1
-    n_within = peak_iteration.last_event + 1 - first
-    change = np.zeros(n_within, np.int64)
-    for sign, events in ((1, allocations.alloc_event[rows]), (-1, allocations.freed_event[rows])):
-        # What is live all along adds the same to every moment. -1 is no end.
-        is_within = (events > first) & (events < first + n_within)
-        change += sign * sums_by(events[is_within] - first, n_bytes[is_within], n_within)
-    event = first + int(np.cumsum(change).argmax())
-    live = rows[allocations.live_at(event)[rows]]
-    newest_first = np.lexsort((-allocations.addr[live], -allocations.alloc_event[live]))
-    return event, live[newest_first]

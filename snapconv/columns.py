@@ -22,6 +22,8 @@ _CHUNK_ROWS = 1 << 16
 
 # A table is faster than a search where numbers lie close: up to so many times the rows, as in NumPy.
 _TABLE_ROWS = 6
+# So few are compared one by one.
+_FEW_VALUES = 4
 
 _Table = TypeVar("_Table", bound=Any)
 _Number = TypeVar("_Number", bound=np.generic)
@@ -71,10 +73,32 @@ def run_starts(values: NDArray[Any]) -> Int64Column:
     return np.flatnonzero(is_new)
 
 
+def stable_order(values: NDArray[Any]) -> Int64Column:
+    """Return the order of values, equal ones as they stand; NumPy sorts 16 bits ten times as fast as more."""
+    if values.dtype != np.bool_ and len(values) and values.min() >= -(2**15) and values.max() < 2**15:
+        values = values.astype(np.int16)
+    return np.argsort(values, kind="stable")
+
+
 def grouped(rows: Int64Column, key: NDArray[Any]) -> list[Int64Column]:
     """Return the rows in groups of one key each, by key; ``key`` has one entry for every row number."""
-    order = rows[np.argsort(key[rows], kind="stable")]
+    order = rows[stable_order(key[rows])]
     return np.split(order, run_starts(key[order])[1:]) if len(order) else []
+
+
+def number_groups(*keys: NDArray[Any]) -> tuple[Int64Column, Int64Column]:
+    """Return the first row of every group of equal keys, in the order of the keys, and each row's group.
+
+    ``np.unique`` takes several times as long for more than one key.
+    """
+    order = stable_order(keys[-1])
+    for key in keys[-2::-1]:
+        order = order[stable_order(key[order])]
+    is_new = np.ones(len(order), np.bool_)
+    is_new[1:] = np.any([key[order[1:]] != key[order[:-1]] for key in keys], axis=0)
+    group = np.empty(len(order), np.int64)
+    group[order] = np.cumsum(is_new) - 1
+    return order[is_new], group
 
 
 def has_code(codes: NDArray[np.integer[Any]], code: int) -> BoolColumn:
@@ -88,8 +112,11 @@ def is_among(values: NDArray[np.integer[Any]], others: ArrayLike) -> BoolColumn:
     ``np.isin`` sorts all where these differ widely, as sizes do, and imports masked arrays for it.
     """
     known = distinct(np.asarray(others))
-    if not len(known):
-        return np.zeros(values.shape, np.bool_)
+    if len(known) <= _FEW_VALUES:
+        found = np.zeros(values.shape, np.bool_)
+        for one in known:
+            found |= values == one
+        return found
     if int(known[-1]) - int(known[0]) <= _TABLE_ROWS * (len(values) + len(known)):
         return np.isin(values, known, kind="table")
     place = np.minimum(np.searchsorted(known, values), len(known) - 1)
@@ -119,7 +146,7 @@ def next_of(events: NDArray[np.integer[Any]], after: NDArray[np.integer[Any]], n
     """
     following = np.append(events, n_events).astype(np.int32)
     table = np.repeat(following, np.diff(following, prepend=-1))
-    return np.asarray(table[np.minimum(after, n_events - 1) + 1])
+    return np.asarray(np.take(table, np.minimum(after, n_events - 1) + 1))
 
 
 def last_before(events: NDArray[np.integer[Any]], before: NDArray[np.integer[Any]]) -> EventColumn:

@@ -14,7 +14,7 @@ from snapconv.allocator.allocator_trace import DEFAULT_POOL
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.moments import find_moment
 from snapconv.answers.peak import sums_by_name
-from snapconv.columns import Int64Column, sums_by
+from snapconv.columns import Int64Column, number_groups, sums_by
 from snapconv.replay.memory_layout import MemoryLayout, layouts
 from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.project_lines import SourceLine
@@ -151,9 +151,9 @@ def free_memory(analysis: DeviceAnalysis, layout: MemoryLayout, name: str) -> Fr
 def pool_memory(snapshot: Snapshot, layout: MemoryLayout) -> list[PoolMemory]:
     """Sum up a layout by pool, stream and size, with the most free bytes first."""
     segments, free = layout.segments, layout.free
-    keys = np.stack((segments.pool_id.astype(np.int64), segments.stream, segments.is_small.astype(np.int64)))
-    kinds, group = np.unique(keys, axis=1, return_inverse=True)
-    n, group = kinds.shape[1], group.reshape(-1)
+    keys = (segments.pool_id, segments.stream, segments.is_small)
+    first, group = number_groups(*keys)
+    kinds, n = zip(*(key[first].tolist() for key in keys), strict=True), len(first)
     of_free = group[free.segment]
     largest = np.zeros(n, np.int64)
     np.maximum.at(largest, of_free, free.n_bytes)
@@ -165,8 +165,8 @@ def pool_memory(snapshot: Snapshot, layout: MemoryLayout) -> list[PoolMemory]:
     )
     figures = zip(*(column.tolist() for column in columns), strict=True)
     rows = [
-        PoolMemory(snapshot.pools[pool] if pool >= 0 else None, stream, bool(is_small), *more)
-        for (pool, stream, is_small), more in zip(kinds.T.tolist(), figures, strict=True)
+        PoolMemory(snapshot.pools[pool] if pool >= 0 else None, stream, is_small, *more)
+        for (pool, stream, is_small), more in zip(kinds, figures, strict=True)
     ]
     return sorted(rows, key=lambda row: (-row.free_bytes, -row.reserved_bytes, row.stream))
 

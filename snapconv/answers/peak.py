@@ -23,7 +23,7 @@ from snapconv.answers.moments import FoundMoment
 from snapconv.answers.oom.message import compact, read_message
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.inventory import GRADIENT_OR_STATE, SLUG
-from snapconv.columns import BoolColumn, first_known, has_code, sums_by
+from snapconv.columns import BoolColumn, Int64Column, first_known, number_groups, sums_by
 from snapconv.phases.annotation_spans import annotations_at
 from snapconv.phases.trace_phases import Phase
 from snapconv.replay.memory_layout import MemoryLayout, layout_at
@@ -57,20 +57,13 @@ def sums_by_name(
     ``name`` is called once for each combination of values.
     """
     rows = np.flatnonzero(live)
-    combined = np.stack([key[rows].astype(np.int64) for key in keys])
-    values, group = np.unique(combined, axis=1, return_inverse=True)
-    n_groups, group = values.shape[1], group.reshape(-1)
-    n_bytes = analysis.allocations.block_bytes[rows]
-    columns = (
-        np.bincount(group, minlength=n_groups),
-        sums_by(group, n_bytes, n_groups),
-        sums_by(group, n_bytes * analysis.classification.is_likely[rows], n_groups),
-    )
+    first, group = number_groups(*(key[rows] for key in keys))
     found: dict[_Name, Sum] = {}
-    for key, *more in zip(values.T.tolist(), *(column.tolist() for column in columns), strict=True):
+    values = zip(*(key[rows[first]].tolist() for key in keys), strict=True)
+    for key, (n, _, *n_bytes) in zip(values, _figures_by(analysis, rows, group, len(first)), strict=True):
         named = name(*key)
         before = found.get(named, (0, 0, 0))
-        found[named] = Sum(*(one + other for one, other in zip(before, more, strict=True)))
+        found[named] = Sum(*(one + other for one, other in zip(before, (n, *n_bytes), strict=True)))
     return found
 
 
@@ -96,14 +89,15 @@ class CategoryTotal:
 
 def totals_by_category(analysis: DeviceAnalysis, live: BoolColumn) -> tuple[CategoryTotal, ...]:
     """Sum every category, also those without memory."""
-    category = analysis.classification.category
-    order = (*list(Category)[1:], Category.UNKNOWN)
-    return tuple(_total(analysis, live & has_code(category, one), one.label) for one in order)
+    order, rows = (*list(Category)[1:], Category.UNKNOWN), np.flatnonzero(live)
+    figures = _figures_by(analysis, rows, analysis.classification.category[rows], len(order))
+    return tuple(CategoryTotal(one.label, *figures[one]) for one in order)
 
 
 def total_of_either(analysis: DeviceAnalysis, live: BoolColumn) -> CategoryTotal:
     """Sum what is a gradient or an optimizer state, of which nothing shows which; it counts as unknown."""
-    return _total(analysis, live & is_either(analysis), EITHER_LABEL)
+    rows = np.flatnonzero(live & is_either(analysis))
+    return CategoryTotal(EITHER_LABEL, *_figures_by(analysis, rows, np.zeros(len(rows), np.int8), 1)[0])
 
 
 def summary_totals(analysis: DeviceAnalysis, live: BoolColumn) -> tuple[CategoryTotal, ...]:
@@ -135,15 +129,19 @@ def job_sentence(analysis: DeviceAnalysis) -> str | None:
     return explanation if explanation and has_decided else None
 
 
-def _total(analysis: DeviceAnalysis, rows: BoolColumn, name: str) -> CategoryTotal:
+def _figures_by(
+    analysis: DeviceAnalysis, rows: Int64Column, group: NDArray[np.integer[Any]], n_groups: int
+) -> list[tuple[int, ...]]:
+    """Sum allocations by group: their number, requested bytes, block bytes, and those that are likely."""
     allocations, is_likely = analysis.allocations, analysis.classification.is_likely
-    return CategoryTotal(
-        category=name,
-        n_allocations=int(np.count_nonzero(rows)),
-        requested_bytes=int(allocations.requested_bytes[rows].sum()),
-        block_bytes=int(allocations.block_bytes[rows].sum()),
-        likely_bytes=int(allocations.block_bytes[rows & is_likely].sum()),
+    n_bytes = allocations.block_bytes[rows]
+    columns = (
+        np.bincount(group, minlength=n_groups),
+        sums_by(group, allocations.requested_bytes[rows], n_groups),
+        sums_by(group, n_bytes, n_groups),
+        sums_by(group, n_bytes * is_likely[rows], n_groups),
     )
+    return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
 def likely_words(block_bytes: int, likely_bytes: int) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.findings import advise
 from snapconv.answers.fragmentation import free_memory
-from snapconv.answers.growth import find_growth, growing_sentence, growth_notes
+from snapconv.answers.growth import Growth, find_growth, growing_sentence, growth_notes
 from snapconv.answers.moments import worst_event
 from snapconv.answers.oom.failed_allocation import find_out_of_memory
 from snapconv.answers.peak import (
@@ -94,10 +94,14 @@ class FileVerdict:
 _Fact = tuple[str, str, str, str, BoolColumn, tuple[str, ...]]
 
 
-def find_verdict(analysis: DeviceAnalysis) -> FileVerdict:
-    """Find what matters most about one device."""
-    attempts = (attempt(analysis) for attempt in (_out_of_memory, _grows, _unused))
-    about, sentence, moment, command, live, also = next(filter(None, attempts), None) or _peak(analysis)
+def find_verdict(analysis: DeviceAnalysis, growing: Sequence[Growth] | None = None) -> FileVerdict:
+    """Find what matters most about one device; ``growing``: what grows there, if that is known already."""
+    about, sentence, moment, command, live, also = (
+        _out_of_memory(analysis)
+        or _grows(analysis, find_growth(analysis) if growing is None else growing)
+        or _unused(analysis)
+        or _peak(analysis)
+    )
     found = advise(analysis, cheap=True).faults
     faults = {one.what.removesuffix("."): one.held_bytes for one in found}
     told = [
@@ -106,8 +110,8 @@ def find_verdict(analysis: DeviceAnalysis) -> FileVerdict:
         + " (snapconv advise has the change)"
         for one in found
     ]
-    if growing := growing_sentence(analysis):
-        told.append(f"{growing} (snapconv growth)")
+    if line := growing_sentence(analysis):
+        told.append(f"{line} (snapconv growth)")
     return FileVerdict(
         device=analysis.device.device,
         about=about,
@@ -132,9 +136,8 @@ def _out_of_memory(analysis: DeviceAnalysis) -> _Fact | None:
     return "oom", sentence, "when the request failed", "oom", live, ()
 
 
-def _grows(analysis: DeviceAnalysis) -> _Fact | None:
+def _grows(analysis: DeviceAnalysis, growing: Sequence[Growth]) -> _Fact | None:
     """Report growth to the end of the trace, where it is enough for a note."""
-    growing = find_growth(analysis)
     if not any(growth_notes(analysis, growing)):
         return None
     per_iteration = sum(one.bytes_per_iteration for one in growing)

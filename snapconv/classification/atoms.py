@@ -75,8 +75,7 @@ def in_nested_constructors(decided: Decided) -> BoolColumn:
     made: BoolColumn = (innermost >= 0) & np.append(is_init, np.False_)[innermost]
     if not made.any():
         return made
-    stack_of_frame = np.repeat(np.arange(len(stacks)), np.diff(stacks.offsets))
-    n_inits = np.bincount(stack_of_frame[is_init[stacks.frame_ids]], minlength=len(stacks))
+    n_inits = np.bincount(stacks.owners[stacks.with_frames(is_init)], minlength=len(stacks))
     is_nested: BoolColumn = np.append(n_inits > 1, np.False_)[features.allocations.stack_id]
     return made & is_nested
 

@@ -135,7 +135,8 @@ class Condition:
 
     def of(self, decided: Decided) -> BoolColumn:
         """Compute the column."""
-        return np.broadcast_to(np.asarray(self.find(decided), np.bool_), decided.category.shape)
+        found = self.find(decided)
+        return found if isinstance(found, np.ndarray) else np.full(len(decided.category), found, np.bool_)
 
     def __and__(self, other: "Condition") -> "Condition":
         def find(decided: Decided) -> BoolColumn:

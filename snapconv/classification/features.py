@@ -151,7 +151,7 @@ class Features:
     @cached_property
     def has_no_frames(self) -> BoolColumn:
         """Without a stack, or with one that has no frame."""
-        return np.append(self.roles.is_empty, np.True_)[self.allocations.stack_id]
+        return np.take(np.append(self.roles.is_empty, np.True_), self.allocations.stack_id)
 
     def made_through(self, role: Role) -> BoolColumn:
         """Allocations made through code of this role."""
@@ -304,7 +304,7 @@ class Features:
 
     def lines_of(self, stack_id: Int32Column) -> Int32Column:
         """Return the innermost Python frame of stacks; -1 for none, and for no stack."""
-        return np.append(innermost_python(self.roles.stacks), np.int32(-1))[stack_id]
+        return np.take(np.append(innermost_python(self.roles.stacks), np.int32(-1)), stack_id)
 
     def mask(self, rows: Int64Column) -> BoolColumn:
         """Rows by number -> one bool per allocation."""
@@ -346,7 +346,7 @@ def of_fullest(rows: Int64Column, part: NDArray[np.integer[Any]], n_bytes: Int64
 
 def at(column: NDArray[Any], rows: NDArray[np.integer[Any]], missing: int = 0) -> NDArray[Any]:
     """``column[rows]``, with ``missing`` where a row is -1, or just beyond the end."""
-    return np.asarray(np.append(column, np.full(2, missing, column.dtype))[rows])
+    return np.take(np.concatenate((column, np.full(2, missing, column.dtype))), rows)
 
 
 def first_before(following: EventColumn, alloc: EventColumn, rows: Int64Column, missing: int) -> EventColumn:

@@ -36,7 +36,7 @@ from snapconv.classification.parameters import (
     counted,
     is_training,
 )
-from snapconv.columns import Int64Column, distinct, grouped
+from snapconv.columns import Int64Column, distinct, grouped, number_groups
 from snapconv.phases.trace_phases import Phase
 from snapconv.units import format_bytes
 
@@ -198,8 +198,8 @@ def layers_that_ran(decided: Decided) -> int:
     outside = np.sort(features.alloc[features.outside])
     forward = np.searchsorted(outside, features.alloc[rows])
     rows = rows[forward == np.bincount(forward).argmax()]
-    made = np.stack((features.allocations.stack_id[rows], features.sizes[rows]))
-    _, n_made = np.unique(made, axis=1, return_counts=True)
+    _, group = number_groups(features.allocations.stack_id[rows], features.sizes[rows])
+    n_made = np.bincount(group)
     return int(np.gcd.reduce(n_made[n_made >= LEAST_REPEATED], initial=0))
 
 

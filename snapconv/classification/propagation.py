@@ -9,7 +9,7 @@ import numpy as np
 
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.decisions import Decided, Proposal
-from snapconv.columns import Int64Column, distinct, grouped, is_among
+from snapconv.columns import Int64Column, distinct, grouped, is_among, stable_order
 from snapconv.stacks.stack_roles import stacks_by_frame
 from snapconv.torch_knowledge.frame_patterns import Role
 
@@ -47,7 +47,7 @@ def _replaced(decided: Decided) -> Iterator[Proposal]:
     new &= is_among(features.sizes, distinct(features.sizes[rows]))
     line, stacks_with = features.lines_of(table.free_stack_id), stacks_by_frame(features.roles.stacks)
     made = np.flatnonzero(new)
-    made = made[np.argsort(table.stack_id[made], kind="stable")]
+    made = made[stable_order(table.stack_id[made])]
     for here in grouped(rows[line[rows] >= 0], line):
         wanted = stacks_with(int(line[here[0]]))
         first, after = (np.searchsorted(table.stack_id[made], wanted, side) for side in ("left", "right"))

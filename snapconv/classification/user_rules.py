@@ -20,7 +20,7 @@ from snapconv.errors import InputError
 from snapconv.files import open_input
 from snapconv.notes import Note
 from snapconv.snapshot.stack_table import StackTable
-from snapconv.stacks.stack_roles import FrameMatcher
+from snapconv.stacks.stack_roles import matching_frames
 
 # Every pattern is tried on every name of a file, at a cost in proportion to both: far more than people write.
 _MOST_RULES, _MOST_CHARACTERS = 200, 10_000
@@ -75,12 +75,10 @@ NO_RULES = read_only(UserRules((), np.zeros((0, 0), np.bool_)))
 
 def match_rules(rules: Sequence[UserRule], stacks: StackTable) -> UserRules:
     """Search the frames of every stack, each distinct name and file once per rule."""
-    stack_of_frame = np.repeat(np.arange(len(stacks)), np.diff(stacks.offsets))
     has = np.zeros((len(rules), len(stacks)), np.bool_)
-    matcher = FrameMatcher(stacks.frames)
-    for number, rule in enumerate(rules):
-        frames = matcher.matches(rule.function, rule.file)
-        has[number, stack_of_frame[frames[stacks.frame_ids]]] = True
+    patterns = [(rule.function, rule.file) for rule in rules]
+    for row, frames in zip(has, matching_frames(stacks.frames, patterns), strict=True):
+        row[stacks.owners[stacks.with_frames(frames)]] = True
     return read_only(UserRules(tuple(rules), has))
 
 

@@ -243,19 +243,23 @@ class CompiledTraceReader:
             self._known[kind] = np.full(len(objects) + 2, _NOT_YET, np.int32)
             self._known[kind][NO_ID] = -1
         known = self._known[kind]
-        ids = known[column]
+        ids = np.take(known, column)
         if ids.min() == _NOT_YET:
-            values, first = np.unique(column[ids == _NOT_YET], return_index=True)
-            for value in values[np.argsort(first)].tolist():
-                known[value] = self._new_id(kind, value, objects)
-            ids = known[column]
+            new = column[ids == _NOT_YET][::-1]
+            first = np.full(len(known), -1)
+            first[new] = np.arange(len(new))  # of several, what is written last stays
+            values = np.flatnonzero(first >= 0)
+            for value in values[np.argsort(-first[values])].tolist():
+                core_id = value if value < len(objects) else value - len(known)
+                known[value] = self._new_id(kind, core_id, objects)
+            ids = np.take(known, column)
         return ids
 
     def _new_id(self, kind: str, core_id: int, objects: dict[int, Any]) -> int:
         collected = self._collected
         if kind == "frames":
             frames = [] if core_id == EMPTY_LIST_ID else objects[core_id]
-            return int(collected.stacks.ids([frames], str)[0])
+            return collected.stacks.id(frames, str)
         if kind == "text":
             return collected.texts.id(objects[core_id])
         ids = Rows([{"pool_id": objects[core_id]}], str).pool_ids("pool_id", collected.pools)

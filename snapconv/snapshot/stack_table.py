@@ -7,12 +7,14 @@ repetition without looking inside; content settles the rest (after a JSON round 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
-from snapconv.columns import Int32Column, Int64Column, read_only
+from snapconv.columns import BoolColumn, Int32Column, Int64Column, read_only
 from snapconv.notes import Note
 from snapconv.snapshot.fields import Interner, Place, expect
 
@@ -38,13 +40,18 @@ class FrameTable:
         return len(self.names)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StackTable:
     """Distinct stacks: stack ``i`` is ``frame_ids[offsets[i]:offsets[i + 1]]``, leaf first."""
 
     frames: FrameTable
     offsets: Int64Column
     frame_ids: Int32Column
+
+    @cached_property
+    def owners(self) -> Int32Column:
+        """The stack of every entry of ``frame_ids``."""
+        return np.repeat(np.arange(len(self), dtype=np.int32), np.diff(self.offsets))
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -63,6 +70,16 @@ class StackTable:
         offsets = np.concatenate(([0], np.cumsum(lengths[is_wanted])))
         return read_only(StackTable(self.frames, offsets, self.frame_ids[np.repeat(is_wanted, lengths)]))
 
+    def with_frames(self, frames: BoolColumn) -> BoolColumn:
+        """Return whether each entry of ``frame_ids`` is one of the frames that are marked."""
+        return np.take(frames, self.frame_ids)  # brackets take three times as long for numbers of 32 bits
+
+    def only(self, frames: BoolColumn) -> "StackTable":
+        """Return the stacks with some of their frames alone; stacks and frames keep their ids."""
+        is_kept = self.with_frames(frames)
+        n_before = np.concatenate(([0], np.cumsum(is_kept)))
+        return read_only(StackTable(self.frames, n_before[self.offsets], self.frame_ids[is_kept]))
+
 
 class StackInterner:
     """Collects frames and stacks while a file is read, then becomes a StackTable.
@@ -72,11 +89,12 @@ class StackInterner:
 
     def __init__(self) -> None:
         self._frames: dict[tuple[str, str, int], int] = {}
-        self._frame_by_identity: dict[int, int] = {}
+        # Every raw frame gets its number under a key of ours: a look-up for each entry of each stack.
+        self._key = object()
+        self._number_of = itemgetter(self._key)
         self._stacks: dict[tuple[int | None, ...], int] = {}
         self._cut: dict[str, str] = {}  # each text once: a long one may stand in very many frames
         self._stack_by_list: dict[int, int] = {}
-        self._stack_by_identities: dict[tuple[int, ...], int] = {}
 
     @property
     def has_frames(self) -> bool:
@@ -89,44 +107,43 @@ class StackInterner:
         ``place(i)`` names the owner of stack ``i``. Raises MalformedSnapshotError with the path of the
         first frame that cannot be right.
         """
-        by_list = self._stack_by_list
-        ids = []
+        by_list, ids = self._stack_by_list, []
         for i, frames in enumerate(stacks):
             known = by_list.get(id(frames))
-            ids.append(self._add(frames, place, i) if known is None else known)
+            ids.append(self.id(frames, place, i) if known is None else known)
         return np.array(ids, np.int32)
 
-    def _add(self, frames: Any, place: Place, owner: int) -> int:
+    def id(self, frames: Any, place: Place, owner: int = 0) -> int:
+        """Return the id of one raw stack, that of the owner."""
         if frames is None:
             return -1
+        if (stack_id := self._stack_by_list.get(id(frames))) is not None:
+            return stack_id
         if type(frames) is not list:
             expect(frames, list, f"{place(owner)}.frames")
-        identities = tuple(map(id, frames))
-        stack_id = self._stack_by_identities.get(identities)
-        if stack_id is None:
-            key = tuple(map(self._frame_by_identity.get, identities))
-            if None in key:
-                where = f"{place(owner)}.frames"
-                for i, known in enumerate(key):
-                    if known is None:
-                        self._add_frame(frames[i], f"{where}[{i}]")
-                key = tuple(map(self._frame_by_identity.get, identities))
-            stack_id = self._stacks.setdefault(key, len(self._stacks))
-            self._stack_by_identities[identities] = stack_id
-        self._stack_by_list[id(frames)] = stack_id
+        try:
+            key = tuple(map(self._number_of, frames))
+        except (KeyError, TypeError):
+            where = f"{place(owner)}.frames"
+            for i, frame in enumerate(frames):
+                if type(frame) is not dict or self._key not in frame:
+                    self._add_frame(frame, f"{where}[{i}]")
+            key = tuple(map(self._number_of, frames))
+        stack_id = self._stack_by_list[id(frames)] = self._stacks.setdefault(key, len(self._stacks))
         return stack_id
 
     def _add_frame(self, frame: object, where: str) -> None:
-        expect(frame, dict, where)
-        name, filename, line = (frame.get(key) for key in ("name", "filename", "line"))  # type: ignore[attr-defined]
-        for part, value, kind in (("name", name, str), ("filename", filename, str), ("line", line, int)):
-            if value is not None:
-                expect(value, kind, f"{where}.{part}")
+        values: dict[object, Any] = expect(frame, dict, where)
+        name, filename, line = map(values.get, ("name", "filename", "line"))
+        if not type(name) is type(filename) is str or type(line) is not int:
+            for part, value, kind in (("name", name, str), ("filename", filename, str), ("line", line, int)):
+                if value is not None:
+                    expect(value, kind, f"{where}.{part}")
         # CPython 3.13 reports unknown lines as -1, which torch's unsigned field shows as 2^64 - 1.
         usable = line if line is not None and 0 < line <= _MAX_LINE else 0
         texts = [self._cut.setdefault(text, text[:MAX_TEXT]) for text in (name or "", filename or "")]
         key = (texts[0], texts[1], usable)
-        self._frame_by_identity[id(frame)] = self._frames.setdefault(key, len(self._frames))
+        values[self._key] = self._frames.setdefault(key, len(self._frames))
 
     def table(self) -> StackTable:
         """Return everything collected so far, as read-only columns."""

@@ -29,10 +29,10 @@ _NATIVE_SUFFIXES = (".c", ".cc", ".cpp", ".cu", ".h", ".hpp", ".cuh", ".o", ".s"
 
 
 # What is looked at for every frame of every stack, of a few hundred files.
-_for_every_frame = lru_cache(maxsize=1 << 14)
+for_every_frame = lru_cache(maxsize=1 << 14)
 
 
-@_for_every_frame
+@for_every_frame
 def normal(path: str) -> str:
     """Return the same path with forward slashes and no trailing one; a Windows drive in lower case."""
     text = _HERE.sub("", path.replace("\\", "/"))
@@ -50,13 +50,13 @@ def is_under(path: str, root: str) -> bool:
     return path.startswith(root + "/")
 
 
-@_for_every_frame
+@for_every_frame
 def is_python(filename: str) -> bool:
     """Return whether a frame's file name is that of Python code (C++ frames have ``??`` or a source file)."""
     return filename.endswith((".py", ".ipynb")) or filename.startswith("<")
 
 
-@_for_every_frame
+@for_every_frame
 def is_native(filename: str) -> bool:
     """Return whether a frame's file name is that of C or C++ code; a script may have no suffix at all."""
     name = filename.lower()
@@ -73,7 +73,7 @@ def is_absolute(path: str) -> bool:
     return path.startswith("/") or path[1:2] == ":"
 
 
-@_for_every_frame
+@for_every_frame
 def is_generated(path: str) -> bool:
     """Return whether a normal path is that of code that torch.compile wrote."""
     folders = path.split("/")[:-1]
@@ -99,7 +99,7 @@ def is_standard_library(path: str) -> bool:
     return bool(_STANDARD_LIBRARY.search(path)) and not _PACKAGES.search(path)
 
 
-@_for_every_frame
+@for_every_frame
 def is_library(path: str) -> bool:
     """Return whether a normal path is of a package, the standard library, a debugger or a compiler cache.
 

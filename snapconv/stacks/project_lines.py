@@ -63,8 +63,8 @@ class ProjectLines:
     def of(self, stack_id: int) -> tuple[SourceLine, ...]:
         """Return the lines of a stack; none for -1."""
         if stack_id not in self._known:
-            frames = self._stacks.frames_of(stack_id).tolist()
-            mine = self._chosen([frame for frame in frames if self._project.is_project[frame]])
+            frames = self._stacks.frames_of(stack_id)
+            mine = self._chosen(frames[self._project.is_project[frames]].tolist())
             shown = both_ends(mine, MAX_LINES_OF_AN_END)
             if len(shown) < len(mine):
                 self.cut_stacks.add(stack_id)

@@ -7,8 +7,11 @@ A frame has the name of a function, never of a class. What it does have is the l
 called, so ``model.py:35 < train.py:53`` is the module called there, within the one called there.
 """
 
+from collections import defaultdict
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
+
+import numpy as np
 
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.operations import Operations, infer_operations
@@ -24,43 +27,49 @@ _INSTALLED = ("/site-packages/", "/dist-packages/")
 _MAX_CALLS, _MAX_PATH = 12, 200
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StackFacts:
-    """The facts about stacks, by stack id: their roles, calls of modules, and operations.
-
-    ``project`` has those about frames.
-    """
+    """The facts about stacks, by stack id; ``project`` has those about frames."""
 
     stacks: StackTable
     project: Project
     roles: StackRoles
-    module_calls: tuple[str, ...]
-    operations: Operations
+
+    @cached_property
+    def module_calls(self) -> tuple[str, ...]:
+        """The lines at which the modules of every stack were called."""
+        return find_module_calls(self.stacks, self.project)
+
+    @cached_property
+    def operations(self) -> Operations:
+        """The operation of every stack."""
+        return infer_operations(self.stacks)
 
 
 def find_stack_facts(stacks: StackTable, project: Project) -> StackFacts:
     """Find what the stacks of a file show."""
-    return StackFacts(
-        stacks=stacks,
-        project=project,
-        roles=assign_roles(stacks),
-        module_calls=find_module_calls(stacks, project),
-        operations=infer_operations(stacks),
-    )
+    return StackFacts(stacks, project, assign_roles(stacks))
 
 
 def find_module_calls(stacks: StackTable, project: Project) -> tuple[str, ...]:
-    """Return the lines at which the modules of every stack were called, by stack id; empty where none was."""
+    """Return the lines at which the modules of every stack were called, by stack id; empty where none was.
+
+    The outermost calls of a deep recursion are left out.
+    """
     functions = zip(stacks.frames.names, stacks.frames.filenames, strict=True)
-    is_call = [name == _CALL and normal(path).endswith(_MODULE_FILE) for name, path in functions]
-    is_place = _places(stacks)
+    named = (name == _CALL and normal(path).endswith(_MODULE_FILE) for name, path in functions)
+    is_call, is_place = np.array(list(named), np.bool_), np.array(_places(stacks), np.bool_)
+    places = np.flatnonzero(stacks.with_frames(is_call | is_place))
+    frames, owners = stacks.frame_ids[places], stacks.owners[places]
+    # The next frame beyond a call of a module is what called it.
+    is_caller = is_place[frames]
+    is_caller[1:] &= is_call[frames[:-1]] & (owners[1:] == owners[:-1])
+    is_caller[:1] = False
+    callers: dict[int, list[int]] = defaultdict(list)
+    for stack, frame in zip(owners[is_caller].tolist(), frames[is_caller].tolist(), strict=True):
+        callers[stack].append(frame)
     place = cache(lambda frame: _place(stacks, project, frame))
-
-    def label(stack: int) -> str:
-        callers = _callers(stacks.frames_of(stack).tolist(), is_call, is_place)
-        return WITHIN.join(map(place, callers))
-
-    return tuple(map(label, range(len(stacks))))
+    return tuple(WITHIN.join(map(place, callers[stack][:_MAX_CALLS])) for stack in range(len(stacks)))
 
 
 def _places(stacks: StackTable) -> list[bool]:
@@ -74,18 +83,6 @@ def _places(stacks: StackTable) -> list[bool]:
         is_python(path) and not is_standard_library(path) and not (is_library(path) and "/torch/" in path)
         for path in paths
     ]
-
-
-def _callers(frames: list[int], is_call: list[bool], is_place: list[bool]) -> list[int]:
-    """Return the frames that call modules, innermost first, without a deep recursion's outermost calls."""
-    found = []
-    is_open = False
-    for frame in frames:
-        if is_open and is_place[frame]:
-            found.append(frame)
-            is_open = False
-        is_open = is_open or is_call[frame]
-    return found[:_MAX_CALLS]
 
 
 def _place(stacks: StackTable, project: Project, frame: int) -> str:

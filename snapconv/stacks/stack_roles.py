@@ -1,41 +1,51 @@
 """The roles of every stack: the frame rules, applied once per distinct frame and stack."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
-from snapconv.columns import BoolColumn, Int32Column, Int64Column, distinct, is_among, read_only, run_starts
+from snapconv.columns import (
+    BoolColumn,
+    Int32Column,
+    Int64Column,
+    distinct,
+    is_among,
+    read_only,
+    run_starts,
+    stable_order,
+)
 from snapconv.snapshot.stack_table import FrameTable, StackTable
-from snapconv.stacks.paths import is_native, is_python, normal
+from snapconv.stacks.paths import for_every_frame, is_native, is_python, normal
 from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, Role
 
 
-class FrameMatcher:
-    """The frames that patterns fit: each pattern is searched once in every distinct name and file."""
+def matching_frames(frames: FrameTable, rules: Sequence[tuple[str, str]]) -> Iterator[BoolColumn]:
+    """Yield the frames that each rule fits: its first pattern in their name, its second in their file.
 
-    def __init__(self, frames: FrameTable) -> None:
-        names = {name: number for number, name in enumerate(dict.fromkeys(frames.names))}
-        files = {file: number for number, file in enumerate(dict.fromkeys(frames.filenames))}
-        self._names, self._files = list(names), [file.replace("\\", "/") for file in files]
-        self._name_of = np.array([names[name] for name in frames.names], np.int64)
-        self._file_of = np.array([files[file] for file in frames.filenames], np.int64)
-        self._found_files: dict[str, BoolColumn] = {}
-
-    def matches(self, function: str, file: str) -> BoolColumn:
-        """Mark the frames with the one pattern in their name and the other in their file; empty for any."""
-        in_name = _found(function, self._names)
-        if not in_name.any():
-            return np.zeros(len(self._name_of), np.bool_)
-        if file not in self._found_files:
-            self._found_files[file] = _found(file, self._files)
-        return np.asarray(in_name[self._name_of] & self._found_files[file][self._file_of])
+    An empty pattern fits any.
+    """
+    if not rules:
+        return
+    functions, files = zip(*rules, strict=True)
+    in_name = _found(functions, frames.names)
+    in_file = _found(files, (file.replace("\\", "/") for file in frames.filenames))
+    yield from map(np.logical_and, in_name, in_file)
 
 
-def _found(pattern: str, texts: list[str]) -> BoolColumn:
-    search = re.compile(pattern).search
-    return np.array([search(text) is not None for text in texts], np.bool_)
+def _found(patterns: tuple[str, ...], texts: Iterable[str]) -> BoolColumn:
+    """Return whether each pattern, a row, is found in each text."""
+    marks = b"".join(map(_finder(patterns), texts))
+    return np.ascontiguousarray(np.frombuffer(marks, np.bool_).reshape(-1, len(patterns)).T)
+
+
+@lru_cache(maxsize=4)
+def _finder(patterns: tuple[str, ...]) -> Callable[[str], bytes]:
+    """Return a function that marks the patterns found in a text; files of a job have the same texts."""
+    searches = [re.compile(pattern).search for pattern in patterns]
+    return for_every_frame(lambda text: bytes(search(text) is not None for search in searches))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +54,13 @@ class StackRoles:
 
     ``rule_id[role, stack]`` is a position in FRAME_RULES, -1 without one. ``is_empty`` marks stacks that
     were captured but have no frame: with Python-only stacks, that is the engine's thread.
+    ``python`` are the stacks with their Python frames alone.
     ``in_closure`` marks stacks of a closure within an optimizer's step, ``in_hook`` those of Python code that
     the engine called on its own thread: a hook of a gradient.
     """
 
     stacks: StackTable
+    python: StackTable
     has: BoolColumn
     rule_id: Int32Column
     is_empty: BoolColumn
@@ -85,15 +97,16 @@ def assign_roles(stacks: StackTable) -> StackRoles:
     """
     innermost = np.full((len(Role), len(stacks)), _NOWHERE)
     rule_id = np.full((len(Role), len(stacks)), -1, np.int32)
-    outermost = _outermost_python(stacks)
-    matcher = FrameMatcher(stacks.frames)
+    python = np.array([is_python(name) for name in stacks.frames.filenames], np.bool_)
+    outermost = _outermost(stacks, python)
     by_slug: dict[str, Int64Column] = {}
-    for number, rule in enumerate(FRAME_RULES):
-        frames = matcher.matches(rule.function, rule.file)
+    patterns = [(rule.function, rule.file) for rule in FRAME_RULES]
+    fitting = matching_frames(stacks.frames, patterns)
+    for number, (rule, frames) in enumerate(zip(FRAME_RULES, fitting, strict=True)):
         if not frames.any():
             continue
-        is_match = frames[stacks.frame_ids]
-        place = by_slug[rule.slug] = _innermost(
+        is_match = stacks.with_frames(frames)
+        place = by_slug[rule.slug] = innermost_places(
             stacks, is_match & outermost if rule.is_outermost else is_match
         )
         innermost[rule.role] = np.minimum(innermost[rule.role], place)
@@ -105,7 +118,7 @@ def assign_roles(stacks: StackTable) -> StackRoles:
     if _OPTIMIZERS_OF_TORCH in by_slug:
         # One of torch's calls no Python code that is not torch's, but for a closure.
         place = by_slug[_OPTIMIZERS_OF_TORCH]
-        in_closure |= (_innermost(stacks, is_foreign[stacks.frame_ids]) < place) & (place < _NOWHERE)
+        in_closure |= (innermost_places(stacks, stacks.with_frames(is_foreign)) < place) & (place < _NOWHERE)
     through_modules = innermost[[Role.MODULE_CALL, Role.LOSS]].min(axis=0) < innermost[Role.OPTIMIZER]
     in_closure |= _through_closures(stacks, files, is_foreign, through_modules, innermost[Role.OPTIMIZER])
     has[Role.OPTIMIZER] &= ~in_closure
@@ -113,7 +126,8 @@ def assign_roles(stacks: StackTable) -> StackRoles:
     has_cpp = any(is_native(name) for name in stacks.frames.filenames)
     in_hook = _in_hooks(stacks, files, has, outermost, has_cpp=has_cpp)
     is_empty = np.diff(stacks.offsets) == 0
-    return read_only(StackRoles(stacks, has, rule_id, is_empty, in_closure, in_hook, has_cpp=has_cpp))
+    of_stacks = (has, rule_id, is_empty, in_closure, in_hook)
+    return read_only(StackRoles(stacks, stacks.only(python), *of_stacks, has_cpp=has_cpp))
 
 
 def _through_closures(
@@ -161,7 +175,7 @@ def _in_hooks(
     number = {pair: position for position, pair in enumerate(dict.fromkeys(pairs))}
     function_of = np.array([number[pair] for pair in pairs], np.int64)
     places = np.flatnonzero(outermost)
-    owner = np.searchsorted(stacks.offsets, places, side="right") - 1
+    owner = stacks.owners[places]
     function = np.full(len(stacks), -1, np.int64)
     function[owner] = function_of[stacks.frame_ids[places]]
     may_be_hook = np.zeros(len(stacks), np.bool_)
@@ -182,7 +196,7 @@ def innermost_python(stacks: StackTable) -> Int32Column:
 
 def innermost_frames(stacks: StackTable, marked: BoolColumn) -> Int32Column:
     """For every stack the innermost of the marked frames, -1 without one."""
-    place = _innermost(stacks, marked[stacks.frame_ids])
+    place = innermost_places(stacks, stacks.with_frames(marked))
     frames = np.full(len(stacks), -1, np.int32)
     frames[place < _NOWHERE] = stacks.frame_ids[place[place < _NOWHERE]]
     return frames
@@ -191,34 +205,32 @@ def innermost_frames(stacks: StackTable, marked: BoolColumn) -> Int32Column:
 _NOWHERE = np.iinfo(np.int64).max
 
 
-def _innermost(stacks: StackTable, is_marked: BoolColumn) -> Int64Column:
+def innermost_places(stacks: StackTable, is_marked: BoolColumn) -> Int64Column:
     """For every stack the place of the first that is marked, among all frames of all stacks, or _NOWHERE."""
     places = np.flatnonzero(is_marked)
-    owner = np.searchsorted(stacks.offsets, places, side="right") - 1
+    owner = stacks.owners[places]
     first = run_starts(owner)
     found = np.full(len(stacks), _NOWHERE)
     found[owner[first]] = places[first]
     return found
 
 
-def stacks_by_frame(stacks: StackTable) -> Callable[[int], Int64Column]:
+def stacks_by_frame(stacks: StackTable) -> Callable[[int], Int32Column]:
     """Return a function from a frame to the stacks with it, each once: a recursion has it many times."""
-    owner = np.repeat(np.arange(len(stacks)), np.diff(stacks.offsets))
-    order = np.argsort(stacks.frame_ids, kind="stable")
+    order = stable_order(stacks.frame_ids)
     frames = stacks.frame_ids[order]
 
-    def stacks_with(frame: int) -> Int64Column:
+    def stacks_with(frame: int) -> Int32Column:
         first, after = np.searchsorted(frames, (frame, frame + 1)).tolist()
-        return distinct(owner[order[first:after]])
+        return distinct(stacks.owners[order[first:after]])
 
     return stacks_with
 
 
-def _outermost_python(stacks: StackTable) -> BoolColumn:
-    """Mark, among all frames of all stacks, the last Python frame of each."""
-    python = np.array([is_python(name) for name in stacks.frames.filenames], np.bool_)
-    places = np.flatnonzero(python[stacks.frame_ids])
-    owner = np.searchsorted(stacks.offsets, places, side="right") - 1
+def _outermost(stacks: StackTable, marked: BoolColumn) -> BoolColumn:
+    """Mark, among all frames of all stacks, the last of each that is marked."""
+    places = np.flatnonzero(stacks.with_frames(marked))
+    owner = stacks.owners[places]
     mark = np.zeros(len(stacks.frame_ids), np.bool_)
     mark[places[np.append(owner[1:] != owner[:-1], True)[: len(owner)]]] = True
     return mark

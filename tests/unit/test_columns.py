@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from snapconv.columns import distinct, grouped, is_among, last_before, next_of, run_starts
+from snapconv.columns import distinct, grouped, is_among, last_before, next_of, number_groups, run_starts
 
 
 @pytest.mark.parametrize("values", [[], [3], [2, 2], [5, -1, 5, 0, -1]])
@@ -16,7 +16,9 @@ def test_a_run_of_equal_values_starts_where_the_one_before_ends(values, starts):
     assert run_starts(np.array(values, np.int64)).tolist() == starts
 
 
-@pytest.mark.parametrize("others", [[], [7], [-1, 512], [1 << 60, 512, 512]])
+@pytest.mark.parametrize(
+    "others", [[], [7], [-1, 512], [1 << 60, 512, 512], [512, *range(9)], [1 << 60, *range(7)]]
+)
 @pytest.mark.parametrize("values", [[], [512], [-1, 7, 1 << 60, 513, 1 << 61]])
 def test_a_value_is_among_others_where_one_is_equal(values, others):
     found = is_among(np.array(values, np.int64), np.array(others, np.int64))
@@ -27,6 +29,17 @@ def test_a_value_is_among_others_where_one_is_equal(values, others):
 def test_rows_of_one_key_form_a_group_in_the_order_in_which_they_are_given(rows, groups):
     key = np.array([5, 9, -1, 7, 5])
     assert [group.tolist() for group in grouped(np.array(rows, np.int64), key)] == groups
+
+
+@pytest.mark.parametrize("most", [9, 1 << 20])  # numbers of 16 bits are sorted in another way
+@pytest.mark.parametrize("second", [[0, 0, 0, 0, 0], [1, 0, 1, 1, -1]])
+def test_rows_with_equal_keys_form_a_group_and_groups_stand_in_the_order_of_the_keys(most, second):
+    first = [5, most, 5, -1, most]
+    keys = list(zip(first, second, strict=True))
+    begins, group = number_groups(np.array(first), np.array(second, np.int8))
+    assert [keys[row] for row in begins.tolist()] == sorted(set(keys))
+    assert begins.tolist() == [keys.index(key) for key in sorted(set(keys))]
+    assert [sorted(set(keys))[number] for number in group.tolist()] == keys
 
 
 @pytest.mark.parametrize("events", [[], [0], [2, 3, 7]])

@@ -116,13 +116,13 @@ def early_batches(evidence: Evidence) -> Iterator[Detected]:
     category = analysis.classification.category
     is_batch = has_code(category, Category.INPUT)
     is_batch |= has_code(category, Category.UNKNOWN) & is_among(table.stack_id, table.stack_id[is_batch])
-    # What a model returns may be put together outside it: that is no copy to the GPU.
-    is_batch &= np.array([name == "to" for name in (*analysis.operations, "")])[analysis.operation_id]
-    bursts = [
-        rows
-        for rows in _of_line(evidence, np.flatnonzero(is_batch & features.outside))
-        if len(rows) >= _LEAST_BATCHES
-    ]
+    found = _of_line(evidence, np.flatnonzero(is_batch & features.outside))
+    bursts = [rows for rows in found if len(rows) >= _LEAST_BATCHES]
+    if bursts:
+        # What a model returns may be put together outside it: that is no copy to the GPU.
+        is_copy = np.array([name == "to" for name in (*analysis.operations, "")])[analysis.operation_id]
+        copies = (rows[is_copy[rows]] for rows in bursts)
+        bursts = [rows for rows in copies if len(rows) >= _LEAST_BATCHES]
     steps = _steps(evidence, int(table.alloc_event[bursts[0][-1]])) if bursts else np.zeros(0, np.int64)
     begun, ended = np.searchsorted(steps, table.alloc_event), np.searchsorted(steps, features.end)
     of_line = dict[SourceLine | None, list[Int64Column]]()

@@ -9,11 +9,11 @@ import numpy as np
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.changes import Change, Demand, Peak
 from snapconv.classification.categories import Category
-from snapconv.columns import BoolColumn, Int64Column, has_code, sums_by
+from snapconv.columns import BoolColumn, Int32Column, Int64Column, has_code, sums_by
 from snapconv.phases.trace_phases import Phase
 from snapconv.snapshot.event_table import Action
-from snapconv.stacks.paths import is_python, normal
-from snapconv.stacks.project_lines import ProjectLines, SourceLine
+from snapconv.stacks.paths import normal
+from snapconv.stacks.project_lines import SourceLine
 from snapconv.stacks.stack_roles import stacks_by_frame
 
 # Of the peak: less than this is not worth a change of the program; a price, from the second on.
@@ -41,9 +41,8 @@ class LineCalls:
     """The calls of lines on one device: a line is called from its first event to its last without a break."""
 
     def __init__(self, analysis: DeviceAnalysis) -> None:
-        self.lines = ProjectLines(analysis.snapshot.stacks, analysis.project)
-        self._stacks, self._events = analysis.snapshot.stacks, analysis.device.events
-        self._files = self._stacks.frames.filenames  # looked at as they are needed: a file has many devices
+        self.lines = analysis.lines
+        self._python, self._events = analysis.facts.roles.python, analysis.device.events
         is_alloc = has_code(self._events.action, Action.ALLOC)
         self.n_allocs = np.cumsum(is_alloc, dtype=np.int32)
         self.alloc_events = np.flatnonzero(is_alloc)
@@ -52,20 +51,19 @@ class LineCalls:
         self._begins: dict[tuple[int, ...], Int64Column] = {}
 
     @cached_property
-    def _with_frame(self) -> Callable[[int], Int64Column]:
+    def _with_frame(self) -> Callable[[int], Int32Column]:
         """The stacks of a frame; made when it is needed, as a file may have many devices."""
-        return stacks_by_frame(self._stacks)
+        return stacks_by_frame(self._python)
 
     def path(self, stack: int) -> tuple[int, ...]:
         """Return the Python frames of a stack, the outermost first."""
         if stack not in self._paths:
-            frames = self._stacks.frames_of(stack)[::-1].tolist()
-            self._paths[stack] = tuple(frame for frame in frames if is_python(self._files[frame]))
+            self._paths[stack] = tuple(self._python.frames_of(stack)[::-1].tolist())
         return self._paths[stack]
 
     def is_module_call(self, frame: int) -> bool:
         """Return whether a frame calls a module's forward."""
-        return normal(self._files[frame]).endswith(_MODULE_FILE)
+        return normal(self._python.frames.filenames[frame]).endswith(_MODULE_FILE)
 
     def module_call(self, stack: int, *, outermost: bool = False) -> tuple[int, ...]:
         """Return the Python frames down to the call of a stack's innermost module; none without a module."""
@@ -76,7 +74,7 @@ class LineCalls:
     def is_within(self, path: tuple[int, ...]) -> BoolColumn:
         """Mark the stacks that begin with a path, and those that were not recorded (at the end: of none)."""
         if path not in self._marks:
-            marks = np.zeros(len(self._stacks) + 1, np.bool_)
+            marks = np.zeros(len(self._python) + 1, np.bool_)
             marks[-1] = True
             for stack in self._with_frame(path[-1]).tolist():
                 marks[stack] = self.path(stack)[: len(path)] == path

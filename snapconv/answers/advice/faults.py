@@ -17,7 +17,19 @@ from snapconv.answers.advice.changes import Change, freed_from
 from snapconv.answers.advice.evidence import Detected, Evidence, LineCalls
 from snapconv.answers.growth import Fate, by_line, find_growth, growth_notes
 from snapconv.classification.categories import Category
-from snapconv.columns import BoolColumn, Int64Column, distinct, grouped, has_code, run_starts, sums_by
+from snapconv.columns import (
+    BoolColumn,
+    EventColumn,
+    Int32Column,
+    Int64Column,
+    distinct,
+    grouped,
+    has_code,
+    number_groups,
+    run_starts,
+    stable_order,
+    sums_by,
+)
 from snapconv.phases.trace_phases import Phase, Phases
 from snapconv.torch_knowledge.frame_patterns import Role
 from snapconv.units import format_bytes
@@ -94,31 +106,39 @@ class _Finder:
         for stack in np.flatnonzero(np.bincount(self.table.free_stack_id + 1)) - 1:
             number_of[stack] = known.setdefault(calls.path(int(stack)), len(known))
         self.path_id = number_of[self.table.free_stack_id]
-        # The allocs of each stack, in their order.
-        traced = np.flatnonzero(self.table.alloc_event >= 0)
-        order = traced[np.argsort(self.table.stack_id[traced], kind="stable")]
-        self._stack, self._alloc = self.table.stack_id[order], self.table.alloc_event[order]
-        self._row = order
         self._n_events = len(analysis.device.events)
-        self._key = self._stack.astype(np.int64) * (self._n_events + 1) + self._alloc
+
+    @cached_property
+    def _allocs(self) -> tuple[Int32Column, EventColumn, Int64Column]:
+        """The allocs of each stack, in their order: stacks, events, and both as one number."""
+        traced = np.flatnonzero(self.table.alloc_event >= 0)
+        order = traced[stable_order(self.table.stack_id[traced])]
+        stack, alloc = self.table.stack_id[order], self.table.alloc_event[order]
+        return stack, alloc, stack.astype(np.int64) * (self._n_events + 1) + alloc
 
     @cached_property
     def is_cache(self) -> BoolColumn:
         """What a cache of keys and values keeps, with a graph or without."""
         return _is_cache(self.analysis)
 
-    def bursts(self, rows: Int64Column) -> Iterator[Int64Column]:
-        """Group allocations by the burst and the line that freed them."""
-        for of_path in grouped(rows, self.path_id):
-            yield from grouped(of_path, self.burst)
+    def bursts(
+        self, evidence: Evidence, rows: Int64Column, kept: Int64Column
+    ) -> Iterator[tuple[Int64Column, Int64Column]]:
+        """Group allocations by the burst and the line that freed them, or those like them that are ``kept``.
+
+        Only groups are found that are worth a finding.
+        """
+        first, group = number_groups(self.path_id[rows], self.burst[rows])
+        n_bytes = sums_by(group, self.table.block_bytes[kept], len(first))
+        is_worth = np.array(list(map(evidence.is_worth, n_bytes.tolist())), np.bool_)
+        for places in grouped(np.flatnonzero(is_worth[group]), group):
+            yield rows[places], kept[places]
 
     def finished(self, evidence: Evidence) -> Iterator[_Burst]:
         """Find bursts whose old allocations are in use at the moment, while their replacement is made."""
         freed, moment = self.freed, evidence.moment.event
         live = np.flatnonzero(evidence.live & (freed > moment) & (self.table.free_stack_id >= 0))
-        for rows in self.bursts(live):
-            if not evidence.is_large(rows):
-                continue
+        for rows, _ in self.bursts(evidence, live, live):
             found = self.replaced(rows)
             if found and found.call <= moment and (found.is_graph or self.is_never_read(found)):
                 yield found
@@ -128,32 +148,26 @@ class _Finder:
 
         Each is as the last one of its stack that was freed.
         """
-        moment, stack = evidence.moment.event, -1
-        if moment >= 0:
-            stack = int(self.analysis.device.events.stack_id[moment])
+        moment = evidence.moment.event
+        stack = int(self.analysis.device.events.stack_id[moment]) if moment >= 0 else -1
+        if stack < 0:
+            return
         is_open = evidence.live & (self.table.alloc_event >= 0)
         for burst in finished:
             is_open[burst.rows] = False
         live = np.flatnonzero(is_open)
-        freed = self.freed[self._row]
-        done = self._row[(freed >= 0) & (freed <= moment)]
-        if stack < 0 or not len(done):
-            return
-        # The last of each stack: they are in the order of stacks.
-        place = np.searchsorted(self.table.stack_id[done], self.table.stack_id[live], side="right") - 1
-        earlier = done[np.maximum(place, 0)]
-        is_known = self.table.stack_id[live] >= 0
-        is_known &= self.table.stack_id[earlier] == self.table.stack_id[live]
-        live, earlier = live[is_known], earlier[is_known]
-        for rows_of_burst in self.bursts(distinct(earlier)):
-            rows = live[np.isin(earlier, rows_of_burst)]
-            if not evidence.is_large(rows):
-                continue
-            found = self.replaced(rows_of_burst)
+        done = np.flatnonzero((self.table.alloc_event >= 0) & (self.freed >= 0) & (self.freed <= moment))
+        newest = np.full(len(self.analysis.snapshot.stacks) + 1, -1)
+        newest[self.table.stack_id[done]] = done  # of several, what is written last stays
+        newest[-1] = -1
+        earlier = newest[self.table.stack_id[live]]
+        live, earlier = live[earlier >= 0], earlier[earlier >= 0]
+        for freed, rows in self.bursts(evidence, earlier, live):
+            found = self.replaced(distinct(freed))
             if found is None or not self.calls.is_within(found.path)[stack]:
                 continue
             call = self.calls.began(found.path, moment)
-            rows = live[np.isin(earlier, found.rows)]
+            rows = rows[np.isin(freed, found.rows)]
             rows = rows[self.table.alloc_event[rows] < call]
             if len(rows) and (found.is_graph or self.is_never_read(found)):
                 yield _Burst(rows, call, found.path, found.is_graph, is_unfinished=True)
@@ -198,10 +212,11 @@ class _Finder:
 
     def _next_alloc(self, rows: Int64Column, after: Int64Column) -> Int64Column:
         """Return the next alloc of each allocation's stack after an event; the number of events for none."""
-        wanted = self.table.stack_id[rows].astype(np.int64) * (self._n_events + 1) + after
-        place = np.minimum(np.searchsorted(self._key, wanted, side="right"), len(self._key) - 1)
-        is_same = (self._stack[place] == self.table.stack_id[rows]) & (self._alloc[place] > after)
-        return np.where(is_same, self._alloc[place], self._n_events)
+        (stacks, allocs, keys), stack = self._allocs, self.table.stack_id[rows].astype(np.int64)
+        place = np.searchsorted(keys, stack * (self._n_events + 1) + after, side="right")
+        place = np.minimum(place, len(keys) - 1)
+        is_same = (stacks[place] == stack) & (allocs[place] > after)
+        return np.where(is_same, allocs[place], self._n_events)
 
     def _is_made_anew(self, rows: Int64Column, newest: int, call: int, freed: int) -> BoolColumn:
         """Mark the allocations with a replacement: of the same stack, or without one of the same size."""
@@ -234,8 +249,8 @@ class _Finder:
         is_input = recorded is not None and np.isin(rows, recorded.inputs).any()
         if is_input or not (table.stack_id[rows] >= 0).all():
             return False
-        places = np.searchsorted(self._stack, table.stack_id[rows])
-        first = int(self._alloc[places].min())
+        stacks, allocs, _ = self._allocs
+        first = int(allocs[np.searchsorted(stacks, table.stack_id[rows])].min())
         began = self.calls.began(burst.path, first)
         live = np.flatnonzero(table.live_at(began - 1))
         live = live[~np.isin(self.analysis.classification.category[live], _READ_BY_EVERYTHING)]

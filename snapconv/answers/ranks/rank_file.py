@@ -106,9 +106,9 @@ class RankFile:
     """One file of a job: who wrote it and when, and its devices, or the error in their place.
 
     ``rank`` is None where neither the file nor its name has it, ``n_ranks`` where it does not have the number
-    of the job's ranks. ``dump`` distinguishes the files that a rank wrote over time, in the order of
-    ``dump_number``. ``coordinates`` are the rank's place on every axis of the
-    mesh. ``exit_code`` is that of the error, 0 without one. A rank without a file has an empty ``file``.
+    of the job's ranks. ``dump`` distinguishes the files that a rank wrote over time, ``dump_number`` is the
+    number in it. ``coordinates`` are the rank's place on every axis of the mesh. ``exit_code`` is that of the
+    error, 0 without one. A rank without a file has an empty ``file``.
     """
 
     file: str
@@ -156,7 +156,7 @@ def rank_file(analysis: Analysis, place: RankFile) -> RankFile:
         place,
         rank=place.rank if rank is None else rank,
         n_ranks=_number(facts.get("world_size", "")),
-        coordinates=place.coordinates or recorded,
+        coordinates=recorded or place.coordinates,
         devices=tuple(rank_device(found) for found in analysis.devices),
     )
 
@@ -168,11 +168,11 @@ def _number(text: str) -> int | None:
 
 def rank_device(analysis: DeviceAnalysis) -> RankDevice:
     """Reduce one device to its row."""
-    verdict, replay = find_verdict(analysis), analysis.replay
+    growing, replay = find_growth(analysis), analysis.replay
+    verdict = find_verdict(analysis, growing)
     live = analysis.allocations.live_at(analysis.peak_event)
     found = largest_causes(analysis, live, n_most=N_LINES + 1)
     totals = summary_totals(analysis, live)
-    growing = find_growth(analysis)
     grown = max(growing, key=lambda one: one.bytes_per_iteration, default=None)
     failed = _failed(analysis) if verdict.about == "oom" else None
     return RankDevice(

@@ -255,8 +255,7 @@ def _stacks_that_empty(stacks: StackTable) -> NDArray[np.bool_]:
     """Mark the stacks that contain a call of ``empty_cache()``; one entry more than stacks, for none."""
     names = [name == "empty_cache" or "emptyCache" in name for name in stacks.frames.names]
     found = np.zeros(len(stacks) + 1, np.bool_)
-    stack_of_frame = np.repeat(np.arange(len(stacks)), np.diff(stacks.offsets))
-    found[stack_of_frame[np.array(names, np.bool_)[stacks.frame_ids]]] = True
+    found[stacks.owners[stacks.with_frames(np.array(names, np.bool_))]] = True
     return found
 
 

@@ -13,14 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snapconv.analysis import DeviceAnalysis
-from snapconv.columns import Int64Column
+from snapconv.columns import Int64Column, number_groups
 from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.paths import is_python
 from snapconv.stacks.project_frames import Project
 from snapconv.writers.html.column_encoding import EncodedColumn, encode_column, page_text
-
-# Odd numbers without a pattern (2^64 / golden ratio, and of splitmix64), which spread the bits of a key.
-_MIX_1, _MIX_2 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,28 +89,12 @@ def _keys(analysis: DeviceAnalysis, streams: Int64Column) -> dict[str, NDArray[A
 
 
 def _kinds(keys: list[NDArray[Any]]) -> tuple[Int64Column, Int64Column]:
-    """Return the kind of every row, numbered by first appearance, and the first row of every kind.
-
-    One number stands for a row's keys, and is checked: should two kinds share it, rows are compared in full.
-    """
-    if not len(keys[0]):
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    mixed = np.zeros(len(keys[0]), np.uint64)
-    for key in keys:
-        mixed = (mixed ^ key.astype(np.int64).view(np.uint64)) * _MIX_1
-        mixed ^= (mixed >> np.uint64(29)) * _MIX_2
-    # With return_index too, NumPy sorts in another way, which takes several times as long.
-    found, kind = np.unique(mixed, return_inverse=True)
-    kind = kind.reshape(-1)
-    first = np.empty(len(found), np.int64)
-    first[kind[::-1]] = np.arange(len(kind))[::-1]  # of several, what is written last stays
-    if not all(np.array_equal(key[first][kind], key) for key in keys):
-        _, first, kind = np.unique(np.stack(keys), axis=1, return_index=True, return_inverse=True)
-        kind = kind.reshape(-1)
-    is_first = np.zeros(len(kind), np.bool_)
-    is_first[first] = True
-    number = (np.cumsum(is_first) - 1)[first]
-    return number[kind], np.flatnonzero(is_first)
+    """Return the kind of every row, numbered by first appearance, and the first row of every kind."""
+    first, group = number_groups(*keys)
+    order = np.argsort(first)
+    number = np.empty(len(order), np.int64)
+    number[order] = np.arange(len(order))
+    return number[group], first[order]
 
 
 _NATIVE, _PYTHON, _PROJECT = 0, 1, 2

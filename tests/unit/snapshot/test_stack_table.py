@@ -1,6 +1,7 @@
 """Stacks and frames: one id for what is the same, by identity and by content."""
 
 import json
+from copy import deepcopy
 
 import pytest
 
@@ -17,7 +18,7 @@ def path(i: int) -> str:
 
 def intern(*stacks):
     interner = StackInterner()
-    ids = interner.ids(stacks, path).tolist()
+    ids = interner.ids(deepcopy(stacks), path).tolist()  # it numbers the frames themselves
     return ids, interner.table()
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from snapconv import load
-from snapconv.writers.html import view_rows as module
 from snapconv.writers.html.view_rows import base_addr, view_rows
 from tests.builders import MIB, TraceBuilder, frame
 
@@ -81,11 +80,6 @@ def test_a_block_smaller_than_its_request_is_shown_as_the_file_has_it(analysis):
     odd = replace(analysis.allocations, requested_bytes=analysis.allocations.block_bytes + 5)
     odd_analysis = replace(analysis, replay=replace(analysis.replay, allocations=odd))
     assert rows_of_page(odd_analysis) == rows_of_analysis(odd_analysis)
-
-
-def test_kinds_that_share_their_number_are_still_told_apart(analysis, monkeypatch):
-    monkeypatch.setattr(module, "_MIX_1", np.uint64(0))
-    assert rows_of_page(analysis) == rows_of_analysis(analysis)
 
 
 def test_a_row_of_the_table_is_found_at_its_place(analysis):
