@@ -94,11 +94,6 @@ class Ledger:
         if self.allocated_bytes > self.max_allocated_bytes:
             self.max_allocated_bytes = self.allocated_bytes
 
-    def block_completed(self, block_bytes: int, requested_bytes: int) -> None:
-        """Count a free that is complete."""
-        self.requested_bytes -= requested_bytes
-        self.active_bytes -= block_bytes
-
     def record(
         self,
         action: str,

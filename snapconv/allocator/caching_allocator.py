@@ -5,7 +5,9 @@ block sizes, same placement, same events in the same order. Of a device it has o
 Left out: graph capture's deferral of frees, checkpointed pools.
 """
 
+import os
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from snapconv.allocator.allocator_settings import SMALL_REQUEST_BYTES, AllocatorSettings
@@ -22,26 +24,42 @@ from snapconv.allocator.blocks import (
 )
 from snapconv.allocator.expandable_segments import ExpandableMemory, best_candidate
 from snapconv.errors import RecorderError
-from snapconv.units import format_bytes
 
 
+@dataclass(eq=False)
 class ModelOutOfMemory(RecorderError):
-    """The modelled device has no memory left for a request; contains the figures of torch's message."""
+    """The modelled device has no memory left for a request; its text is torch's message."""
 
-    def __init__(
-        self, *, segment_bytes: int, capacity: int, free_bytes: int, allocated_bytes: int, reserved_bytes: int
-    ) -> None:
-        self.segment_bytes = segment_bytes
-        self.capacity = capacity
-        self.free_bytes = free_bytes
-        self.allocated_bytes = allocated_bytes
-        self.reserved_bytes = reserved_bytes
-        super().__init__(
-            f"the modelled GPU is out of memory: {format_bytes(segment_bytes)} wanted, "
-            f"{format_bytes(free_bytes)} of {format_bytes(capacity)} free, "
-            f"{format_bytes(allocated_bytes)} allocated, "
-            f"{format_bytes(reserved_bytes - allocated_bytes)} reserved but not allocated"
+    device: int
+    segment_bytes: int
+    capacity: int
+    free_bytes: int
+    allocated_bytes: int
+    reserved_bytes: int
+
+    def __str__(self) -> str:
+        """Write the message as malloc in CUDACachingAllocator.cpp does (2.13)."""
+        in_use, unallocated = self.capacity - self.free_bytes, self.reserved_bytes - self.allocated_bytes
+        return (
+            f"CUDA out of memory. Tried to allocate {_format(self.segment_bytes)}. "
+            f"GPU {self.device} has a total capacity of {_format(self.capacity)} of which "
+            f"{_format(self.free_bytes)} is free. "
+            f"Process {os.getpid()} has {_format(in_use)} memory in use. "
+            f"Of the allocated memory {_format(self.allocated_bytes)} is allocated by PyTorch, and "
+            f"{_format(unallocated)} is reserved by PyTorch but unallocated. "
+            "If reserved but unallocated memory is large try setting "
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  "
+            "See documentation for Memory Management  "
+            "(https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
         )
+
+
+def _format(n_bytes: int) -> str:
+    """Write bytes as torch's format_size does, which has no unit above GiB."""
+    if n_bytes <= 1024:
+        return f"{n_bytes} bytes"
+    unit, shift = ("KiB", 10) if n_bytes <= 1 << 20 else ("MiB", 20) if n_bytes <= 1 << 30 else ("GiB", 30)
+    return f"{n_bytes / (1 << shift):.2f} {unit}"
 
 
 class CachingAllocator:
@@ -287,7 +305,8 @@ class CachingAllocator:
 
     def _complete(self, block: Block, frames: Frames | None) -> None:
         """Make a freed block available and merge it with its free neighbours (free_block)."""
-        self.ledger.block_completed(block.size, block.requested_size)
+        self.ledger.requested_bytes -= block.requested_size
+        self.ledger.active_bytes -= block.size
         if self.ledger.listener is not None:
             self._record("free_completed", block, frames)
         block.frames = None
@@ -322,6 +341,7 @@ class CachingAllocator:
         free_bytes = max(capacity - self.ledger.reserved_bytes, 0)
         self.ledger.record("oom", addr=free_bytes, size=size, stream=stream, pool=pool.id, frames=frames)
         return ModelOutOfMemory(
+            device=self.device,
             segment_bytes=self.settings.segment_size(size),
             capacity=capacity,
             free_bytes=free_bytes,

@@ -192,7 +192,7 @@ class Machine:
                 observer(index, error.segment_bytes, error.capacity, error.free_bytes)
             import torch
 
-            raised: Exception = torch.cuda.OutOfMemoryError(out_of_memory_message(error, device=index))
+            raised: Exception = torch.cuda.OutOfMemoryError(str(error))
             raise for_program(raised) from None
         self.sample(index, device.allocator.ledger)
         return addr
@@ -326,29 +326,3 @@ class Machine:
 
 # Keys of allocator_settings that came with torch 2.13, at their defaults.
 _SETTINGS_OF_2_13 = {"max_round_threshold": 0, "max_cached_size": 0}
-
-
-def out_of_memory_message(error: ModelOutOfMemory, *, device: int) -> str:
-    """Write torch's message for the model's figures (malloc in CUDACachingAllocator.cpp, 2.13)."""
-    in_use = error.capacity - error.free_bytes
-    unallocated = error.reserved_bytes - error.allocated_bytes
-    return (
-        f"CUDA out of memory. Tried to allocate {_format(error.segment_bytes)}. "
-        f"GPU {device} has a total capacity of {_format(error.capacity)} of which "
-        f"{_format(error.free_bytes)} is free. "
-        f"Process {os.getpid()} has {_format(in_use)} memory in use. "
-        f"Of the allocated memory {_format(error.allocated_bytes)} is allocated by PyTorch, and "
-        f"{_format(unallocated)} is reserved by PyTorch but unallocated. "
-        "If reserved but unallocated memory is large try setting "
-        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  "
-        "See documentation for Memory Management  "
-        "(https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
-    )
-
-
-def _format(n_bytes: int) -> str:
-    """Write bytes as torch's format_size does, which has no unit above GiB."""
-    if n_bytes <= 1024:
-        return f"{n_bytes} bytes"
-    unit, shift = ("KiB", 10) if n_bytes <= 1 << 20 else ("MiB", 20) if n_bytes <= 1 << 30 else ("GiB", 30)
-    return f"{n_bytes / (1 << shift):.2f} {unit}"
