@@ -13,35 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from snapconv.recorder.guard import Guards
-from snapconv.recorder.observe.tensors import graph_nodes
+from snapconv.recorder.observe.tensors import graph_nodes, named_tensors
 from snapconv.recorder.program.own_frames import calls_original
 from snapconv.recorder.timing.marks import Clock, StackRecorder
 from snapconv.recorder.torch_surface import Feature
 
 # AccumulateGrad has this number: it runs as soon as it can, and belongs to no call.
 _FIRST = (1 << 64) - 1
-
-
-def holds_tensor(value: object, tensor_type: type) -> bool:
-    """Whether what a call returned is a tensor, or a list, tuple or dict with one."""
-    if isinstance(value, tensor_type):
-        return True
-    items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
-    return any(holds_tensor(item, tensor_type) for item in items)
-
-
-def nodes_below(roots: Any, seen: set[int]) -> list[tuple[int, Any]]:
-    """Return the numbers and nodes that these tensors or edges were made by, without AccumulateGrad.
-
-    Nodes whose numbers are in ``seen`` are left out; the others are added to it.
-    """
-    found = []
-    for node in graph_nodes(roots):
-        number = node._sequence_nr()
-        if number != _FIRST and number not in seen:
-            seen.add(number)
-            found.append((number, node))
-    return found
 
 
 # A loop over tens of thousands of elements would otherwise fill the memory with rows and events.
@@ -107,7 +85,6 @@ class Iteration:
         self._mark = clock.mark
         self._stacks = stacks
         self._next_node: Callable[[], int] = torch._C._autograd._get_sequence_nr
-        self._tensor_type: type = torch.Tensor
         self._thread = threading.get_ident()
         self._is_busy = False
         self._optimizer_depth = 0
@@ -163,7 +140,7 @@ class Iteration:
             call.end = self._mark()
             call.was_waited_for = self._clock.was_reached(call.begin)
             call.host_ns = ended - began
-            if name in _WITHOUT_RESULT or holds_tensor(result, self._tensor_type):
+            if name in _WITHOUT_RESULT or next(named_tensors(result), None) is not None:
                 self._keep(call, first_node)
         except BaseException as failure:
             if not self._times.takes(failure):
@@ -196,8 +173,11 @@ class Iteration:
             if self._running is not None and not self._running.nodes:  # what Tensor.backward calls
                 self._running.begin = self._mark()
             return
-        for number, node in nodes_below(roots, self._hooked):
-            self._hook(node, self._maker(number) or self._left_over(node))
+        for node in graph_nodes(roots):
+            number = node._sequence_nr()
+            if number != _FIRST and number not in self._hooked:
+                self._hooked.add(number)
+                self._hook(node, self._maker(number) or self._left_over(node))
         self._next_section(is_before_backward=True)
         self._running = BackwardPass(self._mark())
 
