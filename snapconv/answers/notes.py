@@ -28,10 +28,7 @@ from snapconv.units import counted, format_bytes, format_share
 
 
 def device_notes(analysis: DeviceAnalysis, growth: Sequence[Growth] | None = None) -> tuple[Note, ...]:
-    """Return what a user should know about a device of a file, and about the file.
-
-    ``growth`` is what grows on it, where that was found already.
-    """
+    """Return what to know about a device and its file; ``growth`` is what grows, if known already."""
     return tuple(_notes(analysis, find_growth(analysis) if growth is None else growth))
 
 

@@ -102,10 +102,7 @@ class Phases:
         return int(self.iteration[event]) if is_known else None
 
     def next_after(self, phase: Phase, event: NDArray[np.integer[Any]]) -> EventColumn:
-        """For each given event (-1: the start) the first later one that shows this phase.
-
-        The number of events where there is none.
-        """
+        """Return the first event after each (-1: the start) that shows a phase, or the number of events."""
         shown = np.flatnonzero(has_code(self.certain, phase))
         return next_of(shown, event, len(self.certain))
 

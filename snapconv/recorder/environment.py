@@ -23,11 +23,9 @@ def require_torch() -> None:
     """Import torch, or raise TorchMissingError."""
     try:
         import torch  # noqa: F401  # only whether it can be
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise TorchMissingError(f"torch cannot be imported here: {error}") from error
-        raise _no_torch() from error
     except (ImportError, OSError) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == "torch":
+            raise _no_torch() from error
         raise TorchMissingError(f"torch cannot be imported here: {error}") from error
 
 

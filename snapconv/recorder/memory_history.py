@@ -60,8 +60,8 @@ def is_on() -> bool | None:
 def out_of_memory_observer(observer: OutOfMemoryObserver) -> Iterator[None]:
     """Have a function called when the allocator gives up, before the exception is thrown.
 
-    torch cannot take an observer off again: the one attached here goes deaf instead. It is called with
-    without a lock, on whichever thread allocated; it must not raise, or its error would hide torch's.
+    torch cannot take an observer off again: the one attached here goes deaf instead. It is called without a
+    lock, on whichever thread allocated; it must not raise, or its error would hide torch's.
     """
     import torch
 

@@ -73,16 +73,13 @@ class RecordOutcome:
 
 
 class OneCapture:
-    """Keeps each part's result, and writes them when all are there or the program ends.
-
-    ``n_bytes`` is the size of the capture at ``path``, None until it is written.
-    """
+    """Keeps each part's result, and writes them to ``path`` when all are there or the program ends."""
 
     def __init__(self, options: RecordingOptions, *, least: Sign = Sign.BACKWARD) -> None:
         self._options, self._least = options, least
         self.plan = plan(warm_up=options.warm_up, iterations=options.iterations, has_timing=options.computes)
-        self.n_bytes: int | None = None
-        self.path = options.output
+        self.path: Path | None = None
+        self.n_bytes = 0
         self.notes: list[Note] = []
         self._output = options.output.absolute()  # a script may change its folder
         self._contents: dict[str, Any] | None = None
@@ -118,10 +115,7 @@ class OneCapture:
         return True
 
     def counts(self, driver: Driver) -> bool:
-        """Leave out what uses no device.
-
-        Timing synchronizes the device, which CUDA forbids while a graph is captured.
-        """
+        """Leave out what uses no device, and what a graph captures: timing would synchronize the device."""
         return driver.uses_device and not environment.is_capturing_graph()
 
     def part(self, iteration: int) -> Part:
@@ -150,7 +144,7 @@ class OneCapture:
     def finish(self, driver: Driver, ended: Ended) -> None:
         """Write what there is, unless all is written already."""
         driver.stop_counting()
-        if self.n_bytes is not None:
+        if self.path is not None:
             return
         fault, driver.guard = driver.guard, Guard()
         if isinstance(fault.failure, SnapconvError):
@@ -213,8 +207,8 @@ class OneCapture:
         self.notes += [Note(**row) for row in contents["snapconv"]["notes"]]
         driver.say(f"writing {options.output}")
         place, self.n_bytes = write_capture_somewhere(self._output, contents, timing, force=options.force)
+        self.path = options.output if place == self._output else place
         if place != self._output:
-            self.path = place
             self._note(
                 "capture-elsewhere",
                 f"{options.output} could not be written any more, as something removed, took or closed its "
@@ -288,7 +282,17 @@ def record(
         driver.finish(ended_by(raised))
         late = (*driver.guards.notes(), *(simulation.faults() if simulation is not None else ()))
         policy.notes += [note for note in late if note not in policy.notes]
-        return _record_outcome(driver, policy, raised)
+        exit_code, guard = exit_code_of(raised), driver.guard
+        return RecordOutcome(
+            path=policy.path,
+            exit_code=exit_code,
+            notes=tuple(policy.notes),
+            n_bytes=policy.n_bytes,
+            raised=raised,
+            failure=None if guard.is_child else _failure(driver, exit_code),
+            report=guard.report,
+            is_child=guard.is_child,
+        )
 
 
 def _device(options: RecordingOptions, parts: ExitStack) -> "Simulation | None":
@@ -337,20 +341,6 @@ def _run_providers(entry: Entry, argv: Sequence[str], driver: Driver) -> None:
             if not driver.uses_device:
                 return
             driver.iteration_ended()
-
-
-def _record_outcome(driver: Driver, policy: OneCapture, raised: BaseException | None) -> RecordOutcome:
-    exit_code, guard = exit_code_of(raised), driver.guard
-    return RecordOutcome(
-        path=policy.path if policy.n_bytes is not None else None,
-        exit_code=exit_code,
-        notes=tuple(policy.notes),
-        n_bytes=policy.n_bytes or 0,
-        raised=raised,
-        failure=None if guard.is_child else _failure(driver, exit_code),
-        report=guard.report,
-        is_child=guard.is_child,
-    )
 
 
 def _failure(driver: Driver, exit_code: int) -> Exception | None:

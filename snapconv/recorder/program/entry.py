@@ -22,7 +22,6 @@ from snapconv.recorder.program.own_frames import call_user
 Kind = Literal["script", "module", "providers"]
 
 _PREFIXES = ("skyline", "deepview")
-_ROLES = ("model", "input", "iteration")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,17 +107,15 @@ def find_file(path: str) -> Entry:
     code, defined, marks_steps = _compile(installed or path)
     if installed:
         return Entry(installed, "script", code, is_installed=True)
-    for prefix in _PREFIXES:
-        roles = [role for role in _ROLES if _name(prefix, role) in defined]
-        if len(roles) == len(_ROLES):
-            return Entry(path, "providers", code, prefix)
-    for prefix in _PREFIXES:
-        missing = [_name(prefix, role) for role in _ROLES if _name(prefix, role) not in defined]
-        if len(missing) < len(_ROLES):
-            there = next(_name(prefix, role) for role in _ROLES if _name(prefix, role) in defined)
-            raise EntryPointError(
-                f"{path} defines {there} but no {' and no '.join(missing)}: providers come as a set of three"
-            )
+    prefix = max(_PREFIXES, key=lambda prefix: len(defined.intersection(_names(prefix))))
+    there = [name for name in _names(prefix) if name in defined]
+    missing = [name for name in _names(prefix) if name not in defined]
+    if there and missing:
+        raise EntryPointError(
+            f"{path} defines {there[0]} but no {' and no '.join(missing)}: providers come as a set of three"
+        )
+    if there:
+        return Entry(path, "providers", code, prefix)
     return Entry(path, "script", code, marks_steps=marks_steps)
 
 
@@ -168,10 +165,9 @@ def load_providers(entry: Entry, module: ModuleType) -> list[Callable[..., Any]]
     """
     assert entry.code is not None
     call_user(exec, entry.code, module.__dict__)
-    found = [getattr(module, _name(entry.prefix, role), None) for role in _ROLES]
-    for role, function in zip(_ROLES, found, strict=True):
+    found = [getattr(module, name, None) for name in _names(entry.prefix)]
+    for name, function in zip(_names(entry.prefix), found, strict=True):
         if not callable(function):
-            name = _name(entry.prefix, role)
             raise EntryPointError(f"{entry.path}: {name} is not a function once the file has run")
     return found  # type: ignore[return-value]  # callable, as checked
 
@@ -194,5 +190,6 @@ def imported(module: ModuleType) -> Iterator[ModuleType]:
         sys.modules.pop(module.__name__, None)
 
 
-def _name(prefix: str, role: str) -> str:
-    return f"{prefix}_{role}_provider"
+def _names(prefix: str) -> list[str]:
+    """Name the three functions: model, inputs, iteration."""
+    return [f"{prefix}_{role}_provider" for role in ("model", "input", "iteration")]

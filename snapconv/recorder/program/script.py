@@ -41,10 +41,7 @@ def run_script(entry: Entry, argv: Sequence[str], *_: object) -> ModuleType:
 
 
 def surroundings(path: str, argv: Sequence[str]) -> AbstractContextManager[None]:
-    """Give a file a script's arguments and search path.
-
-    Python resolves links for the folder that it puts first, so that neighbours are found.
-    """
+    """Give a file a script's arguments and search path: its folder first, links resolved, as Python does."""
     return _restored([path, *argv], first_on_path=str(Path(path).resolve().parent))
 
 
