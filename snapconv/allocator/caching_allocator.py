@@ -26,7 +26,7 @@ from snapconv.allocator.expandable_segments import ExpandableMemory, best_candid
 from snapconv.errors import RecorderError
 
 
-@dataclass(eq=False)
+@dataclass(slots=True, eq=False)
 class ModelOutOfMemory(RecorderError):
     """The modelled device has no memory left for a request; its text is torch's message."""
 
