@@ -51,9 +51,6 @@ class AnnotationSpans:
     first_event: Int64Column
     last_event: Int64Column
 
-    def __len__(self) -> int:
-        return len(self.name_id)
-
 
 def find_spans(snapshot: Snapshot, device: DeviceSnapshot) -> AnnotationSpans:
     """Find every named span of one device."""
@@ -95,7 +92,7 @@ def find_span_lanes(
     rows = np.flatnonzero(shown & ~np.isin(spans.name_id, ours))
     kept = take(spans, np.sort(rows[np.argsort(-length[rows], kind="stable")[:most]]))
     lanes = _lanes(kept.first_event.tolist(), kept.last_event.tolist())
-    return kept, np.array(lanes, np.int32), len(rows) - len(kept)
+    return kept, np.array(lanes, np.int32), len(rows) - len(lanes)
 
 
 def _lanes(first: list[int], last: list[int]) -> list[int]:

@@ -50,9 +50,6 @@ class Lifetimes:
     n_implicit_frees: int
     n_missing_from_segments: int
 
-    def __len__(self) -> int:
-        return len(self.addr)
-
 
 @stage
 def pair_events(events: EventTable, blocks: BlockTable) -> Lifetimes:

@@ -29,9 +29,6 @@ class Pieces:
     n_bytes: Int64Column
     allocation: Int64Column
 
-    def __len__(self) -> int:
-        return len(self.addr)
-
 
 @dataclass(frozen=True, slots=True)
 class MemoryLayout:
