@@ -7,7 +7,7 @@ has the keys of the JSON: docs/reference/json.md describes them.
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -58,10 +58,6 @@ class Explanation:
     question: str
     n_allocations: int
     allocations: tuple[Values, ...]
-
-    def to_json(self) -> dict[str, object]:
-        """Return JSON-ready values."""
-        return asdict(self)
 
 
 def explain(analysis: Analysis, question: str) -> Explanation:

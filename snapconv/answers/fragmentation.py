@@ -5,7 +5,7 @@ expandable segment its pages lie is an inference: they are taken to begin where 
 """
 
 from collections import defaultdict
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from snapconv.columns import Int64Column, number_groups, sums_by
 from snapconv.replay.memory_layout import MemoryLayout, layouts
 from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.project_lines import SourceLine
-from snapconv.units import device_kind
 
 # A line of the project, or None, and whether a stack was recorded.
 _Maker = tuple[SourceLine | None, bool]
@@ -97,10 +96,6 @@ class Fragmentation:
     has_expandable: bool
     history_verdict: str
     history_reason: str
-
-    def to_json(self) -> dict[str, object]:
-        """Return JSON-ready values."""
-        return {"kind": device_kind(self.device), **asdict(self)}
 
 
 def find_fragmentation(analysis: DeviceAnalysis, moment: str | None = None) -> Fragmentation:

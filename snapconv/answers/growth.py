@@ -34,7 +34,7 @@ from snapconv.notes import Note
 from snapconv.phases.trace_phases import Phase, Phases
 from snapconv.stacks.project_lines import SourceLine, line_values
 from snapconv.stacks.stack_roles import innermost_frames
-from snapconv.units import counted, device_kind, format_bytes
+from snapconv.units import counted, format_bytes
 
 # Two may be chance: a state that is made late, an expert that is used for the first time. Three are weak.
 LEAST_ITERATIONS = 3
@@ -162,8 +162,6 @@ class GrowthReport:
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values in bytes; docs/reference/json.md has the schema."""
         return {
-            "device": self.device,
-            "kind": device_kind(self.device),
             "unknown": self.unknown or None,
             "iteration_end_bytes": list(self.end_bytes),
             "bytes_per_iteration": self.bytes_per_iteration,

@@ -28,7 +28,7 @@ from snapconv.phases.annotation_spans import annotations_at
 from snapconv.phases.trace_phases import Phase
 from snapconv.replay.memory_layout import MemoryLayout, layout_at
 from snapconv.stacks.project_lines import SourceLine
-from snapconv.units import HOST, counted, device_kind, format_bytes
+from snapconv.units import HOST, counted, format_bytes
 
 # Of a sum: less than this is not worth a word.
 _NEXT_TO_NOTHING = 0.01
@@ -310,10 +310,6 @@ class MomentState:
     def summary_rows(self) -> tuple[CategoryTotal, ...]:
         """The categories, with a row of its own for what is a gradient or an optimizer state."""
         return rows_of_summary(self.categories, self.gradient_or_state)
-
-    def to_json(self) -> dict[str, object]:
-        """Return JSON-ready values."""
-        return {"kind": device_kind(self.device), **asdict(self)}
 
 
 def state_at(

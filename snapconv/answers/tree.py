@@ -5,7 +5,7 @@ The lines are the project's, outermost first. By module, operation or category, 
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -20,7 +20,7 @@ from snapconv.files import most_bytes_of_part
 from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK
 from snapconv.stacks.stack_facts import WITHIN
 from snapconv.torch_knowledge.operation_catalog import UNNAMED
-from snapconv.units import device_kind, shortened
+from snapconv.units import shortened
 
 # A stack may have very many frames with long names, and many stacks the same: a tree is in proportion to the
 # file. No real file comes near this; of a node, its numbers are that large as JSON.
@@ -58,10 +58,6 @@ class MemoryTree:
     project_root: str | None
     nodes: tuple[TreeNode, ...]
     n_cut_stacks: int = 0
-
-    def to_json(self) -> dict[str, object]:
-        """Return JSON-ready values, with every node."""
-        return {"kind": device_kind(self.device), **asdict(self)}
 
     def largest(self, n_most: int | None) -> "MemoryTree":
         """Return the tree with its largest nodes alone; none is without the one that it is below."""

@@ -6,7 +6,7 @@ largest causes, and the command that has more.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from snapconv.columns import BoolColumn
 from snapconv.replay.history_verdict import Verdict
 from snapconv.replay.memory_layout import layout_at
 from snapconv.stacks.project_lines import SourceLine
-from snapconv.units import device_kind, format_bytes
+from snapconv.units import format_bytes
 
 N_CAUSES = 3
 # Stands beside the codes of categories for what is one of two.
@@ -84,10 +84,6 @@ class FileVerdict:
     history_verdict: str
     also: tuple[str, ...] = ()
     faults: dict[str, int] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, object]:
-        """Return JSON-ready values."""
-        return {"kind": device_kind(self.device), **asdict(self)}
 
 
 # Its subject, sentence, moment and command, the allocations whose causes are named, and further sentences.

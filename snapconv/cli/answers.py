@@ -6,7 +6,7 @@ A question is one function from options to an ``Answer``; ``@question`` makes a 
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from snapconv.cli.arguments import PathOptions, device_number, with_parameters
 from snapconv.cli.terminal import first_entries, print_json, print_lines, progress_bar, show_notes
 from snapconv.errors import BudgetExceeded, SnapconvError
-from snapconv.units import device_argument, device_name, format_bytes
+from snapconv.units import device_argument, device_kind, device_name, format_bytes
 
 if TYPE_CHECKING:
     from snapconv.analysis import Analysis, DeviceAnalysis
@@ -56,13 +56,13 @@ def analysis_of(
 
 def answer_by_device(
     analysis: "Analysis",
-    found: Iterable[tuple[dict[str, object], Iterable[str]]],
+    found: Iterable[tuple[Any, Iterable[str]]],
     *,
     every_note: bool = False,
     others: "Sequence[DeviceAnalysis]" = (),
     weights: Sequence[int] = (),
 ) -> Answer:
-    """Make one answer of the values and the lines of every device, in the order of devices.
+    """Make one answer of the values and the lines of every device; those of a dataclass are its fields.
 
     As text, the devices that ran out of memory, or else the one with the highest peak, and a line about each
     of the rest and of the ``others``; so too the notes, of which those alone that change what to believe.
@@ -79,9 +79,11 @@ def answer_by_device(
     rest = [*(devices[position] for position in order[n_shown:]), *others]
     shown = {None, *(devices[position].device.device for position in order[:n_shown])}
     notes = file_notes(analysis) if every_note else main_notes(analysis)
-    both = zip(answers, devices, strict=True)
+    values = [{"device": one.device.device, "kind": device_kind(one.device.device)} for one in devices]
+    for mine, (answer, _), one in zip(values, answers, devices, strict=True):
+        mine |= {**(answer if isinstance(answer, dict) else asdict(answer)), "failed": one.ran_out}
     return Answer(
-        {"devices": [{**values, "failed": one.ran_out} for (values, _), one in both]},
+        {"devices": values},
         [*lines, *_lines_of_others(rest, heads)] if rest else lines[:-1],
         [one for one in notes if one.device in shown and one.slug not in _SHOWN_BY_ANSWERS],
         analysis.snapshot.container.n_unpacked_bytes,

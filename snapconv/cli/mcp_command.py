@@ -9,7 +9,7 @@ import inspect
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from io import TextIOWrapper
 from pathlib import Path
 from types import UnionType
@@ -144,7 +144,7 @@ class ToolBox:
         if name == "oom_message":
             from snapconv.answers.oom.message import explain_message
 
-            return _document(Answer(explain_message(str(arguments["text"])).to_json(), ()), None)
+            return _document(Answer(asdict(explain_message(str(arguments["text"]))), ()), None)
         question = QUESTIONS.get(name.replace("_", "-"))
         if question is None:
             raise InputError(f"there is no tool {name!r}")

@@ -14,7 +14,7 @@ from snapconv.cli.arguments import PathOptions, ReadOptions, device_number, mome
 from snapconv.cli.terminal import progress_bar
 from snapconv.errors import InputError
 from snapconv.files import open_input
-from snapconv.units import device_kind, device_name, shown
+from snapconv.units import device_name, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -38,7 +38,7 @@ def verdict(snapshot: Path, *, device: str | None = None, read: ReadOptions) -> 
 
     analysis = analysis_of(snapshot, read, device=device)
     found = map(find_verdict, analysis.devices)
-    return answer_by_device(analysis, ((one.to_json(), verdict_lines(one, str(snapshot))) for one in found))
+    return answer_by_device(analysis, ((one, verdict_lines(one, str(snapshot))) for one in found))
 
 
 @question
@@ -62,7 +62,7 @@ def summary(
     shown, total = moment(at), size_of(device_total, "--device-total")
     analysis = analysis_of(snapshot, read, device=device)
     states = [state_at(one, find_moment(one, shown), device_total=total) for one in analysis.devices]
-    found = ((state.to_json(), moment_lines(state)) for state in states)
+    found = ((state, moment_lines(state)) for state in states)
     return answer_by_device(analysis, found, every_note=True)
 
 
@@ -92,9 +92,7 @@ def tree(
         find_tree(one, find_moment(one, shown), by=by, all_frames=all_frames) for one in analysis.devices
     ]
     n_most = MOST_NODES if top is None else top
-    return answer_by_device(
-        analysis, ((one.largest(top).to_json(), tree_lines(one, n_most=n_most)) for one in found)
-    )
+    return answer_by_device(analysis, ((one.largest(top), tree_lines(one, n_most=n_most)) for one in found))
 
 
 @question
@@ -130,7 +128,7 @@ def oom(
             explained, remedies = explain_oom(
                 one, device_total=total, replay=not no_replay, progress=progress
             )
-            values = explained.to_json() | {"remedies": asdict(remedies) if remedies else None}
+            values = asdict(explained) | {"remedies": asdict(remedies) if remedies else None}
             found.append((values, oom_lines(explained, remedies, file=str(snapshot))))
     others = [one for one in every.devices if failed and not one.ran_out]
     return answer_by_device(analysis, found, others=others)
@@ -144,7 +142,7 @@ def _explained_text(log: Path) -> Answer:
     is_file = os.path.exists(log) or log.suffix[1:].isalpha()  # noqa: PTH110
     is_text = not is_file and is_message(str(log))
     found = explain_message(str(log) if is_text else decode_log(_end_of(log)))
-    return Answer(found.to_json(), message_lines(found))
+    return Answer(asdict(found), message_lines(found))
 
 
 def _end_of(log: Path) -> bytes:
@@ -179,9 +177,7 @@ def fragmentation(
     shown = at and moment(at)
     analysis = analysis_of(snapshot, read, device=device)
     found = (find_fragmentation(one, shown) for one in analysis.devices)
-    return answer_by_device(
-        analysis, ((one.to_json(), fragmentation_lines(one, str(snapshot))) for one in found)
-    )
+    return answer_by_device(analysis, ((one, fragmentation_lines(one, str(snapshot))) for one in found))
 
 
 @question
@@ -273,11 +269,9 @@ def what_if(
     with progress_bar(shown=True) as progress:
         trials = [try_settings(one, request, scale=scale, progress=progress) for one in analysis.devices]
     for one, tried in zip(analysis.devices, trials, strict=True):
-        number = one.device.device
         unknown = "pinned host memory has an allocator of its own, which is not modelled"
-        values = {"device": number, "kind": device_kind(number), "unknown": unknown}
-        lines = what_if_lines(tried) if tried else [f"{device_name(number)}  {unknown}"]
-        found.append((tried.to_json() if tried else values, lines))
+        lines = what_if_lines(tried) if tried else [f"{device_name(one.device.device)}  {unknown}"]
+        found.append((tried.to_json() if tried else {"unknown": unknown}, lines))
     return answer_by_device(analysis, found)
 
 
@@ -299,7 +293,7 @@ def explain(
     analysis = analysis_of(snapshot, read)
     found = explain_allocations(analysis.of_device(chosen), question)
     return Answer(
-        found.to_json(),
+        asdict(found),
         explanation_lines(found, whole_stack=stack),
         main_notes(analysis),
         analysis.snapshot.container.n_unpacked_bytes,

@@ -4,7 +4,7 @@ Of a file without any it is the memory at the peak, where the request is not kno
 have helped.
 """
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from snapconv.columns import BoolColumn, Int64Column
 from snapconv.replay.memory_layout import MemoryLayout, layout_at
 from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.project_lines import SourceLine
-from snapconv.units import device_kind, format_bytes
+from snapconv.units import format_bytes
 
 _PRIVATE = "the private pool "
 
@@ -62,11 +62,6 @@ class OutOfMemory:
     request: FailedAllocation | None
     verdict: OomVerdict | None
     inside: FreePieces
-
-    def to_json(self) -> dict[str, object]:
-        """Return JSON-ready values."""
-        device = self.state.device
-        return {"device": device, "kind": device_kind(device), **asdict(self)}
 
 
 def failed_allocations(analysis: DeviceAnalysis) -> tuple[FailedAllocation, ...]:

@@ -13,7 +13,7 @@ inferred from a figure that a text does not have.
 
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from snapconv.allocator.allocator_settings import (
@@ -158,10 +158,6 @@ class MessageAnswer:
     def is_summary(self) -> bool:
         """Whether the text is a memory_summary() table alone."""
         return self.kind == _SUMMARY
-
-    def to_json(self) -> dict[str, object]:
-        """Return JSON-ready values."""
-        return asdict(self)
 
 
 def explain_message(text: str) -> MessageAnswer:

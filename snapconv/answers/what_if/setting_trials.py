@@ -20,7 +20,7 @@ from snapconv.replay.history_verdict import Verdict
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import DeviceSnapshot
 from snapconv.stacks.project_lines import SourceLine
-from snapconv.units import device_kind, format_bytes, parse_bytes
+from snapconv.units import format_bytes, parse_bytes
 
 OWN = "the file's own settings"
 OWN_PLACED_ANEW = f"{OWN}, blocks laid out afresh"
@@ -144,7 +144,7 @@ class SettingTrials:
         """Return JSON-ready values; docs/reference/json.md has the schema."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         tried = [tried.to_json() for tried in self.tried]
-        return values | {"kind": device_kind(self.device), "unknown": None, "tried": tried}
+        return values | {"unknown": None, "tried": tried}
 
 
 def read_setting(text: str) -> str:
