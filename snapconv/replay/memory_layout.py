@@ -15,7 +15,7 @@ from snapconv.columns import BoolColumn, Int64Column, read_only, run_starts
 from snapconv.replay.block_sizes import SegmentRanges
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.replay.lifetimes import real_events
-from snapconv.snapshot.event_table import Action
+from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.load import DeviceSnapshot
 from snapconv.snapshot.segment_table import SegmentTable
 
@@ -60,11 +60,16 @@ def layouts(
     device: DeviceSnapshot, allocations: AllocationTable, events: Sequence[int]
 ) -> dict[int, MemoryLayout]:
     """Return the layout after each of some events; one walk back from the dump finds them all."""
-    walk = _Walk(device)
+    final, moves = device.segments, real_events(device.events)
+    facts = zip(*(getattr(final, name).tolist() for name in _Facts._fields), strict=True)
+    ends = (final.addr + final.total_bytes).tolist()
+    segments = SegmentRanges(final.addr.tolist(), ends, [_Facts(*row) for row in facts], is_one=_is_one)
+    left = np.flatnonzero((moves.action >= Action.SEGMENT_ALLOC) & (moves.action <= Action.SEGMENT_UNMAP))
     found = {}
     for event in sorted(set(events), reverse=True):
-        walk.back_to(event)
-        found[event] = _layout(event, walk.table(), allocations, walk.segments.n_conflicts)
+        left, undone = np.split(left, [np.searchsorted(left, event, side="right")])
+        _undo(segments, moves, undone[::-1])
+        found[event] = _layout(event, _table(segments, device.device), allocations, segments.n_conflicts)
     return found
 
 
@@ -73,62 +78,41 @@ def layout_at(device: DeviceSnapshot, allocations: AllocationTable, event: int) 
     return layouts(device, allocations, [event])[event]
 
 
-class _Walk:
-    """The segments while their events are undone, newest first."""
+def _is_one(one: _Facts, other: _Facts) -> bool:
+    return one.is_expandable and other.is_expandable and one.stream == other.stream
 
-    def __init__(self, device: DeviceSnapshot) -> None:
-        self._device = device.device
-        segments = device.segments
-        columns = (getattr(segments, name) for name in _Facts._fields)
-        self.segments = SegmentRanges(
-            segments.addr.tolist(),
-            (segments.addr + segments.total_bytes).tolist(),
-            list(map(_Facts, *(column.tolist() for column in columns))),
-            is_one=lambda one, other: (
-                one.is_expandable and other.is_expandable and one.stream == other.stream
-            ),
+
+def _undo(segments: SegmentRanges[_Facts], events: EventTable, undone: Int64Column) -> None:
+    """Undo events of segments, the newest first."""
+    pools = np.full(len(undone), -1, np.int32) if events.pool_id is None else events.pool_id[undone]
+    columns = (events.action, events.addr, events.size, events.stream, events.stack_id)
+    rows = np.column_stack((*(column[undone] for column in columns), pools))
+    for action, addr, size, stream, stack_id, pool_id in rows.tolist():
+        if action in (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP):
+            segments.take_away(addr, addr + size)
+        else:
+            is_expandable = action == Action.SEGMENT_UNMAP
+            is_small = is_small_segment(size, is_expandable=is_expandable)
+            facts = _Facts(stream, pool_id, is_small, is_expandable, stack_id)
+            segments.give_back(addr, addr + size, facts)
+
+
+def _table(found: SegmentRanges[_Facts], device: int) -> SegmentTable:
+    addr = np.array(found.starts, np.int64)
+    columns = np.array(found.facts, np.int64).reshape(len(addr), len(_Facts._fields)).T
+    stream, pool_id, is_small, is_expandable, stack_id = columns
+    return read_only(
+        SegmentTable(
+            device=np.full(len(addr), device),
+            addr=addr,
+            total_bytes=np.array(found.ends, np.int64) - addr,
+            stream=stream,
+            pool_id=pool_id.astype(np.int32),
+            is_small=is_small.astype(np.bool_),
+            is_expandable=is_expandable.astype(np.bool_),
+            stack_id=stack_id.astype(np.int32),
         )
-        self._events = real_events(device.events)
-        action = self._events.action
-        moves = (action >= Action.SEGMENT_ALLOC) & (action <= Action.SEGMENT_UNMAP)
-        self._left = np.flatnonzero(moves)
-
-    def back_to(self, event: int) -> None:
-        """Undo what came after an event."""
-        events = self._events
-        n_kept = int(np.searchsorted(self._left, event, side="right"))
-        undone = self._left[n_kept:][::-1]
-        self._left = self._left[:n_kept]
-        pools = np.full(len(undone), -1, np.int32) if events.pool_id is None else events.pool_id[undone]
-        columns = (events.action, events.addr, events.size, events.stream, events.stack_id)
-        rows = np.column_stack((*(column[undone] for column in columns), pools))
-        for action, addr, size, stream, stack_id, pool_id in rows.tolist():
-            if action in (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP):
-                self.segments.take_away(addr, addr + size)
-            else:
-                is_expandable = action == Action.SEGMENT_UNMAP
-                is_small = is_small_segment(size, is_expandable=is_expandable)
-                facts = _Facts(stream, pool_id, is_small, is_expandable, stack_id)
-                self.segments.give_back(addr, addr + size, facts)
-
-    def table(self) -> SegmentTable:
-        """Return the segments as they are now."""
-        found = self.segments
-        addr = np.array(found.starts, np.int64)
-        columns = np.array(found.facts, np.int64).reshape(len(addr), len(_Facts._fields)).T
-        stream, pool_id, is_small, is_expandable, stack_id = columns
-        return read_only(
-            SegmentTable(
-                device=np.full(len(addr), self._device),
-                addr=addr,
-                total_bytes=np.array(found.ends, np.int64) - addr,
-                stream=stream,
-                pool_id=pool_id.astype(np.int32),
-                is_small=is_small.astype(np.bool_),
-                is_expandable=is_expandable.astype(np.bool_),
-                stack_id=stack_id.astype(np.int32),
-            )
-        )
+    )
 
 
 def is_small_segment(n_bytes: int, *, is_expandable: bool) -> bool:
