@@ -98,6 +98,9 @@ class Curve:
         after.setflags(write=False)
         return after
 
+    def __getstate__(self) -> dict[str, object]:
+        return {"start": self.start, "after": self.after}  # how it is made cannot be pickled
+
     @property
     def end(self) -> int:
         """Bytes after the last event."""
