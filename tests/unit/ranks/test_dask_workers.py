@@ -60,7 +60,7 @@ def test_workers_that_are_killed_in_mid_run_cost_nothing_and_nobody_else_can_con
         if n_done == 1:
             addresses.update(ip for ip, _port in listening() - before)
         if n_done in (10, 40):
-            worker = multiprocessing.active_children()[0]
+            worker = next(one for one in multiprocessing.active_children() if one.pid not in killed)
             worker.kill()
             killed.append(worker.pid)
 
