@@ -519,6 +519,8 @@ pairs(
     previous_plain=(plain, ids(), lambda model, batch: model(batch())),
     previous_bert=(partial(bert, 9000), kept(ids(6, 128)), bert_out, ADAMW),
     previous_autoencoder=(autoencoder, noise(6, 64), lambda model, batch: model(batch()).sample),
+    previous_qwen=(partial(qwen, 12000), kept(ids(5, 160)), labelled_out, ADAM),
+    previous_neox=(partial(neox, layers=3), kept(ids(4)), labelled_out, ADAM),
 )
 pairs(
     "previous-kept",
@@ -566,12 +568,15 @@ pairs(
     losses_bert=(bert, kept(ids(4, 128)), own_loss),
     losses_autoencoder=(autoencoder, noise(2, 64), lambda model, x: model(x).sample.square().mean(), 5),
     losses_neox=(neox, kept(ids(8, 512)), tokens, 5),
+    losses_dit=(dit, lambda: 3, denoised, 4),
+    losses_unet=(unet, noise(3), sampled),
 )
 pairs(
     "graphs-kept",
     add_up,
     losses_llama=(llama, kept(ids(4)), own_loss, torch.Tensor.item),
     losses_vit=(small_vit, images(12, 64), classes, torch.Tensor.detach),
+    losses_t5=(t5, kept(ids(3, 96)), own_loss, torch.Tensor.detach),
 )
 pairs(
     "growing",
@@ -640,6 +645,7 @@ pairs(
     resume,
     loaded_plain=(plain, lambda model, _: train(model, kept(ids(2)), tokens)),
     loaded_resnet=(resnet, resumed_answers),
+    loaded_unet=(unet, lambda model, _: train(model, noise(3), sampled, ADAM)),
     resumed_bert=(partial(bert, layers=4), resumed_training, FUSED),
 )
 pairs("weights-copied", keep_loaded, loaded_gpt2=())
@@ -650,12 +656,14 @@ pairs(
     best_llama=(llama, kept(ids(2)), own_loss, SGD, cloned, tokens, ids(2)),
     best_resnet=(resnet, images(4), classes, MOMENTUM, copy.deepcopy, kept(hits), images(4), 2, 1),
     best_vit=(small_vit, images(8, 64), classes, ADAMW, cloned, classes, images(8, 64)),
+    best_qwen=(qwen, ids(3, 96), own_loss, ADAM, cloned, own_loss, ids(1, 160), 2),
 )
 pairs(
     "batches-early",
     move_early,
     list_resnet=(resnet, labelled_images, labelled),
     tensors_vit=(small_vit, loaded_images, labelled, ADAMW, 3, 6),
+    list_noise=(unet, lambda: [torch.randn(12, 3, 32, 32) for _ in range(30)], sampled, ADAM, 6, 5),
 )
 pairs("batches-early", list_loaded, list_unet=())
 pairs("batches-early", list_latents, latents_unet=())
@@ -688,6 +696,9 @@ pairs(
     offloaded_bert=(partial(bert, layers=4), kept(ids(16, 128)), own_loss, FUSED),
     offloaded_vit=(small_vit, images(64, 64), classes),
     offloaded_resnet=(resnet, images(), classes),
+    offloaded_qwen=(partial(qwen, layers=6), kept(ids(6, 192)), own_loss, ADAMW),
+    offloaded_dit=(dit, lambda: 6, denoised, ADAM),
+    offloaded_autoencoder=(autoencoder, noise(3, 64), lambda model, x: model(x).sample.mean(), MOMENTUM),
 )
 
 

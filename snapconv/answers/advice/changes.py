@@ -94,9 +94,11 @@ class Demand:
     def replayed(self, changes: Sequence[Change]) -> Peak:
         """Return the peak with some changes made together, with the blocks that the allocator gives then.
 
-        Where a replay of the trace as it is misses the trace's peak, blocks are as in ``without``.
+        Blocks are as in ``without`` where a replay of the trace as it is misses the trace's peak, and where
+        changes are more than calls, as gradients times steps may be.
         """
-        return self._replay(changes) if self._is_reproduced else self.without(changes)
+        is_bounded = sum(len(change.rows) for change in changes) <= len(self._calls)
+        return self._replay(changes) if is_bounded and self._is_reproduced else self.without(changes)
 
     @cached_property
     def _calls(self) -> AllocatorCalls:
@@ -108,16 +110,15 @@ class Demand:
 
     def _replay(self, changes: Sequence[Change]) -> Peak:
         calls = changed_calls(self._calls, self.analysis, changes)
-        sizes, before, now = (
-            block_sizes(calls),
-            [*self._calls.start.rows.values()],
-            [*calls.start.rows.values()],
-        )
-        start = self._after[0] + sizes[now].sum() - self.analysis.allocations.block_bytes[before].sum()
+        sizes, before = block_sizes(calls), list(calls.start.rows.values())
+        start = self._after[0] + (sizes[before] - self.analysis.allocations.block_bytes[before]).sum()
         needed = np.cumsum(np.append(start, _SIGN[calls.operation] * sizes[calls.row]))
         needed[1:] += calls.events.size[calls.event] * has_code(calls.operation, CallKind.FAILED_MALLOC)
-        place = int(needed.argmax())
-        return self._peak(int(calls.event[place - 1]) if place else -1, int(needed[place]))
+        first = int(
+            np.searchsorted(calls.event, self._calls.event[:1]).sum()
+        )  # what is gone before the trace
+        place = first + int(needed[first:].argmax())
+        return self._peak(int(calls.event[place - 1]) if place > first else -1, int(needed[place]))
 
     def _peak(self, event: int, n_bytes: int) -> Peak:
         phase = Phase(int(self.analysis.phases.phase[event])) if event >= 0 else Phase.UNKNOWN
@@ -143,14 +144,11 @@ def combined(analysis: DeviceAnalysis, changes: Sequence[Change]) -> Change:
     begun, parts = analysis.features.end.copy(), [Change(none, none, none, none)]
     for change in changes:
         rows, first = change.rows, np.maximum(change.first, table.alloc_event[change.rows])
-        last, n_bytes = (
-            np.minimum(change.last, begun[rows]),
-            np.minimum(change.n_bytes, table.block_bytes[rows]),
-        )
+        last = np.minimum(change.last, begun[rows])
+        n_bytes = np.minimum(change.n_bytes, table.block_bytes[rows])
         is_there = last > first
-        rows, first, last, n_bytes = (column[is_there] for column in (rows, first, last, n_bytes))
-        parts.append(Change(rows, first, last, n_bytes))
-        np.minimum.at(begun, rows, first)
+        parts.append(Change(rows[is_there], first[is_there], last[is_there], n_bytes[is_there]))
+        np.minimum.at(begun, rows[is_there], first[is_there])
     return replace(joined(parts), failed_scale=math.prod(change.failed_scale for change in changes))
 
 
@@ -160,7 +158,7 @@ def changed_calls(
     """Return the calls of a trace as the program would make them with some changes made together.
 
     Where the size of an allocation changes it is freed and requested again, under a number of its own; at its
-    own request it is requested so. What is there before the first call has its new size then.
+    own request it is requested so. What is there before the first call has its new size then, or is freed.
     """
     change, table, n = combined(analysis, changes), analysis.allocations, len(analysis.allocations)
     if change.failed_scale != 1:
@@ -168,8 +166,8 @@ def changed_calls(
     if not len(calls) or not len(change.rows):
         return calls
     row, size, at, is_after = _points(calls, analysis, change)
-    is_request = at == table.alloc_event[row]
-    is_before = (table.alloc_event[row] < calls.event[0]) & (at == calls.event[0])
+    is_request = (at == table.alloc_event[row]) & (at >= calls.event[0])
+    is_before = (at < calls.event[0]) & (size > 0)
     number = np.where(is_before, row, n + np.arange(len(row)))
     is_first = np.diff(row, prepend=-1) != 0
     freed, had = np.where(is_first, row, np.roll(number, 1)), np.where(is_first, 1, np.roll(size, 1))
@@ -185,7 +183,6 @@ def changed_calls(
     changed = replace(
         calls.kept(now != _DROPPED),
         row=now[now != _DROPPED],
-        start=calls.start.without(set(row[is_before & (size == 0)].tolist())),
         requested_bytes=np.append(requested, size),
         stream=np.append(calls.stream, calls.stream[row]),
         pool=np.append(calls.pool, calls.pool[row]),
@@ -204,15 +201,15 @@ def _points(calls: AllocatorCalls, analysis: DeviceAnalysis, change: Change) -> 
     """
     table, begin = analysis.allocations, int(calls.event[0])
     is_known = table.alloc_event >= begin
-    is_known[[*calls.start.rows.values()]] = True
+    is_known[list(calls.start.rows.values())] = True
     requested, is_part = table.requested_bytes[change.rows], change.n_bytes < table.block_bytes[change.rows]
     left = np.where(is_part, np.maximum(requested - change.n_bytes, 1), 0)
     row, size = np.tile(change.rows, 2), np.append(left, requested)
     at, is_after = np.append(change.first, change.last), np.repeat([0, 1], len(left))
     is_within = is_known[row] & (at <= calls.event[-1]) & (at < analysis.features.end[row])
-    order = np.lexsort((-is_after, at, row))
-    order = order[is_within[order]]
-    row, size, at, is_after = row[order], size[order], np.maximum(at, begin)[order], is_after[order]
+    order = np.flatnonzero(is_within)
+    order = order[np.lexsort((-is_after[order], at[order], row[order]))]
+    row, size, at, is_after = row[order], size[order], np.maximum(at, begin - 1)[order], is_after[order]
     # Of several at one event the last counts: a range begins as another ends.
     is_last = (np.diff(row, append=-1) != 0) | (np.diff(at, append=-1) != 0)
     return row[is_last], size[is_last], at[is_last], is_after[is_last]
@@ -220,12 +217,9 @@ def _points(calls: AllocatorCalls, analysis: DeviceAnalysis, change: Change) -> 
 
 def joined(changes: Sequence[Change]) -> Change:
     """Return changes of different allocations, or ranges, as one."""
-    return Change(
-        rows=np.concatenate([one.rows for one in changes]),
-        first=np.concatenate([one.first for one in changes]),
-        last=np.concatenate([one.last for one in changes]),
-        n_bytes=np.concatenate([one.n_bytes for one in changes]),
-    )
+    columns = zip(*((one.rows, one.first, one.last, one.n_bytes) for one in changes), strict=True)
+    rows, first, last, n_bytes = map(np.concatenate, columns)
+    return Change(rows, first, last, n_bytes)
 
 
 def removed(analysis: DeviceAnalysis, rows: Int64Column) -> Change:

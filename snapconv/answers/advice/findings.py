@@ -4,7 +4,7 @@ Every kind is a row of KINDS: its sentences, and a detector. Detectors look at t
 is left without their findings. A fault keeps memory for nothing; a trade saves memory for a price.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
@@ -292,10 +292,8 @@ def advise(
     # The faults, then the trades, each with the largest first.
     found = [] if unknown else [*_search(demand, kinds, goal_bytes, rounds=rounds, forward_ms=forward_ms)]
     found = sorted(found, key=_rank)[:MOST_FINDINGS]
-    peak_of = demand.without
-    if replays and not cheap:
-        peak_of = demand.replayed
-        found = sorted((_replayed(one, demand) for one in found), key=_rank)
+    peak_of = demand.replayed if replays and not cheap else demand.without
+    found = sorted((_measured(one, peak_of, demand) for one in found), key=_rank)
     return Advice(
         device=analysis.device.device,
         peak=demand.peak,
@@ -313,9 +311,9 @@ def _rank(one: Finding) -> tuple[object, ...]:
     return one.sort != FAULT, -one.saved_bytes, -one.held_bytes, one.kind, one.what
 
 
-def _replayed(found: Finding, demand: Demand) -> Finding:
-    """Give a finding its peak by a replay; what it saves beside others is the sum of its blocks."""
-    peak, before = demand.replayed([found.change]), demand.peak.n_bytes
+def _measured(found: Finding, peak_of: Callable[[Sequence[Change]], Peak], demand: Demand) -> Finding:
+    """Give a finding its final peak; what it saves beside others stays the sum of its blocks."""
+    peak, before = peak_of([found.change]), demand.peak.n_bytes
     saved, by_sum = before - peak.n_bytes, before - found.peak.n_bytes
     if found.saved_bytes > by_sum:
         saved = max(saved, found.saved_bytes)

@@ -4,7 +4,7 @@ Segments are not called for: they come and go by what the allocator does with th
 program called ``empty_cache()``, or the device had no memory left, the trace's own segment events show it.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
@@ -58,13 +58,6 @@ class ReplayStart:
     rows: dict[int, int]
     n_inexact: int
     n_outside: int
-
-    def without(self, rows: Collection[int]) -> "ReplayStart":
-        """Return the segments with the memory of some allocations free."""
-        left = {addr: row for addr, row in self.rows.items() if row not in rows}
-        lives = [tuple(block for block in one.live if block.addr in left) for one in self.segments]
-        segments = tuple(replace(one, live=live) for one, live in zip(self.segments, lives, strict=True))
-        return replace(self, segments=segments, rows=left)
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,16 +108,13 @@ def block_sizes(calls: AllocatorCalls) -> Int64Column:
     Small pools split off all that is left, as all do with expandable segments: the block is the rounded
     request. So only the others are replayed.
     """
-    run = _Run(calls, Trial(replace(calls.own, memory_fraction=1.0)))
+    run = _Run(calls, Trial(calls.own))
     run.start()
-    sizes = run.sizes
-    for row in calls.start.rows.values():
-        sizes[row] = block.size if (block := run.blocks[row]) is not None else sizes[row]
     if not calls.own.expandable_segments:
-        is_replayed = np.append(np.array(sizes[:-1]) > SMALL_REQUEST_BYTES, True)
-        run.calls = calls.kept(is_replayed[calls.row])
+        is_replayed = np.array(run.sizes) > SMALL_REQUEST_BYTES
+        run.calls = calls.kept(is_replayed[calls.row] | (calls.row < 0))
         run.run(None)
-    return np.array(sizes, np.int64)
+    return np.array(run.sizes, np.int64)
 
 
 def capacity_at_oom(calls: AllocatorCalls, event: int) -> int:
@@ -171,7 +168,8 @@ class _Run:
         if self.outcome.is_placed_anew:
             return self._place_anew()
         for addr, block in self.allocator.adopt_layout(layout.segments).items():
-            self.blocks[layout.rows[addr]] = block
+            row = layout.rows[addr]
+            self.blocks[row], self.sizes[row] = block, block.size
         return True
 
     def _place_anew(self) -> bool:
@@ -179,9 +177,10 @@ class _Run:
         for segment in self.calls.start.segments:
             for live in segment.live:
                 row = self.calls.start.rows[live.addr]
-                self.blocks[row] = self._take(-1, row, segment.pool_id, segment.stream, self.sizes[row])
-                if self.blocks[row] is None:
+                block = self._take(-1, row, segment.pool_id, segment.stream, self.sizes[row])
+                if block is None:
                     return False
+                self.blocks[row], self.sizes[row] = block, block.size
         for segment in self.calls.start.segments:
             for live in segment.live:
                 pending = self.blocks[self.calls.start.rows[live.addr]] if live.is_pending else None

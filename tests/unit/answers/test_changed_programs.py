@@ -2,6 +2,7 @@
 
 import pickle
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -204,6 +205,16 @@ def test_blocks_are_those_of_the_trace_where_a_replay_misses_its_peak():
     demand, change = Demand(analysis), smaller(analysis, np.array([0]), 0.5)
     assert demand.peak.n_bytes == 3 * MIB + MIB // 2
     assert demand.replayed([change]) == demand.without([change])
+
+
+def test_more_changes_than_calls_are_not_replayed():
+    calls = [(0, 20 * MIB), (0, None), (1, 15 * MIB), (2, 4 * MIB), (3, 30 * MIB)]
+    analysis = loaded(ran(calls).snapshot())
+    demand = Demand(analysis)
+    for n_rows, n_bytes in ((5, 34), (6, 35)):
+        change = removed(analysis, np.ones(n_rows, np.int64))
+        change = replace(change, last=np.array([99, *[-1] * (n_rows - 1)]))
+        assert demand.replayed([change]).n_bytes == n_bytes * MIB
 
 
 @pytest.mark.parametrize("scale", [0.5, 0.25])
