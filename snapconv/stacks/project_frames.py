@@ -177,7 +177,7 @@ def _belongs(path: str, root: str | None) -> bool:
 
 
 def _shown(path: str, root: str | None, *, is_own: bool) -> str:
-    """Return a path as reports show it: from the root, or as a library's is imported; others in full."""
+    """Return a path as reports show it: from the root if that is shorter, or as a library's is imported."""
     installed = installed_part(path) if is_own else None
     if installed is not None:
         return installed
@@ -186,7 +186,7 @@ def _shown(path: str, root: str | None, *, is_own: bool) -> str:
     if is_under(path, root):
         return path[len(root.rstrip("/")) + 1 :]
     if is_own and is_absolute(root) and _drive(path) == _drive(root):
-        return posixpath.relpath(path[len(_drive(path)) :], root[len(_drive(root)) :])
+        return min(posixpath.relpath(path[len(_drive(path)) :], root[len(_drive(root)) :]), path, key=len)
     return path
 
 
