@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
+from math import isinf, isnan
 from pathlib import Path
 from sysconfig import get_paths
 from types import FrameType
@@ -50,8 +51,8 @@ def _is_true(test: _Test, likelihood: float, n_read: int) -> bool:
         is_combined = any(isinstance(node, ast.BoolOp) for node in ast.walk(test.node.test))
         return n_read == 1 if is_combined else n_read % 2 == 1
     taken, other = test.taken, test.other
-    if _ends_by(taken, ast.Raise) != _ends_by(other, ast.Raise):
-        return _ends_by(other, ast.Raise)
+    if _fails(taken) != _fails(other):
+        return _fails(other)
     leaves = ast.Break | ast.Return
     if n_read > _PATIENCE and _ends_by(taken, leaves) != _ends_by(other, leaves):
         return _ends_by(taken, leaves)
@@ -155,6 +156,14 @@ def _is_plain(test: ast.expr, line: int, column: int | None) -> bool:
             return is_plain
 
 
+def _fails(branch: list[Any]) -> bool:
+    """Say whether a branch ends the program."""
+    if not branch or not isinstance(branch[-1], ast.Expr):
+        return _ends_by(branch, ast.Raise)
+    called = getattr(branch[-1].value, "func", None)
+    return getattr(called, "attr", getattr(called, "id", None)) in ("exit", "_exit", "quit", "abort")
+
+
 def _ends_by(branch: list[Any], kinds: Any) -> bool:
     return bool(branch) and isinstance(branch[-1], kinds)
 
@@ -163,6 +172,36 @@ def _calls(branch: list[Any]) -> int:
     """Count what may need memory: calls, and operators between values."""
     kinds = ast.Call | ast.BinOp | ast.AugAssign | ast.Subscript
     return sum(isinstance(node, kinds) for part in branch for node in ast.walk(part))
+
+
+# How likely a truth value is that was not computed, of finite numbers that all differ.
+_CERTAIN = {
+    **dict.fromkeys(("isnan", "isinf", "isposinf", "isneginf"), 0.0),
+    **dict.fromkeys(("isfinite", "isreal"), 1.0),
+}
+_AS_BEFORE = {"_to_copy", "clone", "index", "index_select", "gather", "repeat", "cat", "flip", "bitwise_and"}
+# Of truth values that are neither all False nor all True, some are True, and not all.
+_SOME = {"any": 0.9, "all": 0.1}
+
+
+def likelihood_of(call: Any) -> float:
+    """Estimate how likely a truth value is True that an operation has for its result, and did not compute."""
+    name, args = call.operation.name, call.args
+    given = [0.5 if placement is None else placement.likelihood for placement in call.inputs]
+    if name in ("eq", "ne"):  # a value equals itself, never infinity, and no one number
+        is_special = isinstance(args[1], float) and (isinf(args[1]) or isnan(args[1]))
+        is_equal = 1.0 if args[0] is args[1] else 0.0 if is_special or args[0].numel() == 1 else 0.5
+        return is_equal if name == "eq" else 1 - is_equal
+    if name in _SOME and given and given[0] not in (0, 1) and args[0].numel() != 1:
+        return _SOME[name]
+    if name in ("logical_not", "bitwise_not"):
+        return 1 - given[0]
+    if name in ("logical_and", "bitwise_and", "mul") and len(given) == len(args):
+        return min(given)
+    if name in ("logical_or", "bitwise_or") and len(given) == len(args):
+        return max(given)
+    is_as_before = name in _AS_BEFORE or name in _SOME
+    return given[0] if is_as_before and given else _CERTAIN.get(name, 0.5)
 
 
 _STANDARD_LIBRARY = get_paths()["stdlib"]
@@ -202,7 +241,10 @@ class ValuesRead:
             filename, test, is_plain = found
             key = (filename, test.node.lineno)
             self._entered[key] += 1
-            is_true = _is_true(test, likelihood if is_plain else 1 - likelihood, self._entered[key])
+            n_read = self._entered[key]
+            if filename.startswith(torch_folder()) and n_read % 2 == 0:
+                n_read += _PATIENCE  # a loop of torch's own, which draws again what is out of bounds
+            is_true = _is_true(test, likelihood if is_plain else 1 - likelihood, n_read)
             value = is_true == is_plain
             self._skip(found, is_true=is_true)
         self.add(f"{self.name_of_call(operation)}() taken as {value}")
@@ -216,7 +258,7 @@ class ValuesRead:
 
     def _skip(self, found: tuple[str, _Test, bool], *, is_true: bool) -> None:
         left_out = found[1].other if is_true else found[1].taken
-        if _calls(left_out) and not _ends_by(left_out, ast.Raise):
+        if _calls(left_out) and not _fails(left_out) and not found[0].startswith(torch_folder()):
             first, last = left_out[0].lineno, left_out[-1].end_lineno
             self._skipped.setdefault(
                 f"{_shortened(found[0])}:{first}" + (f"-{last}" if last != first else "")
@@ -230,7 +272,7 @@ class ValuesRead:
         self.add(what)
         found = _deciding(_reading_frame())
         if found is not None and not found[0].startswith(torch_folder()):
-            ways = [way for way in (found[1].taken, found[1].other) if not _ends_by(way, ast.Raise)]
+            ways = [way for way in (found[1].taken, found[1].other) if not _fails(way)]
             if len(ways) == 2 and any(map(_calls, ways)):
                 self._doubted.setdefault(f"{_shortened(found[0])}:{found[1].node.lineno}")
 
@@ -254,9 +296,6 @@ class ValuesRead:
             [f"{where} ({what}{f', {count} times' if count > 1 else ''})" for (where, what), count in rows]
         )
         message = f"values that were not computed were read at {places}; numbers read as 0"
-        has_shapes = any(what.startswith("shape ") for _, what in self._counts)
-        if has_shapes:
-            message += "; shapes that depend on them are the largest possible"
         if self._skipped:
             message += f"; the peak may be too low: skipped were {shown(self._skipped)}"
         if self._doubted:

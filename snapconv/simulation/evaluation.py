@@ -7,7 +7,6 @@ its results have values too. Whether a storage has values is part of its placeme
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from math import isinf, isnan
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ from snapconv.errors import RecorderError
 from snapconv.simulation.branches import ValuesRead, users_place
 from snapconv.simulation.kernels import cuda_only_operations
 from snapconv.simulation.operations import (
+    FILLING,
     RESIZING,
     FakeStorages,
     Kind,
@@ -28,7 +28,7 @@ from snapconv.simulation.operations import (
 )
 from snapconv.simulation.patches import LibraryKernel, is_of_library
 from snapconv.simulation.placements import Placement, Placements, tensors_in
-from snapconv.simulation.routing import Routing
+from snapconv.simulation.routing import Routing, is_small_mask
 
 # From this size on, fresh uninitialised CPU memory takes none where nothing is computed: a model may be built
 # on the CPU before it moves to the device. What comes back from the device neither.
@@ -102,6 +102,11 @@ def has_values(inputs: Iterable[Placement | None]) -> bool:
     return all(placement is None or placement.has_values for placement in inputs)
 
 
+def is_certain(placement: Placement | None) -> bool:
+    """Say whether there are values that follow from no assumed mask."""
+    return placement is None or (placement.has_values and not (placement.source and placement.source.is_mask))
+
+
 class Evaluation:
     """Runs operations."""
 
@@ -124,15 +129,16 @@ class Evaluation:
         operation = call.operation
         if self.fake_storages is None or operation.kind is Kind.VIEW or call.is_on_meta:
             return self._compute(call), True
-        is_known = has_values(call.inputs)
+        is_known = has_values(call.inputs) or operation.name in FILLING
         if operation.kind is Kind.VALUE:
             return self._value(call, is_known=is_known), True
+        if not all(map(is_certain, call.inputs)) and (decided := self._decisive_arguments(call)):
+            call.inputs = [None] * len(call.inputs)
+            return call.run(decided, call.kwargs), True
         if call.device is None and is_known:
             return self._on_the_cpu(call, self.fake_storages)
         if self._is_computed(call) if is_known else self._is_overwritten(call):
             return self._compute(call), True
-        if not is_known and (decided := self._decisive_arguments(call)):
-            return call.run(decided, call.kwargs), True
         return self._evaluate(call, self.fake_storages), False
 
     # --- with values
@@ -140,11 +146,11 @@ class Evaluation:
     def _value(self, call: Invocation, *, is_known: bool) -> Any:
         """Return the number or the truth value that the program reads; an uncomputed number is 0."""
         name = call.operation.name
-        if is_known or name not in _GIVES_VALUES:
+        if name not in _GIVES_VALUES or all(map(is_certain, call.inputs)):
             return self._known_value(call)
         if not self._values_read.is_truth(call.tensors[0].dtype, is_comparison=name in _COMPARES):
             self._values_read.add_numbers(f"{self._values_read.name_of_call(name)}()")
-            return self._compute(call)
+            return self._known_value(call) if is_known else self._compute(call)
         placement = self._placements.of(call.tensors[0])
         likelihood = 0.0 if placement is None or name in _COMPARES else placement.likelihood
         result: Any = self._values_read.decide(name, likelihood)
@@ -178,7 +184,7 @@ class Evaluation:
         def empty(meta: Any) -> Any:
             return torch.empty_strided(meta.size(), meta.stride(), dtype=meta.dtype)
 
-        results = map_tensors(_result_shapes(call), empty)
+        results = map_tensors(self._shapes(call), empty)
         fill(results, *call.args, **call.kwargs)
         return results
 
@@ -193,14 +199,14 @@ class Evaluation:
         def widened(tensor: Any) -> Any:
             return tensor.to(torch.float32 if tensor.is_floating_point() else torch.float64)
 
-        types = iter([shape.dtype for shape in tensors_in((_result_shapes(call),))])
+        types = iter([shape.dtype for shape in tensors_in((self._shapes(call),))])
         results = call.run(map_tensors(call.args, widened), call.kwargs)
         return map_tensors(results, lambda tensor: tensor.to(next(types)))
 
     def _on_the_cpu(self, call: Invocation, fake_storages: FakeStorages) -> tuple[Any, bool]:
         """Compute what the program computes on the CPU; much uninitialised memory is not made."""
         if call.operation.name in _UNINITIALISED:
-            shape = _result_shapes(call)
+            shape = self._shapes(call)
             if shape.untyped_storage().nbytes() >= NO_MEMORY_FROM_BYTES:
                 return fake_storages.like(shape), False
         return self._compute(call), True
@@ -208,7 +214,7 @@ class Evaluation:
     def _is_computed(self, call: Invocation) -> bool:
         """Say whether an operation whose arguments have values is computed: it and its results are small."""
         operation, args = call.operation, call.args
-        if not self._is_small(call.tensors):
+        if not self._is_small(call.tensors) and operation.name not in FILLING:
             return False
         if operation.kind is Kind.IN_PLACE and not operation.may_resize:
             return True
@@ -254,7 +260,7 @@ class Evaluation:
         absorbing = _ABSORBING.get(name.removesuffix("_"))
         if absorbing is None or len(args) != 2 or len(call.inputs) != 2:
             return None
-        known = [has_values([placement]) for placement in call.inputs]
+        known = [*map(is_certain, call.inputs)]
         if not any(known) or (name.endswith("_") and not known[0]):
             return None
         decisive, other = args if known[0] else args[::-1]
@@ -308,20 +314,24 @@ class Evaluation:
             return dynamic_shapes(call.operation.name, call.func, call.args, call.kwargs, self._n_selected)
         except NotImplementedError as error:
             if torch.Tag.dynamic_output_shape in call.func.tags:
-                raise _values_needed(call) from error
+                raise RecorderError(
+                    f"{users_place()}: {call.func} needs values, and the simulation computes none "
+                    "(--no-compute); the shape of its result depends on them. Simulate with computation, or "
+                    "leave this line out."
+                ) from error
             return call.run(call.args, call.kwargs)  # torch has no meta function for it: of zeros
 
     def _n_selected(self, operation: str, mask: Any | None, n_most: int) -> int:
-        """Count what an operation selects: by a mask that has values, else all that it can."""
+        """Count what an operation selects: by a mask that has values, else a share; values all differ."""
         if mask is not None and has_values([self._placements.of(mask)]):
             return int(mask.count_nonzero())
         self._values_read.add(f"shape of {operation}()")
-        return n_most
+        return n_most if operation == "unique" else self._routing.n_taken(n_most)
 
     def _shape_out(self, call: Invocation, fake_storages: FakeStorages) -> Any:
         """Give what an operation is to write into the size that it would have then."""
         written = written_arguments(call.operation, call.given())
-        sized = tensors_in((_result_shapes(call),))
+        sized = tensors_in((self._shapes(call),))
         for tensor, meta in zip(tensors_in((written,)), sized, strict=True):
             if tensor.size() != meta.size():
                 fake_storages.resize(tensor, meta.size())
@@ -348,61 +358,10 @@ class Evaluation:
             storage = tensor.untyped_storage()
             placement = Placement(None, 0, storage.nbytes(), has_values=True)
             self._placements.add(storage, placement)
+        if is_small_mask(tensor) and placement.has_values and placement.is_own_memory:
+            made, placement.source = self._routing.mask(tensor.shape)
+            tensor.detach().copy_(made)
+            return
         placement.has_values = False
         if placement.is_own_memory and tensor.numel():
             tensor.detach().zero_()
-
-
-def _result_shapes(call: Invocation) -> Any:
-    try:
-        return result_shapes(call.func, call.args, call.kwargs)
-    except NotImplementedError as error:
-        raise _values_needed(call) from error
-
-
-def _values_needed(call: Invocation) -> RecorderError:
-    """Name the line of the program that needs values which are not computed."""
-    return RecorderError(
-        f"{users_place()}: {call.func} needs values, and the simulation computes none (--no-compute); "
-        "the shape of its result depends on them. Simulate with computation, or leave this line out."
-    )
-
-
-# Truth values that were not computed: how likely each is, of finite numbers that all differ.
-_CERTAIN = {
-    **dict.fromkeys(("isnan", "isinf", "isposinf", "isneginf"), 0.0),
-    **dict.fromkeys(("isfinite", "isreal"), 1.0),
-}
-_AS_BEFORE = {"_to_copy", "clone", "index", "index_select", "gather", "repeat", "cat", "flip", "bitwise_and"}
-# Of truth values that are neither all False nor all True, some are True, and not all.
-_SOME = 0.9
-
-
-def likelihood_of(call: Invocation) -> float:
-    """Estimate how likely a truth value is True that an operation has for its result, and did not compute."""
-    name, args = call.operation.name, call.args
-    if name in _CERTAIN:
-        return _CERTAIN[name]
-    if name in ("eq", "ne"):
-        is_equal = _equality(args[0], args[1])
-        return is_equal if name == "eq" else 1 - is_equal
-    given = [0.5 if placement is None else placement.likelihood for placement in call.inputs]
-    if name in ("any", "all") and given:
-        is_as_before = given[0] in (0, 1) or args[0].numel() == 1
-        return given[0] if is_as_before else _SOME if name == "any" else 1 - _SOME
-    if name in ("logical_not", "bitwise_not"):
-        return 1 - given[0]
-    if name in ("logical_and", "bitwise_and", "mul") and len(given) == len(args):
-        return min(given)
-    if name in ("logical_or", "bitwise_or") and len(given) == len(args):
-        return max(given)
-    return given[0] if name in _AS_BEFORE and given else 0.5
-
-
-def _equality(first: Any, second: Any) -> float:
-    """Estimate how likely two values are equal: a value equals itself, never infinity, and no one number."""
-    if first is second:
-        return 1.0
-    if isinstance(second, float) and (isinf(second) or isnan(second)):
-        return 0.0
-    return 0.0 if first.numel() == 1 else 0.5

@@ -140,37 +140,28 @@ def cuda_only_operations() -> dict[Any, Callable[..., None]]:
     forward = aten._scaled_dot_product_flash_attention_for_cpu.default
     backward = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
 
-    def attend(results: Any, *args: Any, bias: Any, causal_at: int, scale: Any) -> None:
-        is_causal = len(args) > causal_at and args[causal_at]
-        _fill(results, forward(*args[:3], 0.0, is_causal, attn_mask=bias, scale=scale))
-
-    def attend_backward(results: Any, *args: Any, bias: Any, causal_at: int, scale: Any) -> None:
-        is_causal = len(args) > causal_at and args[causal_at]
-        # CUDA pads the sums of each row to a multiple of 32.
-        sums = args[5][..., : args[1].size(-2)].contiguous()
-        _fill(results, backward(*args[:5], sums, 0.0, is_causal, attn_mask=bias, scale=scale))
-
-    def with_bias(attend: Any, bias_at: int | None, causal_at: int) -> Callable[..., None]:
+    def filled_by(kernel: Any, n_tensors: int, causal_at: int, bias_at: int | None) -> Callable[..., None]:
         def fill(results: Any, *args: Any, scale: Any = None) -> None:
             given = [value for i, value in enumerate(args) if i != bias_at]
+            is_causal = len(given) > causal_at and given[causal_at]
+            tensors = given[:n_tensors]
+            if kernel is backward:  # CUDA pads the sums of each row to a multiple of 32
+                tensors[5] = tensors[5][..., : tensors[1].size(-2)].contiguous()
             bias = None if bias_at is None else args[bias_at]
-            attend(results, *given, bias=bias, causal_at=causal_at, scale=scale)
+            values = kernel(*tensors, 0.0, is_causal, attn_mask=bias, scale=scale)
+            for result, value in zip(results, values, strict=False):
+                # None is the gradient of what needs none, and empty what was not requested.
+                if result is not None and result.numel():
+                    result[..., : value.size(-1)].copy_(value)
 
         return fill
 
     return {
-        aten._scaled_dot_product_flash_attention.default: with_bias(attend, None, 4),
-        aten._scaled_dot_product_flash_attention_backward.default: with_bias(attend_backward, None, 11),
-        aten._scaled_dot_product_efficient_attention.default: with_bias(attend, 3, 5),
-        aten._scaled_dot_product_efficient_attention_backward.default: with_bias(attend_backward, 4, 10),
+        aten._scaled_dot_product_flash_attention.default: filled_by(forward, 3, 4, None),
+        aten._scaled_dot_product_flash_attention_backward.default: filled_by(backward, 6, 11, None),
+        aten._scaled_dot_product_efficient_attention.default: filled_by(forward, 3, 5, 3),
+        aten._scaled_dot_product_efficient_attention_backward.default: filled_by(backward, 6, 10, 4),
     }
-
-
-def _fill(results: Any, values: Any) -> None:
-    for result, value in zip(results, values, strict=False):
-        # None is the gradient of what needs none, and empty what was not requested.
-        if result is not None and result.numel():
-            result[..., : value.size(-1)].copy_(value)
 
 
 def patch_triton(forget: Callable[[Any], None] | None, patches: Patches) -> None:

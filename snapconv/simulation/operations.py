@@ -73,6 +73,8 @@ _SILENT_VIEWS = {
     *("_unsafe_view", "lift", "lift_fresh", "_reshape_alias"),
     *("unsafe_split", "unsafe_split_with_sizes"),  # the gates of recurrent layers, of one product
 }
+# Of their first argument they take the shape alone.
+FILLING = {"new_zeros", "new_ones", "new_full", "zeros_like", "ones_like", "full_like"}
 # They change what memory their argument has, and no values.
 RESIZING = {"resize_", "resize_as_", "set_", "resize_output_"}
 _CPU_RESULTS = {

@@ -28,7 +28,7 @@ class Placement:
     ``is_own_memory`` is False for one without memory, whose zeros are shared by all such storages. Of truth
     values that were not computed, ``likelihood`` is that they are True. ``source`` and ``share`` are those of
     ``routing``: from which assumed indices its values follow, and for which selected rows it is there;
-    ``scales`` is whether it has a size by their number, ``waste_bytes`` what its block may have besides.
+    ``scales`` is how fast its size grows with their number, ``waste_bytes`` what its block may have besides.
     """
 
     device: int | None
@@ -40,7 +40,7 @@ class Placement:
     likelihood: float = 0.5
     source: Any = None
     share: Any = None
-    scales: bool = False
+    scales: float = 0
     waste_bytes: int = 0
 
 

@@ -1,8 +1,9 @@
 """Selected rows where nothing is computed: assumed indices, and bounds of the memory that depends on them.
 
-``topk`` and its like return indices: which experts take which tokens. They are assumed, and all that follows
-from them is computed: masks, counts, lists. How many tokens an expert takes is a number that no other size in
-the program has, so that what is cut by it in plain Python is found too.
+``topk`` and its like return indices: which experts take which tokens; a comparison returns a mask: which
+boxes overlap. They are assumed, and all that follows from them is computed: masks, counts, lists. How many
+tokens an expert takes is a number that no other size in the program has, so that what is cut by it in plain
+Python is found too.
 
 The lower bound of the peak is without all that may not be there: selected rows, gradients and states of
 weights that they meet, and what is made on lines that run by a choice. The upper one has the most rows that
@@ -20,7 +21,8 @@ import torch
 from snapconv.allocator.allocator_trace import Ledger
 from snapconv.notes import Note
 from snapconv.recorder.program.own_frames import program_frames
-from snapconv.simulation.branches import ENGINE_CALLER, shown, torch_folder, users_place
+from snapconv.simulation.branches import ENGINE_CALLER, likelihood_of, shown, torch_folder, users_place
+from snapconv.simulation.operations import FILLING
 from snapconv.simulation.placements import Placement
 from snapconv.units import format_bytes
 
@@ -32,6 +34,8 @@ _INDICES = {
 _INDICES_OF_OVERLOAD = {"aten::max.dim": 1, "aten::min.dim": 1}
 # Experts are fewer; words of a vocabulary, which would end a text by chance, are more.
 _MAX_VALUES = 4096
+# Larger masks, which are those of activations, have no values: they would need real memory.
+_MAX_MASK = 1 << 20
 # Where all go to one, of so many rows one goes elsewhere.
 _FEW = 16
 # So many shares are tried for one that no other size equals.
@@ -50,12 +54,18 @@ _WASTE = 1 << 20
 
 @dataclass(slots=True, eq=False)
 class Source:
-    """Assumed indices: each value is in at most ``n_rows`` of them, all values in ``n_entries``."""
+    """Assumed indices or a mask: each value is in at most ``n_rows`` of them, all in ``n_entries``."""
 
     n_rows: int
     n_entries: int
     n_values: int
     counts: set[int] = field(default_factory=set)
+    is_mask: bool = False
+
+
+def _mask_of(n: int, *counts: int) -> Source:
+    # Masks that are made of it may each select any row: no number of entries is divided among them.
+    return Source(n, 0, 2, {*counts}, is_mask=True)
 
 
 @dataclass(slots=True, eq=False)
@@ -123,7 +133,10 @@ class Routing:
         # Of what is there whatever is selected, the sizes that differ from 1, sorted.
         self._shapes: set[tuple[int, ...]] = {()}
         self._counted: dict[int, Source] = {}
+        # Masks of one size select equally many.
+        self._n_selected: dict[int, int] = {}
         self._has_left = False
+        self._has_masks = False
         self._conditional = Share(Group(Source(1, 1, 1), 1), 1)
         self._choosing: set[CodeType] = set()
         self._unclear: dict[str, None] = {}
@@ -135,6 +148,10 @@ class Routing:
         schema = call.func._schema
         name = f"{schema.name}.{schema.overload_name}"
         position = _INDICES_OF_OVERLOAD.get(name, _INDICES.get(call.operation.name))
+        if is_small_mask(results):
+            made, source = self.mask(results.shape, likelihood_of(call))
+            self._sources[made.untyped_storage()._cdata] = source
+            return made
         if position is None or not call.args:
             return results
         if isinstance(results, torch.Tensor):
@@ -165,14 +182,31 @@ class Routing:
         self.places.setdefault(users_place())
         return made
 
+    def mask(self, shape: Any, likelihood: float = 0.5) -> tuple[Any, Source]:
+        """Assume a mask's values: evenly spread, or all alike where certain."""
+        n = shape.numel()
+        n_true = int(likelihood) * n if likelihood in (0, 1) else self.n_taken(n)
+        return (torch.arange(n) * n_true % n < n_true).view(shape), _mask_of(n, n_true)
+
+    def n_taken(self, n: int) -> int:
+        """Choose how many of so many rows are selected by what nothing is known of."""
+        if n not in self._n_selected:
+            most = n - n // _FEW if self._is_worst else (n + 1) // 2
+            sizes = self._sizes()
+            tried = [i for i in range(most, 0, -1)[:_MAX_TRIES] if i % 4 and i not in sizes]
+            self._n_selected[n] = tried[0] if tried else most
+        return self._n_selected[n]
+
+    def _sizes(self) -> set[int]:
+        return {size for shape in self._shapes for size in shape}
+
     def _spread(self, n_values: int, n_rows: int, n_each: int) -> tuple[Any, Source]:
         """Choose as many different values for each row, evenly, or the same ones but in a few rows.
 
         Also the first columns alone are evenly spread: a program may sort, and take some of them. How often
         a value comes is a number that no size has, and, so that padding shows, no multiple of 4, if possible.
         """
-        sizes = {0, 1, n_values, n_rows, n_each, n_rows * n_each}
-        sizes.update(size for shape in self._shapes for size in shape)
+        sizes = {0, 1, n_values, n_rows, n_each, n_rows * n_each} | self._sizes()
         least = n_values * max(n_rows // (_FEW * n_values), 1)
         tried = range(least, n_rows, n_values) if self._is_worst else range(n_rows, 0, -n_values)
         for n_spread in tried[:_MAX_TRIES] or (n_rows,):
@@ -195,8 +229,7 @@ class Routing:
         source = self._sources.pop(tensor.untyped_storage()._cdata, None)
         if source is not None:
             placement.has_values, placement.source = True, source
-            return
-        if placement.has_values:
+        elif placement.has_values and call.operation.name not in FILLING:
             placement.source = next((given.source for given in call.inputs if given and given.source), None)
         if placement.device is not None:
             self._share(call, tensor, placement)
@@ -211,7 +244,7 @@ class Routing:
         shape = tuple(sorted(size for size in tensor.shape if size != 1))
         selected = self._selected(call, tensor) if tensor.dim() and _is_selecting(call, tensor) else None
         if selected is not None:
-            placement.share, placement.scales = selected, True
+            placement.share, placement.scales = selected, 1
             return
         share = self._inherited(call, tensor)
         if self._has_left:
@@ -223,20 +256,29 @@ class Routing:
         if share is None:
             self._shapes.add(shape)
         placement.share = share
-        placement.scales = share not in (None, self._conditional) and shape not in self._shapes
+        if share not in (None, self._conditional) and shape not in self._shapes:
+            # Pairs of rows grow by the square: as much as up to the most in a straight line.
+            n_ways = sum(size == share.n for size in shape)
+            placement.scales = sum((share.group.most / share.n) ** i for i in range(max(n_ways, 1)))
 
     def _selected(self, call: Any, tensor: Any) -> Share | None:
         """Count rows that are selected by what was assumed, or, where nothing was, all that can be."""
-        # Of what is selected from, the values are no matter.
-        deciding, n = call.inputs[-1] if call.inputs else None, tensor.size(0)
+        # Of what is selected from, the values are no matter; of boxes they are.
+        n, last = tensor.size(0), 0 if call.operation.name == "nms" else -1
+        deciding = call.inputs[last] if call.inputs else None
         if deciding is None or (deciding.has_values and deciding.source is None):
             return None
-        if deciding.source is None:
-            self.selecting.setdefault(users_place())
-            return Share(Group(Source(n, n, 1), n), max(n, 1))
-        source, most = deciding.source, call.tensors[-1].numel()
-        is_of_one = n in source.counts
-        return self._share_of(source, deciding, n, min(most, source.n_rows) if is_of_one else most)
+        most, source = call.tensors[-1].numel(), deciding.source
+        if call.operation.name in ("index", "_unsafe_index") and call.tensors[0].numel():
+            n = most * tensor.numel() // call.tensors[0].numel()
+        if deciding.share not in (None, self._conditional):  # a selection of selected rows
+            most = most * deciding.share.group.most // deciding.share.n
+        source = source or _mask_of(most)
+        if source.is_mask:
+            self._note_counted(source, n)
+        elif n in source.counts:
+            most = min(most, source.n_rows)
+        return self._share_of(source, deciding, n, most)
 
     def _inherited(self, call: Any, tensor: Any) -> Share | None:
         """Return the share that an operation's result has from its arguments."""
@@ -294,11 +336,19 @@ class Routing:
             return
         self.depend()
         if n_numbers:
-            self._has_left = True
+            self._note_counted(source, *source.counts)
             # Of selected rows they are indices.
             is_count = n_numbers == source.n_values or (self.selecting and placement.share is None)
             if is_count and not source.counts <= self._counted.keys():
                 self._unclear.setdefault(users_place())
+
+    def _note_counted(self, source: Source, *counts: int) -> None:
+        """Note that the program has the number of rows that a mask selects."""
+        self._has_left = True
+        if source.is_mask:
+            self._has_masks = True
+            source.counts.update(counts)
+            self._counted |= dict.fromkeys({*counts} - self._sizes(), source)
 
     def depend(self) -> None:
         """Note that what runs may depend on a choice: all in the present functions, up to a call by torch."""
@@ -319,7 +369,7 @@ class Routing:
             return
         bounds.absent_bytes += sign * placement.n_bytes
         if placement.scales:
-            share.n_bytes += sign * placement.n_bytes
+            share.n_bytes += sign * int(placement.n_bytes * placement.scales)
             is_padded = placement.n_bytes % share.n > 0
             share.margin_bytes += sign * (_ROUNDING + is_padded * placement.n_bytes)
             bounds.extra_bytes += share.group.grow()
@@ -355,7 +405,14 @@ class Routing:
             how = "spread evenly; `--routing worst` takes the same ones in most rows"
             assumed = "the same but in one row of 16" if self._is_worst else how
             message += f". The indices chosen at {shown(self.places)} were assumed to be {assumed}"
-        return (Note("sizes-assumed", message),)
+        if self._has_masks:
+            message += f". Of rows that a mask selects, {'15 of 16' if self._is_worst else 'half'} were taken"
+        return (Note("sizes-assumed", f"{message}. Without `--no-compute` the peak is computed"),)
+
+
+def is_small_mask(value: Any) -> bool:
+    """Say whether a value is a mask that is small enough to be assumed."""
+    return isinstance(value, torch.Tensor) and value.dtype is torch.bool and 1 < value.numel() < _MAX_MASK
 
 
 def _is_of_torch(code: CodeType) -> bool:

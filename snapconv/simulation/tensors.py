@@ -17,7 +17,7 @@ from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from snapconv.recorder.program.own_frames import for_program
-from snapconv.simulation.evaluation import has_values
+from snapconv.simulation.evaluation import is_certain
 from snapconv.simulation.patches import LibraryKernel, Patches
 from snapconv.simulation.placements import Placement
 from snapconv.simulation.tracker import Tracker
@@ -74,11 +74,8 @@ class TensorPatches:
     # The three properties are read all the time: a closure is called faster.
 
     def _device(self, real: Any) -> Callable[[Any], Any]:
-        def device(tensor: Any) -> Any:
-            index = self._device_of(tensor)
-            return real.__get__(tensor) if index is None else self._devices[index]
-
-        return device
+        of, devices = self._device_of, self._devices
+        return lambda tensor: real.__get__(tensor) if (index := of(tensor)) is None else devices[index]
 
     def _is_cuda(self, real: Any) -> Callable[[Any], bool]:
         return lambda tensor: self._device_of(tensor) is not None or real.__get__(tensor)
@@ -152,10 +149,10 @@ class TensorPatches:
     def _read(self, tensor: Any, what: str) -> None:
         """Record that the program reads a tensor past torch's operations."""
         placement = self._of(tensor)
-        if not has_values([placement]):
+        if not is_certain(placement):
             self._tracker.has_given_arrays = True
             self._tracker.values_read.add_numbers(what)
-        elif placement is not None:
+        if placement is not None and placement.has_values:
             self._tracker.routing.read(placement, n_numbers=tensor.numel())
 
     def _record_stream(self, _real: Any, tensor: Any, stream: Any) -> None:

@@ -23,13 +23,12 @@ from snapconv.recorder.guard import Guard, is_fault
 from snapconv.recorder.observe.tensors import Location
 from snapconv.recorder.program.own_frames import for_program, has_interrupted
 from snapconv.recorder.torch_surface import Feature
-from snapconv.simulation.branches import ENGINE_CALLER, ValuesRead
+from snapconv.simulation.branches import ENGINE_CALLER, ValuesRead, likelihood_of
 from snapconv.simulation.evaluation import (
     NO_MEMORY_FROM_BYTES,
     Evaluation,
     Invocation,
     has_values,
-    likelihood_of,
 )
 from snapconv.simulation.machine import Machine
 from snapconv.simulation.operations import FakeStorages, Kind, Operation, describe
@@ -150,7 +149,7 @@ class Tracker:
                 placement = self._placed(storage, call.device, has_values=has_values)
                 if self.evaluation.fake_storages is not None:
                     self.routing.note(call, tensor, placement)
-                    if not placement.has_values and tensor.dtype is torch.bool:
+                    if tensor.dtype is torch.bool:
                         placement.likelihood = likelihood_of(call)
                 if call.device is not None and not self.transfers.may_start(
                     call.operation, call.args, placement

@@ -2,6 +2,7 @@
 
 import re
 import runpy
+import sys
 
 import pytest
 
@@ -82,6 +83,13 @@ def raises(x):
     return "more"
 
 
+def ends_the_program(x):
+    if not (x >= 0).all():
+        work()
+        sys.exit(1)
+    return "more"
+
+
 def asserts(x):
     assert (x >= 0).all()
     return "more"
@@ -135,7 +143,17 @@ def any_of_one(x):
 
 BRANCHES = [
     *(of_two, of_two_negated, of_two_expressions, with_another_condition, leaves_early, goes_on, takes_any),
-    *(doubts_all, raises, asserts, is_finite, is_no_one_number, waits, waits_for_one_of_two, ends_after_all),
+    *(
+        doubts_all,
+        raises,
+        ends_the_program,
+        asserts,
+        is_finite,
+        is_no_one_number,
+        waits,
+        waits_for_one_of_two,
+        ends_after_all,
+    ),
     any_of_one,
 ]
 
@@ -189,6 +207,15 @@ def test_a_number_that_decides_what_runs_gives_a_doubt_and_one_that_is_only_read
         work(float(x.sum()))
     [note] = simulation.notes()
     assert re.search(r"may be too low: such a number decides at \S*test_branches\.py:\d+$", note.message)
+
+
+def test_a_loop_of_torchs_own_is_entered_once_and_leaves_nothing_out(simulation):
+    for _ in range(3):
+        torch.nn.init.trunc_normal_(torch.empty(1 << 18, device="cuda"))
+
+    assert all(
+        "too low" not in note.message and "1000 times" not in note.message for note in simulation.notes()
+    )
 
 
 def test_a_value_that_a_function_returns_decides_where_it_is_called(x):

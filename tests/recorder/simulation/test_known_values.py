@@ -65,14 +65,39 @@ def test_known_values_give_known_shapes(simulation):
     assert simulation.notes() == ()
 
 
-def test_a_shape_that_is_not_known_is_the_largest_and_noted(simulation):
+def test_of_a_shape_that_is_not_known_half_is_taken_and_of_distinct_values_all(simulation):
     x = unknown(8, 100)
 
-    assert x[x > 0].shape == (800,)
-    assert (x > 0).nonzero().shape == (800, 2)
+    assert x[x > 0].shape == (399,)
+    assert (x > 0).nonzero().shape == (399, 2)
+    assert x[x.isfinite()].shape == (800,)
+    assert x[x.isnan()].shape == (0,)
     assert x.unique().shape == (800,)
-    assert "(shape of index())" in note_of(simulation)
-    assert "shapes that depend on them are the largest possible" in note_of(simulation)
+    assert "(shape of unique())" in note_of(simulation)
+
+
+def test_one_mask_selects_equally_many_rows_everywhere_and_its_opposite_the_others(simulation):
+    x, mask = unknown(100, 8), unknown(100) > 0
+    n = int(mask.sum())
+    assert {len(x[mask]), len(x[mask.clone()]), len(mask.nonzero()), len(mask.tolist()) - len(x[~mask])} == {
+        n
+    }
+
+    among = x[mask].sum(-1) > 0
+    mask[mask.clone()] = among
+    assert len(x[mask]) == len(torch.where(mask)[0]) == int(among.sum()) < n
+    places = unknown(100).topk(3).indices
+    mask[places] = True
+    assert len(x[mask]) == int(mask.sum())
+
+
+def test_of_a_tensor_that_only_gives_its_shape_values_are_no_matter(simulation):
+    mask = unknown(300, 300).new_zeros((4, 10), dtype=torch.bool)
+    mask[:, :3] = True
+
+    assert unknown(4, 10)[mask].shape == (12,)
+    assert torch.zeros_like(unknown(3), dtype=torch.long).tolist() == [0, 0, 0]
+    assert simulation.notes() == ()
 
 
 def test_every_read_of_what_was_not_computed_gives_a_note_with_its_line_and_how_often(simulation):
