@@ -77,17 +77,9 @@ def timing_file(path: Path) -> Path | None:
     return file if is_capture(path) and os.path.lexists(file) else None
 
 
-def file_and_key(path: Path) -> tuple[Path, str]:
-    """Split FILE#KEY, one of several snapshots in a file; a file of the whole name comes first."""
-    file, _, key = os.fspath(path).rpartition("#")
-    is_whole = not file or os.path.lexists(path)
-    return (path, "") if is_whole or not os.path.isfile(file) else (Path(file), key)  # noqa: PTH113  # raises nothing for names that no file can have
-
-
 def files_of(path: Path) -> tuple[Path, ...]:
     """Return all files of the input at a path: those of a capture, or the file itself."""
-    timing = timing_file(path)
-    file, _ = file_and_key(snapshot_file(path))
+    file, timing = snapshot_file(path), timing_file(path)
     return (file,) if timing is None else (file, timing)
 
 
@@ -137,12 +129,10 @@ def default_output(path: Path, ending: str) -> Path:
     if is_capture(path):
         folder = path if path.name not in ("", "..") else path.resolve()
         return Path(f"{folder.name.removesuffix(_SUFFIX) or folder.name}{ending}")
-    path, key = file_and_key(path)
     stem = path.name if path != STANDARD_INPUT else "stdin"
     while stem.lower().endswith(_INPUT_SUFFIXES):
         stem = stem[: stem.rindex(".")]
-    key = re.sub(r"[^\w.-]", "_", f".{key}") if key else ""
-    return Path(f"{stem or path.name}{key}{ending}")
+    return Path(f"{stem or path.name}{ending}")
 
 
 def report_output(

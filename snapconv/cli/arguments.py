@@ -26,8 +26,8 @@ _Value = TypeVar("_Value")
 # The metavar, if any, and the help of every argument and option by its parameter; those of one command by
 # COMMAND.PARAMETER.
 _ARGUMENTS = {
-    "snapshot": "SNAPSHOT | A snapshot (pickle, JSON, a page of torch's viewer; in gzip or zip too; FILE#KEY "
-    "of several), a capture's folder, or - for the standard input.",
+    "snapshot": "SNAPSHOT | A snapshot (pickle, JSON, a page of torch's viewer; in gzip or zip too), "
+    "a capture's folder, or - for the standard input.",
     "oom.snapshot": "SNAPSHOT | A snapshot or a capture; without one, --message explains torch's own text.",
     "newer": "NEWER | A second file, recorded later: both on one axis, with what differs.",
     "old": "OLD | The file to compare with: a snapshot or a capture.",

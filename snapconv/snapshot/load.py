@@ -13,7 +13,7 @@ import numpy as np
 from snapconv.allocator.allocator_settings import AllocatorSettings
 from snapconv.columns import columns_of, distinct, take
 from snapconv.errors import InputError, MalformedSnapshotError
-from snapconv.files import file_and_key, snapshot_file
+from snapconv.files import snapshot_file
 from snapconv.native.library import core
 from snapconv.notes import Note, Progress
 from snapconv.snapshot.event_table import (
@@ -136,9 +136,8 @@ def load_snapshot(path: str | Path, *, progress: Progress | None = None) -> Snap
 
 def _load(path: Path, progress: Progress | None, compiled: CDLL | None = None) -> Snapshot:
     """Read a file with the compiled core, or with its twin in Python."""
-    file, key = file_and_key(path)
-    raw, container = read_raw(file, progress, compiled)
-    return _Reading(path, container, progress).read(as_snapshot_dict(raw, key))
+    raw, container = read_raw(path, progress, compiled)
+    return _Reading(path, container, progress).read(as_snapshot_dict(raw))
 
 
 class _Reading:

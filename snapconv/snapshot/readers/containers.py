@@ -309,29 +309,22 @@ def _what_it_is(head: bytes) -> str:
 # --- shapes of the value
 
 
-def as_snapshot_dict(raw: object, key: str = "") -> dict[str, object]:
-    """Return the snapshot in a value of a known shape, or name what the value is instead.
-
-    ``key`` is that of one of several, in a dictionary or by its place in a list.
-    """
-    if _is_snapshot(raw) and not key:
+def as_snapshot_dict(raw: object) -> dict[str, object]:
+    """Return the snapshot in a value of a known shape, or name what the value is instead."""
+    if _is_snapshot(raw):
         return raw
     if isinstance(raw, list) and all(isinstance(item, dict) and "blocks" in item for item in raw):
         return {"segments": raw}
-    values = enumerate(raw) if isinstance(raw, list) else raw.items() if isinstance(raw, dict) else ()
-    named = ((name, value) for name, value in values if isinstance(name, str | int))
-    several = {str(name): value for name, value in named if _is_snapshot(value)}
+    values = raw if isinstance(raw, list) else raw.values() if isinstance(raw, dict) else ()
+    several = [value for value in values if _is_snapshot(value)]
     if not several:
         raise NotASnapshotError(f"this is not a memory snapshot: {_described(raw)}")
-    if key or len(several) > 1:
-        if key not in several:
-            names = ", ".join(shown(name) for name in list(several)[:8]) + ", …" * (len(several) > 8)
-            raise NotASnapshotError(
-                f"the file has {counted(len(several), 'snapshot')}, as of several ranks: name one of them, "
-                f"as in 'FILE#{shown(next(iter(several)))}'; it has {names}"
-            )
-        return several[key]
-    return next(iter(several.values()))
+    if len(several) > 1:
+        raise NotASnapshotError(
+            f"the file has {counted(len(several), 'snapshot')}, as of several ranks: save each to a file of "
+            "its own; snapconv ranks compares them"
+        )
+    return several[0]
 
 
 def _is_snapshot(value: object) -> TypeGuard[dict[str, object]]:

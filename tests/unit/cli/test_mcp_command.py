@@ -174,7 +174,7 @@ def test_what_lies_or_leads_outside_the_folders_is_refused_in_the_same_words_as_
     os.mkfifo(folder / "pipe.pickle")
     names = [
         str(secret), "../secret.pickle", f"../{outside.name}/secret.pickle", "link.pickle", "loop.pickle",
-        "linked/secret.pickle", "linked.capture", "link.pickle#0", f"{secret}#0",
+        "linked/secret.pickle", "linked.capture",
         "missing.pickle", "nul\0.pickle", "/etc/passwd",
     ]  # fmt: skip
     _, answers = served(

@@ -360,14 +360,3 @@ def test_a_snapshot_comes_from_the_standard_input(folder):
     with Path("run.pickle").open("rb") as snapshot:
         assert run("view", "-", stdin=snapshot).code == 0
     assert "stdin.view.html" in names()
-
-
-def test_one_of_several_snapshots_is_named_and_is_no_output(folder):
-    snapshot = pickle.loads(Path("run.pickle").read_bytes())
-    Path("ranks.pickle").write_bytes(pickle.dumps({0: snapshot, "1": snapshot}))
-    assert run("summary", "ranks.pickle#1").out == run("summary", "run.pickle").out
-    assert run("summary", "ranks.pickle").code == 3
-    done = run("view", "ranks.pickle#0", "-o", "ranks.pickle", "--force")
-    assert (done.code, "is the snapshot itself" in done.err) == (5, True)
-    assert run("view", "ranks.pickle#1").code == 0
-    assert "ranks.1.view.html" in names()

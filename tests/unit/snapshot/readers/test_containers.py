@@ -19,7 +19,6 @@ from snapconv.errors import (
     TruncatedFileError,
     UnsafePickleError,
 )
-from snapconv.files import file_and_key
 from snapconv.snapshot.readers import containers
 from snapconv.snapshot.readers.containers import as_snapshot_dict, read_raw
 from tests.builders import TraceBuilder
@@ -309,20 +308,9 @@ class TestSeveralSnapshots:
         assert as_snapshot_dict(value) == SNAPSHOT
 
     @pytest.mark.parametrize("value", [{0: SNAPSHOT, 1: SNAPSHOT}, [SNAPSHOT, SNAPSHOT]])
-    def test_several_are_refused_with_the_name_that_chooses_one(self, value):
-        with pytest.raises(NotASnapshotError, match=r"2 snapshots, as of several ranks: name one.*'FILE#0'"):
+    def test_several_are_refused(self, value):
+        with pytest.raises(NotASnapshotError, match=r"2 snapshots, as of several ranks: save each to a file"):
             as_snapshot_dict(value)
-
-    @pytest.mark.parametrize("value", [{0: {"segments": []}, 1: SNAPSHOT}, [{"segments": []}, SNAPSHOT]])
-    def test_one_of_several_is_chosen_by_its_key_in_the_path(self, value, tmp_path):
-        path = tmp_path / "ranks.pickle"
-        path.write_bytes(pickle.dumps(value))
-        file, key = file_and_key(tmp_path / "ranks.pickle#1")
-        assert as_snapshot_dict(read_raw(file)[0], key) == SNAPSHOT
-        with pytest.raises(NotASnapshotError, match="it has 0, 1"):
-            as_snapshot_dict(value, "7")
-        path.rename(tmp_path / "ranks.pickle#1")  # a file of the whole name comes first
-        assert file_and_key(tmp_path / "ranks.pickle#1") == (tmp_path / "ranks.pickle#1", "")
 
     @pytest.mark.parametrize("value", [[1, 2], {}, {"a": [SNAPSHOT]}, 3, "text"])
     def test_strange_values_are_no_snapshots(self, value):
