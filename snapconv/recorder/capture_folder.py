@@ -7,12 +7,11 @@ only on request, and only a folder that contains nothing else. A thread may copy
 import errno
 import os
 import pickle
-import queue
 import secrets
 import shutil
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -165,29 +164,25 @@ class Upload:
             raise RecorderError(f"{url}: {error}") from error
         self._path = str(path).rstrip("/")
         self.folder = Path(tempfile.mkdtemp(prefix="snapconv-captures-"))
-        self._waiting: queue.Queue[Path | None] = queue.Queue()
-        self._thread = threading.Thread(target=self._run, name="snapconv-upload", daemon=True)
-        self._thread.start()
+        self._thread = ThreadPoolExecutor(1, "snapconv-upload")
 
     def add(self, capture: Path) -> None:
         """Let a capture be copied; returns at once."""
-        self._waiting.put(capture)
+        self._thread.submit(self._copy, capture)
 
     def close(self) -> None:
         """Wait until all are copied."""
-        self._waiting.put(None)
-        self._thread.join()
+        self._thread.shutdown()
         if not any(self.folder.iterdir()):
             self.folder.rmdir()
 
-    def _run(self) -> None:
-        while (capture := self._waiting.get()) is not None:
-            try:
-                self._store.makedirs(f"{self._path}/{capture.name}", exist_ok=True)
-                for file in sorted(capture.iterdir()):
-                    self._store.put_file(str(file), f"{self._path}/{capture.name}/{file.name}")
-            except Exception as error:  # noqa: BLE001  # every store has errors of its own
-                self._warn(f"{capture} could not be copied to {self._url}, and stays here: {error}")
-                continue
-            shutil.rmtree(capture, ignore_errors=True)
-            self._say(f"copied to {self._url}/{capture.name}")
+    def _copy(self, capture: Path) -> None:
+        try:
+            self._store.makedirs(f"{self._path}/{capture.name}", exist_ok=True)
+            for file in sorted(capture.iterdir()):
+                self._store.put_file(str(file), f"{self._path}/{capture.name}/{file.name}")
+        except Exception as error:  # noqa: BLE001  # every store has errors of its own
+            self._warn(f"{capture} could not be copied to {self._url}, and stays here: {error}")
+            return
+        shutil.rmtree(capture, ignore_errors=True)
+        self._say(f"copied to {self._url}/{capture.name}")
