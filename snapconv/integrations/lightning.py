@@ -7,6 +7,7 @@ Trainer(..., callbacks=[MemoryCallback("captures/")])
 
 import os
 from collections.abc import Collection
+from contextlib import ExitStack
 from typing import Any
 
 from snapconv.recorder.options import NO_STEP
@@ -30,26 +31,20 @@ class MemoryCallback(Callback):  # type: ignore[misc]  # without the library it 
         self, output: str | os.PathLike[str], *, steps: Collection[int] = NO_STEP, **options: Any
     ) -> None:
         super().__init__()
-        self.recording: Recording | None = None
         self._output, self._steps, self._options = output, steps, options
+        self._parts = ExitStack()
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Begin to record, for ``fit`` alone."""
         if stage == "fit":
-            self._end(None)
+            self._parts.close()
             recording = Recording(self._output, model=pl_module, steps=self._steps, **self._options)
-            self.recording = recording.__enter__()
+            self._parts.enter_context(recording)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """End the recording."""
-        self._end(None)
+        self._parts.close()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """End the recording where training raised, for which there is no teardown."""
-        self._end(exception)
-
-    def _end(self, error: BaseException | None) -> None:
-        if self.recording is not None:
-            kind = None if error is None else type(error)
-            self.recording.__exit__(kind, error, None)
-            self.recording = None
+        self._parts.__exit__(type(exception), exception, None)

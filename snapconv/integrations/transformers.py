@@ -7,6 +7,7 @@ Trainer(..., callbacks=[MemoryCallback("captures/")])
 
 import os
 from collections.abc import Collection
+from contextlib import ExitStack
 from typing import Any
 
 from transformers import TrainerCallback
@@ -26,24 +27,19 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # without the libr
     def __init__(
         self, output: str | os.PathLike[str], *, steps: Collection[int] = NO_STEP, **options: Any
     ) -> None:
-        self.recording: Recording | None = None
         self._output, self._steps, self._options = output, steps, options
+        self._parts = ExitStack()
 
     def on_train_begin(
         self, args: Any, state: Any, control: Any, *, model: Any = None, optimizer: Any = None, **_others: Any
     ) -> None:
         """Begin to record; a training before this one that raised has not ended its own."""
-        self._end()
+        self._parts.close()
         recording = Recording(
             self._output, model=model, optimizer=optimizer, steps=self._steps, **self._options
         )
-        self.recording = recording.__enter__()
+        self._parts.enter_context(recording)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_others: Any) -> None:
         """End the recording."""
-        self._end()
-
-    def _end(self) -> None:
-        if self.recording is not None:
-            self.recording.__exit__(None, None, None)
-            self.recording = None
+        self._parts.close()

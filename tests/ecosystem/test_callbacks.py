@@ -73,7 +73,6 @@ def trainings():
     except torch.OutOfMemoryError:
         print("ran out once")
     train(again)
-    assert again.recording is None
     train(MemoryCallback("last"), batch=200_000)
 on_a_gpu(trainings, mib=40)
 """
