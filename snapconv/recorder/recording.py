@@ -216,9 +216,7 @@ class Recording:
             self._driver.run(self._begin)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if not self._is_chosen:
             return
         self._driver.finish(Ended("complete") if error is None else ended_by(error))

@@ -316,12 +316,8 @@ def _verdict(
 
 def _shortage(message: OomMessage, unallocated: int | None, why_free: str) -> Shortage:
     """Put the figures of a text in the form in which files have theirs."""
-    total, free, reserved, allowed = (
-        message.total_bytes,
-        message.free_bytes,
-        message.reserved_bytes,
-        message.allowed_bytes,
-    )
+    total, free = message.total_bytes, message.free_bytes
+    reserved, allowed = message.reserved_bytes, message.allowed_bytes
     tried = message.tried_bytes or 0
     is_shared = total is not None and free is not None and free > total
     live = reserved if message.allocated_bytes is None else message.allocated_bytes

@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from snapconv.recorder.guard import Guards
@@ -169,9 +168,7 @@ class Timer:
         guard = self._guards.of(feature)
         guard.enter(parts, lambda: listen(*arguments, guard))
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop()
         self._run.close()
 
