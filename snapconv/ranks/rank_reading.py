@@ -68,7 +68,7 @@ def read_rank(text: str) -> str:
 
 
 def _answer(file: RankFile) -> str:
-    return write_json({"snapconv": VERSION, "file": file.to_json()}).decode()
+    return write_json({"snapconv": VERSION, "file": asdict(file)}).decode()
 
 
 def _read(request: RankRequest) -> RankFile:

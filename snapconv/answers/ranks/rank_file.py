@@ -4,9 +4,8 @@ A row has the figures that ranks are compared by, and the lines with most bytes:
 fields here are the keys of the JSON.
 """
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any
 
 import numpy as np
 
@@ -137,10 +136,6 @@ class RankFile:
         """Return the row of this file, which could not be read."""
         text = message or str(error) or type(error).__name__
         return replace(self, error=text, exit_code=getattr(error, "exit_code", 1))
-
-    def to_json(self) -> dict[str, Any]:
-        """Return JSON-ready values."""
-        return asdict(self)
 
 
 # --- a file -> its rows
