@@ -233,7 +233,11 @@ def convolutions() -> nn.Module:
 
 
 def lightning_fit(
-    model: nn.Module, loss_of: Callable[..., torch.Tensor], batch: torch.Tensor, **hooks: object
+    model: nn.Module,
+    loss_of: Callable[..., torch.Tensor],
+    batch: torch.Tensor,
+    optimizer: Callable,
+    **hooks: object,
 ) -> None:
     """Train three steps by Lightning."""
     import lightning
@@ -241,7 +245,7 @@ def lightning_fit(
     module = lightning.LightningModule()
     module.model = model
     module.training_step = types.MethodType(lambda self, batch, _: loss_of(self.model, batch), module)
-    module.configure_optimizers = lambda: torch.optim.SGD(model.parameters(), lr=0.1)
+    module.configure_optimizers = lambda: optimizer(model.parameters())
     for name, hook in hooks.items():
         setattr(module, name, types.MethodType(hook, module))
     quiet = dict.fromkeys(

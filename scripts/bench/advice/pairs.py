@@ -8,6 +8,7 @@ recording takes seconds. Both programs of a pair were written before any predict
 
 import copy
 import functools
+import importlib
 import itertools
 import os
 import sys
@@ -127,6 +128,10 @@ def restored(model: nn.Module, latent: torch.Tensor) -> torch.Tensor:
     return F.mse_loss(model(latent, 1).sample, latent)
 
 
+def decoded_mean(model: nn.Module, noisy: torch.Tensor) -> torch.Tensor:
+    return model(noisy).sample.mean()
+
+
 def denoised(model: nn.Module, batch: int) -> torch.Tensor:
     noisy = torch.randn(batch, 4, 32, 32, device=DEVICE)
     labels, times = torch.zeros(batch, dtype=torch.long, device=DEVICE), torch.ones(batch, device=DEVICE)
@@ -226,7 +231,7 @@ def set_to_zero(after: bool, model: Model, batch: Batch, loss_of: Loss, optimize
 
 def lightning_gradients(after: bool) -> None:
     hooks = {"on_train_batch_end": lambda self, *_: self.optimizers().zero_grad()} if after else {}
-    lightning_fit(bert(layers=4), own_loss, torch.randint(0, 5000, (2, 96)), **hooks)
+    lightning_fit(bert(layers=4), own_loss, torch.randint(0, 5000, (2, 96)), SGD, **hooks)
 
 
 def evaluate(after: bool, model: Model, batch: Batch, result_of: Loss, times: int = 3) -> None:
@@ -323,7 +328,7 @@ def halve(after: bool, model: Model, batch: Callable[[int], Batch], size: int, *
 
 
 def halve_by_lightning(after: bool) -> None:
-    lightning_fit(convolutions(), spread, torch.randn(8 if after else 16, 3, 96, 96))
+    lightning_fit(convolutions(), spread, torch.randn(8 if after else 16, 3, 96, 96), SGD)
 
 
 def saved(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> Path:
@@ -503,6 +508,60 @@ def offload(after: bool, model: Model, batch: Batch, loss_of: Loss, optimizer: C
     train(model(), batch, loss, optimizer, 2)
 
 
+def eight_bits(name: str) -> Callable:
+    """Import an optimizer by its full name."""
+    module, _, name = name.rpartition(".")
+    momentum = {"momentum": 0.9} if name.startswith("SGD") else {}
+    return partial(getattr(importlib.import_module(module), name), lr=0.1, **momentum)
+
+
+def shrink_states(
+    after: bool, model: Model, batch: Batch, loss_of: Loss, optimizer: Callable, leaner: str
+) -> None:
+    train(model(), batch, loss_of, eight_bits(leaner) if after else optimizer)
+
+
+def shrink_by_trainer(after: bool) -> None:
+    from transformers import Trainer, TrainingArguments
+
+    optim = "adamw_8bit" if after else "adamw_torch"
+    how = TrainingArguments(
+        tempfile.mkdtemp(), max_steps=3, per_device_train_batch_size=2, optim=optim, report_to="none"
+    )
+    texts = [{"input_ids": torch.arange(64), "labels": torch.arange(64)} for _ in range(6)]
+    Trainer(llama(), how, train_dataset=texts).train()
+
+
+def shrink_by_lightning(after: bool) -> None:
+    optimizer = eight_bits("bitsandbytes.optim.Adam8bit") if after else ADAM
+    lightning_fit(bert(layers=4), own_loss, torch.randint(0, 5000, (2, 64)), optimizer)
+
+
+def vary(
+    after: bool, model: Model, batch: Callable, sizes: str, loss_of: Loss, optimizer: Callable = SGD
+) -> None:
+    """Accumulate gradients over batches of other sizes in each step; afterwards the settings are others."""
+    model = model()
+    optimizer = optimizer(model.parameters())
+    for part in sizes.split(","):
+        for size in part.split():
+            loss_of(model, batch(int(size))()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if after and not os.environ.get("PYTORCH_ALLOC_CONF"):
+            torch.cuda.empty_cache()
+
+
+def generate(after: bool) -> None:
+    """Answer prompts of several lengths with caches that grow; afterwards the settings are others."""
+    model = llama().eval()
+    with torch.inference_mode():
+        for length in (200, 48, 160, 96, 220, 64):
+            out = model(ids(8, length)(), use_cache=True)
+            for _ in range(24):
+                out = model(ids(8, 1)(), past_key_values=out.past_key_values, use_cache=True)
+
+
 PAIRS: dict[str, tuple[str, Callable[..., None], tuple]] = {}
 
 
@@ -555,7 +614,7 @@ pairs(
     evaluation_unet=(unet, noise(), kept(lambda model, noisy: model(noisy, 1).sample.detach())),
     evaluation_convnext=(convnext, images(12, 128), hits),
     evaluation_t5=(t5, kept(ids(6, 128)), kept(own_loss)),
-    evaluation_autoencoder=(autoencoder, noise(4, 64), lambda model, noisy: model(noisy).sample.mean()),
+    evaluation_autoencoder=(autoencoder, noise(4, 64), decoded_mean),
     evaluation_tagger=(convolutions, images(12, 80), hits),
     evaluation_neox=(neox, ids(16, 512), token_hits),
     evaluation_clip=(clip, images(96, 192), pooled),
@@ -699,6 +758,48 @@ pairs(
     offloaded_qwen=(partial(qwen, layers=6), kept(ids(6, 192)), own_loss, ADAMW),
     offloaded_dit=(dit, lambda: 6, denoised, ADAM),
     offloaded_autoencoder=(autoencoder, noise(3, 64), lambda model, x: model(x).sample.mean(), MOMENTUM),
+)
+pairs(
+    "states",
+    shrink_states,
+    states_gpt2=(partial(gpt2, 16000), once(ids(1, 64)), own_loss, ADAMW, "bitsandbytes.optim.AdamW8bit"),
+    states_plain=(partial(plain, 16000), once(ids(1, 64)), tokens, ADAM, "bitsandbytes.optim.Adam8bit"),
+    states_vit=(small_vit, once(images(4, 64)), classes, ADAMW, "bitsandbytes.optim.AdamW8bit"),
+    states_dit=(partial(dit, 8), lambda: 2, denoised, FUSED, "bitsandbytes.optim.AdamW8bit"),
+    states_resnet=(resnet, once(images(1, 64)), mean, MOMENTUM, "bitsandbytes.optim.SGD8bit"),
+)
+pairs("states", shrink_by_trainer, states_llama=())
+pairs("states", shrink_by_lightning, states_bert=())
+LENGTHS = "64 200 96 256, 128 240 80 224, 176 100 250 60"
+pairs(
+    "expandable_segments:True",
+    vary,
+    segments_gpt2=(gpt2, partial(ids, 4), LENGTHS, own_loss, ADAMW),
+    segments_convnext=(
+        convnext,
+        partial(images, 8),
+        "96 160 128 192, 224 96 176 112, 144 208 96 160",
+        spread,
+        ADAMW,
+    ),
+)
+pairs("expandable_segments:True", generate, segments_llama=())
+pairs(
+    "max_split_size_mb:32",
+    vary,
+    split_unet=(unet, partial(noise, 16), "32 48 24 64, 40 56 32 64, 64 24 48 32", sampled),
+)
+pairs("roundup_power2_divisions:8", vary, rounded_bert=(bert, partial(ids, 8), LENGTHS, own_loss, ADAMW))
+pairs(
+    "empty_cache",
+    vary,
+    emptied_plain=(plain, partial(ids, 4), LENGTHS, tokens, ADAM),
+    emptied_autoencoder=(
+        autoencoder,
+        partial(noise, 4),
+        "64 128 96 48, 112 64 128 80, 96 48 128 72",
+        decoded_mean,
+    ),
 )
 
 
