@@ -27,7 +27,7 @@ _MODULE_FILE = "torch/nn/modules/module.py"
 class Detected:
     """Memory that need not be there: what would be missing, the line that made it, the line to change.
 
-    ``values`` fill the sentences of the kind.
+    ``values`` fill the sentences of the kind. ``alone`` is the change with what is a finding of its own too.
     """
 
     change: Change
@@ -35,6 +35,7 @@ class Detected:
     where: SourceLine | None
     is_certain: bool
     values: dict[str, str]
+    alone: Change | None = None
 
 
 class LineCalls:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
-from snapconv.answers.advice.changes import GROWING, Change, removed, scaled_batch, smaller
+from snapconv.answers.advice.changes import GROWING, Change, joined, removed, scaled_batch, smaller
 from snapconv.answers.advice.evidence import LEAST_SHARE_OF_TRADE, Detected, Evidence, is_operation
 from snapconv.answers.advice.faults import ends_without_graph
 from snapconv.classification.categories import APPEARANCES, Category
@@ -18,7 +18,8 @@ from snapconv.units import format_bytes
 _CHUNKS = 8
 # Tensors of one operation, in use together: of a foreach step, one for each parameter.
 _LEAST_OF_LIST = 4
-_BATCHES = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25, 0.2, 0.125, 0.1, 0.05)
+FEWER = "Run fewer or shorter sequences at once."
+BATCHES = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25, 0.2, 0.125, 0.1, 0.05)
 # Events of backward around that of a softmax.
 _NEAR, _FAR = 12, 1 << 40
 # Operations that copy queries, keys and values on their way into a product of matrices.
@@ -34,13 +35,13 @@ def smaller_batch(evidence: Evidence) -> Iterator[Detected]:
     if evidence.goal_bytes is None or evidence.demand.peak.n_bytes <= evidence.goal_bytes:
         return
     analysis, goal = evidence.analysis, evidence.goal_bytes
-    for share in _BATCHES:
+    for share in BATCHES:
         change = scaled_batch(analysis, share)
-        if share != _BATCHES[-1] and evidence.demand.without([change]).n_bytes > goal:
+        if share != BATCHES[-1] and evidence.demand.without([change]).n_bytes > goal:
             continue
         live = distinct(analysis.classification.category[change.rows[evidence.live[change.rows]]])
         nouns = ", ".join(APPEARANCES[one].noun for one in GROWING if one in live)
-        how = "Run fewer or shorter sequences at once."
+        how = FEWER
         if len(analysis.phases.events_of_training):
             how = "Accumulate gradients over more batches."
         values = {"share": f"{share:g}", "growing": nouns or "the failed request", "how": how}
@@ -176,9 +177,7 @@ def _function(evidence: Evidence, stack: int) -> tuple[str, str]:
 
 def foreach_temporaries(evidence: Evidence) -> Iterator[Detected]:
     """Find lists of temporaries in an optimizer's step: a tensor for each parameter, in use together."""
-    analysis, table = evidence.analysis, evidence.analysis.allocations
-    in_step = has_code(analysis.features.alloc_phase, Phase.OPTIMIZER) & analysis.features.is_freed
-    in_step &= table.freed_event <= analysis.features.alloc_run_last
+    table, in_step = evidence.analysis.allocations, _is_temporary_of_step(evidence.analysis)
     live = np.flatnonzero(in_step & evidence.live)
     lists = [rows for rows in grouped(live, table.stack_id) if len(rows) >= _LEAST_OF_LIST]
     if not lists:
@@ -187,17 +186,29 @@ def foreach_temporaries(evidence: Evidence) -> Iterator[Detected]:
     if evidence.is_large(mine):
         rows = np.flatnonzero(in_step & np.isin(table.stack_id, table.stack_id[mine]))
         where = evidence.main_line(mine)
-        yield evidence.found(removed(analysis, rows), mine, where, is_certain=True, number=len(mine))
+        yield evidence.found(removed(evidence.analysis, rows), mine, where, is_certain=True, number=len(mine))
+
+
+def _is_temporary_of_step(analysis: DeviceAnalysis) -> BoolColumn:
+    """Mark what an optimizer's step allocates and frees, or would have freed had memory not run out in it."""
+    features = analysis.features
+    is_freed = features.is_freed & (analysis.allocations.freed_event <= features.alloc_run_last)
+    if analysis.ran_out:
+        is_freed |= ~features.is_freed & is_operation(analysis, "_foreach_")
+    return np.asarray(has_code(features.alloc_phase, Phase.OPTIMIZER) & is_freed)
 
 
 def full_states(evidence: Evidence) -> Iterator[Detected]:
-    """Find states of optimizers that fit into 8 bits."""
+    """Find states of optimizers that fit into 8 bits; the step of one with such states is one kernel."""
     analysis, table = evidence.analysis, evidence.analysis.allocations
-    is_state = has_code(analysis.classification.category, Category.OPTIMIZER_STATE)
+    is_temporary = _is_temporary_of_step(analysis)
+    is_state = has_code(analysis.classification.category, Category.OPTIMIZER_STATE) & ~is_temporary
     rows = np.flatnonzero(is_state & (table.block_bytes >= _LEAST_STATE_BYTES))
     mine = rows[evidence.live[rows]]
     if evidence.is_large(mine, LEAST_SHARE_OF_TRADE):
-        yield evidence.found(smaller(analysis, rows, _SAVED_BY_8_BITS), mine, None, number=len(mine))
+        change = smaller(analysis, rows, _SAVED_BY_8_BITS)
+        alone = joined((change, removed(analysis, np.flatnonzero(is_temporary))))
+        yield replace(evidence.found(change, mine, None, number=len(mine)), alone=alone)
 
 
 def offloaded(evidence: Evidence) -> Iterator[Detected]:

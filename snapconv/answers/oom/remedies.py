@@ -1,9 +1,9 @@
 """Remedies for a failed allocation: each tried by a replay of the trace up to the failed request.
 
-What is tried: the findings of ``advise``, a smaller batch among them, and settings of the allocator. The
-replay begins some events before the request, with the memory of that moment, because a replay of all costs
-more. The file's own settings are tried first: where the request does not fail under these, other replays
-prove nothing.
+What is tried: the findings of ``advise``, all of them together where none is enough, smaller batches until
+one is, and settings of the allocator. The replay begins some events before the request, with the memory of
+that moment, because a replay of all costs more. The file's own settings are tried first: where the request
+does not fail under these, other replays prove nothing.
 """
 
 from collections.abc import Iterator
@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 
 from snapconv.allocator.allocator_settings import AllocatorSettings
 from snapconv.analysis import DeviceAnalysis
-from snapconv.answers.advice.changes import changed_calls
+from snapconv.answers.advice.changes import GROWS_WITH_BATCH, Change, changed_calls, scaled_batch
 from snapconv.answers.advice.findings import advise, goal_of
+from snapconv.answers.advice.trades import BATCHES, FEWER
 from snapconv.answers.oom.failed_allocation import OutOfMemory, find_out_of_memory
 from snapconv.answers.what_if.calls import AllocatorCalls, CallKind, find_calls
-from snapconv.answers.what_if.setting_trials import OF_OOM, candidates
+from snapconv.answers.what_if.setting_trials import SEARCHED, candidates
 from snapconv.answers.what_if.trial import Outcome, Trial, capacity_at_oom, try_out
 from snapconv.notes import Progress
 from snapconv.units import format_bytes
@@ -73,40 +74,58 @@ def find_remedies(analysis: DeviceAnalysis, event: int, *, progress: Progress | 
     if event not in again.failed_again:
         return Remedies(n_events, (), _not_reproduced(again, event))
     tried: list[Remedy] = []
-    for remedy, changed, settings in _attempts(analysis, calls, own, first):
+    for remedy, changed, settings in _attempts(analysis, calls, own, first, tried):
         if progress:
             progress("replaying", len(tried), len(tried) + 1)
         outcome = try_out(changed, Trial(settings, capacity))
-        is_served, detail = _result(outcome, event)
+        is_served, detail = _result(outcome, event, capacity)
         assumptions = (*remedy.assumptions, *outcome.assumptions)
         tried.append(replace(remedy, is_served=is_served, detail=detail, assumptions=assumptions))
     return Remedies(n_events, tuple(tried))
 
 
 def _attempts(
-    analysis: DeviceAnalysis, calls: AllocatorCalls, own: AllocatorSettings, first: int
+    analysis: DeviceAnalysis, calls: AllocatorCalls, own: AllocatorSettings, first: int, tried: list[Remedy]
 ) -> Iterator[tuple[Remedy, AllocatorCalls, AllocatorSettings]]:
     """List changes of the program, then settings that the file does not have already; not yet tried."""
     goal = goal_of(analysis, capacity=None, save=None)
+    largest, changes = 1.0, list[Change]()
+    # Bytes alone may be enough where free memory is in pieces: then no batch is found.
+    smaller = Remedy("", False, "", (GROWS_WITH_BATCH,), how=FEWER)
     for finding in advise(analysis, goal_bytes=goal, replays=False).findings:
         estimated = (finding.estimated,) if finding.estimated else ()
-        remedy = Remedy(finding.what.removesuffix("."), False, "", estimated, how=finding.how[0])
-        yield remedy, changed_calls(calls, analysis, [finding.change]), own
+        how = finding.how[0].rstrip(";")
+        remedy = Remedy(finding.what.removesuffix("."), False, "", estimated, how=how)
+        if finding.kind == "batch":
+            largest, smaller = finding.change.failed_scale, remedy
+        else:
+            changes.append(finding.change)
+            yield remedy, changed_calls(calls, analysis, changes[-1:]), own
+    if len(changes) > 1 and not any(one.is_served for one in tried):
+        together = changed_calls(calls, analysis, changes)
+        yield Remedy(f"all {len(changes)} changes of the program together", False, "", ()), together, own
+    for share in (one for one in BATCHES if one <= largest):
+        changed = changed_calls(calls, analysis, [scaled_batch(analysis, share)])
+        yield replace(smaller, name=f"batch or sequence × {share:g}"), changed, own
+        if tried[-1].is_served or share == BATCHES[-1]:
+            break
+        tried.pop()
     last = int(calls.event[-1])
     ends = [i.first_event for i in analysis.iterations[1:] if first < i.first_event <= last]
     if ends:
         name = "empty_cache() at the end of every iteration"
         empty, none = [CallKind.EMPTY_CACHE] * len(ends), [-1] * len(ends)
         yield Remedy(name, False, "", (), is_setting=True), calls.with_others(empty, none, ends), own
-    for name, settings in candidates(calls.own, OF_OOM):
+    for name, settings in candidates(calls.own, SEARCHED):
         yield Remedy(name, False, "", (), is_setting=True), calls, settings
 
 
-def _result(outcome: Outcome, event: int) -> tuple[bool, str]:
+def _result(outcome: Outcome, event: int, capacity: int) -> tuple[bool, str]:
     """Return whether the request of an event was served, and how well, or why not."""
     ran_out = outcome.ran_out
     if event in outcome.served:
-        return True, f"reserved at most {format_bytes(outcome.ledger.max_reserved_bytes)}"
+        reserved = format_bytes(outcome.ledger.max_reserved_bytes)
+        return True, f"reserved at most {reserved} of {format_bytes(capacity)}"
     if ran_out is None or ran_out.event == event:
         return False, "fails at the same request"
     if ran_out.event < 0:

@@ -29,22 +29,13 @@ _USUAL_OUTSIDE_BYTES = 1 << 30
 _AS_AT_OOM = "as torch had when event"
 # Of what was reserved at most: a replay that differs by more shows nothing about settings.
 _LARGE_DIFFERENCE = 0.1
-# The collector works with a memory fraction only; this one takes next to nothing away.
-_COLLECTION = "garbage_collection_threshold:0.8,per_process_memory_fraction:0.99"
-# Changes of settings that are worth a trial, written as in PYTORCH_ALLOC_CONF: those of ``--search``.
-OF_SEARCH = (
-    "expandable_segments:True",
-    *(f"max_split_size_mb:{size}" for size in (32, 64, 128, 256, 512)),
-    "roundup_power2_divisions:4",
-    "roundup_power2_divisions:16",
-    "max_split_size_mb:128,roundup_power2_divisions:16",
-    _COLLECTION,
-)
-OF_OOM = (
+# Changes of settings that are worth a trial, by ``--search`` and by ``oom``, as in PYTORCH_ALLOC_CONF. The
+# collector works with a memory fraction only; this one takes next to nothing away.
+SEARCHED = (
     "expandable_segments:True",
     *(f"max_split_size_mb:{size}" for size in (32, 128, 512)),
     "roundup_power2_divisions:8",
-    _COLLECTION,
+    "garbage_collection_threshold:0.8,per_process_memory_fraction:0.99",
 )
 
 
@@ -253,7 +244,7 @@ def _try_all(
 def _alternatives(own: AllocatorSettings, request: Request) -> Iterator[tuple[str, AllocatorSettings]]:
     """List the settings that were given, then those of a search, without those that the file has already."""
     yield from candidates(own, request.settings, skipped=())
-    for text, settings in candidates(own, OF_SEARCH) if request.is_search else ():
+    for text, settings in candidates(own, SEARCHED) if request.is_search else ():
         # A memory fraction is a part of the capacity.
         can_be_tried = request.capacity is not None or settings.memory_fraction == own.memory_fraction
         if can_be_tried and text not in request.settings:

@@ -3,13 +3,16 @@
 import json
 import pickle
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 import snapconv
 from scripts.fixtures.recorded_allocator import RecordedAllocator
 from snapconv.allocator.allocator_settings import AllocatorSettings
 from snapconv.allocator.caching_allocator import ModelOutOfMemory
+from snapconv.answers.advice.changes import removed
 from snapconv.answers.advice.findings import goal_of
 from snapconv.cli.app import main
 from tests.builders import MIB, TraceBuilder, frame
@@ -223,6 +226,39 @@ def test_a_previous_output_freed_before_the_next_call_is_tried(tmp_path):
     _, remedies = job.explained(tmp_path)
     served = [remedy.name for remedy in remedies.tried if remedy.is_served]
     assert served[0] == "train.py:9 keeps its previous output until the next one is made"
+
+
+def test_where_free_memory_is_in_pieces_the_largest_batch_that_fits_is_named(tmp_path):
+    """What the trace frees is taken to grow with the batch: only at 0.3 a free block is large enough."""
+    _, remedies = fragmented().explained(tmp_path)
+    assert [(one.name, one.is_served) for one in remedies.tried if not one.is_setting] == [
+        ("batch or sequence × 0.3", True)
+    ]
+
+
+def test_changes_of_which_none_is_enough_are_tried_together(tmp_path, monkeypatch):
+    """10 MiB are free, 50 without one of two blocks, 90 without both; 80 are requested."""
+    job = Job(100 * MIB)
+    for name, size in (("other", 10), ("a", 40), ("b", 40)):
+        job.alloc(name, size * MIB)
+    job.fail(80 * MIB)
+
+    def two_findings(analysis, **_):
+        changes = [removed(analysis, np.array([row])) for row in (1, 2)]
+        common = {"kind": "fault", "estimated": "", "how": ("del it",)}
+        return SimpleNamespace(
+            findings=[
+                SimpleNamespace(what=f"change {i}.", change=one, **common) for i, one in enumerate(changes)
+            ]
+        )
+
+    monkeypatch.setattr("snapconv.answers.oom.remedies.advise", two_findings)
+    _, remedies = job.explained(tmp_path)
+    assert [(one.name, one.is_served) for one in remedies.tried][:3] == [
+        ("change 0", False),
+        ("change 1", False),
+        ("all 2 changes of the program together", True),
+    ]
 
 
 def test_where_the_own_settings_do_not_fail_nothing_is_claimed(tmp_path):

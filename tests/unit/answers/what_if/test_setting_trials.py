@@ -8,7 +8,7 @@ import pytest
 
 from snapconv.allocator.allocator_settings import MIB
 from snapconv.answers.advice.changes import scaled_requests
-from snapconv.answers.what_if.setting_trials import OF_SEARCH, OWN, OWN_PLACED_ANEW, Request, read_setting
+from snapconv.answers.what_if.setting_trials import OWN, OWN_PLACED_ANEW, SEARCHED, Request, read_setting
 from snapconv.classification.categories import Category
 from snapconv.phases.trace_phases import Phase
 from snapconv.session import load
@@ -47,7 +47,7 @@ def test_the_own_settings_come_first_and_alternatives_as_given(tried_on):
 def test_a_search_ranks_by_what_is_reserved_and_puts_what_runs_out_last(tried_on):
     found = tried_on(two_segments(), Request(is_search=True, capacity=39 * MIB))
     outcomes = [one.outcome for one in found.tried[1:]]
-    assert {one.name for one in found.tried} == {OWN, *OF_SEARCH}
+    assert {one.name for one in found.tried} == {OWN, *SEARCHED}
     keys = [(outcome.ran_out is not None, outcome.ledger.max_reserved_bytes) for outcome in outcomes]
     assert keys == sorted(keys)
     assert found.tried[0].outcome.ran_out is not None
