@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.moments import FoundMoment
-from snapconv.answers.oom.message import compact, read_message
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.inventory import GRADIENT_OR_STATE, SLUG
 from snapconv.columns import BoolColumn, Int64Column, first_known, number_groups, sums_by
@@ -390,5 +389,7 @@ def _device_total(analysis: DeviceAnalysis) -> int | None:
     device, metadata = analysis.device.device, analysis.snapshot.metadata
     if metadata is None or device == HOST:
         return None
+    from snapconv.answers.oom.message import compact, read_message
+
     message = read_message(compact(metadata.ended_detail))
     return metadata.device_bytes.get(device) or (message.total_bytes if message.device == device else None)

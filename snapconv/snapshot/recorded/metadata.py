@@ -26,8 +26,6 @@ _MAX_TEXT, _MAX_LIST = 2000, 100
 # What the rows take together, each with its texts, for a byte of the file; a recorder's take less than one.
 _BYTES_PER_BYTE, _FREE_BYTES, _ROW_BYTES = 4, 512 << 10, 50
 _SLUG = r"[a-z][a-z-]{2,40}"
-# The first captures list all that no simulation models, whether the program met it or not.
-_EVERY_SIMULATION = {"scratch memory inside kernels", "CUDA graphs", "NCCL"}
 # The lists of tensors of a parameter or none, and their keys.
 _LISTS = {
     "earlier": "earlier_parameters",
@@ -143,7 +141,7 @@ class Metadata:
         """Return the notes on all figures of this file."""
         found = []
         if self.is_simulated:
-            met = "" if _EVERY_SIMULATION.issubset(self.not_modelled) else "; ".join(self.not_modelled)
+            met = "; ".join(self.not_modelled)
             missing = f"this program also uses, unmodelled: {met}" if met else "a GPU needs some memory more"
             found.append(
                 Note(

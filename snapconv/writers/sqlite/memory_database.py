@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from snapconv.answers.memory_report import MemoryReport
-from snapconv.writers.sqlite.extended_memory import EXTENDED_TABLES, EXTENDED_VIEWS
 from snapconv.writers.sqlite.shared_tables import ENTRY_KEY, FRAME_OF_ENTRY, USER_VERSION, EntryFrames
 from snapconv.writers.sqlite.tables import Column, Database, integer, size, table, text
 
@@ -107,4 +106,6 @@ def memory_database(path: Path, report: MemoryReport, *, extended: bool) -> Data
     """Arrange the file of a memory report; ``write_databases`` writes it."""
     if not extended:
         return Database(path, USER_VERSION, report, TABLES)
+    from snapconv.writers.sqlite.extended_memory import EXTENDED_TABLES, EXTENDED_VIEWS
+
     return Database(path, USER_VERSION, report, (*TABLES, *EXTENDED_TABLES), EXTENDED_VIEWS)
