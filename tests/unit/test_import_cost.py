@@ -1,8 +1,11 @@
 """Importing snapconv and asking for help are cheap: neither loads numpy or torch."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 HEAVY = ("numpy", "torch")
@@ -18,6 +21,14 @@ finally:
     {SHOW_HEAVY}
 """
 
+SHOW_THREADS = """
+import os, sys
+from snapconv import __main__
+from snapconv.cli import app
+app.main = lambda: print(os.environ.get("OPENBLAS_NUM_THREADS")) or 0
+__main__.run()
+"""
+
 
 def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -26,6 +37,7 @@ def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         encoding="utf-8",
         timeout=60,
+        env={name: text for name, text in os.environ.items() if name != "OPENBLAS_NUM_THREADS"},
     )
 
 
@@ -45,3 +57,8 @@ def test_marking_a_step_while_nothing_is_recorded_does_nothing_and_loads_nothing
     done = run_python("-c", f"import sys, snapconv; assert snapconv.step() is None; {SHOW_HEAVY}")
     assert done.stderr == "loaded: []\n"
     assert (done.returncode, done.stdout) == (0, "")
+
+
+@pytest.mark.parametrize(("command", "n_threads"), [("record", "None"), ("watch", "None"), ("info", "1")])
+def test_a_program_finds_as_many_threads_as_without_us(command, n_threads):
+    assert run_python("-c", SHOW_THREADS, command).stdout == f"{n_threads}\n"
