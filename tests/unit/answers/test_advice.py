@@ -286,3 +286,15 @@ def test_the_modules_to_checkpoint_are_named_with_what_their_times_say_it_costs(
     out = " ".join(capsys.readouterr().out.split())
     assert "trade: blocks.0-1.mlp keep their activations for backward." in out
     assert "of the forward (by time)" in out
+
+
+def test_temporaries_of_a_step_in_which_memory_ran_out_are_no_states(advice_on):
+    """What foreach makes is no state, though nothing frees it: with fused=True it would not be there."""
+    loop, adam = Loop(), frame("_multi_tensor_adam", f"{TORCH}/optim/adam.py")
+    for operation in ("zeros_like", "_foreach_sqrt"):
+        for _ in range(4):
+            loop.alloc(MIB, at(31, adam, frame(f"at::_ops::{operation}::call(at::Tensor const&)", "??")))
+    loop.trace.oom(MIB, device_free=0)
+    advice = advice_on(loop, goal_bytes=MIB)
+    number = {found.kind: found.n_allocations for found in advice.findings}
+    assert (number["states"], number["foreach"]) == (4, 4)
