@@ -30,7 +30,8 @@ def oom_lines(found: OutOfMemory, remedies: Remedies | None, *, file: str) -> It
         yield from _remedy_lines(remedies)
         if remedies.why_none:
             yield f"{next_line('fragmentation', file)} --at oom  (which lines keep the free memory)"
-            yield f"{next_line('advise', file)}  (what to change, by bytes alone)"
+            if found.request and found.inside.n_bytes < found.request.block_bytes:
+                yield f"{next_line('advise', file)}  (what to change, by bytes alone)"
     yield from history_lines(found.state.history_verdict)
     if not found.request:
         if found.state.n_events:
