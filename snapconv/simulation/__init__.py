@@ -103,7 +103,6 @@ class Simulation:
     def _patch_features(self, patches: "Patches") -> None:
         """Replace what a simulation can do without, as far as this torch has it."""
         from snapconv.simulation import cuda, files, kernels, process_groups, tensors
-        from snapconv.simulation.history import patch_annotations
 
         machine, tracker = self.machine, self.tracker
         added = kernels.Kernels(patches)
@@ -114,7 +113,7 @@ class Simulation:
             Feature.SIMULATED_GROUPING: lambda: kernels.patch_grouping(patches),
             Feature.SIMULATED_AUTOCAST: lambda: kernels.patch_autocast(patches, added),
             Feature.SIMULATED_ATTENTION: lambda: kernels.add_gpu_choices(added, tracker.placements),
-            Feature.SIMULATED_ANNOTATIONS: lambda: patch_annotations(machine.annotate, patches),
+            Feature.SIMULATED_ANNOTATIONS: lambda: cuda.patch_annotations(machine, patches),
             Feature.SIMULATED_GROUPS: lambda: process_groups.patch_process_groups(tracker, patches),
             Feature.SIMULATED_COMPILATION: lambda: cuda.patch_compilation(machine, patches),
         }

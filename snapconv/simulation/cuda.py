@@ -351,6 +351,22 @@ def patch_graphs(machine: Machine, patches: Patches) -> None:
     patches.set(graphs.graph, "default_capture_stream", None)
 
 
+def patch_annotations(machine: Machine, patches: Patches) -> None:
+    """Note every range's begin and end; torch's optimizers and loaders make ranges of their own accord."""
+
+    def enter(real: Callable[..., Any], span: Any) -> Any:
+        result = real(span)
+        machine.annotate(span.name, "START")
+        return result
+
+    def leave(real: Callable[..., Any], span: Any, *error: Any) -> Any:
+        machine.annotate(span.name, "END")
+        return real(span, *error)
+
+    patches.wrap(torch.autograd.profiler.record_function, "__enter__", enter)
+    patches.wrap(torch.autograd.profiler.record_function, "__exit__", leave)
+
+
 _AS_EAGER = Note(
     "compiled-as-eager",
     "what torch.compile was to compile ran as it is written, with the memory of eager mode; compiled, it has "

@@ -6,18 +6,15 @@ the engine's are put in their place.
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from copy import deepcopy
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from snapconv.allocator.allocator_settings import SMALL_REQUEST_BYTES, SMALL_SEGMENT_BYTES
 from snapconv.allocator.allocator_trace import Frames, RecordedEvent
 from snapconv.recorder.memory_history import name_every_function
 from snapconv.recorder.program.own_frames import for_program
-
-if TYPE_CHECKING:  # it imports torch
-    from snapconv.simulation.patches import Patches
 
 _CONTEXTS = {None: 0, "state": 1, "alloc": 2, "all": 3}
 
@@ -95,23 +92,6 @@ class EventRings:
     def annotations(self) -> list[dict[str, Any]]:
         """List the begins and ends of the ranges, oldest first."""
         return [dict(annotation) for annotation in list(self._annotations)]
-
-
-def patch_annotations(annotate: Callable[[str, str], None], patches: "Patches") -> None:
-    """Note every range's begin and end; torch's optimizers and loaders make ranges of their own accord."""
-    from torch.autograd.profiler import record_function
-
-    def enter(real: Callable[..., Any], span: Any) -> Any:
-        result = real(span)
-        annotate(span.name, "START")
-        return result
-
-    def leave(real: Callable[..., Any], span: Any, *error: Any) -> Any:
-        annotate(span.name, "END")
-        return real(span, *error)
-
-    patches.wrap(record_function, "__enter__", enter)
-    patches.wrap(record_function, "__exit__", leave)
 
 
 # The metrics and their figures under their keys in torch's nested dict (DeviceStats in
@@ -214,7 +194,7 @@ def _inactive_splits(segments: list[dict[str, Any]]) -> dict[str, dict[str, dict
 # (name, file, line), as a snapshot has a frame
 Frame = tuple[str, str, int]
 
-_OWN_FOLDER = str(Path(__file__).parent)
+OWN_FOLDER = str(Path(__file__).parent)
 # Files end as the system writes paths: on Windows with other slashes.
 _ENGINE_CALL = ("_engine_run_backward", str(Path("torch/autograd/graph.py")))
 # What torch puts between a mode and its caller (torch/_compile.py, torch/_dynamo/eval_frame.py).
@@ -360,7 +340,7 @@ def _without_own(python: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for frame in python:
         filename: str = frame["filename"]
         was_own, is_mode = is_own, any(frame["name"] == n and filename.endswith(f) for n, f in _MODE_FRAMES)
-        is_own = filename.startswith(_OWN_FOLDER) or (was_own and is_mode)
+        is_own = filename.startswith(OWN_FOLDER) or (was_own and is_mode)
         if not is_own:
             kept.append(frame)
         elif kept and not was_own and kept[-1]["filename"].endswith(_CALLED_OPERATION):

@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,6 +29,7 @@ from snapconv.simulation.evaluation import (
     Invocation,
     has_values,
 )
+from snapconv.simulation.history import OWN_FOLDER
 from snapconv.simulation.machine import Machine
 from snapconv.simulation.operations import FakeStorages, Kind, Operation, describe
 from snapconv.simulation.patches import Calls
@@ -279,7 +279,6 @@ _SCATTERS = {
     *("index_put", "_index_put_impl", "scatter", "scatter_add", "index_add", "masked_scatter"),
     *("put", "index_fill"),
 }
-_OWN_FOLDER = str(Path(__file__).parent)
 
 
 @dataclass(slots=True, eq=False)
@@ -385,7 +384,7 @@ class Transfers:
 def _is_called_by_engine() -> bool:
     """Say whether no Python code stands between the running engine and the simulation."""
     frame = sys._getframe()
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN_FOLDER):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(OWN_FOLDER):
         frame = frame.f_back
     return frame.f_code.co_name == ENGINE_CALLER
 

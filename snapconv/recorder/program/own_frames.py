@@ -60,15 +60,13 @@ def is_in_our_work(frame: FrameType | None) -> bool:
 def for_program(error: _Error, *, interrupts: bool = False) -> _Error:
     """Mark an exception that must reach the program; ``interrupts``: it broke work of ours off."""
     with suppress(Exception):  # a class may forbid it
-        error._snapconv_is_for_program = True  # type: ignore[attr-defined]  # every exception has a dictionary
-        if interrupts:
-            error._snapconv_interrupts = True  # type: ignore[attr-defined]
+        error._snapconv_interrupts = interrupts or has_interrupted(error)  # type: ignore[attr-defined]
     return error
 
 
 def is_for_program(error: BaseException) -> bool:
     """Whether an exception was marked so."""
-    return getattr(error, "_snapconv_is_for_program", False)
+    return hasattr(error, "_snapconv_interrupts")
 
 
 def has_interrupted(error: BaseException) -> bool:
