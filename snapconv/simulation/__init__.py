@@ -28,8 +28,8 @@ class Simulation:
     """A simulation that is running."""
 
     def __init__(self, options: SimulationOptions, changed: Changed) -> None:
-        from snapconv.simulation.files import UnwrittenFiles
         from snapconv.simulation.tracker import Tracker
+        from snapconv.simulation.unwritten_files import UnwrittenFiles
 
         self.machine = Machine(options)
         self.tracker = Tracker(self.machine)
@@ -71,7 +71,7 @@ class Simulation:
     @contextmanager
     def patched(self) -> Iterator[None]:
         """Replace torch's functions about devices, until the last attribute is restored."""
-        from snapconv.simulation import cuda, files, kernels, process_groups, tensors
+        from snapconv.simulation import cuda, kernels, process_groups, tensors, unwritten_files
         from snapconv.simulation.patches import Patches, dispatch_mode, patch_threads
 
         machine, tracker = self.machine, self.tracker
@@ -82,7 +82,7 @@ class Simulation:
             tensors.patch_factories(tracker, patches)
             self._patch_features(patches)
             if self._files is not None:
-                files.patch_files(self._files, patches)
+                unwritten_files.patch_files(self._files, patches)
             kernels.patch_triton(tracker.evaluation.forget if self._files else None, patches)
             handle: Handler = tracker.handle
             if Feature.SIMULATED_GROUPS not in self._changed:
@@ -102,7 +102,7 @@ class Simulation:
 
     def _patch_features(self, patches: "Patches") -> None:
         """Replace what a simulation can do without, as far as this torch has it."""
-        from snapconv.simulation import cuda, files, kernels, process_groups, tensors
+        from snapconv.simulation import cuda, kernels, process_groups, tensors, unwritten_files
 
         machine, tracker = self.machine, self.tracker
         added = kernels.Kernels(patches)
@@ -118,7 +118,7 @@ class Simulation:
             Feature.SIMULATED_COMPILATION: lambda: cuda.patch_compilation(machine, patches),
         }
         if self._files is not None:
-            parts[Feature.SIMULATED_FILES] = lambda: files.patch_checkpoints(tracker, patches)
+            parts[Feature.SIMULATED_FILES] = lambda: unwritten_files.patch_checkpoints(tracker, patches)
         for feature, patch in parts.items():
             if feature not in self._changed:
                 patch()

@@ -168,10 +168,38 @@ def _ends_by(branch: list[Any], kinds: Any) -> bool:
     return bool(branch) and isinstance(branch[-1], kinds)
 
 
+# They print or log what the others make: texts and numbers.
+_PRINTS = {"print", "debug", "info", "warning", "warn", "error", "critical", "exception"}
+_TEXTS = {
+    "item",
+    "tolist",
+    "str",
+    "repr",
+    "int",
+    "float",
+    "len",
+    "round",
+    "format",
+    "join",
+    "sum",
+    "mean",
+    "norm",
+}
+
+
 def _calls(branch: list[Any]) -> int:
-    """Count what may need memory: calls, and operators between values."""
+    """Count what may need memory: calls, and operators between values; not what only prints."""
     kinds = ast.Call | ast.BinOp | ast.AugAssign | ast.Subscript
-    return sum(isinstance(node, kinds) for part in branch for node in ast.walk(part))
+    nodes = [node for part in branch for node in ast.walk(part)]
+    printed = {inner for node in nodes if _is_call(node, _PRINTS) for inner in ast.walk(node)}
+    harmless = {
+        node for node in printed if not isinstance(node, ast.Call) or _is_call(node, _PRINTS | _TEXTS)
+    }
+    return sum(isinstance(node, kinds) and node not in harmless for node in nodes)
+
+
+def _is_call(node: ast.AST, names: set[str]) -> bool:
+    return isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) in names
 
 
 # How likely a truth value is that was not computed, of finite numbers that all differ.
@@ -260,9 +288,7 @@ class ValuesRead:
         left_out = found[1].other if is_true else found[1].taken
         if _calls(left_out) and not _fails(left_out) and not found[0].startswith(torch_folder()):
             first, last = left_out[0].lineno, left_out[-1].end_lineno
-            self._skipped.setdefault(
-                f"{_shortened(found[0])}:{first}" + (f"-{last}" if last != first else "")
-            )
+            self._skipped.setdefault(f"{shortened(found[0])}:{first}" + (f"-{last}" if last != first else ""))
 
     def add_numbers(self, what: str) -> None:
         """Count numbers that the program was given, and where they decide what runs.
@@ -274,7 +300,7 @@ class ValuesRead:
         if found is not None and not found[0].startswith(torch_folder()):
             ways = [way for way in (found[1].taken, found[1].other) if not _fails(way)]
             if len(ways) == 2 and any(map(_calls, ways)):
-                self._doubted.setdefault(f"{_shortened(found[0])}:{found[1].node.lineno}")
+                self._doubted.setdefault(f"{shortened(found[0])}:{found[1].node.lineno}")
 
     def name_of_call(self, otherwise: str) -> str:
         """Name the call as Python does: ``bool``, and not ``__bool__``."""
@@ -322,7 +348,7 @@ def users_place() -> str:
     for frame in program_frames():
         filename = frame.f_code.co_filename
         if not filename.startswith((of_torch, "<")):
-            place = f"{_shortened(filename)}:{frame.f_lineno}"
+            place = f"{shortened(filename)}:{frame.f_lineno}"
             is_library = any(folder in filename for folder in _LIBRARY_FOLDERS)
             if not is_library and not filename.startswith(_STANDARD_LIBRARY):
                 return place if innermost is None else f"{innermost} called at {place}"
@@ -330,7 +356,18 @@ def users_place() -> str:
     return innermost or "(unknown line)"
 
 
-def _shortened(filename: str) -> str:
+def users_own_place() -> str:
+    """Name the innermost line outside the standard library if it is the program's, nothing otherwise."""
+    for frame in program_frames():
+        filename = frame.f_code.co_filename
+        if any(folder in filename for folder in _LIBRARY_FOLDERS):
+            break
+        if not filename.startswith((_STANDARD_LIBRARY, "<")):
+            return f"{shortened(filename)}:{frame.f_lineno}"
+    return ""
+
+
+def shortened(filename: str) -> str:
     """Write a library's file from its package on, the program's from the current folder on."""
     for folder in _LIBRARY_FOLDERS:
         _, found, rest = filename.replace("\\", "/").rpartition(f"/{folder}/")

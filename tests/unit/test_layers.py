@@ -65,7 +65,7 @@ MAY_IMPORT_FROM_OUTSIDE = (
     }
 )
 # Keeps in memory what a program saves, and builds it again: it reads no file's pickle.
-KEEPS_PICKLES = PACKAGE / "simulation" / "files.py"
+KEEPS_PICKLES = PACKAGE / "simulation" / "unwritten_files.py"
 # The formats in which snapshots come. Outside snapshot/ they may be written, never read.
 # JSON is written by all, through json_text.
 FORMATS = {"pickle", "_pickle", "json", "orjson"}

@@ -1,5 +1,6 @@
 """Where a truth value was not computed, a program goes the way that needs more memory, and is told so."""
 
+import logging
 import re
 import runpy
 import sys
@@ -192,6 +193,24 @@ def test_nothing_may_be_too_low_where_nothing_was_left_out(x, simulation):
 
     [note] = simulation.notes()
     assert "too low" not in note.message
+
+
+def test_nothing_may_be_too_low_where_only_a_text_was_left_out(x, simulation):
+    log = logging.getLogger("of this test")
+    for _ in range(2):
+        if torch.isnan(x.sum()):
+            print(f"step {len(x)}: loss is {x.sum().item():.2f}, {x[0] * 2}")  # noqa: T201
+            log.warning("lost at %d" % len(x))  # noqa: UP031  # as programs do
+            continue
+        if x.sum().item() > 3:
+            print("high", round(x.sum().item() / 7, 2))  # noqa: T201
+    [note] = simulation.notes()
+    assert "too low" not in note.message
+
+    if x.sum().item() > 3:
+        print(work(x))  # noqa: T201
+    [note] = simulation.notes()
+    assert "too low: such a number" in note.message
 
 
 def test_a_number_that_decides_what_runs_gives_a_doubt_and_one_that_is_only_read_none(x, simulation):

@@ -1,10 +1,17 @@
 """What was not computed is written over no file, and read back all the same."""
 
+import bz2
 import io
+import logging
+import mmap
+import multiprocessing
 import os
 import pickle
 import shutil
+import sqlite3
+import subprocess
 import tempfile
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +19,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from snapconv.errors import RecorderError  # noqa: E402
 from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
 
 pytestmark = [pytest.mark.smoke("no-compute"), pytest.mark.filterwarnings("ignore:.*torch.jit")]
@@ -112,7 +118,10 @@ def by_copying(_state, path):
 def by_removing(_state, path):
     path.unlink()
     assert not path.exists()
-    path.unlink()  # its folder has it still
+    assert not os.path.lexists(path)
+    assert os.listdir(path.parent) == [*path.parent.glob("*")] == [*os.scandir(path.parent)] == []  # noqa: PTH208
+    with pytest.raises(FileNotFoundError):
+        path.unlink()
 
 
 def by_rotating(state, path):
@@ -145,7 +154,79 @@ def through_a_link(state, path):
     Path("link").unlink()
 
 
+def by_number(_state, path):
+    number = os.open(path, os.O_WRONLY | os.O_TRUNC)
+    os.write(number, b"new")
+    os.close(number)
+    assert path.read_bytes() == b"new"
+
+
+def by_truncating(_state, path):
+    os.truncate(path, 4)
+    assert (path.stat().st_size, path.read_bytes()) == (4, PRECIOUS[:4])
+
+
+def in_place(_state, path):
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+        mapped[:4] = b"WHAT"
+    assert path.read_bytes() == b"WHAT" + PRECIOUS[4:]
+
+
+def by_appending(_state, path):
+    with closing(logging.FileHandler(path)) as log:
+        log.emit(logging.makeLogRecord({"msg": "loss 0.0"}))
+    assert path.read_bytes() == PRECIOUS + b"loss 0.0\n"
+
+
+def by_a_name_of_open(_state, path):
+    with bz2.open(os.fsencode(path), "wb") as file:
+        file.write(b"new")
+    assert bz2.decompress(path.read_bytes()) == b"new"
+
+
+def by_a_database(_state, path):
+    path.unlink()
+    for n_rows in (1, 2):
+        with closing(sqlite3.connect(database=path)) as database, database:
+            database.execute("create table if not exists losses(loss)")
+            database.execute("insert into losses values (0)")
+            assert database.execute("select count(*) from losses").fetchone() == (n_rows,)
+
+
+def by_another_name(_state, path):
+    path.rename("moved")
+    os.link("moved", "linked")
+    for name in ("moved", "linked"):
+        assert Path(name).read_bytes() == PRECIOUS
+        Path(name).write_bytes(b"new")
+        assert (Path(name).read_bytes(), sorted(os.listdir())) == (b"new", ["linked", "moved", "run"])  # noqa: PTH208
+    assert [*os.walk(".")] == [(".", ["run"], ["moved", "linked"]), ("./run", [], [])]
+
+
+def by_another_process(_state, path):
+    worker = multiprocessing.get_context("fork").Process(target=path.write_bytes, args=(b"new",))
+    worker.start()
+    worker.join()
+    assert worker.exitcode == 0
+    path.touch()
+
+
+def by_a_link_to_the_latest(state, path):
+    Path("latest").symlink_to(path.parent)
+    Path("run/../new").mkdir()
+    torch.save(state, "new/model.npz")
+    Path("link").symlink_to("new")
+    Path("link").replace("latest")
+    assert torch.load("latest/model.npz")["weight"].shape == (1024, 512)
+    assert path.read_bytes() == PRECIOUS
+    Path("latest/../run/model.npz").write_bytes(b"new")
+    assert path.read_bytes() == b"new"
+    Path("latest").unlink()
+
+
 CHANGES = [
+    *(by_number, by_truncating, in_place, by_appending, by_a_name_of_open, by_a_database, by_another_name),
+    *(by_another_process, by_a_link_to_the_latest),
     *SAVES,
     *(
         by_pickle,
@@ -175,12 +256,13 @@ def test_a_file_that_was_there_is_not_touched(folder, change):
     assert path.read_bytes() == PRECIOUS
     assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
     assert sorted(entry.name for entry in folder.rglob("*")) == ["model.npz", "run"]
-    assert str(path) in notes[0] or change is through_a_link
+    assert "run/model.npz" in notes[0]
 
 
-@pytest.mark.parametrize(
-    "save", [*SAVES, by_pickle, by_safetensors, by_numpy, by_bytes, by_script, by_export]
-)
+BY_OTHERS = [by_numpy, by_bytes, by_script, by_export]
+
+
+@pytest.mark.parametrize("save", [*SAVES, by_pickle, by_safetensors, *BY_OTHERS])
 def test_a_new_file_of_what_was_not_computed_is_gone_afterwards(folder, save):
     with simulated(SimulationOptions(compute=False)) as simulation:
         Path("staging").mkdir()
@@ -189,13 +271,13 @@ def test_a_new_file_of_what_was_not_computed_is_gone_afterwards(folder, save):
         assert Path("run/model.npz").exists()
         [listed] = simulation.values()["files_not_written"]
 
-    assert [entry.name for entry in folder.rglob("*")] == ["run"]
+    # What NumPy wrote need not be a part of the rest.
+    assert [entry.name for entry in folder.rglob("*")] == ["run"] * (save in BY_OTHERS)
     assert listed["path"] == "run/model.npz"
     assert listed["n_bytes"] >= 4 * 512 * 1024
 
 
-def test_logs_and_what_is_new_are_kept(folder):
-    Path("log.txt").write_text("first\n")
+def test_what_is_new_and_was_computed_is_kept(folder):
     with simulated(SimulationOptions(compute=False)) as simulation:
         weight = torch.ones(512, 1024, device="cuda")
         with Path("events").open("wb") as events, Path("log.txt").open("a") as log:
@@ -205,7 +287,7 @@ def test_logs_and_what_is_new_are_kept(folder):
         Path("losses.json").write_text("[0.0]")
         assert [note.slug for note in simulation.notes()] == ["values-not-computed"]
 
-    assert Path("log.txt").read_text() == "first\n0.0\n"
+    assert Path("log.txt").read_text() == "0.0\n"
     assert sorted(entry.name for entry in folder.iterdir()) == [
         "events",
         "known.pt",
@@ -213,6 +295,66 @@ def test_logs_and_what_is_new_are_kept(folder):
         "losses.json",
     ]
     assert torch.load("known.pt")["order"].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_database_that_was_there_stays(folder):
+    with closing(sqlite3.connect("runs.db")) as database, database:
+        database.execute("create table losses(loss)")
+    before = Path("runs.db").read_bytes()
+    with (
+        simulated(SimulationOptions(compute=False)),
+        closing(sqlite3.connect("runs.db")) as database,
+        database,
+    ):
+        database.execute("insert into losses values (0)")
+
+    assert ([*folder.iterdir()], Path("runs.db").read_bytes()) == ([folder / "runs.db"], before)
+
+
+def test_an_empty_folder_that_was_there_stays(folder):
+    Path("a/b").mkdir(parents=True)
+    with simulated(SimulationOptions(compute=False)):
+        with pytest.raises(OSError, match="not empty"):
+            Path("a").rmdir()
+        os.removedirs("a/b")
+        assert not os.path.lexists("a")
+    assert Path("a/b").is_dir()
+
+
+def test_what_is_beside_a_file_in_its_new_folder_goes_with_it(folder):
+    """Who resumes from the last checkpoint would find one without weights."""
+    with simulated(SimulationOptions(compute=False)) as simulation:
+        Path("run/last/deep").mkdir(parents=True)
+        for name in ("run/log.txt", "run/last/config.json", "run/last/deep/state.json"):
+            Path(name).write_text("{}")
+        torch.save(torch.ones(512, 1024, device="cuda"), "run/last/model.pt")
+        [note] = simulation.notes()
+
+    assert "goes with them: run/last" in note.message
+    assert [str(path.relative_to(folder)) for path in folder.rglob("*")] == ["run", "run/log.txt"]
+
+
+def test_programs_that_are_started_are_named_and_their_copies_removed(folder):
+    Path("best.pt").write_bytes(PRECIOUS)
+    with simulated(SimulationOptions(compute=False)) as simulation:
+        torch.save(torch.ones(512, 1024, device="cuda"), "model.pt")
+        torch.save(torch.ones(512, 1024, device="cuda"), "best.pt")
+        subprocess.run(["cp", "model.pt", "copied.pt"], check=True)
+        os.system("mv model.pt moved.pt")
+        [note] = simulation.notes()
+
+    assert "not undone: cp model.pt copied.pt (" in note.message
+    assert "mv model.pt moved.pt (" in note.message
+    assert ([*folder.iterdir()], Path("best.pt").read_bytes()) == ([folder / "best.pt"], PRECIOUS)
+
+
+def test_a_large_file_that_is_changed_in_place_is_named(folder):
+    with Path("large").open("wb") as file:
+        file.truncate((1 << 30) + 1)
+    with simulated(SimulationOptions(compute=False)) as simulation, Path("large").open("r+b"):
+        assert [note.message for note in simulation.notes()] == [
+            "what these do to files is not undone: large"
+        ]
 
 
 def test_temporary_files_are_the_programs(folder):
@@ -252,8 +394,10 @@ def test_safetensors_are_read_back(folder, state):
     safetensors.save_file(state, "model.safetensors", {"format": "pt"})
 
     assert safetensors.load_file("model.safetensors")["weight"].shape == (1024, 512)
-    with pytest.raises(RecorderError, match=r"safe_open: model\.safetensors was not"):
-        pytest.importorskip("safetensors").safe_open("model.safetensors", framework="pt")
+    opened = pytest.importorskip("safetensors").safe_open("model.safetensors", "pt", device="cuda")
+    assert (sorted(opened.keys()), opened.metadata()) == (["bias", "weight"], {"format": "pt"})
+    assert opened.get_slice("weight")[:2].shape == (2, 512)
+    assert opened.get_tensor("weight").is_cuda
 
 
 def test_new_files_are_listed_with_their_sizes(state, simulation):
