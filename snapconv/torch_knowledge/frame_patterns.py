@@ -17,6 +17,7 @@ Role = IntEnum(
     ENGINE RELEASE OPTIMIZER ZERO_GRAD MODULE_CALL LOSS PLACEMENT WORKSPACE COMMUNICATION COPY FACTORY
     RECOMPUTE REENTERED ZEROS CACHE COMPILED PINNED_BATCH OFFLOADED CACHE_UPDATE STATES COLLECTED
     REPLICA SCATTERED NAMED_WEIGHTS NAMED_CACHE ACCUMULATION LAYER SET_GRAD LOADED GATHERED
+    IN_PLACE
     """,
     start=0,
 )
@@ -94,6 +95,9 @@ zero-grad ZERO_GRAD 2.0-2.13; seen 2.5-2.9
 set-grad SET_GRAD 2.0-2.15; seen 2.13-2.14
     function ^THPVariable_set_grad\b
     an assignment to .grad frees the gradient that was there (torch/csrc/autograd/python_variable.cpp)
+saved-in-place IN_PLACE 2.1-2.15; seen 2.15
+    function ^torch::autograd::VariableType::\(anonymous namespace\)::\w+_\(
+    an operation in place copies its input for backward; without a graph it makes nothing
 module-call MODULE_CALL 2.0-2.13; seen 2.1-2.11
     function ^(_call_impl|_wrapped_call_impl)$
     file torch/nn/modules/module\.py$

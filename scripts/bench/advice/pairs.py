@@ -618,6 +618,17 @@ pairs(
     evaluation_tagger=(convolutions, images(12, 80), hits),
     evaluation_neox=(neox, ids(16, 512), token_hits),
     evaluation_clip=(clip, images(96, 192), pooled),
+    evaluation_bert=(partial(bert, 7000), ids(12, 192), kept(own_loss)),
+    evaluation_llama=(partial(llama, 4000, layers=5), ids(6), own_loss),
+    evaluation_dit=(partial(dit, 8), lambda: 8, denoised),
+    evaluation_vit=(partial(timm_model, "vit_small_patch16_224", img_size=128), images(24, 128), hits),
+    evaluation_resnet34=(partial(timm_model, "resnet34"), images(24, 128), hits),
+    evaluation_efficientnet=(partial(timm_model, "efficientnet_b0"), images(), kept(classes)),
+    evaluation_swin=(partial(timm_model, "swin_tiny_patch4_window7_224"), images(8, 224), hits),
+    evaluation_mobilenet=(partial(timm_model, "mobilenetv3_large_100"), images(24, 160), hits),
+    evaluation_densenet=(partial(timm_model, "densenet121"), images(12, 128), hits),
+    evaluation_regnet=(partial(timm_model, "regnety_004"), images(24, 128), hits),
+    evaluation_mixer=(partial(timm_model, "mixer_s32_224"), images(16, 224), hits),
 )
 pairs(
     "graphs-kept",

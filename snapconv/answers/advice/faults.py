@@ -15,6 +15,7 @@ import numpy as np
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.changes import Change, freed_from
 from snapconv.answers.advice.evidence import Detected, Evidence, LineCalls
+from snapconv.answers.advice.references import ends_without_graph
 from snapconv.answers.growth import Fate, by_line, find_growth, growth_notes
 from snapconv.classification.categories import Category
 from snapconv.columns import (
@@ -25,6 +26,7 @@ from snapconv.columns import (
     distinct,
     grouped,
     has_code,
+    is_among,
     number_groups,
     run_starts,
     stable_order,
@@ -107,6 +109,7 @@ class _Finder:
             number_of[stack] = known.setdefault(calls.path(int(stack)), len(known))
         self.path_id = number_of[self.table.free_stack_id]
         self._n_events = len(analysis.device.events)
+        self._frees: dict[int, tuple[Int64Column, Int64Column]] = {}
 
     @cached_property
     def _allocs(self) -> tuple[Int32Column, EventColumn, Int64Column]:
@@ -190,25 +193,31 @@ class _Finder:
         has_stack = self.table.stack_id[rows] >= 0
         next_alloc = self._next_alloc(rows, self.table.alloc_event[rows].astype(np.int64))
         is_old = within[self.table.stack_id[rows]] & (~has_stack | (next_alloc < freed))
+        # What was made since the line last freed anything are temporaries of the call that has just ended.
+        is_older = self.table.alloc_event[rows] < self._freed_before(int(rows[0]))
+        is_old &= is_older | ~is_older.any()
         rows = rows[is_old & (has_stack | (self.table.alloc_event[rows] < 0))]
         if not len(rows):
             return None
         newest = int(self.table.alloc_event[rows].max())
         call, is_graph = self.calls.began(path, freed), self._is_graph(rows)
-        if call <= newest:  # nothing but this line in the loop, or a temporary of the call itself
-            made = self.table.alloc_event[rows] == newest
-            call = self.calls.began_last(int(self.table.stack_id[rows[made][0]]), freed)
-        if call <= newest:
-            allocs = self.calls.alloc_events
-            place = int(np.searchsorted(allocs, newest, side="right"))
-            call = next(iter(allocs[place : place + 1].tolist()), self._n_events)
-            if not is_graph:
-                return None
+        if call <= newest:  # nothing but this line in the loop
+            place = int(np.searchsorted(self.calls.alloc_events, newest, side="right"))
+            call = int(np.append(self.calls.alloc_events, self._n_events)[place])
         is_made_anew = self._is_made_anew(rows, newest, call, freed)
         n_bytes = self.table.block_bytes[rows]
         if call >= freed or n_bytes[is_made_anew].sum() < _NEARLY * n_bytes.sum():
             return None
         return _Burst(rows, call, path, is_graph)
+
+    def _freed_before(self, row: int) -> int:
+        """Return when an allocation's line last freed anything before this burst; -1 for never."""
+        path = int(self.path_id[row])
+        if path not in self._frees:
+            mine = (self.path_id == path) & (self.burst >= 0)
+            self._frees[path] = np.sort(self.burst[mine]), np.sort(self.freed[mine])
+        bursts, freed = self._frees[path]
+        return int(np.append(freed, -1)[np.searchsorted(bursts, self.burst[row]) - 1])
 
     def _next_alloc(self, rows: Int64Column, after: Int64Column) -> Int64Column:
         """Return the next alloc of each allocation's stack after an event; the number of events for none."""
@@ -219,14 +228,14 @@ class _Finder:
         return np.where(is_same, allocs[place], self._n_events)
 
     def _is_made_anew(self, rows: Int64Column, newest: int, call: int, freed: int) -> BoolColumn:
-        """Mark the allocations with a replacement: of the same stack, or without one of the same size."""
-        has_stack = self.table.stack_id[rows] >= 0
-        again = self._next_alloc(rows, np.full(len(rows), newest, np.int64)) < freed
-        if has_stack.all():
-            return again
+        """Mark allocations with a replacement each: of the same stack, or without one of the same size."""
+        stacks, kind, n_old = np.unique(self.table.stack_id[rows], return_inverse=True, return_counts=True)
+        events = stacks.astype(np.int64)[:, None] * (self._n_events + 1) + (newest + 1, freed)
+        n_made = np.diff(np.searchsorted(self._allocs[2], events))[:, 0]
         first, after = np.searchsorted(self.calls.alloc_events, (call, freed))
         sizes = self.analysis.device.events.size[self.calls.alloc_events[first:after]]
-        return np.where(has_stack, again, np.isin(self.table.requested_bytes[rows], sizes))
+        is_again = np.isin(self.table.requested_bytes[rows], sizes)
+        return np.where(self.table.stack_id[rows] >= 0, (n_made >= n_old)[kind.reshape(-1)], is_again)
 
     def _is_graph(self, rows: Int64Column) -> bool:
         """Whether allocations are a graph: tensors of many lines of modules, or of before the trace."""
@@ -348,9 +357,6 @@ def _without(evidence: Evidence, rows: Int64Column, idle: Int64Column) -> Change
     return Change(*np.concatenate(parts, axis=1))
 
 
-# Tensors of a forward without a graph that are in use together, where nothing skips a module: the input of a
-# module, its output, and a sum or a temporary beside them. On three programs 2, 3 and 4 were as near.
-_LIVE_WITHOUT_GRAPH = 3
 # Forwards whose graphs are in use together: two may be one forward and its replacement.
 _LEAST_GRAPHS = 3
 
@@ -366,7 +372,10 @@ def unused_graphs(evidence: Evidence) -> Iterator[Detected]:
         # In use while two more forwards of its line began: something keeps it. Of graphs see kept_graphs.
         is_kept = np.searchsorted(begins, ends[of_call]) - number >= _LEAST_GRAPHS
         unused[of_call] = ~is_kept & (not _is_graph(analysis, of_call[is_kept]))
-    unused &= ~is_cache  # which stays without a graph too
+    # Without a graph, too, a cache is a part of what the call returns, and an input stays up to its end.
+    is_other = (unused & is_cache) | has_code(analysis.classification.category, Category.INPUT)
+    others = np.flatnonzero(is_other & (table.freed_event >= 0) & (table.alloc_event >= 0))
+    unused &= ~is_cache
     freed = np.flatnonzero(unused & (table.freed_event >= 0))
     n_allocs = evidence.calls.n_allocs[np.maximum(table.freed_event, 0)].astype(np.int64)
     together = n_allocs * (evidence.demand.n_events + 1) + number_of
@@ -379,19 +388,11 @@ def unused_graphs(evidence: Evidence) -> Iterator[Detected]:
     rows = np.concatenate(thrown)
     mine = rows[evidence.live[rows]]
     if evidence.is_large(mine):
-        change = freed_from(analysis, rows, ends_without_graph(analysis, rows))
+        rows = np.concatenate((rows, others[is_among(n_allocs[others], n_allocs[rows])]))
+        change = freed_from(analysis, rows, ends_without_graph(evidence.calls, analysis, rows))
         callers = (evidence.calls.module_call(stack, outermost=True) for stack in stacks.tolist())
         where = evidence.calls.line_of(next(filter(None, callers), ()))
         yield evidence.found(change, mine, where, is_certain=True)
-
-
-def ends_without_graph(analysis: DeviceAnalysis, rows: Int64Column) -> Int64Column:
-    """Return the event from which each allocation would be free; -1 for those of before the trace."""
-    alloc, in_forward = analysis.allocations.alloc_event, analysis.features.in_forward
-    made = alloc[in_forward & (alloc >= 0)].astype(np.int64)
-    ends = np.append(made, np.full(_LIVE_WITHOUT_GRAPH, len(analysis.device.events)))
-    place = np.searchsorted(made, alloc[rows], side="right") - 1 + _LIVE_WITHOUT_GRAPH
-    return np.where(alloc[rows] < 0, -1, ends[place])
 
 
 def kept_graphs(evidence: Evidence) -> Iterator[Detected]:
@@ -468,9 +469,13 @@ def _never_used(analysis: DeviceAnalysis) -> BoolColumn:
     """
     features, table = analysis.features, analysis.allocations
     found = (features.in_forward | features.preexisting_in_forward) & ~features.is_freed_by_engine
-    found &= features.next_backward >= features.end
     if not analysis.phases.free_sites_known:
         return np.zeros_like(found)
+    # A backward may come in between that is of a later forward alone.
+    used = np.flatnonzero(features.in_forward & features.is_freed_by_engine)[::-1]
+    began = np.full(features.n_events + 1, -1)
+    began[features.next_backward[used]] = table.alloc_event[used]  # of each backward the first stays
+    found &= (features.next_backward >= features.end) | (features.alloc < began[features.next_backward])
     failed = analysis.phases.oom_events
     ends = np.where(table.freed_event >= 0, table.freed_event, len(analysis.device.events))
     found &= np.searchsorted(failed, table.alloc_event) == np.searchsorted(failed, ends)

@@ -79,7 +79,7 @@ KINDS = (
         how=("Put `with torch.no_grad():` (or torch.inference_mode()) around the call.",),
         wrong_if="a backward through this forward comes after the trace",
         detect=unused_graphs,
-        estimated="a forward without a graph is taken to hold three activations together",
+        estimated="each value is taken to be free when its function has done the next operation",
     ),
     Kind(
         slug="graphs-kept",

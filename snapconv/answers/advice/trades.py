@@ -8,7 +8,7 @@ import numpy as np
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.changes import GROWING, Change, joined, removed, scaled_batch, smaller
 from snapconv.answers.advice.evidence import LEAST_SHARE_OF_TRADE, Detected, Evidence, is_operation
-from snapconv.answers.advice.faults import ends_without_graph
+from snapconv.answers.advice.references import ends_without_graph
 from snapconv.classification.categories import APPEARANCES, Category
 from snapconv.columns import BoolColumn, Int64Column, distinct, grouped, has_code
 from snapconv.phases.trace_phases import Phase
@@ -218,7 +218,7 @@ def offloaded(evidence: Evidence) -> Iterator[Detected]:
     is_saved = np.isin(analysis.classification.category, (Category.ACTIVATION, Category.INPUT))
     rows = np.flatnonzero(is_saved & features.is_freed_by_engine & features.is_traced)
     # Nothing but the graph holds it when backward begins; it comes back for its own operation.
-    first = np.minimum(ends_without_graph(analysis, rows), features.next_backward[rows])
+    first = np.minimum(ends_without_graph(evidence.calls, analysis, rows), features.next_backward[rows])
     freed = np.sort(table.freed_event[rows].astype(np.int64))
     needed = np.append(-1, freed)[np.searchsorted(freed, table.freed_event[rows])]
     change = Change(rows, first, np.maximum(needed, first), table.block_bytes[rows])

@@ -77,6 +77,19 @@ def test_a_graph_that_stays_through_the_next_forward_is_a_certain_fault(advice_o
     assert (advice.peak.n_bytes, advice.faults[1].peak.n_bytes) == (72 * MIB, 36 * MIB)
 
 
+def test_an_output_that_is_freed_with_temporaries_of_its_successor_is_a_fault(advice_on):
+    """Nothing else runs in the loop: a call's own temporaries and the old output are freed at once."""
+    loop = Loop()
+    for _ in range(4):
+        temporaries = [loop.alloc(MIB, at(20, *layer(1))) for _ in range(3)]
+        new = [loop.alloc(5 * MIB, at(20, *layer(i))) for i in (3, 4)]
+        for addr in (*temporaries, *loop.kept.pop("out", ())):
+            loop.trace.free(addr, frames=at(20))
+        loop.kept["out"] = new
+    (fault,) = advice_on(loop).faults
+    assert (fault.kind, fault.held_bytes, fault.saved_bytes) == ("previous-kept", 10 * MIB, 10 * MIB)
+
+
 def test_a_state_that_the_next_call_reads_is_no_fault(advice_on):
     loop = Loop()
     loop.kept["hidden"] = [loop.alloc(10 * MIB, at(10))]
@@ -167,6 +180,32 @@ def test_activations_that_no_backward_uses_are_a_fault(advice_on):
     assert (4 + 4) * MIB <= advice.together.n_bytes <= (4 + 6) * MIB
 
 
+def test_a_validation_whose_graph_lives_through_the_next_step_is_a_fault(advice_on):
+    """The backward in between is of a later forward; a graph that backward went through is none of these."""
+    loop = Loop()
+    for _ in range(3):
+        loop.assign("loss", 20, *[2 * MIB] * 8)
+        for addr in loop.kept.pop("loss"):
+            loop.trace.free(addr, frames=ENGINE)
+        loop.assign("validation", 40, *[4 * MIB] * 8)
+    (fault, *_) = advice_on(loop).faults
+    assert (fault.kind, fault.where.place, fault.held_bytes) == ("unused-graph", "train.py:40", 56 * MIB)
+
+
+def test_what_operations_in_place_save_is_not_made_without_a_graph(advice_on):
+    saved = frame("torch::autograd::VariableType::(anonymous namespace)::silu_(at::Tensor&)", "??")
+    loop = Loop()
+    for _ in range(3):
+        loop.alloc(MIB, at(19))
+        made = [
+            loop.alloc(4 * MIB, [*native, *at(20, *layer(i))]) for i in range(8) for native in ([], [saved])
+        ]
+        for addr in made:
+            loop.trace.free(addr, frames=at(20))
+    (fault,) = advice_on(loop).faults
+    assert (fault.kind, fault.peak.n_bytes) == ("unused-graph", (3 + 4 + 4) * MIB)
+
+
 def test_losses_that_keep_their_graphs_are_a_fault(advice_on):
     advice = advice_on(forwards(keeps=True))
     (fault,) = advice.faults
@@ -229,6 +268,26 @@ def test_a_goal_asks_for_the_largest_batch_that_reaches_it(advice_on):
     (trade,) = advice_on(loop, goal_bytes=33 * MIB).findings
     assert (trade.kind, trade.peak.n_bytes) == ("batch", 32 * MIB)
     assert trade.what == "batch or sequence × 0.8."
+
+
+def test_attention_scores_are_a_trade_and_what_the_queries_keep_stays(advice_on):
+    """Scores and their softmax go; copies that the product of matrices made go where their originals stay."""
+    loop = Loop()
+    for _ in range(2):
+        made = []
+        for number, (operation, size) in enumerate(
+            [("linear", 6), ("clone", 2), ("bmm", 16), ("_softmax", 16), ("bmm", 2)]
+        ):
+            native = frame(f"at::_ops::{operation}::call(at::Tensor const&)", "??")
+            inner = frame("attention", "/home/me/project/model.py", 10 + number)
+            made.append(loop.alloc(size * MIB, [native, inner, CALL, *at(20)]))
+        for addr in made:
+            loop.trace.free(addr, frames=ENGINE)
+    without, with_scores = advice_on(loop), advice_on(loop, goal_bytes=MIB)
+    assert without.findings == ()
+    (trade,) = [one for one in with_scores.findings if one.kind == "attention"]
+    assert (trade.line.place, trade.held_bytes) == ("model.py:13", 34 * MIB)
+    assert trade.peak.n_bytes == (42 - 34) * MIB
 
 
 def test_check_fails_where_a_change_brings_a_fault(tmp_path, capsys):

@@ -23,6 +23,10 @@ EXAMPLES = {
     "optimizer-init": ("__init__", "torch/optim/adagrad.py"),
     "zero-grad": ("zero_grad", "torch/optim/optimizer.py"),
     "set-grad": ("THPVariable_set_grad(THPVariable*, _object*, void*)", "??"),
+    "saved-in-place": (
+        "torch::autograd::VariableType::(anonymous namespace)::silu_(c10::DispatchKeySet, at::Tensor&)",
+        "??",
+    ),
     "module-call": ("_call_impl", "torch/nn/modules/module.py"),
     "forward-method": ("forward", "/w/proj/model.py"),
     "compiled-call": ("call", "/tmp/torchinductor_me/xy/cxyabc.py"),
@@ -83,6 +87,10 @@ NEAR_MISSES = {
     "optimizer-init": ("__init__", f"{SITE}/torch/optim/swa_utils.py"),
     "zero-grad": ("zero_grad_buffers", f"{SITE}/torch/optim/optimizer.py"),
     "set-grad": ("THPVariable_set_data(THPVariable*, _object*, void*)", "??"),
+    "saved-in-place": (
+        "torch::autograd::VariableType::(anonymous namespace)::silu(c10::DispatchKeySet, at::Tensor const&)",
+        "??",
+    ),
     "module-call": ("_call_impl", "/w/proj/module.py"),
     "forward-method": ("forward_features", "/w/proj/model.py"),
     "compiled-call": ("call", "/w/proj/caller.py"),
