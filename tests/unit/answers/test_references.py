@@ -16,6 +16,14 @@ class Module:
     def _call_impl(self, *values):
         return self.forward(*values)
 """
+WRAPPER_FILE = "/opt/venv/lib/python3.11/site-packages/transformers/utils/generic.py"
+WRAPPER = """
+def returns_object(function):
+    def wrapper(self, *values):
+        return [function(self, *values)]
+
+    return wrapper
+"""
 MODELS = """
 class Layer(Module):
     def __init__(self, size):
@@ -77,6 +85,24 @@ class Blocks(Module):
         for block in self.blocks:
             x = block(x)
         return self.head(x)
+
+
+class Base(Blocks):
+    @returns_object
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return self.first(x)
+
+
+class Headed(Module):
+    def __init__(self, base, head):
+        self.base, self.head = base, head
+
+    def forward(self, x):
+        outputs = self.base(x)
+        x = self.head(outputs[0])
+        return compute("linear", 2 * x.size, x)
 
 
 class Down(Module):
@@ -141,6 +167,7 @@ class Job:
         self.trace, self.keeps_graph = TraceBuilder().segment(1 << 30), keeps_graph
         names = {"compute": lambda operation, size, *inputs: Tensor(self, size, operation, *inputs)}
         exec(compile(CALLS, MODULE_FILE, "exec"), names)
+        exec(compile(WRAPPER, WRAPPER_FILE, "exec"), names)
         apart = MODELS.replace("\n\n\n", "\n" * 60)  # as classes of one file are
         exec(compile(apart, MODEL_FILE, "exec"), names)
         loop = f"model = {model}\nfor _ in range(3):\n    model(compute('to', 1))\n"
@@ -165,6 +192,7 @@ class Job:
         "Blocks(*[Block(5, Gated(5, 12)) for _ in range(4)])",
         "Blocks(*[Block(5, Halves(5, 10)) for _ in range(4)])",
         "Blocks(Block(6, Perceptron(6, 24)), Block(6, Gated(6, 9)), Block(6, Halves(6, 12)))",
+        "Headed(Base(*[Block(5, Perceptron(5, 10)) for _ in range(3)]), Layer(20))",
         "UNet(16, 12, 8, 4)",
     ],
 )
