@@ -398,7 +398,7 @@ def unused_graphs(evidence: Evidence) -> Iterator[Detected]:
 def kept_graphs(evidence: Evidence) -> Iterator[Detected]:
     """Find graphs of several earlier forwards, in use together, that no backward has used."""
     analysis, table = evidence.analysis, evidence.analysis.allocations
-    rows = np.flatnonzero(_never_used(analysis) & (table.alloc_event >= 0))
+    rows = np.flatnonzero(_never_used(analysis, is_interrupted=analysis.ran_out) & (table.alloc_event >= 0))
     for root, of_call, begins in _by_forward(evidence, rows):
         number_of = np.zeros(len(table), np.int64)
         number_of[of_call] = _number(evidence, of_call, begins)
@@ -417,7 +417,7 @@ def kept_graphs(evidence: Evidence) -> Iterator[Detected]:
                 freed_from(analysis, whole, after),
                 mine,
                 evidence.calls.line_of(root),
-                is_certain=bool((table.freed_event[mine] >= 0).all()),
+                is_certain=not analysis.ran_out and bool((table.freed_event[mine] >= 0).all()),
                 number=len(graphs),
             )
 
@@ -462,10 +462,10 @@ def growing(evidence: Evidence) -> Iterator[Detected]:
         yield evidence.found(change, rows, one.line, is_certain=is_certain, added=added)
 
 
-def _never_used(analysis: DeviceAnalysis) -> BoolColumn:
+def _never_used(analysis: DeviceAnalysis, *, is_interrupted: bool = False) -> BoolColumn:
     """Mark what a forward made and the program itself freed, or nobody, with no backward in between.
 
-    Where memory ran out meanwhile, the exception may have kept it from its backward.
+    Where memory ran out meanwhile, the exception may have kept it from its backward: only ``is_interrupted``.
     """
     features, table = analysis.features, analysis.allocations
     found = (features.in_forward | features.preexisting_in_forward) & ~features.is_freed_by_engine
@@ -476,7 +476,7 @@ def _never_used(analysis: DeviceAnalysis) -> BoolColumn:
     began = np.full(features.n_events + 1, -1)
     began[features.next_backward[used]] = table.alloc_event[used]  # of each backward the first stays
     found &= (features.next_backward >= features.end) | (features.alloc < began[features.next_backward])
-    failed = analysis.phases.oom_events
+    failed = analysis.phases.oom_events[: 0 if is_interrupted else None]
     ends = np.where(table.freed_event >= 0, table.freed_event, len(analysis.device.events))
     found &= np.searchsorted(failed, table.alloc_event) == np.searchsorted(failed, ends)
     # What is freed within a module's call is no graph.

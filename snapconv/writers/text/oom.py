@@ -119,7 +119,7 @@ def _remedy_lines(remedies: Remedies) -> Iterator[str]:
     if settings := [remedy.name for remedy in failed if remedy.is_setting]:
         yield f"    no   allocator settings: {', '.join(settings)}"
     if served:
-        yield "    this request only: what comes after it is not in the file"
+        yield "    this request only, as the file ends there: prefer what leaves room"
     assumptions = dict.fromkeys(text for remedy in served for text in remedy.assumptions)
     for text in list(assumptions)[:1]:
         yield f"    estimated: {text}"

@@ -214,6 +214,14 @@ def test_losses_that_keep_their_graphs_are_a_fault(advice_on):
     assert advice.together.n_bytes == (4 + 16) * MIB
 
 
+def test_losses_that_keep_their_graphs_until_memory_runs_out_are_likely_a_fault(advice_on):
+    loop = forwards(keeps=True)
+    loop.trace.oom(100 * MIB)
+    loop.trace.events[-1]["frames"] = at(20, *layer(0))
+    (fault,) = advice_on(loop).faults
+    assert (fault.kind, fault.is_certain) == ("graphs-kept", False)
+
+
 ENGINE = [
     frame("backward", f"{TORCH}/autograd/__init__.py"),
     frame("main", "/home/me/project/train.py", 30),
