@@ -22,8 +22,6 @@ _CHUNK_ROWS = 1 << 16
 
 # A table is faster than a search where numbers lie close: up to so many times the rows, as in NumPy.
 _TABLE_ROWS = 6
-# So few are compared one by one.
-_FEW_VALUES = 4
 
 _Table = TypeVar("_Table", bound=Any)
 _Number = TypeVar("_Number", bound=np.generic)
@@ -112,11 +110,8 @@ def is_among(values: NDArray[np.integer[Any]], others: ArrayLike) -> BoolColumn:
     ``np.isin`` sorts all where these differ widely, as sizes do, and imports masked arrays for it.
     """
     known = distinct(np.asarray(others))
-    if len(known) <= _FEW_VALUES:
-        found = np.zeros(values.shape, np.bool_)
-        for one in known:
-            found |= values == one
-        return found
+    if not len(known):
+        return np.zeros(values.shape, np.bool_)
     if int(known[-1]) - int(known[0]) <= _TABLE_ROWS * (len(values) + len(known)):
         return np.isin(values, known, kind="table")
     place = np.minimum(np.searchsorted(known, values), len(known) - 1)

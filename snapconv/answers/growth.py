@@ -18,18 +18,7 @@ import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.classification.categories import Category
-from snapconv.columns import (
-    BoolColumn,
-    Int64Column,
-    distinct,
-    grouped,
-    has_code,
-    is_among,
-    read_only,
-    run_starts,
-    sums_by,
-    take,
-)
+from snapconv.columns import BoolColumn, Int64Column, grouped, has_code, is_among, read_only, sums_by, take
 from snapconv.notes import Note
 from snapconv.phases.trace_phases import Phase, Phases
 from snapconv.stacks.project_lines import SourceLine, line_values
@@ -346,13 +335,9 @@ def _sums(key: Int64Column, n_bytes: Int64Column) -> tuple[Int64Column, Int64Col
 
 def _groups(kept: _Kept) -> Iterator[tuple[int, _Kept]]:
     """Group the allocations by key, where a key has one for each of enough iterations."""
-    made = kept.made + kept.after_last_step
-    span = int(made.max(initial=0)) + 1
-    keys = distinct(kept.key * span + made) // span
-    first = run_starts(keys)
-    enough = keys[first][np.diff(first, append=len(keys)) >= LEAST_ITERATIONS]
-    for rows in grouped(np.flatnonzero(is_among(kept.key, enough)), kept.key):
-        yield int(kept.key[rows[0]]), take(kept, rows)
+    for rows in grouped(np.arange(len(kept.row)), kept.key):
+        if len(rows) >= LEAST_ITERATIONS:
+            yield int(kept.key[rows[0]]), take(kept, rows)
 
 
 def _last_run(one: _Kept, n_iterations: int) -> _Run | None:

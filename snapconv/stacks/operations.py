@@ -11,10 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from snapconv.columns import Int32Column, Int64Column, read_only
+from snapconv.columns import Int32Column, read_only
 from snapconv.snapshot.stack_table import FrameTable, StackTable
 from snapconv.stacks.paths import is_generated, is_library, is_python, normal
-from snapconv.stacks.stack_roles import innermost_places, innermost_python
 from snapconv.torch_knowledge.operation_catalog import UNNAMED, name_in_native, name_in_node
 
 COMPILED = "compiled"
@@ -67,41 +66,16 @@ class _LeafFrames:
 
 
 def infer_operations(stacks: StackTable) -> Operations:
-    """Infer the operation of every stack, by stack id: once for all that begin alike."""
+    """Infer the operation of every stack, by stack id."""
     frames = stacks.frames
     python_frames = [is_python(name) for name in frames.filenames]
-    begins, ends = _beginnings(stacks, python_frames)
-    known, operations = {UNNAMED: 0}, {}
+    known = {UNNAMED: 0}
     ids = np.zeros(len(stacks), np.int32)
-    for stack_id, (first, after) in enumerate(zip(stacks.offsets.tolist(), ends.tolist(), strict=False)):
-        begin = begins[first:after]
-        if (key := begin.tobytes()) not in operations:
-            leaf = _leaf_frames(frames, begin.tolist(), python_frames)
-            operations[key] = next(filter(None, _candidates(frames, leaf)), UNNAMED)
-        ids[stack_id] = known.setdefault(operations[key], len(known))
+    for stack_id in range(len(stacks)):
+        leaf = _leaf_frames(frames, stacks.frames_of(stack_id).tolist(), python_frames)
+        found = next(filter(None, _candidates(frames, leaf)), UNNAMED)
+        ids[stack_id] = known.setdefault(found, len(known))
     return read_only(Operations(tuple(known), ids))
-
-
-def _beginnings(stacks: StackTable, python_frames: list[bool]) -> tuple[Int32Column, Int64Column]:
-    """Return all frames of all stacks, those with equal names as one, and where each stack's beginning ends.
-
-    It ends with the innermost function of the user's, of which the name alone matters. What torch.compile
-    wrote is known by frames beyond it.
-    """
-    frames = stacks.frames
-    paths = list(map(normal, frames.filenames))
-    is_end = [
-        python and name != _WRAPPED and not is_library(path) and not _is_passing(frames, frame)
-        for frame, (python, name, path) in enumerate(zip(python_frames, frames.names, paths, strict=True))
-    ]
-    files = (None if end else file for file, end in zip(frames.filenames, is_end, strict=True))
-    first_of: dict[tuple[str, str | None], int] = {}
-    keys = enumerate(zip(frames.names, files, strict=True))
-    same = np.array([first_of.setdefault(key, frame) for frame, key in keys], np.int32)
-    last = stacks.offsets[1:]
-    ends = np.minimum(innermost_places(stacks, stacks.with_frames(np.array(is_end, np.bool_))), last - 1) + 1
-    generated = np.array([*map(is_generated, paths), False], np.bool_)[innermost_python(stacks)]
-    return np.take(same, stacks.frame_ids), np.where(generated, last, ends)
 
 
 def name_of_node(stacks: StackTable, stack_id: int) -> str:
