@@ -49,6 +49,7 @@ class LineCalls:
         self.alloc_events = np.flatnonzero(is_alloc)
         self._paths: dict[int, tuple[int, ...]] = {}
         self._marks: dict[tuple[int, ...], BoolColumn] = {}
+        self._begins: dict[tuple[int, ...], Int64Column] = {}
 
     @cached_property
     def _with_frame(self) -> Callable[[int], Int32Column]:
@@ -96,6 +97,14 @@ class LineCalls:
         """Return the first event of every unbroken run of a path's events."""
         marks = self.is_within(path)[self._events.stack_id]
         return np.flatnonzero(marks & ~np.concatenate(([False], marks[:-1])))
+
+    def began_last(self, stack: int, event: int) -> int:
+        """Return where the last call before an event began of a stack's outermost module; -1 for none."""
+        path = self.module_call(stack, outermost=True)
+        if path not in self._begins:
+            self._begins[path] = self.begins(path) if path else np.zeros(0, np.int64)
+        begins = self._begins[path]
+        return int(np.append(begins, -1)[np.searchsorted(begins, event) - 1])
 
     def line_of(self, path: tuple[int, ...]) -> SourceLine | None:
         """Return the project's line of a path: its innermost."""

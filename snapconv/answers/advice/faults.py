@@ -201,10 +201,15 @@ class _Finder:
             return None
         newest = int(self.table.alloc_event[rows].max())
         call, is_graph = self.calls.began(path, freed), self._is_graph(rows)
-        if call <= newest:  # nothing but this line in the loop
+        if call <= newest:  # nothing but this line in the loop, or a temporary of the call itself
+            made = self.table.alloc_event[rows] == newest
+            call = self.calls.began_last(int(self.table.stack_id[rows[made][0]]), freed)
+        if call <= newest:
             place = int(np.searchsorted(self.calls.alloc_events, newest, side="right"))
             call = int(np.append(self.calls.alloc_events, self._n_events)[place])
-        is_made_anew = self._is_made_anew(rows, newest, call, freed)
+            if not is_graph:
+                return None
+        is_made_anew = self._is_made_anew(rows, newest, (call, freed), is_graph=is_graph)
         n_bytes = self.table.block_bytes[rows]
         if call >= freed or n_bytes[is_made_anew].sum() < _NEARLY * n_bytes.sum():
             return None
@@ -227,15 +232,22 @@ class _Finder:
         is_same = (stacks[place] == stack) & (allocs[place] > after)
         return np.where(is_same, allocs[place], self._n_events)
 
-    def _is_made_anew(self, rows: Int64Column, newest: int, call: int, freed: int) -> BoolColumn:
-        """Mark allocations with a replacement each: of the same stack, or without one of the same size."""
+    def _is_made_anew(
+        self, rows: Int64Column, newest: int, span: tuple[int, int], *, is_graph: bool
+    ) -> BoolColumn:
+        """Mark allocations with a replacement: of the same stack, or without one of the same size.
+
+        Equal layers of one call share a stack: of a graph each allocation has one of its own.
+        """
         stacks, kind, n_old = np.unique(self.table.stack_id[rows], return_inverse=True, return_counts=True)
-        events = stacks.astype(np.int64)[:, None] * (self._n_events + 1) + (newest + 1, freed)
+        events = stacks.astype(np.int64)[:, None] * (self._n_events + 1) + (newest + 1, span[1])
         n_made = np.diff(np.searchsorted(self._allocs[2], events))[:, 0]
-        first, after = np.searchsorted(self.calls.alloc_events, (call, freed))
+        first, after = np.searchsorted(self.calls.alloc_events, span)
         sizes = self.analysis.device.events.size[self.calls.alloc_events[first:after]]
         is_again = np.isin(self.table.requested_bytes[rows], sizes)
-        return np.where(self.table.stack_id[rows] >= 0, (n_made >= n_old)[kind.reshape(-1)], is_again)
+        return np.where(
+            self.table.stack_id[rows] >= 0, (n_made >= (n_old if is_graph else 1))[kind.reshape(-1)], is_again
+        )
 
     def _is_graph(self, rows: Int64Column) -> bool:
         """Whether allocations are a graph: tensors of many lines of modules, or of before the trace."""
