@@ -136,7 +136,10 @@ class Evaluation:
             call.inputs = [None] * len(call.inputs)
             return call.run(decided, call.kwargs), True
         if call.device is None and is_known:
-            return self._on_the_cpu(call, self.fake_storages)
+            shape = self._shapes(call) if operation.name in _UNINITIALISED else None
+            if shape is not None and shape.untyped_storage().nbytes() >= NO_MEMORY_FROM_BYTES:
+                return self.fake_storages.like(shape), False  # uninitialised memory is not made
+            return self._compute(call), True
         if self._is_computed(call) if is_known else self._is_overwritten(call):
             return self._compute(call), True
         return self._evaluate(call, self.fake_storages), False
@@ -202,14 +205,6 @@ class Evaluation:
         types = iter([shape.dtype for shape in tensors_in((self._shapes(call),))])
         results = call.run(map_tensors(call.args, widened), call.kwargs)
         return map_tensors(results, lambda tensor: tensor.to(next(types)))
-
-    def _on_the_cpu(self, call: Invocation, fake_storages: FakeStorages) -> tuple[Any, bool]:
-        """Compute what the program computes on the CPU; much uninitialised memory is not made."""
-        if call.operation.name in _UNINITIALISED:
-            shape = self._shapes(call)
-            if shape.untyped_storage().nbytes() >= NO_MEMORY_FROM_BYTES:
-                return fake_storages.like(shape), False
-        return self._compute(call), True
 
     def _is_computed(self, call: Invocation) -> bool:
         """Say whether an operation whose arguments have values is computed: it and its results are small."""

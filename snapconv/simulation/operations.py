@@ -231,10 +231,6 @@ def _without_mask(index: Any, count: CountSelected) -> list[Any]:
     return [_meta((n_selected,)) for _ in range(index.dim())]
 
 
-def _nonzero(args: Any, _kwargs: Any, count: CountSelected) -> Any:
-    return _meta((count("nonzero", args[0], args[0].numel()), args[0].dim()))
-
-
 def _masked_select(args: Any, _kwargs: Any, count: CountSelected) -> Any:
     tensor, mask = args
     n_selected = count("masked_select", mask, mask.numel())
@@ -261,7 +257,7 @@ _LARGEST: dict[str, Callable[[Any, Any, CountSelected], Any]] = {
     "_ctc_loss_backward": lambda args, _kwargs, _count: _meta(args[1].shape, args[1].dtype),
     # torchvision's: every box may stay
     "nms": lambda args, _kwargs, count: _meta((count("nms", None, args[0].size(0)),)),
-    "nonzero": _nonzero,
+    "nonzero": lambda args, _, count: _meta((count("nonzero", args[0], args[0].numel()), args[0].dim())),
     "masked_select": _masked_select,
     "_unique2": _unique,
     "unique_consecutive": _unique,

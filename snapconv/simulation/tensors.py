@@ -48,10 +48,6 @@ class TensorPatches:
         ours = [getattr(torch.Tensor, name) for name in ("to", "cuda", "cpu", "get_device")]
         patches.set(mixin, "_allowed_methods", [*mixin._allowed_methods, *ours])
 
-    def is_placed(self, tensor: Any) -> bool:
-        """Say whether a tensor is on a device."""
-        return self._device_of(tensor) is not None
-
     def _device_of(self, tensor: Any) -> int | None:
         """Return the ordinal of a tensor's device, None for one on the CPU."""
         placement = self._of(tensor)
@@ -99,7 +95,7 @@ class TensorPatches:
         return placement.addr + int(tensor.storage_offset() * tensor.element_size())
 
     def _type(self, real: Any, tensor: Any, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
-        is_placed = self.is_placed(tensor)
+        is_placed = self._device_of(tensor) is not None
         if dtype is None:
             name: str = real(tensor)
             return name.replace("torch.", "torch.cuda.", 1) if is_placed else name
@@ -115,12 +111,12 @@ class TensorPatches:
         return real(tensor, dtype, *args, **kwargs)
 
     def _type_as(self, real: Any, tensor: Any, other: Any) -> Any:
-        if self.is_placed(tensor) or self.is_placed(other):
+        if (self._device_of(tensor), self._device_of(other)) != (None, None):
             return tensor.to(other.device, other.dtype)
         return real(tensor, other)
 
     def _numpy(self, real: Any, tensor: Any, *, force: bool = False) -> Any:
-        if not self.is_placed(tensor):
+        if self._device_of(tensor) is None:
             self._read(tensor, "numpy()")
             return real(tensor, force=force)
         if not force:

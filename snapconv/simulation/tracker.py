@@ -304,7 +304,7 @@ class Transfers:
         self._undecided: list[_Undecided] = []
         self._failures: dict[int, BaseException] = {}
         self._routing = routing
-        machine.settle = self.settle_all
+        machine.settle = lambda: self._settle(lambda _: True)  # what any thread deferred
 
     def may_start(self, operation: Operation, args: Any, placement: Placement) -> bool:
         """Hold a new placement's allocation back if its operation may have been in place on a GPU."""
@@ -347,10 +347,6 @@ class Transfers:
         if self._undecided:
             thread, used = threading.get_ident(), [*placements]
             self._settle(lambda undecided: undecided.thread != thread and undecided.placement in used)
-
-    def settle_all(self) -> None:
-        """Allocate what any thread deferred."""
-        self._settle(lambda _: True)
 
     def _take(self, undecided: _Undecided) -> bool:
         """Say whether it is this call that decides; of several threads one does."""
