@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from snapconv.classification.categories import Category
+from snapconv.classification.categories import Category, Trait, categories_with
 from snapconv.classification.classify import HOST_ORDER, ORDER, classify
 from snapconv.classification.decisions import Classification
 from snapconv.classification.features import Features, find_features
@@ -170,9 +170,8 @@ class DeviceAnalysis:
 
     @cached_property
     def _activations(self) -> tuple[int, Int64Column]:
-        # Skyline has no cache of keys and values: what modules made and keep is an activation there.
         allocations, iteration = self.allocations, self.peak_iteration
-        rows = np.concatenate([self.rows(one) for one in (Category.ACTIVATION, Category.KV_CACHE)])
+        rows = np.concatenate([self.rows(one) for one in categories_with(Trait.SKYLINE_ACTIVATION)])
         rows.sort()
         n_bytes = allocations.block_bytes[rows]
         first = iteration.first_event if iteration.first_event > 0 else -1

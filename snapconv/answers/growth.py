@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
-from snapconv.classification.categories import Category
+from snapconv.classification.categories import Category, Trait, categories_with
 from snapconv.columns import BoolColumn, Int64Column, grouped, has_code, is_among, read_only, sums_by, take
 from snapconv.notes import Note
 from snapconv.phases.trace_phases import Phase, Phases
@@ -35,14 +35,10 @@ _LEAST_OF_LINE = 6
 _LEAST_LARGER, _LEAST_EQUALLY_LARGER = 8, 4
 # A list of losses grows too. What would not double the peak in as many iterations does no harm.
 _ITERATIONS_THAT_MATTER = 100_000
-# Made once for a parameter, a kernel or a shape, on its first use, which may be in a later iteration.
-_MADE_ON_FIRST_USE = (Category.WEIGHT, Category.OPTIMIZER_STATE, Category.WORKSPACE)
 # Of the peak: a line that may grow and has less is not worth a sentence in other answers.
 _LARGE_PART = 0.1
 # The trace is looked at in parts; what leaves memory behind in most of them, up to the last, keeps growing.
 N_PARTS, _MOST_PARTS = 8, 6
-# What a program makes once and keeps, however long that takes.
-_USUALLY_KEPT = (*_MADE_ON_FIRST_USE, Category.GRADIENT)
 
 
 class Fate(str, Enum):
@@ -259,7 +255,7 @@ def _kept(analysis: DeviceAnalysis) -> _Kept:
     # still there.
     has_frames = np.append(np.diff(analysis.snapshot.stacks.offsets) > 0, [False])
     is_evidence = has_frames[allocations.stack_id[row]] & np.bool_(_is_last_complete(phases))
-    is_evidence &= ~np.isin(analysis.classification.category[row], _MADE_ON_FIRST_USE)
+    is_evidence &= ~np.isin(analysis.classification.category[row], categories_with(Trait.MADE_ONCE))
     steps = np.flatnonzero(phases.certain == Phase.OPTIMIZER)
     after = allocations.alloc_event[row] > (steps[-1] if len(steps) else len(phases.certain))
     return _Kept(
@@ -402,7 +398,8 @@ def unfreed_lines(analysis: DeviceAnalysis) -> tuple[UnfreedLine, ...]:
     classified, ends_in_forward = analysis.classification, Phase.FORWARD in analysis.phases.phase[-1:]
     # The trace ends before the backward that frees them: no leak.
     waits = has_code(classified.category, Category.ACTIVATION) & ~classified.is_likely & ends_in_forward
-    kind = np.where(is_among(classified.category, _USUALLY_KEPT), 1, 2 * waits)[rows].tolist()
+    is_usual = is_among(classified.category, categories_with(Trait.USUALLY_KEPT))
+    kind = np.where(is_usual, 1, 2 * waits)[rows].tolist()
     of_line: dict[tuple[SourceLine | None, bool, int], list[int]] = defaultdict(list)
     for row, stack, number in zip(rows.tolist(), table.stack_id[rows].tolist(), kind, strict=True):
         of_line[lines.innermost(stack), lines.has_frames(stack), number].append(row)

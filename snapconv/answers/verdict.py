@@ -25,7 +25,7 @@ from snapconv.answers.peak import (
     summary_totals,
     sums_by_name,
 )
-from snapconv.classification.categories import APPEARANCES, Category
+from snapconv.classification.categories import ABOUT, Category
 from snapconv.columns import BoolColumn
 from snapconv.replay.history_verdict import Verdict
 from snapconv.replay.memory_layout import layout_at
@@ -42,7 +42,7 @@ _LEAST_UNUSED_BYTES = 256 << 20
 _NEARLY_FULL = 0.9
 # A category with less than this part of the peak is not named.
 _LEAST_SHOWN = 50
-_NOUNS = {category.label: shown.noun for category, shown in APPEARANCES.items()}
+_NOUNS = {category.label: shown.noun for category, shown in ABOUT.items()}
 
 
 @dataclass(frozen=True, slots=True)

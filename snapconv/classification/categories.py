@@ -1,7 +1,8 @@
-"""The names of the purposes of memory, and of the kinds of evidence."""
+"""The purposes of memory and what holds of each, and the kinds of evidence."""
 
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import Flag, IntEnum, auto
+from functools import cache
 
 # Stands in every output where a rule's name would, of what no rule has decided.
 NO_RULE = "none"
@@ -31,28 +32,87 @@ class Category(_Words):
     KV_CACHE = 9
 
 
+class Trait(Flag):
+    """What may hold of a category. Whatever depends on the category elsewhere asks for those with a trait."""
+
+    GROWS = auto()  # with the batch, as an engineer expects
+    COMPUTED = auto()  # forward and backward make it
+    SAVED = auto()  # autograd keeps it for backward; batches too, where no name keeps them
+    SKYLINE_ACTIVATION = auto()  # Skyline has no cache of keys and values: what modules made and keep
+    MADE_ONCE = auto()  # for a parameter, a kernel or a shape, on its first use, maybe in a later iteration
+    USUALLY_KEPT = auto()  # once it is made, however long that takes
+    READ_BY_EVERYTHING = auto()  # that a line reads it says nothing of that line
+    NO_SPARE_WEIGHT = auto()  # never a copy of the weights, whatever made it
+    # What a program does by itself, again and again. Of other categories neither was seen.
+    REPLACED = auto()  # by a line that makes the new value, then frees the one before
+    FREED_BY_LINE = auto()  # by lines that free nothing else
+
+
 @dataclass(frozen=True, slots=True)
-class Appearance:
-    """A category's noun, and its colour in pages."""
+class About:
+    """A category's noun, its colour in pages, its traits, and a noun for what a function returns of it."""
 
     noun: str
     color: str
+    traits: Trait
+    returned: str = "output"
 
 
 # In the order in which they are stacked: what lives long lies low. The page of `snapconv view` has the same
 # colours (web/src/colors.ts), distinct for every kind of colour vision.
-APPEARANCES: dict[Category, Appearance] = {
-    Category.WEIGHT: Appearance("weights", "#164884"),
-    Category.OPTIMIZER_STATE: Appearance("optimizer state", "#69b8e2"),
-    Category.GRADIENT: Appearance("gradients", "#ecad28"),
-    Category.KV_CACHE: Appearance("KV cache", "#3a9b6c"),
-    Category.INPUT: Appearance("inputs", "#d8df8a"),
-    Category.COMMUNICATION: Appearance("communication", "#5a3d28"),
-    Category.WORKSPACE: Appearance("workspaces", "#8f62b8"),
-    Category.ACTIVATION: Appearance("activations", "#cb5839"),
-    Category.TEMPORARY: Appearance("temporary memory", "#edb0c8"),
-    Category.UNKNOWN: Appearance("unknown", "#898e95"),
+ABOUT: dict[Category, About] = {
+    Category.WEIGHT: About(
+        "weights", "#164884", Trait.MADE_ONCE | Trait.USUALLY_KEPT | Trait.READ_BY_EVERYTHING
+    ),
+    Category.OPTIMIZER_STATE: About(
+        "optimizer state",
+        "#69b8e2",
+        Trait.MADE_ONCE
+        | Trait.USUALLY_KEPT
+        | Trait.READ_BY_EVERYTHING
+        | Trait.NO_SPARE_WEIGHT
+        | Trait.REPLACED,
+    ),
+    Category.GRADIENT: About(
+        "gradients",
+        "#ecad28",
+        Trait.USUALLY_KEPT | Trait.READ_BY_EVERYTHING | Trait.NO_SPARE_WEIGHT | Trait.FREED_BY_LINE,
+    ),
+    Category.KV_CACHE: About(
+        "KV cache",
+        "#3a9b6c",
+        Trait.GROWS | Trait.COMPUTED | Trait.SKYLINE_ACTIVATION | Trait.NO_SPARE_WEIGHT,
+        returned="cache of keys and values",
+    ),
+    Category.INPUT: About(
+        "inputs",
+        "#d8df8a",
+        Trait.GROWS | Trait.SAVED | Trait.REPLACED | Trait.FREED_BY_LINE,
+        returned="batch",
+    ),
+    Category.COMMUNICATION: About("communication", "#5a3d28", Trait.COMPUTED),
+    Category.WORKSPACE: About("workspaces", "#8f62b8", Trait.COMPUTED | Trait.MADE_ONCE | Trait.USUALLY_KEPT),
+    Category.ACTIVATION: About(
+        "activations",
+        "#cb5839",
+        Trait.GROWS
+        | Trait.COMPUTED
+        | Trait.SAVED
+        | Trait.SKYLINE_ACTIVATION
+        | Trait.REPLACED
+        | Trait.FREED_BY_LINE,
+    ),
+    Category.TEMPORARY: About(
+        "temporary memory", "#edb0c8", Trait.GROWS | Trait.COMPUTED | Trait.FREED_BY_LINE
+    ),
+    Category.UNKNOWN: About("unknown", "#898e95", Trait.COMPUTED),
 }
+
+
+@cache
+def categories_with(trait: Trait) -> tuple[Category, ...]:
+    """Return the categories that have a trait, in the order of their values."""
+    return tuple(category for category in Category if trait in ABOUT[category].traits)
 
 
 class Certainty(_Words):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from snapconv.classification.categories import Category, Evidence
+from snapconv.classification.categories import Category, Evidence, Trait, categories_with
 from snapconv.classification.decisions import Decided, Proposal
 from snapconv.columns import Int64Column, distinct, grouped, is_among, stable_order
 from snapconv.stacks.stack_roles import stacks_by_frame
@@ -19,9 +19,6 @@ REASONS = {
     REPLACED: "pre-existing, freed by a line that had made its replacement of the same size",
     FREED_BY_LINE: "pre-existing, freed by a line that frees only this category",
 }
-# What a program replaces or frees by itself, again and again. Of other categories neither was seen.
-_REPLACED = (Category.ACTIVATION, Category.INPUT, Category.OPTIMIZER_STATE)
-_FREED_BY_LINE = (Category.GRADIENT, Category.ACTIVATION, Category.INPUT, Category.TEMPORARY)
 # All but 4 of 1,552 values replaced in late recordings of the benchmark need no more; without a limit, the
 # work for a line that makes millions would be quadratic.
 _MOST_PASSED_OVER = 32
@@ -56,7 +53,7 @@ def _replaced(decided: Decided) -> Iterator[Proposal]:
         of_line = of_line[np.lexsort((features.alloc[of_line], features.sizes[of_line]))]
         for row in here.tolist():
             found[row] = _youngest_in_use(decided, of_line, row)
-    for category in _REPLACED:
+    for category in categories_with(Trait.REPLACED):
         yield Proposal(found == int(category), category, Evidence.FREE_SITE, REPLACED)
 
 
@@ -80,7 +77,7 @@ def _freed_by_line(decided: Decided) -> Iterator[Proposal]:
     older = by_program & ~features.is_traced & decided.is_open
     seen = np.flatnonzero(by_program & features.is_traced & is_among(site, site[older]))
     lived = features.end - features.alloc
-    for which in _FREED_BY_LINE:
+    for which in categories_with(Trait.FREED_BY_LINE):
         is_which = category[seen] == int(which)
         only = np.setdiff1d(site[seen[is_which]], site[seen[~is_which]])
         where = older & is_among(site, only)

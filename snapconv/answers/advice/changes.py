@@ -16,7 +16,7 @@ import numpy as np
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.what_if.calls import MOST_BYTES, AllocatorCalls, CallKind, find_calls
 from snapconv.answers.what_if.trial import block_sizes
-from snapconv.classification.categories import Category
+from snapconv.classification.categories import Trait, categories_with
 from snapconv.columns import Int64Column, has_code
 from snapconv.phases.trace_phases import Phase
 from snapconv.snapshot.event_table import Action
@@ -239,8 +239,8 @@ def smaller(analysis: DeviceAnalysis, rows: Int64Column, share_saved: float) -> 
     return replace(removed(analysis, rows), n_bytes=saved)
 
 
-# What an engineer expects to grow with the batch; of these, what the optimizer's step allocates does not.
-GROWING = (Category.ACTIVATION, Category.INPUT, Category.TEMPORARY, Category.KV_CACHE)
+# What the optimizer's step allocates of these does not grow.
+GROWING = categories_with(Trait.GROWS)
 GROWS_WITH_BATCH = (
     "activations, inputs and temporaries grow with the batch; weights, gradients and optimizer do not"
 )

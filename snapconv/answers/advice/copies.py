@@ -12,7 +12,7 @@ import numpy as np
 
 from snapconv.answers.advice.changes import Change, freed_from, removed
 from snapconv.answers.advice.evidence import LEAST_SHARE_OF_TRADE, Detected, Evidence
-from snapconv.classification.categories import Category
+from snapconv.classification.categories import Category, Trait, categories_with
 from snapconv.columns import (
     BoolColumn,
     Int64Column,
@@ -48,15 +48,15 @@ def copied_weights(evidence: Evidence) -> Iterator[Detected]:
     table, features = analysis.allocations, analysis.features
     category, sizes = analysis.classification.category, table.requested_bytes
     is_loaded = features.made_through(Role.LOADED)
-    is_kept = is_among(category, (Category.GRADIENT, Category.OPTIMIZER_STATE, Category.KV_CACHE))
+    is_other = is_among(category, categories_with(Trait.NO_SPARE_WEIGHT))
     is_weight = has_code(category, Category.WEIGHT) & ~is_loaded & evidence.live
     is_known = analysis.recorded is not None or has_code(category, Category.OPTIMIZER_STATE).any()
     n_in_use = _STATES_OF_ADAM if features.has_next_backward.any() and not is_known else 0
     is_clone = features.outside & ~features.made_through(Role.PLACEMENT)
     is_clone[is_clone] = _follow_validation(evidence, np.flatnonzero(is_clone))
     for is_copy, n_states, values in (
-        (is_loaded & ~is_kept, n_in_use, _LOADED),
-        (is_clone & ~is_kept, 0, _CLONED),
+        (is_loaded & ~is_other, n_in_use, _LOADED),
+        (is_clone & ~is_other, 0, _CLONED),
     ):
         for rows in _of_line(evidence, np.flatnonzero(is_copy & evidence.live)):
             if not evidence.is_large(rows):

@@ -8,7 +8,7 @@ import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.changes import Change, Demand, Peak
-from snapconv.classification.categories import Category
+from snapconv.classification.categories import Trait, categories_with
 from snapconv.columns import BoolColumn, Int32Column, Int64Column, has_code, sums_by
 from snapconv.phases.trace_phases import Phase
 from snapconv.snapshot.event_table import Action
@@ -18,7 +18,6 @@ from snapconv.stacks.stack_roles import stacks_by_frame
 
 # Of the peak: less than this is not worth a change of the program; a price, from the second on.
 LEAST_SHARE, LEAST_SHARE_OF_TRADE = 0.01, 0.05
-_STAYING = (Category.WEIGHT, Category.GRADIENT, Category.OPTIMIZER_STATE, Category.INPUT)
 FAULT, TRADE = "fault", "trade"
 _MODULE_FILE = "torch/nn/modules/module.py"
 
@@ -138,9 +137,9 @@ class Evidence:
     def is_computed(self) -> BoolColumn:
         """What forward and backward make, but for weights, gradients and states."""
         analysis = self.analysis
-        kept = np.isin(analysis.classification.category, _STAYING)
+        made = np.isin(analysis.classification.category, categories_with(Trait.COMPUTED))
         in_step = has_code(analysis.features.alloc_phase, Phase.OPTIMIZER)
-        return np.asarray(~kept & ~in_step & analysis.features.is_traced)
+        return np.asarray(made & ~in_step & analysis.features.is_traced)
 
     def is_worth(self, n_bytes: int, share: float = LEAST_SHARE) -> bool:
         """Return whether bytes are a large enough part of the memory at the moment."""

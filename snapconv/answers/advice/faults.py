@@ -17,7 +17,7 @@ from snapconv.answers.advice.changes import Change, freed_from
 from snapconv.answers.advice.evidence import Detected, Evidence, LineCalls
 from snapconv.answers.advice.references import ends_without_graph
 from snapconv.answers.growth import Fate, by_line, find_growth, growth_notes
-from snapconv.classification.categories import Category
+from snapconv.classification.categories import ABOUT, Category, Trait, categories_with
 from snapconv.columns import (
     BoolColumn,
     EventColumn,
@@ -42,7 +42,6 @@ _NEARLY = 0.9
 _LEAST_STACKS, _LEAST_ROWS = 5, 8
 # More bursts than this are not looked at, nor more allocations of one.
 _MOST_BURSTS, _MOST_ROWS = 2000, 1 << 16
-_READ_BY_EVERYTHING = (Category.WEIGHT, Category.GRADIENT, Category.OPTIMIZER_STATE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +88,8 @@ def previous_kept(evidence: Evidence) -> Iterator[Detected]:
 
 
 def _thing(analysis: DeviceAnalysis, rows: Int64Column) -> str:
-    category = distinct(analysis.classification.category[rows]).tolist()
-    names = {(Category.INPUT,): "batch", (Category.KV_CACHE,): "cache of keys and values"}
-    return names.get(tuple(category), "output")
+    categories = distinct(analysis.classification.category[rows]).tolist()
+    return ABOUT[Category(categories[0])].returned if len(categories) == 1 else "output"
 
 
 class _Finder:
@@ -274,7 +272,8 @@ class _Finder:
         first = int(allocs[np.searchsorted(stacks, table.stack_id[rows])].min())
         began = self.calls.began(burst.path, first)
         live = np.flatnonzero(table.live_at(began - 1))
-        live = live[~np.isin(self.analysis.classification.category[live], _READ_BY_EVERYTHING)]
+        category = self.analysis.classification.category[live]
+        live = live[~np.isin(category, categories_with(Trait.READ_BY_EVERYTHING))]
         is_read = np.isin(table.requested_bytes[rows], table.requested_bytes[live])
         # Of its stack: equal modules share one, so the next of a stack may be another module's.
         n_before = int(np.searchsorted(table.alloc_event, 0))

@@ -9,7 +9,7 @@ from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.changes import GROWING, Change, joined, removed, scaled_batch, smaller
 from snapconv.answers.advice.evidence import LEAST_SHARE_OF_TRADE, Detected, Evidence, is_operation
 from snapconv.answers.advice.references import ends_without_graph
-from snapconv.classification.categories import APPEARANCES, Category
+from snapconv.classification.categories import ABOUT, Category, Trait, categories_with
 from snapconv.columns import BoolColumn, Int64Column, distinct, grouped, has_code
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_patterns import Role
@@ -40,7 +40,7 @@ def smaller_batch(evidence: Evidence) -> Iterator[Detected]:
         if share != BATCHES[-1] and evidence.demand.without([change]).n_bytes > goal:
             continue
         live = distinct(analysis.classification.category[change.rows[evidence.live[change.rows]]])
-        nouns = ", ".join(APPEARANCES[one].noun for one in GROWING if one in live)
+        nouns = ", ".join(ABOUT[one].noun for one in GROWING if one in live)
         how = FEWER
         if len(analysis.phases.events_of_training):
             how = "Accumulate gradients over more batches."
@@ -214,8 +214,7 @@ def full_states(evidence: Evidence) -> Iterator[Detected]:
 def offloaded(evidence: Evidence) -> Iterator[Detected]:
     """Find what autograd saved, and keep of it on the GPU what a few operations need at once."""
     analysis, table, features = evidence.analysis, evidence.analysis.allocations, evidence.analysis.features
-    # Batches too, where no name keeps them.
-    is_saved = np.isin(analysis.classification.category, (Category.ACTIVATION, Category.INPUT))
+    is_saved = np.isin(analysis.classification.category, categories_with(Trait.SAVED))
     rows = np.flatnonzero(is_saved & features.is_freed_by_engine & features.is_traced)
     # Nothing but the graph holds it when backward begins; it comes back for its own operation.
     first = np.minimum(ends_without_graph(evidence.calls, analysis, rows), features.next_backward[rows])

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from snapconv.answers.ranks.job_report import JobReport
 from snapconv.answers.ranks.rank_file import RankDevice, RankFile
-from snapconv.classification.categories import APPEARANCES
+from snapconv.classification.categories import ABOUT
 from snapconv.files import new_files
 from snapconv.units import counted, format_bytes, printable
 from snapconv.writers.html.column_encoding import content_hash
 
-COLORS = {category.label: shown.color for category, shown in APPEARANCES.items()}
+COLORS = {category.label: shown.color for category, shown in ABOUT.items()}
 _BAR_WIDTH, _BAR_HEIGHT = 420, 12
 _STYLE = """
 body{font:14px system-ui,sans-serif;margin:2em;color-scheme:light dark}
