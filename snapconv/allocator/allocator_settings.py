@@ -121,7 +121,7 @@ class AllocatorSettings:
         return self.max_split_size_bytes is not None and n_bytes >= self.max_split_size_bytes
 
     def as_snapshot(self) -> dict[str, object]:
-        """Write the settings as the ``allocator_settings`` of a torch 2.9 snapshot."""
+        """Write the settings as the ``allocator_settings`` of torch 2.13, the others at their defaults."""
         limit = self.max_split_size_bytes
         return {
             "PYTORCH_CUDA_ALLOC_CONF": self.conf,
@@ -135,6 +135,8 @@ class AllocatorSettings:
             "roundup_power2_divisions": {
                 str(1 << i): divisions for i, divisions in enumerate(self.roundup_power2_divisions)
             },
+            "max_round_threshold": 0,
+            "max_cached_size": 0,
         }
 
 

@@ -1,7 +1,9 @@
 """Everything of torch's insides that the recorder touches, and its comparison with the torch that is there.
 
-What is replaced and what is private stands in SURFACE and nowhere else. A feature of which something is
-missing is left out, with a note that names it; the rest is recorded. Imports no torch.
+What is replaced and what is private stands in SURFACE and nowhere else, but for what the simulation adds
+where a build without CUDA lacks it (``torch._C._cuda_*``). A feature of which something is missing is left
+out, with a note that names it, and the rest is recorded; one that is ESSENTIAL ends the recording. Imports no
+torch.
 """
 
 import inspect
@@ -62,7 +64,8 @@ class Feature(Enum):
 
 # Nothing can be recorded without them.
 ESSENTIAL = (Feature.MEMORY, Feature.SIMULATION)
-# A line names attributes of a place, with a question mark those that may be missing: we do without them then.
+# A line names attributes of a place, with a question mark those that a supported torch may lack: we do
+# without them then. Without the mark, all of the feature goes.
 SURFACE: dict[Feature, str] = {
     Feature.MEMORY: """
     torch.cuda.memory: _record_memory_history _snapshot

@@ -301,7 +301,7 @@ class Machine:
         return {
             "segments": segments,
             "device_traces": traces if include_traces else [[] for _ in self.devices],
-            "allocator_settings": self.settings.as_snapshot() | _SETTINGS_OF_2_13,
+            "allocator_settings": self.settings.as_snapshot(),
             "external_annotations": annotations if include_traces else [],
         }
 
@@ -322,7 +322,3 @@ class Machine:
         """Keep the begin or the end of a ``record_function`` range."""
         with self._lock:  # a snapshot reads them
             self.history.annotate(name, stage, device=self.current_device, time_us=self.clock())
-
-
-# Keys of allocator_settings that came with torch 2.13, at their defaults.
-_SETTINGS_OF_2_13 = {"max_round_threshold": 0, "max_cached_size": 0}

@@ -40,8 +40,8 @@ class FrameRule:
     is_outermost: bool = False
 
 
-# A rule's slug, role and versions, then its patterns and its reason; what is too long goes on in a line that
-# begins in the same way.
+# A rule is a line of its slug, its role and its ``seen``, then indented lines: "function" or "file" and a
+# pattern, "outermost", or its reason. Two of one kind are parts of one pattern, or of one reason.
 # torch._inductor.codecache names a file after its contents; TORCHINDUCTOR_CACHE_DIR may name the folder.
 # No file system has names of more than 255 bytes; without that bound, and those below, a long name made of
 # such beginnings would be searched again from each of them.

@@ -1,7 +1,7 @@
 """The tables and views that ``--extended`` adds to a memory report, as data, and their values' origin.
 
-Their names begin with ``snapconv_``, and Skyline's own tables are never touched. Whoever changes one here
-raises SCHEMA_VERSION and runs ``scripts/make_docs.py``.
+Their names begin with ``snapconv_``, and Skyline's own tables are never touched. A column or a table may be
+added at any time; whoever renames or removes one, or changes a meaning, raises SCHEMA_VERSION.
 """
 
 from collections.abc import Callable, Iterable

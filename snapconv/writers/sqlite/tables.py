@@ -27,7 +27,7 @@ Get = Callable[[Any], Any]
 # Rows that are Python objects at a time: of the widest table 6 MB. Four times as many take no less time.
 CHUNK_ROWS = 16_384
 
-# Values in one statement: at most 21 columns × 16; SQLite before 3.32 takes no more than 999.
+# SQLite before 3.32 takes no more than 999 values in one statement: 16 rows of up to 62 columns.
 _GROUP_ROWS = 16
 
 # The file is new and temporary until it is complete: no journal, no locks, no sync but the last.

@@ -1,8 +1,8 @@
 """A TimeReport -> an SQLite file in the schema of ``skyline time`` (skyline-cli 0.5.0), and tables of ours.
 
 DeepView.Profile 0.14.5 has the same. What the rows mean is in docs/reference/time-schema.md. The names of our
-tables begin with ``snapconv_``, as in a memory report; the two reports are two files. Whoever changes one of
-them raises TIME_SCHEMA_VERSION and runs ``scripts/make_docs.py``.
+tables begin with ``snapconv_``, as in a memory report; the two reports are two files. TIME_SCHEMA_VERSION
+rises as SCHEMA_VERSION does.
 """
 
 from collections.abc import Sequence
