@@ -60,8 +60,10 @@ def _real_seeds() -> list[bytes]:
 
 
 def _answers(file: str) -> list[Command]:
-    """Every question that a snapshot can answer."""
-    return [
+    """Every question that a snapshot can answer; one that is not named here is asked without options."""
+    from snapconv.cli.app import QUESTIONS
+
+    named = [
         ["summary", file, "--at", "worst", "--json"],
         ["summary", file, "--at", "end"],
         ["summary", file, "--at", "oom"],
@@ -88,6 +90,7 @@ def _answers(file: str) -> list[Command]:
         ["diff", file, str(FIXTURES / "torch_2_13.pickle"), "--json"],
         ["diff", str(FIXTURES / "torch_2_13.pickle"), file],
     ]
+    return named + [[name, file] for name in QUESTIONS if name not in {command[0] for command in named}]
 
 
 def _writers(file: str, folder: Path) -> list[Command]:
