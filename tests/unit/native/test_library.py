@@ -10,12 +10,10 @@ import pytest
 from snapconv.cli.app import main
 from snapconv.errors import SnapconvError
 from snapconv.native import library
-from snapconv.snapshot.event_table import ACTION_CODES
 from snapconv.snapshot.readers import compiled_pickle
 from tests.twins import needs_core, twin
 
 HEADER = Path(library.__file__).parent / "src" / "core.h"
-FUZZ_TARGET = Path(__file__).parents[3] / "scripts" / "fuzzing" / "core_target.c"
 
 
 @pytest.fixture
@@ -42,37 +40,28 @@ def test_every_function_of_the_header_is_declared_with_as_many_arguments():
     assert declared == {name: len(types) - 1 for name, types in library._FUNCTIONS.items()}
 
 
-def in_braces(file, before):
-    """Return what stands in the braces that follow a text, without comments."""
-    text = re.sub(r"/\*.*?\*/", "", file.read_text(encoding="utf-8"), flags=re.DOTALL)
-    return [
-        part.strip() for part in text.split(before)[1].split("{")[1].split("}")[0].split(",") if part.strip()
-    ]
+def names_of(enum):
+    """Return the names in an enum of the header, in lower case and without what all of them begin with."""
+    text = re.sub(r"/\*.*?\*/", "", HEADER.read_text(encoding="utf-8"), flags=re.DOTALL)
+    body = text.split(f"enum {enum} {{")[1].split("}")[0]
+    return [name.removeprefix(f"{enum.upper()}_").lower() for name in re.findall(r"\w+", body)]
 
 
-def test_keys_of_events_have_the_same_numbers_in_python_in_c_and_in_what_fuzzes_it():
-    words = compiled_pickle._FIELDS
-    names = in_braces(HEADER, "enum field ")[1:-1]  # all but FIELD_UNKNOWN and N_FIELDS
-    assert len(names) == len(words)
-    for name, word in zip(names, words, strict=True):
-        assert name == "FIELD_IGNORED" or word.startswith(name.removeprefix("FIELD_").lower())
-    assert in_braces(FUZZ_TARGET, "FIELDS[] =") == [f'"{word}"' for word in words]
+def test_keys_of_events_have_the_same_numbers_in_python_and_c():
+    _, *names, _ = names_of("field")  # all but FIELD_UNKNOWN and N_FIELDS
+    assert len(names) == len(compiled_pickle._FIELDS)
+    for name, word in zip(names, compiled_pickle._FIELDS, strict=True):
+        assert name == "ignored" or word.startswith(name)
 
 
-def test_columns_of_events_have_the_same_numbers_and_sizes_in_python_in_c_and_in_what_fuzzes_it():
-    names = in_braces(HEADER, "enum column ")[:-1]  # all but N_COLUMNS
+def test_columns_of_events_have_the_same_numbers_and_sizes_in_python_and_c():
+    *names, _ = names_of("column")
     assert len(names) == len(compiled_pickle._COLUMNS)
-    for name, (column, _) in zip(names, compiled_pickle._COLUMNS, strict=True):
-        assert column.startswith(name.removeprefix("COLUMN_").lower())
-    sizes = [str(np.dtype(dtype).itemsize) for _, dtype in compiled_pickle._COLUMNS]
-    assert in_braces(FUZZ_TARGET, "bytes[N_COLUMNS] =") == sizes
-
-
-def test_actions_have_the_same_numbers_in_what_fuzzes_the_core():
-    actions = in_braces(FUZZ_TARGET, "ACTIONS[] =")
-    assert actions == [f'"{word}"' for word, _ in sorted(ACTION_CODES.items(), key=lambda one: one[1])]
-    assert list(range(1, len(actions) + 1)) == sorted(ACTION_CODES.values())
-    assert f"OOM = {ACTION_CODES['oom']} " in FUZZ_TARGET.read_text(encoding="utf-8")
+    kinds = [np.int8] * names.index("addr") + [np.int64] * (names.index("frames") - names.index("addr"))
+    kinds += [np.int32] * (len(names) - len(kinds))
+    for name, kind, (column, dtype) in zip(names, kinds, compiled_pickle._COLUMNS, strict=True):
+        assert column.startswith(name)
+        assert dtype is kind
 
 
 def test_no_leaves_the_core_out():
