@@ -242,7 +242,8 @@ def smaller(analysis: DeviceAnalysis, rows: Int64Column, share_saved: float) -> 
 # What the optimizer's step allocates of these does not grow.
 GROWING = categories_with(Trait.GROWS)
 GROWS_WITH_BATCH = (
-    "activations, inputs and temporaries grow with the batch; weights, gradients and optimizer do not"
+    "activations, inputs, caches of keys and values and temporaries grow with the batch; "
+    "weights, gradients and optimizer do not"
 )
 
 

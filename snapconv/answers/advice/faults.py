@@ -83,7 +83,7 @@ def previous_kept(evidence: Evidence) -> Iterator[Detected]:
         is_graph = any(burst.is_graph for burst in bursts)
         where, thing = evidence.calls.line_of(bursts[0].path), _thing(evidence.analysis, mine)
         if is_graph:
-            thing = "output and the graph of its forward"
+            thing = "output (and its graph)"
         yield evidence.found(change, mine, where, is_certain=is_graph, thing=thing)
 
 

@@ -53,10 +53,10 @@ KINDS = (
     ),
     Kind(
         slug="previous-kept",
-        what="{where} keeps its previous {thing} until the next one is made.",
+        what="The old {thing} is still alive while {where} makes the next one.",
         how=(
-            "Delete the name before the next call: `del` it at the end of the loop body.",
-            "Or move the loop body into a function, whose names end with each call.",
+            "`del` the name that has it before {where} runs again.",
+            "In a loop, a function for the body does the same: its names end with each call.",
         ),
         wrong_if="{where} reads the previous one",
         detect=previous_kept,
@@ -64,7 +64,7 @@ KINDS = (
     ),
     Kind(
         slug="gradients-kept",
-        what="Gradients of the last step stay in use through the next forward: {when}.",
+        what="Gradients of the previous step stay in use through the next forward: {when}.",
         how=(
             "Call optimizer.zero_grad(set_to_none=True) right after optimizer.step().",
             "If the program calls model.zero_grad(), move that call there.",
@@ -79,7 +79,7 @@ KINDS = (
         how=("Put `with torch.no_grad():` (or torch.inference_mode()) around the call.",),
         wrong_if="a backward through this forward comes after the trace",
         detect=unused_graphs,
-        estimated="each value is taken to be free when its function has done the next operation",
+        estimated="without the graph, a value is assumed freed one operation after its last use",
     ),
     Kind(
         slug="graphs-kept",
@@ -138,7 +138,7 @@ KINDS = (
         costs="the attention weights are no longer an output",
         wrong_if="the mask forces a kernel that stores the scores",
         detect=attention_scores,
-        estimated="the kernel is taken to keep queries, keys and values as the program made them",
+        estimated="assumes that the kernel keeps queries, keys and values as the program made them",
     ),
     Kind(
         slug="foreach",
@@ -159,7 +159,7 @@ KINDS = (
             "in transformers, model.gradient_checkpointing_enable() does so for every layer.",
         ),
         costs="recomputes {share} of the forward (by {measure})",
-        wrong_if="a module reads more than the output of the module before it",
+        wrong_if="modules share inputs, as skip connections do",
         detect=checkpointed_modules,
         estimated="each module keeps its input, and makes its activations again for its backward",
     ),
@@ -190,9 +190,9 @@ KINDS = (
         what="batch or sequence × {share}.",
         how=("{how}",),
         costs="more batches for the same samples",
-        wrong_if="other memory grows with the batch",
+        wrong_if="part of that memory has a size of its own",
         detect=smaller_batch,
-        estimated="taken to grow with the batch: {growing}; all else stays",
+        estimated="assumes that {growing} grow with the batch and the rest does not",
     ),
 )
 
@@ -309,7 +309,7 @@ def advise(
 
 
 def _rank(one: Finding) -> tuple[object, ...]:
-    return one.sort != FAULT, -one.saved_bytes, -one.held_bytes, one.kind, one.what
+    return one.sort != FAULT, one.kind == "batch", -one.saved_bytes, -one.held_bytes, one.kind, one.what
 
 
 def _measured(found: Finding, peak_of: Callable[[Sequence[Change]], Peak], demand: Demand) -> Finding:

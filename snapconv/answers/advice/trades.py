@@ -1,6 +1,6 @@
 """Savings with a price: a smaller batch, logits in parts, attention without scores, leaner optimizers."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -19,7 +19,9 @@ _CHUNKS = 8
 # Tensors of one operation, in use together: of a foreach step, one for each parameter.
 _LEAST_OF_LIST = 4
 FEWER = "Run fewer or shorter sequences at once."
-BATCHES = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25, 0.2, 0.125, 0.1, 0.05)
+_SHARES = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25)
+# Tried too where the batch is known to have a sample left then.
+_SMALL_SHARES = (0.2, 0.125, 0.1, 0.05)
 # Events of backward around that of a softmax.
 _NEAR, _FAR = 12, 1 << 40
 # Operations that copy queries, keys and values on their way into a product of matrices.
@@ -30,21 +32,43 @@ _SAVED_BY_8_BITS, _LEAST_STATE_BYTES = 0.746, 16384
 _PCIE = 20 << 30
 
 
+def batch_of(analysis: DeviceAnalysis) -> int:
+    """Return the first dimension of all recorded inputs; 0 where it is unknown, or not of all."""
+    recorded = analysis.recorded
+    if recorded is None:
+        return 0
+    shapes = [recorded.metadata.inputs.shapes[place] for place in np.flatnonzero(recorded.inputs >= 0)]
+    first = {shape[0] if shape else 0 for shape in shapes}
+    return first.pop() if len(first) == 1 else 0
+
+
+def batch_shares(analysis: DeviceAnalysis) -> Sequence[float]:
+    """Return the shares of the batch to try, the largest first; of a known one those with whole samples."""
+    if (batch := batch_of(analysis)) <= 1:
+        return _SHARES
+    return [n / batch for n in dict.fromkeys(int(batch * share) for share in _SHARES + _SMALL_SHARES) if n]
+
+
 def smaller_batch(evidence: Evidence) -> Iterator[Detected]:
     """Find the largest share of the batch that reaches the goal, else the smallest."""
     if evidence.goal_bytes is None or evidence.demand.peak.n_bytes <= evidence.goal_bytes:
         return
-    analysis, goal = evidence.analysis, evidence.goal_bytes
-    for share in BATCHES:
+    analysis, goal, shares = evidence.analysis, evidence.goal_bytes, batch_shares(evidence.analysis)
+    for share in shares:
         change = scaled_batch(analysis, share)
-        if share != BATCHES[-1] and evidence.demand.without([change]).n_bytes > goal:
+        peak = evidence.demand.without([change]).n_bytes
+        if share != shares[-1] and peak > goal:
             continue
+        if not analysis.ran_out and not evidence.is_worth(evidence.demand.peak.n_bytes - peak):
+            return
         live = distinct(analysis.classification.category[change.rows[evidence.live[change.rows]]])
         nouns = ", ".join(ABOUT[one].noun for one in GROWING if one in live)
         how = FEWER
         if len(analysis.phases.events_of_training):
-            how = "Accumulate gradients over more batches."
-        values = {"share": f"{share:g}", "growing": nouns or "the failed request", "how": how}
+            how = "Accumulate gradients over more and smaller batches, or shorten the sequences."
+        batch = batch_of(analysis)
+        counts = f" (a batch of {round(batch * share)} instead of {batch})" if batch > 1 else ""
+        values = {"share": f"{share:g}{counts}", "growing": nouns or "the failed request", "how": how}
         yield Detected(change, None, None, is_certain=False, values=values)
         return
 

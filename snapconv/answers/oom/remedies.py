@@ -13,7 +13,7 @@ from snapconv.allocator.allocator_settings import AllocatorSettings
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.changes import GROWS_WITH_BATCH, Change, changed_calls, scaled_batch
 from snapconv.answers.advice.findings import advise, goal_of
-from snapconv.answers.advice.trades import BATCHES, FEWER
+from snapconv.answers.advice.trades import FEWER, batch_shares
 from snapconv.answers.oom.failed_allocation import OutOfMemory, find_out_of_memory
 from snapconv.answers.what_if.calls import AllocatorCalls, CallKind, find_calls
 from snapconv.answers.what_if.setting_trials import SEARCHED, candidates
@@ -104,10 +104,11 @@ def _attempts(
     if len(changes) > 1 and not any(one.is_served for one in tried):
         together = changed_calls(calls, analysis, changes)
         yield Remedy(f"all {len(changes)} changes of the program together", False, "", ()), together, own
-    for share in (one for one in BATCHES if one <= largest):
+    shares = [share for share in batch_shares(analysis) if share <= largest]
+    for share in shares:
         changed = changed_calls(calls, analysis, [scaled_batch(analysis, share)])
         yield replace(smaller, name=f"batch or sequence × {share:g}"), changed, own
-        if tried[-1].is_served or share == BATCHES[-1]:
+        if tried[-1].is_served or share == shares[-1]:
             break
         tried.pop()
     last = int(calls.event[-1])

@@ -156,7 +156,7 @@ def test_the_command_names_the_line_and_the_new_peak(tmp_path, capsys):
     path = outputs(deletes=False).trace.write(tmp_path / "s.pickle")
     assert main(["advise", str(path)]) == 0
     out = capsys.readouterr().out
-    assert "train.py:20 keeps its previous output" in out
+    assert "The old output is still alive while train.py:20" in out
     assert "20.00 MiB → 11.00 MiB" in out
 
 
@@ -303,14 +303,14 @@ def test_check_fails_where_a_change_brings_a_fault(tmp_path, capsys):
     old = str(outputs(deletes=True).trace.write(tmp_path / "old.pickle"))
     assert main(["check", old, "--no-faults-above", "1MiB"]) == 0
     assert main(["check", new, "--no-faults-above", "1MiB", "--baseline", old]) == 7
-    assert "train.py:20 keeps its previous output" in capsys.readouterr().out
+    assert "The old output is still alive while train.py:20" in capsys.readouterr().out
     assert main(["check", new, "--no-faults-above", "1MiB", "--baseline", new]) == 0
     assert main(["check", new, "--no-faults-above", "10MiB"]) == 0
 
 
 def test_the_verdict_names_a_fault_that_is_found_at_once(tmp_path, capsys):
     assert main([str(outputs(deletes=False).trace.write(tmp_path / "s.pickle"))]) == 0
-    assert "fault: train.py:20 keeps its previous output" in capsys.readouterr().out
+    assert "fault: The old output is still alive while train.py:20" in capsys.readouterr().out
 
 
 def test_a_long_loop_is_looked_up_in_columns_that_are_made_once(advice_on, monkeypatch):
@@ -353,6 +353,12 @@ def test_the_modules_to_checkpoint_are_named_with_what_their_times_say_it_costs(
     out = " ".join(capsys.readouterr().out.split())
     assert "trade: blocks.0-1.mlp keep their activations for backward." in out
     assert "of the forward (by time)" in out
+
+
+def test_a_known_batch_stays_a_number_of_samples_and_comes_last(capsys):
+    assert main(["advise", "fixtures/transformer.capture", "--save", "60MiB"]) == 0
+    trades = [line for line in capsys.readouterr().out.splitlines() if "trade: " in line]
+    assert trades[-1].endswith("batch or sequence × 0.125 (a batch of 1 instead of 8).")
 
 
 def test_temporaries_of_a_step_in_which_memory_ran_out_are_no_states(advice_on):

@@ -37,6 +37,13 @@ def states(loop):
         loop.alloc(size, [frame("_init_group", f"{TORCH}/optim/adam.py"), *at(30)])
 
 
+def test_a_batch_that_saves_next_to_nothing_is_not_offered(advice_on):
+    loop = Loop()
+    place(loop)
+    loop.assign("out", 20, MIB // 16)
+    assert advice_on(loop, goal_bytes=MIB).findings == ()
+
+
 def test_a_loaded_copy_of_the_weights_is_a_fault(advice_on):
     loop = Loop()
     place(loop)

@@ -225,7 +225,7 @@ def test_a_previous_output_freed_before_the_next_call_is_tried(tmp_path):
         job.model.malloc(45 * MIB, frames=call)
     _, remedies = job.explained(tmp_path)
     served = [remedy.name for remedy in remedies.tried if remedy.is_served]
-    assert served[0] == "train.py:9 keeps its previous output until the next one is made"
+    assert served[0] == "The old output is still alive while train.py:9 makes the next one"
 
 
 def test_where_free_memory_is_in_pieces_the_largest_batch_that_fits_is_named(tmp_path):
