@@ -74,8 +74,11 @@ def columns(value, path="session"):
 
 
 def test_every_column_is_read_only(session):
-    found = list(columns(session))
+    found = [
+        *columns(session),
+        *columns(session.devices[0].weights, "weights"),
+    ]  # those are found when asked for
     device = "session.analysis.devices"
-    some = {f"{device}.{name}" for name in ("replay.allocations.addr", "facts.roles.has", "weights.row")}
+    some = {f"{device}.replay.allocations.addr", f"{device}.facts.roles.has", "weights.row"}
     assert some <= {path for path, _ in found}
     assert [path for path, column in found if column.flags.writeable] == []

@@ -43,7 +43,7 @@ def test_json_has_what_the_table_has(snapconv):
 
 def test_settings_that_fail_at_the_same_request_share_one_reason(snapconv):
     _, out, _ = snapconv("what-if", FIXTURES / "training_step.pickle", "--search", "--capacity", "0.5GiB")
-    assert "max_split_size_mb:32, 64" in out
+    assert "max_split_size_mb:32, 128" in out
     assert out.count(" requested ") == out.count("out of memory at event")
     assert out.splitlines()[-1] == "  none of these settings helps"
 
