@@ -84,7 +84,9 @@ def previous_kept(evidence: Evidence) -> Iterator[Detected]:
         where, thing = evidence.calls.line_of(bursts[0].path), _thing(evidence.analysis, mine)
         if is_graph:
             thing = "output (and its graph)"
-        yield evidence.found(change, mine, where, is_certain=is_graph, thing=thing)
+        has_backward = not is_graph or len(evidence.analysis.phases.events_of_training)
+        when = "" if has_backward else "If a backward is meant, "
+        yield evidence.found(change, mine, where, is_certain=is_graph, thing=thing, when=when)
 
 
 def _thing(analysis: DeviceAnalysis, rows: Int64Column) -> str:
@@ -391,19 +393,36 @@ def unused_graphs(evidence: Evidence) -> Iterator[Detected]:
     n_allocs = evidence.calls.n_allocs[np.maximum(table.freed_event, 0)].astype(np.int64)
     together = n_allocs * (evidence.demand.n_events + 1) + number_of
     thrown = [rows for rows in grouped(freed, together) if _is_whole_graph(analysis, rows, is_cache)]
-    if not thrown:
+    replaced = [] if len(analysis.phases.events_of_training) else _replaced_graphs(evidence, unused)
+    if not thrown and not replaced:
         return
-    stacks = distinct(table.stack_id[np.concatenate(thrown)])
+    stacks = distinct(table.stack_id[np.concatenate(thrown + replaced)])
+    stacks = stacks[stacks >= 0]
     last = np.flatnonzero(unused & (table.freed_event < 0) & np.isin(table.stack_id, stacks))
     thrown += [last] if _is_whole_graph(analysis, last, is_cache) else []
-    rows = np.concatenate(thrown)
+    rows = distinct(np.concatenate(thrown + replaced))
     mine = rows[evidence.live[rows]]
     if evidence.is_large(mine):
         rows = np.concatenate((rows, others[is_among(n_allocs[others], n_allocs[rows])]))
         change = freed_from(analysis, rows, ends_without_graph(evidence.calls, analysis, rows))
         callers = (evidence.calls.module_call(stack, outermost=True) for stack in stacks.tolist())
         where = evidence.calls.line_of(next(filter(None, callers), ()))
-        yield evidence.found(change, mine, where, is_certain=True)
+        calls = "the call and those before it, whose graph is still there" if replaced else "the call"
+        yield evidence.found(change, mine, where, is_certain=True, calls=calls)
+
+
+def _replaced_graphs(evidence: Evidence, unused: BoolColumn) -> list[Int64Column]:
+    """Return graphs that a line keeps until it has made the next one, each with that one."""
+    finder, table = _Finder(evidence.analysis, evidence.calls), evidence.analysis.allocations
+    if not evidence.analysis.phases.free_sites_known:
+        return []
+    found = []
+    for burst in finder.finished(evidence):
+        if burst.is_graph:
+            of_line = evidence.calls.is_within(burst.path)[table.stack_id]
+            made = unused & of_line & (table.stack_id >= 0) & (table.alloc_event >= burst.call)
+            found += [burst.rows, np.flatnonzero(made)]
+    return found
 
 
 def kept_graphs(evidence: Evidence) -> Iterator[Detected]:

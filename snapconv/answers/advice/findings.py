@@ -55,7 +55,7 @@ KINDS = (
         slug="previous-kept",
         what="The old {thing} is still alive while {where} makes the next one.",
         how=(
-            "`del` the name that has it before {where} runs again.",
+            "{when}`del` the name that has it before {where} runs again.",
             "In a loop, a function for the body does the same: its names end with each call.",
         ),
         wrong_if="{where} reads the previous one",
@@ -76,7 +76,7 @@ KINDS = (
     Kind(
         slug="unused-graph",
         what="{where} keeps activations for a backward that never comes.",
-        how=("Put `with torch.no_grad():` (or torch.inference_mode()) around the call.",),
+        how=("Put `with torch.no_grad():` (or torch.inference_mode()) around {calls}.",),
         wrong_if="a backward through this forward comes after the trace",
         detect=unused_graphs,
         estimated="without the graph, a value is assumed freed one operation after its last use",

@@ -77,6 +77,19 @@ def test_a_graph_that_stays_through_the_next_forward_is_a_certain_fault(advice_o
     assert (advice.peak.n_bytes, advice.faults[1].peak.n_bytes) == (72 * MIB, 36 * MIB)
 
 
+def test_a_graph_of_before_the_trace_that_no_backward_frees_is_unused_like_that_of_its_replacement(advice_on):
+    loop, sizes = Loop(), [MIB * (1 + i) for i in range(8)]
+    loop.trace = TraceBuilder().segment(1 << 30, traced=False)
+    for size in sizes:
+        loop.trace.alloc(size, traced=False)
+    loop.kept["out"] = [*loop.trace._live]
+    loop.assign("out", 20, *sizes)
+    unused, previous = advice_on(loop).faults
+    assert (unused.kind, unused.where.place, unused.is_certain) == ("unused-graph", "train.py:20", True)
+    assert unused.peak.n_bytes < previous.peak.n_bytes == 36 * MIB
+    assert previous.how[0].startswith("If a backward is meant, `del`")
+
+
 def test_an_output_that_is_freed_with_temporaries_of_its_successor_is_a_fault(advice_on):
     """Nothing else runs in the loop: a call's own temporaries and the old output are freed at once."""
     loop = Loop()
