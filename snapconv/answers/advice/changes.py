@@ -124,10 +124,19 @@ class Demand:
         phase = Phase(int(self.analysis.phases.phase[event])) if event >= 0 else Phase.UNKNOWN
         return Peak(event, n_bytes, _PHASES[phase])
 
-    def line_at(self, peak: Peak) -> SourceLine | None:
-        """Find the line of the project that a peak is reached in."""
+    def line_at(self, event: int) -> SourceLine | None:
+        """Find the line of the project that an event happened in."""
         stack_id = self.analysis.device.events.stack_id
-        return self.analysis.lines.innermost(int(stack_id[peak.event])) if peak.event >= 0 else None
+        return self.analysis.lines.innermost(int(stack_id[event])) if event >= 0 else None
+
+    def place_of(self, peak: Peak) -> str:
+        """Say where a peak is reached: at a line, in an iteration, or at an event."""
+        if line := self.line_at(peak.event):
+            return f"at {line.place}"
+        phases = self.analysis.phases
+        if peak.event >= 0 and phases.n_iterations:
+            return f"in iteration {int(phases.iteration[peak.event])}"
+        return f"at event {peak.event}"
 
     def bytes_at(self, change: Change, event: int) -> int:
         """Return the bytes that a change takes from what is in use just after an event."""

@@ -136,6 +136,7 @@ def _named(paths: Sequence[tuple[str, ...]]) -> str:
         groups.setdefault(key, []).extend(map(int, path[place : place + 1]))
     texts = []
     for (before, after), numbers in groups.items():
+        numbers.sort()
         runs = np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1) if numbers else []
         spans = [f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs]
         texts.append(".".join(filter(None, (before, ",".join(spans), after))))

@@ -18,7 +18,7 @@ from snapconv.stacks.stack_roles import stacks_by_frame
 
 # Of the peak: less than this is not worth a change of the program; a price, from the second on.
 LEAST_SHARE, LEAST_SHARE_OF_TRADE = 0.01, 0.05
-FAULT, TRADE = "fault", "trade"
+FAULT, FREE, TRADE = "fault", "free", "trade"
 _MODULE_FILE = "torch/nn/modules/module.py"
 
 
@@ -188,7 +188,8 @@ def is_operation(analysis: DeviceAnalysis, *words: str) -> BoolColumn:
 class Kind:
     """A kind of finding: its sentences, and the detector that finds it.
 
-    A fault costs nothing to follow, a trade does. ``estimated`` says why its bytes are an estimate; empty
+    A fault keeps memory for nothing, a trade has a price; what is free has none that most programs notice.
+    ``estimated`` says why its bytes are an estimate; empty
     where the replay is exact. ``at_any_size``: what grows without an end need not be large yet.
     """
 
@@ -201,8 +202,11 @@ class Kind:
     estimated: str = ""
     is_cheap: bool = False
     at_any_size: bool = False
+    is_free: bool = False
 
     @property
     def sort(self) -> str:
-        """Whether it is a fault or a trade."""
+        """Whether it is a fault, free or a trade."""
+        if self.is_free:
+            return FREE
         return FAULT if self.costs == "nothing" else TRADE

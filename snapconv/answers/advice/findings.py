@@ -1,7 +1,8 @@
 """Advice: what to change in the program, and the bytes that it saves at the peak, by a replay of the trace.
 
 Every kind is a row of KINDS: its sentences, and a detector. Detectors look at the peak, then at the peak that
-is left without their findings. A fault keeps memory for nothing; a trade saves memory for a price.
+is left without their findings. A fault keeps memory for nothing; a trade saves memory for a price, and what
+is free has none that most programs notice.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.changes import Change, Demand, Peak
 from snapconv.answers.advice.checkpointing import checkpointed_modules
 from snapconv.answers.advice.copies import copied_gradients, copied_weights, early_batches, gathered_shards
-from snapconv.answers.advice.evidence import FAULT, Detected, Evidence, Kind, LineCalls
+from snapconv.answers.advice.evidence import FAULT, FREE, Detected, Evidence, Kind, LineCalls
 from snapconv.answers.advice.faults import growing, kept_gradients, kept_graphs, previous_kept, unused_graphs
 from snapconv.answers.advice.trades import (
     attention_scores,
@@ -24,6 +25,7 @@ from snapconv.answers.advice.trades import (
     smaller_batch,
 )
 from snapconv.answers.peak import summary_totals
+from snapconv.answers.what_if.setting_trials import Request, Tried, try_settings
 from snapconv.columns import distinct
 from snapconv.replay.history_verdict import Verdict
 from snapconv.stacks.project_lines import SourceLine
@@ -33,6 +35,10 @@ from snapconv.units import device_kind, format_bytes
 MOST_FINDINGS = 7
 # After the faults at the peak come those at the peak that is left, and so on.
 _ROUNDS = 3
+# Of the peak: what a setting must save, and what is free where nobody asked for trades.
+_LEAST_SHARE = 0.05
+# Of more events the search of settings takes much longer than the rest.
+_MOST_SEARCHED = 1 << 15
 
 KINDS = (
     Kind(
@@ -135,7 +141,8 @@ KINDS = (
         slug="attention",
         what="{number} tensors hold attention scores ({line}).",
         how=("Use F.scaled_dot_product_attention; in transformers, attn_implementation='sdpa'.",),
-        costs="the attention weights are no longer an output",
+        costs="no time; the attention weights are no longer an output",
+        is_free=True,
         wrong_if="the mask forces a kernel that stores the scores",
         detect=attention_scores,
         estimated="assumes that the kernel keeps queries, keys and values as the program made them",
@@ -148,6 +155,7 @@ KINDS = (
             "Other optimizers: foreach=False keeps one or two temporaries of the largest parameter.",
         ),
         costs="nothing with fused=True; foreach=False makes the step slower",
+        is_free=True,
         wrong_if="the optimizer supports neither",
         detect=foreach_temporaries,
     ),
@@ -221,38 +229,52 @@ class Finding:
     saved_bytes: int
     peak: Peak
     change: Change = field(metadata={"json": False})
-    next_line: SourceLine | None = field(metadata={"json": False})
+    next_place: str = field(metadata={"json": False})
 
     @property
-    def needs_another_moment(self) -> str:
-        """Name the moment that needs nearly as much; empty where most of what is held is saved."""
-        if self.saved_bytes >= self.held_bytes / 2:
-            return ""
-        return f"{self.next_line.place if self.next_line else 'another moment'} needs nearly as much memory"
+    def needs_another_moment(self) -> bool:
+        """Whether another moment needs nearly as much: most of what is held is not saved."""
+        return self.saved_bytes < self.held_bytes / 2
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""
         values = asdict(self)
-        del values["change"], values["next_line"]
+        del values["change"], values["next_place"]
         return values
+
+
+@dataclass(frozen=True, slots=True)
+class SavingSetting:
+    """An allocator setting, as in PYTORCH_ALLOC_CONF, and the peak of reserved bytes with it."""
+
+    name: str
+    reserved_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
     """The findings on one device, the largest first, and the peak with all of them together.
 
-    ``goal_bytes``: what the peak should be at most, None where no such question was put. ``contents`` has the
-    bytes of each category at the peak, the largest first. ``unknown`` says why nothing can be found, and is
-    empty where something could be.
+    ``goal_bytes``: what the peak should be at most, None where no such question was put. ``enough``: the
+    numbers of the findings, from 1 on, that reach it: each that does so alone, else the first few that do
+    together. ``setting``: the allocator setting that reserves least. ``contents`` has the bytes of each
+    category at the peak, the largest first. ``unknown`` says why nothing can be found, and is empty where
+    something could be.
     """
 
     device: int
     peak: Peak
+    reserved_bytes: int
     is_failed: bool
+    failed_bytes: int
+    failed_line: SourceLine | None
     goal_bytes: int | None
     with_trades: bool
     findings: tuple[Finding, ...]
     together: Peak
+    enough: tuple[tuple[int, ...], ...]
+    are_settings_tried: bool
+    setting: SavingSetting | None
     contents: dict[str, int]
     unknown: str
 
@@ -287,29 +309,40 @@ def advise(
     """
     demand = Demand(analysis)
     trades = trades or goal_bytes is not None
-    wanted = [kind for kind in KINDS if kind.sort == FAULT or trades]
+    wanted = [kind for kind in KINDS if kind.sort == FAULT or trades or (kind.is_free and replays)]
     kinds = [kind for kind in wanted if kind.is_cheap or not cheap]
     unknown, rounds = _why_unknown(analysis), 1 if cheap else _ROUNDS
-    # The faults, then the trades, each with the largest first.
+    # The faults, then what is free, then the trades, each with the largest first.
     found = [] if unknown else [*_search(demand, kinds, goal_bytes, rounds=rounds, forward_ms=forward_ms)]
     found = sorted(found, key=_rank)[:MOST_FINDINGS]
     peak_of = demand.replayed if replays and not cheap else demand.without
     found = sorted((_measured(one, peak_of, demand) for one in found), key=_rank)
+    if not trades:
+        least = demand.peak.n_bytes * _LEAST_SHARE
+        found = [one for one in found if one.sort != FREE or one.saved_bytes >= least]
+    failed = analysis.phases.oom_events[:1].tolist()
+    try_all = trades and replays and not unknown and len(analysis.device.events) <= _MOST_SEARCHED
     return Advice(
         device=analysis.device.device,
         peak=demand.peak,
-        is_failed=bool(len(analysis.phases.oom_events)),
+        reserved_bytes=analysis.replay.reserved.peak,
+        is_failed=bool(failed),
+        failed_bytes=sum(int(analysis.device.events.size[event]) for event in failed),
+        failed_line=next((demand.line_at(event) for event in failed), None),
         goal_bytes=goal_bytes,
         with_trades=trades,
         findings=tuple(found),
         together=found[0].peak if len(found) == 1 else peak_of([one.change for one in found]),
+        enough=_enough(found, goal_bytes, demand.without) if goal_bytes is not None else (),
+        are_settings_tried=try_all,
+        setting=_setting(analysis) if try_all else None,
         contents=_contents(analysis, demand.peak.event),
         unknown=unknown,
     )
 
 
 def _rank(one: Finding) -> tuple[object, ...]:
-    return one.sort != FAULT, one.kind == "batch", -one.saved_bytes, -one.held_bytes, one.kind, one.what
+    return one.sort, one.kind == "batch", -one.saved_bytes, -one.held_bytes, one.kind, one.what
 
 
 def _measured(found: Finding, peak_of: Callable[[Sequence[Change]], Peak], demand: Demand) -> Finding:
@@ -318,7 +351,44 @@ def _measured(found: Finding, peak_of: Callable[[Sequence[Change]], Peak], deman
     saved, by_sum = before - peak.n_bytes, before - found.peak.n_bytes
     if found.saved_bytes > by_sum:
         saved = max(saved, found.saved_bytes)
-    return replace(found, peak=peak, saved_bytes=saved, next_line=demand.line_at(peak))
+    return replace(found, peak=peak, saved_bytes=saved, next_place=demand.place_of(peak))
+
+
+def _enough(
+    found: Sequence[Finding], goal_bytes: int, peak_of: Callable[[Sequence[Change]], Peak]
+) -> tuple[tuple[int, ...], ...]:
+    """Return the findings that reach a goal alone, else the first that do together, and need each other."""
+    alone = tuple((number,) for number, one in enumerate(found, 1) if one.peak.n_bytes <= goal_bytes)
+    if alone:
+        return alone
+
+    def reaches(numbers: Sequence[int]) -> bool:
+        return peak_of([found[number - 1].change for number in numbers]).n_bytes <= goal_bytes
+
+    for last in range(2, len(found) + 1):
+        numbers = [*range(1, last + 1)]
+        if reaches(numbers):
+            for number in range(last - 1, 0, -1):
+                fewer = [one for one in numbers if one != number]
+                numbers = fewer if reaches(fewer) else numbers
+            return (tuple(numbers),)
+    return ()
+
+
+def _setting(analysis: DeviceAnalysis) -> SavingSetting | None:
+    """Try what ``what-if --search`` tries; None where no setting saves enough, or the model is not exact."""
+    trials = try_settings(analysis, Request(is_search=True))
+    if trials is None or trials.unsure or not trials.model_is_exact or len(trials.tried) < 2:
+        return None
+    own, best = trials.tried[0].outcome, min(trials.tried[1:], key=_reserved)
+    reserved = _reserved(best)[1]
+    is_less = reserved <= own.ledger.max_reserved_bytes * (1 - _LEAST_SHARE)
+    fits = best.outcome.ran_out is None
+    return SavingSetting(best.name, reserved) if fits and (is_less or own.ran_out is not None) else None
+
+
+def _reserved(tried: Tried) -> tuple[bool, int]:
+    return tried.outcome.ran_out is not None, tried.outcome.ledger.max_reserved_bytes
 
 
 def goal_of(analysis: DeviceAnalysis, *, capacity: int | None, save: int | None) -> int | None:
@@ -419,5 +489,5 @@ def _finding(kind: Kind, found: Detected, evidence: Evidence, others: Sequence[C
         saved_bytes=saved,
         peak=alone,
         change=change,
-        next_line=demand.line_at(alone),
+        next_place=demand.place_of(alone),
     )

@@ -146,7 +146,7 @@ def _advice(analysis: DeviceAnalysis) -> Iterator[dict[str, object]]:
             "what": page_text(f"{found.sort}: {found.what}"),
             "bytes": found.saved_bytes,
             "line": page_text(found.line.place) if found.line else "",
-            "rows": [[title, page_text(text)] for title, text in finding_rows(found, advice.peak)],
+            "rows": [[title, page_text(text)] for title, text in finding_rows(found, advice)],
         }
 
 

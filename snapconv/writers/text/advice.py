@@ -3,13 +3,15 @@
 from collections.abc import Iterator
 
 from snapconv.answers.advice.changes import Peak
-from snapconv.answers.advice.evidence import TRADE
+from snapconv.answers.advice.evidence import FAULT, FREE, TRADE
 from snapconv.answers.advice.findings import Advice, Finding
 from snapconv.units import counted, device_name, format_bytes
 from snapconv.writers.text.size_rows import next_line
 
 _N_CATEGORIES = 4
 _PASSES = {"forward": "the forward pass", "backward": "the backward pass"}
+# Of the peak: where so much more is reserved, other settings may help.
+_MUCH_CACHED = 0.05
 
 
 def advice_lines(advice: Advice, file: str, cached: int, growing: str) -> Iterator[str]:
@@ -19,30 +21,109 @@ def advice_lines(advice: Advice, file: str, cached: int, growing: str) -> Iterat
         yield f"  {advice.unknown}"
         return
     for number, finding in enumerate(advice.findings, 1):
-        yield from _finding_lines(number, finding, advice)
+        yield f"  {number}. {finding.sort}: {finding.what}"
+        for title, text in finding_rows(finding, advice):
+            yield f"     {title:<10} {text}"
     if len(advice.findings) > 1:
-        yield f"  together      {_peaks(advice.peak, advice.together)}"
+        yield f"  all together  {_peaks(advice, advice.together)}"
+    if setting := advice.setting:
+        after = _sized(advice, setting.reserved_bytes)
+        change = f"{_sized(advice, advice.reserved_bytes)} → {after} reserved"
+        if advice.is_failed:
+            change = f"the failed request succeeds, with {after} reserved"
+        yield f"  setting       PYTORCH_ALLOC_CONF={setting.name}: {change}"
     if growing:
         yield f"  not certain, as the trace has no iterations: {growing}"
         yield next_line("growth", file)
     if advice.goal_bytes is not None:
-        if not advice.findings or advice.together.n_bytes > advice.goal_bytes:
-            yield f"  at the peak   {_contents(advice)}"
-        yield f"  goal          {_goal(advice, cached)}"
-        if len(advice.findings) > 1 and all(one.peak.n_bytes <= advice.goal_bytes for one in advice.findings):
-            yield "                each of these alone reaches it"
-        if _is_cut_up(advice):
-            yield f"{next_line('oom', file)}  (why this memory could not be used)"
-    elif not advice.with_trades:
+        yield from _goal_lines(advice, file, cached)
+    is_cached = advice.reserved_bytes > advice.peak.n_bytes * (1 + _MUCH_CACHED)
+    if is_cached and not (advice.are_settings_tried or advice.is_failed):
+        yield f"{next_line('what-if', file)} --search  (whether allocator settings reserve less)"
+    if not advice.with_trades:
         quarter = min(max(advice.peak.n_bytes >> 22, 1), 1024)
-        size = "1GiB" if quarter == 1024 else f"{quarter}MiB"
-        yield f"{next_line('advise', file)} --save {size}  (savings that cost time or precision)"
+        size, share = ("1GiB", "") if quarter == 1024 else (f"{quarter}MiB", "a quarter of the peak, by ")
+        yield f"{next_line('advise', file)} --save {size}  ({share}savings that cost time or precision)"
+
+
+def _headline(advice: Advice) -> str:
+    name = device_name(advice.device)
+    if advice.unknown:
+        return f"{name}  no advice"
+    peak, reserved = (_sized(advice, n_bytes) for n_bytes in (advice.peak.n_bytes, advice.reserved_bytes))
+    needs = f"the peak is {peak} allocated, {reserved} reserved"
+    if advice.is_failed:
+        line = f" at {advice.failed_line.place}" if advice.failed_line else ""
+        asked = _sized(advice, advice.failed_bytes)
+        needs = f"memory ran out{line}, asking for {asked}; the program needs {peak}"
+    number = {sort: sum(one.sort == sort for one in advice.findings) for sort in (FAULT, FREE, TRADE)}
+    parts = [counted(number[FAULT], "fault") if number[FAULT] else "no fault"]
+    if number[FREE]:
+        parts.append(f"{counted(number[FREE], 'change')} at no cost")
+    if advice.with_trades:
+        parts.append(counted(number[TRADE], "trade") if number[TRADE] else "no trade")
+    return f"{name}  {', '.join(parts)} found; {needs}"
+
+
+def _unit(advice: Advice) -> int:
+    """Return the smallest peak that is named: all of one answer have its unit."""
+    peaks = (advice.peak, advice.together, *(one.peak for one in advice.findings))
+    return min((peak.n_bytes for peak in peaks if peak.n_bytes), default=0)
+
+
+def _sized(advice: Advice, n_bytes: int) -> str:
+    return format_bytes(n_bytes, like=min(n_bytes, _unit(advice)))
+
+
+def finding_rows(finding: Finding, advice: Advice) -> Iterator[tuple[str, str]]:
+    """Yield what is known of a finding: titles and texts; the title of a further line is empty."""
+    held, saved = _sized(advice, finding.held_bytes), _sized(advice, finding.saved_bytes)
+    phase, needed = finding.peak.phase, _sized(advice, finding.peak.n_bytes)
+    other = f"{_PASSES.get(phase, phase or 'the program')} {finding.next_place} needs {needed}"
+    about, alone = " (estimated)" if finding.estimated else "", advice.peak.n_bytes - finding.peak.n_bytes
+    if finding.needs_another_moment:
+        yield "holds", f"{held} at the peak; {other}"
+    if alone:
+        yield "saves", f"{_sized(advice, alone)}{about}: {_peaks(advice, finding.peak)}"
+    if alone < finding.saved_bytes:
+        beside = f"{saved} beside the others{about}"
+        why = "" if finding.needs_another_moment else f" ({other})"
+        yield "" if alone else "saves", beside if alone else f"nothing alone{why}; {beside}"
+    yield from zip(("how", *[""] * len(finding.how)), finding.how, strict=False)
+    if finding.sort != FAULT:
+        yield "costs", finding.costs
+    yield "sure", f"{'certain, unless' if finding.is_certain else 'likely; wrong if'} {finding.wrong_if}"
+    if finding.estimated:
+        yield "estimated", finding.estimated
+
+
+def _peaks(advice: Advice, after: Peak) -> str:
+    then = f"; the new peak is in {_PASSES.get(after.phase, after.phase)}" if after.phase else ""
+    return f"{_sized(advice, advice.peak.n_bytes)} → {_sized(advice, after.n_bytes)}{then}"
+
+
+def _goal_lines(advice: Advice, file: str, cached: int) -> Iterator[str]:
+    if not advice.findings or advice.together.n_bytes > (advice.goal_bytes or 0):
+        yield f"  at the peak   {_contents(advice)}"
+    yield f"  goal          {_goal(advice, cached)}"
+    enough = [" + ".join(map(str, numbers)) for numbers in advice.enough]
+    if advice.setting and (advice.is_failed or advice.setting.reserved_bytes <= _capacity(advice, cached)):
+        enough.insert(0, "the setting")
+    if enough:
+        yield f"  enough        {'; or '.join(enough)}{' alone' * (' + ' not in enough[-1])}"
+    if _is_cut_up(advice):
+        yield f"{next_line('oom', file)}  (why this memory could not be used)"
+
+
+def _capacity(advice: Advice, cached: int) -> int:
+    """Return the bytes that may be reserved; 0 where the goal is about what is allocated."""
+    return (advice.goal_bytes or 0) + cached if cached else 0
 
 
 def _contents(advice: Advice) -> str:
     """List the largest categories at the peak; with no finding they say why there is none."""
     largest = [
-        f"{format_bytes(n_bytes)} {name}" for name, n_bytes in [*advice.contents.items()][:_N_CATEGORIES]
+        f"{_sized(advice, n_bytes)} {name}" for name, n_bytes in [*advice.contents.items()][:_N_CATEGORIES]
     ]
     return ", ".join(largest) + (
         "" if advice.findings else ": no change that advise knows makes these smaller"
@@ -54,60 +135,27 @@ def _is_cut_up(advice: Advice) -> bool:
     return advice.is_failed and advice.peak.n_bytes <= (advice.goal_bytes or 0)
 
 
-def _headline(advice: Advice) -> str:
-    name, peak = device_name(advice.device), format_bytes(advice.peak.n_bytes)
-    if advice.unknown:
-        return f"{name}  no advice"
-    needs = "the program needs" if advice.is_failed else "the peak is"
-    if not advice.findings:
-        trades = " or trade" if advice.with_trades else ""
-        return f"{name}  no fault{trades} found; {needs} {peak}"
-    n_faults, n_trades = len(advice.faults), len(advice.findings) - len(advice.faults)
-    parts = [counted(n, noun) for n, noun in ((n_faults, "fault"), (n_trades, "trade")) if n]
-    return f"{name}  {' and '.join(parts)} found; {needs} {peak}"
-
-
-def _finding_lines(number: int, finding: Finding, advice: Advice) -> Iterator[str]:
-    yield f"  {number}. {finding.sort}: {finding.what}"
-    for title, text in finding_rows(finding, advice.peak):
-        yield f"     {title:<10} {text}"
-
-
-def finding_rows(finding: Finding, peak: Peak) -> Iterator[tuple[str, str]]:
-    """Yield what is known of a finding: titles and texts; the title of a further line is empty."""
-    held, saved = format_bytes(finding.held_bytes), format_bytes(finding.saved_bytes)
-    if other := finding.needs_another_moment:
-        yield "holds", f"{held} at the peak; {other}"
-    about, alone = " (estimated)" if finding.estimated else "", peak.n_bytes - finding.peak.n_bytes
-    if alone:
-        yield "saves", f"{format_bytes(alone)}{about}: {_peaks(peak, finding.peak)}"
-    if alone < finding.saved_bytes:
-        beside = f"{saved} beside the others{about}"
-        yield "" if alone else "saves", beside if alone else f"nothing alone; {beside}"
-    yield from zip(("how", *[""] * len(finding.how)), finding.how, strict=False)
-    if finding.sort == TRADE:
-        yield "costs", finding.costs
-    yield "sure", f"{'certain' if finding.is_certain else 'likely'}; wrong only if {finding.wrong_if}"
-    if finding.estimated:
-        yield "estimated", finding.estimated
-
-
-def _peaks(before: Peak, after: Peak) -> str:
-    unit = min(before.n_bytes, after.n_bytes) or before.n_bytes
-    then = f"; the new peak is in {_PASSES.get(after.phase, after.phase)}" if after.phase else ""
-    return f"{format_bytes(before.n_bytes, like=unit)} → {format_bytes(after.n_bytes, like=unit)}{then}"
+def _with_setting(advice: Advice) -> str:
+    """Name the bytes that stay cached with the setting."""
+    if advice.setting is None or advice.is_failed:
+        return ""
+    return f", {_sized(advice, max(advice.setting.reserved_bytes - advice.peak.n_bytes, 0))} with the setting"
 
 
 def _goal(advice: Advice, cached: int) -> str:
     goal, left = advice.goal_bytes or 0, advice.together.n_bytes
-    most = f"the most that can be saved is {format_bytes(advice.peak.n_bytes - left)}"
+    peak, most = (_sized(advice, size) for size in (advice.peak.n_bytes, advice.peak.n_bytes - left))
     if not goal:
-        return f"impossible: it leaves no memory for the program; {most}"
-    capacity, of_it = format_bytes(goal + cached), format_bytes(cached)
-    limit = f" ({capacity} less {of_it} that PyTorch keeps cached)" if capacity != format_bytes(goal) else ""
+        return f"impossible: it leaves nothing of the peak of {peak}; the most that can be saved is {most}"
+    capacity, of_it = _sized(advice, goal + cached), _sized(advice, cached)
+    limit = f" ({capacity} less {of_it} that PyTorch keeps cached{_with_setting(advice)})" if cached else ""
     if _is_cut_up(advice):
-        needed = f"{format_bytes(advice.peak.n_bytes)} of {format_bytes(goal)}{limit}"
+        needed = f"{peak} of {_sized(advice, goal)}{limit}"
         return f"met already: {needed}; the failed request could not use the free memory"
+    target = f"a peak of {_sized(advice, goal)}{limit}"
+    if advice.peak.n_bytes <= goal:
+        return f"{target}: met already"
     if left <= goal:
-        return f"reached: {format_bytes(left)} of at most {format_bytes(goal)}{limit}"
-    return f"{format_bytes(goal)}{limit}, missed by {format_bytes(left - goal)}; {most}"
+        return f"{target}: reached"
+    missed = _sized(advice, left - goal)
+    return f"{target}: missed by {missed}; the most that can be saved is {most}"

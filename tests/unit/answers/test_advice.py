@@ -291,7 +291,24 @@ def test_a_goal_asks_for_the_largest_batch_that_reaches_it(advice_on):
     assert trade.what == "batch or sequence × 0.8."
 
 
-def test_attention_scores_are_a_trade_and_what_the_queries_keep_stays(advice_on):
+def test_the_findings_that_reach_a_goal_do_so_alone_or_need_each_other():
+    session = snapconv.load("fixtures/training_step.pickle")
+    demand = Demand(session.devices[0])
+    for goal_bytes, is_alone in ((1200 * MIB, True), (500 * MIB, False), (MIB, None)):
+        (advice,) = session.advise(goal_bytes=goal_bytes)
+        assert [len(numbers) == 1 for numbers in advice.enough] == {
+            True: [True] * 5,
+            False: [False],
+            None: [],
+        }[is_alone]
+        for numbers in advice.enough:
+            changes = [advice.findings[number - 1].change for number in numbers]
+            assert demand.without(changes).n_bytes <= goal_bytes
+            for fewer in itertools.combinations(changes, len(changes) - 1):
+                assert demand.without(fewer).n_bytes > goal_bytes
+
+
+def test_attention_scores_cost_nothing_to_avoid_and_what_the_queries_keep_stays(advice_on):
     """Scores and their softmax go; copies that the product of matrices made go where their originals stay."""
     loop = Loop()
     for _ in range(2):
@@ -304,8 +321,8 @@ def test_attention_scores_are_a_trade_and_what_the_queries_keep_stays(advice_on)
             made.append(loop.alloc(size * MIB, [native, inner, CALL, *at(20)]))
         for addr in made:
             loop.trace.free(addr, frames=ENGINE)
-    without, with_scores = advice_on(loop), advice_on(loop, goal_bytes=MIB)
-    assert without.findings == ()
+    (free,), with_scores = advice_on(loop).findings, advice_on(loop, goal_bytes=MIB)
+    assert (free.kind, free.sort) == ("attention", "free")
     (trade,) = [one for one in with_scores.findings if one.kind == "attention"]
     assert (trade.line.place, trade.held_bytes) == ("model.py:13", 34 * MIB)
     assert trade.peak.n_bytes == (42 - 34) * MIB

@@ -17,6 +17,7 @@ from snapconv.answers.advice.changes import Change, Demand, changed_calls, remov
 from snapconv.answers.advice.findings import advise
 from snapconv.answers.what_if.calls import find_calls
 from snapconv.answers.what_if.trial import Trial, try_out
+from snapconv.writers.text.advice import advice_lines
 from tests.builders import MIB, TraceBuilder, frame
 
 LOOP = [frame("main", "/home/me/project/train.py", 9)]
@@ -179,6 +180,17 @@ def test_a_finding_has_the_peak_of_the_program_without_the_fault():
     assert advice.faults[0].peak.n_bytes == advice.together.n_bytes == truth
     assert advice.faults[0].saved_bytes == advice.peak.n_bytes - truth
     assert by_sum.together.n_bytes == truth + MIB
+
+
+def test_a_goal_has_the_setting_that_reserves_less_and_needs_no_change():
+    """A segment of 30 MiB serves no request of 40 MiB, unless it can grow."""
+    analysis = loaded(ran([(0, 30 * MIB), (0, None), (1, 40 * MIB)]).snapshot())
+    assert advise(analysis).setting is None
+    advice = advise(analysis, goal_bytes=50 * MIB)
+    assert (advice.reserved_bytes, advice.setting.reserved_bytes) == (70 * MIB, 40 * MIB)
+    assert advice.setting.name == "expandable_segments:True"
+    last = [*advice_lines(advice, "x.pickle", 30 * MIB, "")][-1]
+    assert last.split() == ["enough", "the", "setting", "alone"]
 
 
 def test_a_share_is_one_of_the_request_and_not_of_the_block():
