@@ -66,7 +66,7 @@ def format_duration_us(duration_us: int) -> str:
 
 
 def shortened(text: str, n_most: int) -> str:
-    """Return the text, or where it is longer its beginning and how much there is more."""
+    """Return the text; of a longer one its first ``n_most`` characters and the number of the others."""
     return text if len(text) <= n_most else f"{text[:n_most]}… ({len(text) - n_most} characters more)"
 
 

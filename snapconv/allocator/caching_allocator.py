@@ -1,7 +1,7 @@
 """malloc and free -> the segments and events that torch would have, without torch and without a GPU.
 
 A model of torch's CUDACachingAllocator (c10/cuda/CUDACachingAllocator.cpp, torch 2.1 to 2.13): same
-block sizes, same placement, same events in the same order. Of a device it has only the capacity.
+block sizes, same placement, same events in the same order. Of a device it knows only the capacity.
 Left out: graph capture's deferral of frees, checkpointed pools.
 """
 

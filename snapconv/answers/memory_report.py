@@ -1,7 +1,7 @@
-"""The Report: all that a writer needs for one device, nothing left for it to compute.
+"""The contents of one device's memory report, with nothing left for a writer to compute: ``MemoryReport``.
 
-What the analysis has, a writer takes from ``analysis``; what is counted, named and put in order stands
-beside it. Plain tuples where a report has tens of rows, NumPy columns where it has millions.
+Its ``analysis`` holds the columns, its other fields what is counted, named and sorted: tuples where a report
+has tens of rows, NumPy columns where it has millions.
 
 Skyline's schema repeats the frames of a stack for every entry. A file may share one deep stack among all its
 allocations, for two bytes each: the report would be thousands of times as large. So entries have frames in
@@ -54,10 +54,10 @@ _Entry = TypeVar("_Entry", bound=Any)
 
 @dataclass(frozen=True, slots=True)
 class ReportStacks:
-    """The stacks that a report has, with the columns of their rows; -1: there is no such frame.
+    """The stacks of a report, and the columns of their table; -1: there is no such frame.
 
-    ``table`` has those of ``stack_id``. ``frame_id`` are the frames in them; ``is_project`` has an entry per
-    frame of the file, and so has ``is_of_module`` (its ``self`` is a module), which only times have.
+    ``table`` holds the stacks ``stack_id``, and ``frame_id`` their frames. ``is_project`` has an entry per
+    frame of the file, and in time reports ``is_of_module`` too: the frame's ``self`` is a module.
     """
 
     stack_id: Int64Column
@@ -219,7 +219,7 @@ def _moments(analysis: DeviceAnalysis) -> Iterator[Moment]:
 
 
 def _own_stacks(snapshot: Snapshot, device: DeviceSnapshot) -> Int64Column:
-    """Return the stacks of a device's events and blocks; of an only device all, also those of no event."""
+    """Return the stacks of a device's events and blocks; for a single-device file, every stack."""
     if len(snapshot.devices) == 1:
         return np.arange(len(snapshot.stacks))
     ids = distinct(np.concatenate((device.events.stack_id, device.blocks.stack_id)))
@@ -248,9 +248,9 @@ def fitting_frames(
     n_cut_stacks: int,
     device: int,
 ) -> tuple[int, tuple[Note, ...]]:
-    """Return how many frames of each end of its stack an entry may have, all together in proportion.
+    """Return how many frames an entry keeps of each end of its stack, and a note if some are left out.
 
-    ``n_bytes`` is the size of the file. A note says what is left out, also of ``n_cut_stacks`` deep stacks.
+    All entries stay proportional to the file size ``n_bytes``. The note has ``n_cut_stacks`` cut stacks too.
     """
     uses = Counter(entry.frames for entry in entries)
     size_of = cache(lambda line: _ROW_BYTES + len(line.file_path.encode("utf-8", "surrogatepass")))

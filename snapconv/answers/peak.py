@@ -212,7 +212,7 @@ def totals_by_operation(analysis: DeviceAnalysis, live: BoolColumn) -> tuple[Ope
 
 
 def totals_by_pool(analysis: DeviceAnalysis, live: BoolColumn, layout: MemoryLayout) -> tuple[PoolTotal, ...]:
-    """Sum by memory pool and stream; the segment shows the pool of a block whose own events do not."""
+    """Sum by memory pool and stream; a block whose events name no pool has that of its segment."""
     allocations, pools = analysis.allocations, analysis.snapshot.pools
     of_segment = np.full(len(allocations), -1, np.int64)
     of_segment[layout.blocks.allocation] = layout.segments.pool_id[layout.blocks.segment]

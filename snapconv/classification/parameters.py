@@ -81,7 +81,7 @@ def layers_by_counts(n_of: Sizes) -> int:
 
 
 def find_parameters(decided: Decided) -> Parameters:
-    """Find the parameters as recorded, or by gradients and what a line of the step has beside them."""
+    """Find the parameters: as recorded, else by gradients, completed by what one stack of a step made."""
     recorded = decided.features.recorded
     if recorded is not None and len(recorded.metadata.parameters.is_buffer):
         parameters = recorded.metadata.parameters

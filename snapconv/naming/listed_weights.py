@@ -191,10 +191,10 @@ def _in_order(
 def _aligned(
     order: Int64Column, sizes: Int64Column, weights: Int64Column, *, is_by_address: bool
 ) -> tuple[Int64Column, Int64Column]:
-    """Align with one order of the list: each weight's partner from the front, and if from the back it is too.
+    """Align weights with one order of the list: partners from the front, and those that the back agrees with.
 
-    Of pre-existing weights each of the allocator's pools by itself: only there do addresses rise with time,
-    since a model that is built on an empty device fills segments from their beginning.
+    Pre-existing weights are aligned within each of the allocator's pools: only there do addresses rise with
+    time, since a model that is built on an empty device fills segments from their beginning.
     """
     partner, agreed = np.full((2, len(weights)), -1, np.int64)
     ordered = sizes[order]

@@ -27,7 +27,7 @@ _Known = dict[tuple[str, Evidence], int]
 def name_allocations(stacks: StackTable, by_stack: Operations, allocations: AllocationTable) -> Operations:
     """Name every allocation; ``by_stack`` has the operation of every stack.
 
-    What its own stack does not name, the backward node does that freed it.
+    An allocation that its stack does not name is named by the backward node that freed it.
     """
     numbers = {name: number for number, name in enumerate(by_stack.names)}
     ids = np.append(by_stack.name_id, np.int32(0))[allocations.stack_id]  # what -1 finds stands at the end

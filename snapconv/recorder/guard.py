@@ -64,7 +64,7 @@ class OriginalCall:
 
 
 class _BrokenOff(RuntimeError):
-    """An exception meant for the program, such as SystemExit, reached our work; has its name."""
+    """Our work was interrupted by an exception meant for the program, such as SystemExit: its name."""
 
 
 class Guard:

@@ -1,4 +1,4 @@
-"""The one place where a recording intercepts torch: what the program does there, and who listens to it.
+"""Hooks into torch, and the dispatch of their events to listeners.
 
 A source puts its hooks or wrappers into torch when somebody listens to one of its events, and takes them away
 when the last has left. A fault in one ends that source alone. Whatever else is replaced in torch is replaced,
@@ -20,7 +20,7 @@ from snapconv.recorder.torch_surface import Feature
 
 
 class Event(Enum):
-    """What the program does, with the arguments that listeners get."""
+    """Events in the program; each comment lists its arguments."""
 
     OPTIMIZER_BUILT = auto()  # optimizer
     STEP_BEGINS = auto()  # optimizer; a closure may run backward passes in it (L-BFGS)
@@ -51,12 +51,12 @@ class Interception:
         self._on: dict[Feature, ExitStack] = {}
 
     def listen(self, listeners: Listeners, *, is_first: bool = False) -> None:
-        """Have these called from here on, after all others or before them."""
+        """Add listeners, called after all others, or before them if ``is_first``."""
         self._listeners.insert(0 if is_first else len(self._listeners), listeners)
         self._update()
 
     def leave(self, listeners: Listeners) -> None:
-        """Call these no more."""
+        """Remove listeners."""
         self._listeners = [other for other in self._listeners if other is not listeners]
         self._update()
 
@@ -81,9 +81,8 @@ class Interception:
 def _steps(report: Report, guard: Guard) -> Iterator[None]:
     """Report the steps of all optimizers.
 
-    Ours is the last of all hooks: the records of the others belong to the step that ends. It also makes it
-    safe to remove the hooks then, which torch does not foresee: it walks through the very dictionary (2.13),
-    and only who is last may change it.
+    Our hook is kept last: the work of other hooks then counts to the step that ends, and torch 2.13 iterates
+    over the hook dictionary itself, so only its last entry can be removed safely meanwhile.
     """
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 

@@ -16,7 +16,7 @@ _listeners: list[Callable[[], None]] = []
 def step() -> None:
     """Mark the end of an iteration; while nothing is recorded, this does nothing.
 
-    For a program that torch's optimizers do not separate, or not as intended. Once it is called, or
+    For programs where the steps of torch's optimizers do not mark iterations. Once it is called, or
     where the script's own text names it, only these calls end iterations.
     """
     for listener in tuple(_listeners):

@@ -25,7 +25,7 @@ OLDEST = (2, 6)
 
 
 class Feature(Enum):
-    """A feature of a recording: a phrase in the plural, for the note that it is left out."""
+    """Features of a recording; the values are plural phrases, for the note that one is left out."""
 
     MEMORY = "allocations"
     OUT_OF_MEMORY = "states at out-of-memory errors"

@@ -209,7 +209,7 @@ def _find(wanted: Int64Column, addrs: Int64Column, rows: Int64Column) -> Int64Co
 
 
 def real_events(events: EventTable) -> EventTable:
-    """Return the events with no action and no stack in rows that describe torch_npu's workspaces.
+    """Clear action and stack in the rows of the events that describe torch_npu's workspaces.
 
     At every dump torch_npu puts three entries per workspace before the trace: a workspace_snapshot, and
     a segment_alloc and an alloc of one address (NPUWorkspaceAllocator.cpp, get_trace). They describe

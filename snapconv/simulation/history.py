@@ -1,4 +1,4 @@
-"""What listens to the allocators: the rings of ``_snapshot()``, their stacks, and ``memory_stats()``.
+"""Event rings, stacks and ``memory_stats()`` of the simulated allocators.
 
 A stack is captured cheaply and symbolised later, many at a time. The frames of the simulation itself are left
 out; beneath the autograd engine, a GPU runs on a thread of its own, so its caller's frames are cut off and
@@ -33,7 +33,7 @@ class EventRings:
         self._annotations: deque[dict[str, object]] = deque()
 
     def wants(self, context: str) -> bool:
-        """Whether stacks are kept that need a context: an allocation's "state", be it with the block only."""
+        """Return whether stacks are captured at this context level."""
         return self.is_on and self._context >= _CONTEXTS[context]
 
     def switch(  # torch's signature
@@ -349,7 +349,7 @@ def _without_own(python: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _without_detours(python: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Undo the detour of a torch function over the function mode: it shows up twice, around the handler."""
+    """Undo a function mode's detour: ``layer_norm < handle_torch_function < layer_norm`` is one call."""
     result: list[dict[str, Any]] = []
     frames = iter(python)
     for frame in frames:
@@ -376,7 +376,10 @@ def _without_engine_caller(python: list[dict[str, Any]]) -> tuple[list[dict[str,
 def _cpp_between(
     frames: list[dict[str, Any]], start: str, *, ends: tuple[str, ...], left_out: tuple[str, ...]
 ) -> list[str]:
-    """Name the C++ functions from behind one to Python's or others that end them; some are left out."""
+    """Name the C++ functions after ``start`` and before ``ends`` or Python; those ``left_out`` are skipped.
+
+    Of ``pythonFallback, callBoxed, at::_ops::mm::call, method_vectorcall`` it is ``at::_ops::mm::call``.
+    """
     first = next((i + 1 for i, frame in enumerate(frames) if start in frame["name"]), len(frames))
     found = []
     for frame in frames[first:]:

@@ -1,8 +1,8 @@
-"""An operation as facts: what its schema says about memory, and how its results look.
+"""Facts of an operation: its effect on memory, by its schema, and the shapes of its results.
 
-Shapes are evaluated on torch's meta device. Where they depend on values, they are the right ones if those are
-known, else the largest: a program goes on with them, and their memory is a valid bound. A tensor of any shape
-can be had without memory. Knows no devices and no allocator.
+Shapes are evaluated on torch's meta device. Data-dependent shapes are exact when the values are known,
+otherwise upper bounds. ``FakeStorages`` makes tensors of any shape without memory. Knows no devices and no
+allocator.
 """
 
 import mmap
@@ -210,12 +210,12 @@ def map_tensors(value: Any, function: Callable[[Any], Any]) -> Any:
     return value
 
 
-# Counts what an operation selects: of its name, a mask or None, and how much it can be at most.
+# (operation, mask or None, upper bound) -> count of what the operation selects
 CountSelected = Callable[[str, Any, int], int]
 
 
 def dynamic_shapes(name: str, func: Any, args: Any, kwargs: dict[str, Any], count: CountSelected) -> Any:
-    """Return an operation's results as meta tensors, also where ``result_shapes`` cannot."""
+    """Return an operation's results as meta tensors, also where shapes depend on values or torch has none."""
     if name in ("index", "_unsafe_index"):
         flat = [item for index in args[1] for item in _without_mask(index, count)]
         return result_shapes(func, (args[0], flat, *args[2:]), kwargs)

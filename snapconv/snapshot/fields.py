@@ -101,7 +101,7 @@ class Rows:
         return list(map(dict.get, self.rows, repeat(key)))
 
     def ints(self, key: str, bounds: Bounds | None = None, *, missing: int | None = None) -> Int64Column:
-        """Return the integers under a key, ``missing`` where it is not there: without it that is an error.
+        """Return the integers under a key; where it is absent, ``missing``, or an error if that is None.
 
         Unsigned 64-bit values wrap to negative ones. What is missing need not be within the bounds.
         """

@@ -92,7 +92,7 @@ class BlockTable:
 def read_segments(
     raw: list[object], collected: Collected, where: str, *, device: int | None = None
 ) -> tuple[SegmentTable, BlockTable]:
-    """Turn the raw segments of all devices into columns; if ``device`` is given, all are of that."""
+    """Turn raw segments into columns; all are of ``device``, or if that is None, of the one they name."""
     rows = Rows.of(raw, where)
     pool_ids = rows.pool_ids("segment_pool_id", collected.pools)
     n = len(rows)

@@ -1,4 +1,4 @@
-"""The lines of the project in a stack: figures of any kind are shown by these lines."""
+"""The project's source lines in a stack; reports group by them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -72,7 +72,7 @@ class ProjectLines:
         return self._known[stack_id]
 
     def innermost(self, stack_id: int) -> SourceLine | None:
-        """Return the line of the project that did it, even if in a library that it called."""
+        """Return the project's line nearest to the allocation or call."""
         return next(iter(self.of(stack_id)), None)
 
     def line_or_reason(self, stack_id: int) -> SourceLine | str:

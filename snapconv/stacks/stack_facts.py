@@ -1,10 +1,10 @@
-"""Everything that the distinct stacks of a file show by themselves: roles, calls of modules, operations.
+"""Roles, module calls and operations of a file's distinct stacks.
 
 One pass, before anything is known of allocations: many million events share a few thousand stacks, and all
 devices of a file share them too.
 
-A frame has the name of a function, never of a class. What it does have is the line at which a module is
-called, so ``model.py:35 < train.py:53`` is the module called there, within the one called there.
+Frames name functions, not classes, so the line of its call identifies a module: ``model.py:35 < train.py:53``
+is the module called at model.py:35, within the one called at train.py:53.
 """
 
 from collections import defaultdict

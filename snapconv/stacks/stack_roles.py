@@ -50,11 +50,11 @@ def _finder(patterns: tuple[str, ...]) -> Callable[[str], bytes]:
 
 @dataclass(frozen=True, slots=True)
 class StackRoles:
-    """Roles by stack: ``has[role, stack]`` (bool), and the first rule that gave it, for the record.
+    """Roles by stack: ``has[role, stack]`` (bool), and the first rule that gave each.
 
     ``rule_id[role, stack]`` is a position in FRAME_RULES, -1 without one. ``is_empty`` marks stacks that
     were captured but have no frame: with Python-only stacks, that is the engine's thread.
-    ``python`` are the stacks with their Python frames alone.
+    ``python`` holds only the Python frames of the stacks.
     ``in_closure`` marks stacks of a closure within an optimizer's step, ``in_hook`` those of Python code that
     the engine called on its own thread: a hook of a gradient.
     """

@@ -88,7 +88,7 @@ def _iterations(analysis: DeviceAnalysis) -> Iterator[_Span]:
 
 
 def _phases(analysis: DeviceAnalysis) -> Iterator[_Span]:
-    """Yield the runs of events of one phase, cut where an iteration ends."""
+    """Yield a span for every run of events in one phase; the end of an iteration ends it too."""
     phase = analysis.phases.phase
     first = run_starts(analysis.phases.iteration.astype(np.int64) * len(Phase) + phase)
     last = np.append(first[1:], len(phase)) - 1

@@ -81,10 +81,10 @@ def _modules(evidence: Evidence) -> list[Module]:
 
 
 def _again(evidence: Evidence, rows: Int64Column) -> tuple[Change, int]:
-    """Return the change of a module that makes its activations again, and the operations of its forward.
+    """Return the change where a module recomputes its activations, and the operations of its forward.
 
-    Its first large tensor stands for its input, which stays. In a forward the others are in use up to the
-    last of them, then again from the first of them that backward frees.
+    Its first large tensor stands for its input, which stays. The others are live until the last of them is
+    allocated, and again from where backward frees the first.
     """
     table, parts, n_operations = evidence.analysis.allocations, list[Change](), 0
     for mine in grouped(rows, evidence.analysis.iteration):

@@ -195,7 +195,7 @@ def _summed_up(evidence: Evidence, rows: Int64Column) -> Int64Column:
 
 
 def gathered_shards(evidence: Evidence) -> Iterator[Detected]:
-    """Find what FSDP gathered for forward and keeps for backward: all modules' weights, together."""
+    """Find the weights of all modules that FSDP gathered for forward and keeps until backward."""
     table, features = evidence.analysis.allocations, evidence.analysis.features
     is_gathered = features.made_through(Role.GATHERED) & features.reaches_backward & features.is_traced
     made = np.sort(table.alloc_event[features.in_forward & ~features.made_through(Role.GATHERED)])

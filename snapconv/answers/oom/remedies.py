@@ -1,9 +1,8 @@
 """Remedies for a failed allocation: each tried by a replay of the trace up to the failed request.
 
-What is tried: the findings of ``advise``, all of them together where none is enough, smaller batches until
-one is, and settings of the allocator. The replay begins some events before the request, with the memory of
-that moment, because a replay of all costs more. The file's own settings are tried first: where the request
-does not fail under these, other replays prove nothing.
+Tried are the findings of ``advise``, all together where none is enough, smaller batches until one is, and
+allocator settings. The replay covers the last MOST_EVENTS before the request, since all cost more. The
+file's own settings come first: where the request does not fail under these, other replays prove nothing.
 """
 
 from collections.abc import Iterator
@@ -42,7 +41,7 @@ class Remedy:
 
 @dataclass(frozen=True, slots=True)
 class Remedies:
-    """The remedies tried for one failed allocation; ``why_none`` where nothing could be."""
+    """The remedies tried for one failed allocation; ``why_none`` where none could be tried."""
 
     n_events: int
     tried: tuple[Remedy, ...]
@@ -56,7 +55,7 @@ def explain_oom(
     replay: bool = True,
     progress: Progress | None = None,
 ) -> tuple[OutOfMemory, Remedies | None]:
-    """Explain why the first request of a device failed that did; see ``Session.explain_oom``."""
+    """Explain the first failed request of a device; see ``Session.explain_oom``."""
     found = find_out_of_memory(analysis, device_total=device_total)
     if found.request is None or not replay:
         return found, None
@@ -64,7 +63,7 @@ def explain_oom(
 
 
 def find_remedies(analysis: DeviceAnalysis, event: int, *, progress: Progress | None = None) -> Remedies:
-    """Try to get past the request that failed at an event."""
+    """Try remedies for the request that failed at an event."""
     first = max(event + 1 - MOST_EVENTS, 0)
     calls = find_calls(analysis.snapshot, analysis.device, analysis.replay, first_event=first)
     calls = calls.until(event + 1)
@@ -87,7 +86,7 @@ def find_remedies(analysis: DeviceAnalysis, event: int, *, progress: Progress | 
 def _attempts(
     analysis: DeviceAnalysis, calls: AllocatorCalls, own: AllocatorSettings, first: int, tried: list[Remedy]
 ) -> Iterator[tuple[Remedy, AllocatorCalls, AllocatorSettings]]:
-    """List changes of the program, then settings that the file does not have already; not yet tried."""
+    """Yield changes of the program, then settings other than the file's; ``tried`` gets each one's result."""
     goal = goal_of(analysis, capacity=None, save=None)
     largest, changes = 1.0, list[Change]()
     # Bytes alone may be enough where free memory is in pieces: then no batch is found.
@@ -135,7 +134,7 @@ def _result(outcome: Outcome, event: int, capacity: int) -> tuple[bool, str]:
 
 
 def _not_reproduced(outcome: Outcome, event: int) -> str:
-    """Why nothing is tried: the replay of the file as it is has another end."""
+    """Return why no remedy was tried: replaying the file does not fail the same way."""
     failed = outcome.ran_out.event if outcome.ran_out else event
     where = "before the trace" if failed < 0 else f"at event {failed}"
     end = "serves the request" if event in outcome.served else f"fails {where} already"

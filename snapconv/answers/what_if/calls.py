@@ -311,7 +311,7 @@ def _is_pending(events: EventTable, rows: AllocationTable, event: int) -> BoolCo
 def _with_blocks(
     layout: MemoryLayout, blocks: list[LiveBlock], pools: tuple[PoolId, ...]
 ) -> Iterator[SegmentLayout]:
-    """Put the live blocks into their segments; no block or segment lies over another."""
+    """Put the live blocks into their segments; skip segments that overlap, and cut such blocks."""
     segments, first, end = layout.segments, 0, 0
     columns = (segments.addr, segments.total_bytes, segments.stream, segments.pool_id, segments.is_small)
     rows = zip(*(column.tolist() for column in (*columns, segments.is_expandable)), strict=True)

@@ -118,7 +118,7 @@ class SettingTrials:
 
     @property
     def unsure(self) -> str:
-        """Say why the trials prove nothing: the file's own settings do not give what was recorded."""
+        """Return why the trials prove nothing: how a replay of the file's own settings differs."""
         own, recorded = self.tried[0].outcome, self.recorded["peak_reserved"]
         if own.served and self.capacity_from.startswith(_AS_AT_OOM):
             return (

@@ -39,7 +39,7 @@ class MemoryRecords:
         self._searched: set[int] = set()
 
     def _put(self, kind: str, row: Row, key: Hashable = None) -> None:
-        """Note a row in the place of that of its key; beyond the limit the oldest goes, as in the trace."""
+        """Note a row, in place of one with its key; beyond the limit the oldest goes, as in the trace."""
         rows = self._rows[kind]
         rows[next(self._numbers) if key is None else key] = row
         if len(rows) > _MAX_ROWS:
@@ -48,7 +48,7 @@ class MemoryRecords:
     def parameters(self) -> None:
         """Note every parameter and buffer that is on the device.
 
-        What no module has is not recorded if that of a module is at its address: it is a view of that.
+        A tensor outside all modules is left out at the address of a module's: it is a view of that one.
         """
         of_modules: set[tuple[int, int]] = set()
         for place in self._models.places():

@@ -3,9 +3,9 @@
 torch has one stack of hooks for saved tensors per thread, and only the innermost pair is called. So ours
 are put there only where nobody else's are, and taken away before anyone else could take them for theirs.
 
-What passes through hooks comes back as a new tensor of the same memory. To torch's own operations that is
-all the same, but a custom function may ask its parameter for more, such as the ``main_grad`` that fused
-kernels add to: it saves its tensors without our hooks, and they are recorded when it has.
+Hooks return a new tensor of the same memory. torch's own operations accept it, but a custom function may need
+the original object, such as a parameter with the ``main_grad`` that fused kernels add to. So its tensors are
+saved without our hooks and recorded afterwards.
 """
 
 import sys
@@ -46,9 +46,9 @@ class SavedTensors:
         self._parts = ExitStack()
 
     def start(self) -> None:
-        """Make way for custom functions, and for whoever switches hooks off.
+        """Prepare to remove our hooks for custom functions, and for code that disables saved-tensor hooks.
 
-        So does torch.func: it refuses to run above any.
+        torch.func disables them: it refuses to run under any.
         """
         import torch
 
@@ -83,7 +83,7 @@ class SavedTensors:
         self._parts.close()
 
     def open(self) -> None:
-        """Begin, unless other hooks are in place or hooks are switched off."""
+        """Push our hooks and note tensors, unless other hooks are in place or hooks are disabled."""
         if threading.get_ident() != self._thread:
             return
         self._is_waiting = self._n_saving > 0
@@ -96,16 +96,16 @@ class SavedTensors:
         self._is_open = self._is_there
 
     def close(self) -> None:
-        """End. Under hooks that were put above ours, ours stay where they are and note nothing."""
+        """Stop noting tensors, and pop our hooks unless others lie above them."""
         self._is_open = self._is_waiting = False
         if self._is_on_top():
             _autograd()._pop_saved_tensors_default_hooks()
             self._is_there = False
 
     def _keep_from_being_compiled(self) -> None:
-        """Keep the hooks out of compiled code, which would compile them where it calls them.
+        """Exclude the hooks from torch.compile, which would compile them where it calls them.
 
-        Only where something may be: to say so takes a second, and a little of every call.
+        Only when dynamo is loaded: this takes a second, and a little of every call.
         """
         if not self._is_kept_from_it and "torch._dynamo" in sys.modules:
             not_compiled = sys.modules["torch"].compiler.disable

@@ -81,8 +81,8 @@ def read_raw(
     """Read the value in a file; with the compiled core, traces in it are CompiledTrace.
 
     Raises NotASnapshotError for other formats, TruncatedFileError for files that break off,
-    MalformedSnapshotError for damaged ones, UnsafePickleError for pickles that import code. With the core
-    OddFile, or any of these, for all but sound pickles, packed or not: without it, the errors are right.
+    MalformedSnapshotError for damaged ones, UnsafePickleError for pickles that import code. With the core,
+    anything but a sound pickle raises OddFile or one of these: read it again without, for the right error.
     """
     try:
         with open_input(path) as file:

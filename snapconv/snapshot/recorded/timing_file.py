@@ -41,7 +41,7 @@ class TimedIteration:
 
 @dataclass(frozen=True, slots=True)
 class LaunchCounts:
-    """The counts of calls (or nodes) that the device reached before all their work was queued: it waited."""
+    """The calls (or nodes) of a phase, and those that were launch-bound: the GPU waited for the CPU."""
 
     phase: str
     n_calls: int

@@ -1,8 +1,7 @@
 """A TimeReport -> an SQLite file in the schema of ``skyline time`` (skyline-cli 0.5.0), and tables of ours.
 
-DeepView.Profile 0.14.5 has the same. What the rows mean is in docs/reference/time-schema.md. The names of our
-tables begin with ``snapconv_``, as in a memory report; the two reports are two files. TIME_SCHEMA_VERSION
-rises as SCHEMA_VERSION does.
+DeepView.Profile 0.14.5 uses the same schema. docs/reference/time-schema.md explains the rows. The names of
+our tables begin with ``snapconv_``, as in a memory report. TIME_SCHEMA_VERSION rises as SCHEMA_VERSION does.
 """
 
 from collections.abc import Sequence
@@ -61,7 +60,7 @@ TIME_TABLES = (
 
 
 def _texts(report: TimeReport, ids: Sequence[int]) -> list[str | None]:
-    """Get the texts of a column of their positions; None where it is -1."""
+    """Look up texts by id; None for -1."""
     return [None if i < 0 else report.timing.texts[i] for i in ids]
 
 

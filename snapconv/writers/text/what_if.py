@@ -48,7 +48,7 @@ def what_if_lines(trials: SettingTrials) -> Iterator[str]:
 
 
 def _recommendation(trials: SettingTrials, own: Outcome, others: Sequence[Tried]) -> Iterator[str]:
-    """Name the best setting, where the trials can tell, with what it saves of the smaller baseline."""
+    """Recommend the best setting, if the trials can tell, with its saving from the smaller baseline."""
     no_order = "the order of the allocations decides the layout, and is not recorded"
     if others and (unsure := no_order if trials.n_events < FEW_EVENTS else trials.unsure):
         yield f"  no recommendation: {unsure}"
