@@ -102,7 +102,7 @@ def find_verdict(analysis: DeviceAnalysis, growing: Sequence[Growth] | None = No
     faults = {one.what.removesuffix("."): one.held_bytes for one in found}
     told = [
         f"fault: {one.what.removesuffix('.')}: {format_bytes(one.held_bytes)} at the peak"
-        + "; another moment needs nearly as much memory" * bool(one.needs_another_moment)
+        + f"; without it the peak falls by {format_bytes(one.saved_bytes)}" * one.needs_another_moment
         + " (snapconv advise has the change)"
         for one in found
     ]
@@ -189,7 +189,9 @@ def _peak(analysis: DeviceAnalysis) -> _Fact:
     held = peak if has_trace else f"{format_bytes(allocated)} allocated at the dump"
     sentence = f"{held}{_shares(rows, allocated)}{reserved}"
     moment, has_stacks = "at the peak" if has_trace else "at the dump", len(analysis.snapshot.stacks.frames)
-    command = ("tree" if has_stacks else "record") if allocated else "info"
+    command = "advise" if has_trace and has_stacks else "tree" if has_stacks else "record"
+    if not allocated:
+        command = "info"
     return "peak", sentence, moment, command, live, (reserve,) if reserve else ()
 
 

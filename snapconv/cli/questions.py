@@ -222,7 +222,7 @@ def advise(
     found = []
     for one in analysis.devices:
         goal, times = goal_of(one, capacity=fits, save=saved), forward_times(snapshot, one.device.device)
-        advice = find_advice(one, goal_bytes=goal, forward_ms=times)
+        advice = find_advice(one, goal_bytes=goal, capacity=fits, forward_ms=times)
         cached = 0 if save else kept_cached(one)
         found.append((advice.to_json(), advice_lines(advice, str(snapshot), cached, growing_sentence(one))))
     return answer_by_device(analysis, found)

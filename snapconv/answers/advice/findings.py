@@ -25,7 +25,7 @@ from snapconv.answers.advice.trades import (
     smaller_batch,
 )
 from snapconv.answers.peak import summary_totals
-from snapconv.answers.what_if.setting_trials import Request, Tried, try_settings
+from snapconv.answers.what_if.setting_trials import SavingSetting, saving_setting
 from snapconv.columns import distinct
 from snapconv.replay.history_verdict import Verdict
 from snapconv.stacks.project_lines import SourceLine
@@ -35,7 +35,7 @@ from snapconv.units import device_kind, format_bytes
 MOST_FINDINGS = 7
 # After the faults at the peak come those at the peak that is left, and so on.
 _ROUNDS = 3
-# Of the peak: what a setting must save, and what is free where nobody asked for trades.
+# Of the peak: what is free must save it where nobody asked for trades.
 _LEAST_SHARE = 0.05
 # Of more events the search of settings takes much longer than the rest.
 _MOST_SEARCHED = 1 << 15
@@ -244,22 +244,14 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class SavingSetting:
-    """An allocator setting, as in PYTORCH_ALLOC_CONF, and the peak of reserved bytes with it."""
-
-    name: str
-    reserved_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class Advice:
     """The findings on one device, the largest first, and the peak with all of them together.
 
     ``goal_bytes``: what the peak should be at most, None where no such question was put. ``enough``: the
-    numbers of the findings, from 1 on, that reach it: each that does so alone, else the first few that do
-    together. ``setting``: the allocator setting that reserves least. ``contents`` has the bytes of each
-    category at the peak, the largest first. ``unknown`` says why nothing can be found, and is empty where
-    something could be.
+    numbers of the findings, from 1 on, that reach it: each that does so alone, and the first others that do
+    together. ``fits_already``: the program runs in the capacity as it is. ``setting``: the allocator setting
+    that reserves least. ``contents`` has the bytes of each category at the peak, the largest first.
+    ``unknown`` says why nothing can be found, and is empty where something could be.
     """
 
     device: int
@@ -273,6 +265,7 @@ class Advice:
     findings: tuple[Finding, ...]
     together: Peak
     enough: tuple[tuple[int, ...], ...]
+    fits_already: bool
     are_settings_tried: bool
     setting: SavingSetting | None
     contents: dict[str, int]
@@ -297,15 +290,17 @@ def advise(
     analysis: DeviceAnalysis,
     *,
     goal_bytes: int | None = None,
+    capacity: int | None = None,
     trades: bool = False,
     cheap: bool = False,
     replays: bool = True,
     forward_ms: Mapping[str, float] | None = None,
 ) -> Advice:
-    """Find what to change; ``goal_bytes`` is the peak to reach, and asks for trades too.
+    """Find what to change; ``goal_bytes`` is the peak to reach, and asks for trades unless faults reach it.
 
-    ``cheap``: only the faults that are found without looking long. ``replays``: find the new peaks by the
-    allocator model, which takes longer. ``forward_ms``: the times of a capture, see times.forward_times.
+    ``capacity``: what may be reserved, where settings are tried. ``cheap``: only the faults that are found
+    without looking long. ``replays``: find the new peaks by the allocator model, which takes longer.
+    ``forward_ms``: the times of a capture, see times.forward_times.
     """
     demand = Demand(analysis)
     trades = trades or goal_bytes is not None
@@ -317,11 +312,11 @@ def advise(
     found = sorted(found, key=_rank)[:MOST_FINDINGS]
     peak_of = demand.replayed if replays and not cheap else demand.without
     found = sorted((_measured(one, peak_of, demand) for one in found), key=_rank)
-    if not trades:
-        least = demand.peak.n_bytes * _LEAST_SHARE
-        found = [one for one in found if one.sort != FREE or one.saved_bytes >= least]
+    if replays and (goal_bytes is not None or not trades):
+        found = _without_needless(found, goal_bytes, demand)
     failed = analysis.phases.oom_events[:1].tolist()
-    try_all = trades and replays and not unknown and len(analysis.device.events) <= _MOST_SEARCHED
+    is_tried = trades and replays and not unknown and len(analysis.device.events) <= _MOST_SEARCHED
+    fits_already, setting = saving_setting(analysis, capacity) if is_tried else (False, None)
     return Advice(
         device=analysis.device.device,
         peak=demand.peak,
@@ -333,12 +328,23 @@ def advise(
         with_trades=trades,
         findings=tuple(found),
         together=found[0].peak if len(found) == 1 else peak_of([one.change for one in found]),
-        enough=_enough(found, goal_bytes, demand.without) if goal_bytes is not None else (),
-        are_settings_tried=try_all,
-        setting=_setting(analysis) if try_all else None,
+        enough=tuple(_enough(found, goal_bytes, demand)) if goal_bytes is not None else (),
+        fits_already=fits_already,
+        are_settings_tried=is_tried,
+        setting=setting,
         contents=_contents(analysis, demand.peak.event),
         unknown=unknown,
     )
+
+
+def _without_needless(found: list[Finding], goal_bytes: int | None, demand: Demand) -> list[Finding]:
+    """Leave out what costs something where faults reach the goal, and what is free, unasked for and small."""
+    if goal_bytes is None:
+        least = demand.peak.n_bytes * _LEAST_SHARE
+        return [one for one in found if one.sort != FREE or one.saved_bytes >= least]
+    faults = [one for one in found if one.sort == FAULT]
+    is_enough = faults and demand.without([one.change for one in faults]).n_bytes <= goal_bytes
+    return faults if is_enough else found
 
 
 def _rank(one: Finding) -> tuple[object, ...]:
@@ -354,41 +360,24 @@ def _measured(found: Finding, peak_of: Callable[[Sequence[Change]], Peak], deman
     return replace(found, peak=peak, saved_bytes=saved, next_place=demand.place_of(peak))
 
 
-def _enough(
-    found: Sequence[Finding], goal_bytes: int, peak_of: Callable[[Sequence[Change]], Peak]
-) -> tuple[tuple[int, ...], ...]:
-    """Return the findings that reach a goal alone, else the first that do together, and need each other."""
-    alone = tuple((number,) for number, one in enumerate(found, 1) if one.peak.n_bytes <= goal_bytes)
-    if alone:
-        return alone
+def _enough(found: Sequence[Finding], goal_bytes: int, demand: Demand) -> Iterator[tuple[int, ...]]:
+    """Yield the findings that reach a goal alone, then the first of the others that do together."""
+    others = list[int]()
+    for number, one in enumerate(found, 1):
+        if one.peak.n_bytes <= goal_bytes:
+            yield (number,)
+        else:
+            others.append(number)
 
-    def reaches(numbers: Sequence[int]) -> bool:
-        return peak_of([found[number - 1].change for number in numbers]).n_bytes <= goal_bytes
+    def reach(numbers: Sequence[int]) -> bool:
+        return demand.without([found[number - 1].change for number in numbers]).n_bytes <= goal_bytes
 
-    for last in range(2, len(found) + 1):
-        numbers = [*range(1, last + 1)]
-        if reaches(numbers):
-            for number in range(last - 1, 0, -1):
-                fewer = [one for one in numbers if one != number]
-                numbers = fewer if reaches(fewer) else numbers
-            return (tuple(numbers),)
-    return ()
-
-
-def _setting(analysis: DeviceAnalysis) -> SavingSetting | None:
-    """Try what ``what-if --search`` tries; None where no setting saves enough, or the model is not exact."""
-    trials = try_settings(analysis, Request(is_search=True))
-    if trials is None or trials.unsure or not trials.model_is_exact or len(trials.tried) < 2:
-        return None
-    own, best = trials.tried[0].outcome, min(trials.tried[1:], key=_reserved)
-    reserved = _reserved(best)[1]
-    is_less = reserved <= own.ledger.max_reserved_bytes * (1 - _LEAST_SHARE)
-    fits = best.outcome.ran_out is None
-    return SavingSetting(best.name, reserved) if fits and (is_less or own.ran_out is not None) else None
-
-
-def _reserved(tried: Tried) -> tuple[bool, int]:
-    return tried.outcome.ran_out is not None, tried.outcome.ledger.max_reserved_bytes
+    first = next((others[:last] for last in range(2, len(others) + 1) if reach(others[:last])), [])
+    for number in first[::-1]:
+        fewer = [one for one in first if one != number]
+        first = fewer if reach(fewer) else first
+    if first:
+        yield tuple(first)
 
 
 def goal_of(analysis: DeviceAnalysis, *, capacity: int | None, save: int | None) -> int | None:

@@ -29,6 +29,8 @@ _USUAL_OUTSIDE_BYTES = 1 << 30
 _AS_AT_OOM = "as torch had when event"
 # Of what was reserved at most: a replay that differs by more shows nothing about settings.
 _LARGE_DIFFERENCE = 0.1
+# Of what is reserved at most: what a setting saves that is worth a sentence.
+_LEAST_SAVED = 0.05
 # Changes of settings that are worth a trial, by ``--search`` and by ``oom``, as in PYTORCH_ALLOC_CONF. The
 # collector works with a memory fraction only; this one takes next to nothing away.
 SEARCHED = (
@@ -94,6 +96,15 @@ class Tried:
             "served_events": outcome.served,
             "out_of_memory": failed,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class SavingSetting:
+    """An allocator setting, as in PYTORCH_ALLOC_CONF: the peak of reserved bytes, and whether that fits."""
+
+    name: str
+    reserved_bytes: int
+    is_enough: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +206,23 @@ def try_settings(
             dict.fromkeys([*reasons, *(text for _, one in outcomes for text in one.assumptions)])
         ),
     )
+
+
+def saving_setting(analysis: DeviceAnalysis, capacity: int | None) -> tuple[bool, SavingSetting | None]:
+    """Try what ``what-if --search`` tries: whether the file's own settings fit, and which one saves."""
+    trials = try_settings(analysis, Request(is_search=True))
+    others = [one for one in trials.tried if one.name not in (OWN, OWN_PLACED_ANEW)] if trials else []
+    if trials is None or not others or trials.unsure or not trials.model_is_exact:
+        return False, None
+    own, best = trials.tried[-len(others) - 1].outcome, others[0]
+    reserved, fits = best.outcome.ledger.max_reserved_bytes, [analysis.ran_out]
+    again = try_settings(analysis, Request((best.name,), capacity=capacity)) if capacity is not None else None
+    if again:
+        fits = [one.outcome.ran_out is None for one in again.tried]
+    is_less = reserved <= own.ledger.max_reserved_bytes * (1 - _LEAST_SAVED)
+    is_better = best.outcome.ran_out is None and (is_less or own.ran_out is not None)
+    setting = SavingSetting(best.name, reserved, fits[-1]) if is_better else None
+    return fits[0] and not analysis.ran_out, setting
 
 
 def _difference(calls: AllocatorCalls, replayed: Replay, progress: Progress | None) -> str:

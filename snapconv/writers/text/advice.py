@@ -60,7 +60,7 @@ def _headline(advice: Advice) -> str:
     parts = [counted(number[FAULT], "fault") if number[FAULT] else "no fault"]
     if number[FREE]:
         parts.append(f"{counted(number[FREE], 'change')} at no cost")
-    if advice.with_trades:
+    if number[TRADE] or (advice.with_trades and not advice.findings):
         parts.append(counted(number[TRADE], "trade") if number[TRADE] else "no trade")
     return f"{name}  {', '.join(parts)} found; {needs}"
 
@@ -107,17 +107,12 @@ def _goal_lines(advice: Advice, file: str, cached: int) -> Iterator[str]:
         yield f"  at the peak   {_contents(advice)}"
     yield f"  goal          {_goal(advice, cached)}"
     enough = [" + ".join(map(str, numbers)) for numbers in advice.enough]
-    if advice.setting and (advice.is_failed or advice.setting.reserved_bytes <= _capacity(advice, cached)):
+    if advice.setting and advice.setting.is_enough:
         enough.insert(0, "the setting")
-    if enough:
-        yield f"  enough        {'; or '.join(enough)}{' alone' * (' + ' not in enough[-1])}"
-    if _is_cut_up(advice):
-        yield f"{next_line('oom', file)}  (why this memory could not be used)"
-
-
-def _capacity(advice: Advice, cached: int) -> int:
-    """Return the bytes that may be reserved; 0 where the goal is about what is allocated."""
-    return (advice.goal_bytes or 0) + cached if cached else 0
+    if enough and not advice.fits_already:
+        yield f"  enough        {'; or '.join(one + ' alone' * (' + ' not in one) for one in enough)}"
+    if advice.is_failed:
+        yield f"{next_line('oom', file)}  (what gets past the failed request)"
 
 
 def _contents(advice: Advice) -> str:
@@ -152,6 +147,8 @@ def _goal(advice: Advice, cached: int) -> str:
     if _is_cut_up(advice):
         needed = f"{peak} of {_sized(advice, goal)}{limit}"
         return f"met already: {needed}; the failed request could not use the free memory"
+    if advice.fits_already:
+        return f"met already: a replay in {capacity} fits, as PyTorch returns cached memory before it fails"
     target = f"a peak of {_sized(advice, goal)}{limit}"
     if advice.peak.n_bytes <= goal:
         return f"{target}: met already"

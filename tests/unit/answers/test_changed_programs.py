@@ -14,8 +14,9 @@ import snapconv
 from scripts.fixtures.recorded_allocator import RecordedAllocator
 from snapconv.allocator.allocator_settings import AllocatorSettings
 from snapconv.answers.advice.changes import Change, Demand, changed_calls, removed, scaled_batch, smaller
-from snapconv.answers.advice.findings import advise
+from snapconv.answers.advice.findings import advise, goal_of, kept_cached
 from snapconv.answers.what_if.calls import find_calls
+from snapconv.answers.what_if.setting_trials import SavingSetting
 from snapconv.answers.what_if.trial import Trial, try_out
 from snapconv.writers.text.advice import advice_lines
 from tests.builders import MIB, TraceBuilder, frame
@@ -182,15 +183,18 @@ def test_a_finding_has_the_peak_of_the_program_without_the_fault():
     assert by_sum.together.n_bytes == truth + MIB
 
 
-def test_a_goal_has_the_setting_that_reserves_less_and_needs_no_change():
-    """A segment of 30 MiB serves no request of 40 MiB, unless it can grow."""
-    analysis = loaded(ran([(0, 30 * MIB), (0, None), (1, 40 * MIB)]).snapshot())
+def test_a_capacity_is_enough_for_the_program_as_it_is_or_with_a_setting():
+    """A segment of 30 MiB, of which 12 stay in use, serves no request of 40 MiB, unless it can grow."""
+    calls = [(0, 30 * MIB), (0, None), (1, 12 * MIB), (2, 40 * MIB)]
+    analysis = loaded(ran(calls).snapshot())
     assert advise(analysis).setting is None
-    advice = advise(analysis, goal_bytes=50 * MIB)
-    assert (advice.reserved_bytes, advice.setting.reserved_bytes) == (70 * MIB, 40 * MIB)
-    assert advice.setting.name == "expandable_segments:True"
-    last = [*advice_lines(advice, "x.pickle", 30 * MIB, "")][-1]
-    assert last.split() == ["enough", "the", "setting", "alone"]
+    for capacity, has_room, is_enough in ((70, True, True), (65, False, True), (50, False, False)):
+        goal = goal_of(analysis, capacity=capacity * MIB, save=None)
+        advice = advise(analysis, goal_bytes=goal, capacity=capacity * MIB)
+        setting = SavingSetting("expandable_segments:True", 60 * MIB, is_enough)
+        assert (advice.reserved_bytes, advice.fits_already, advice.setting) == (70 * MIB, has_room, setting)
+        said = "\n".join(advice_lines(advice, "x.pickle", kept_cached(analysis), ""))
+        assert ("enough        the setting alone" in said) == (is_enough and not has_room)
 
 
 def test_a_share_is_one_of_the_request_and_not_of_the_block():

@@ -33,7 +33,7 @@ def causes(found):
 def test_without_a_problem_the_verdict_is_the_peak_and_its_largest_causes(tmp_path):
     trace = TraceBuilder().segment(20 * MIB).alloc(3 * MIB).alloc(2 * MIB).alloc(8 * MIB, frames=OTHER)
     found = verdict_of(trace, tmp_path)
-    assert (found.about, found.command) == ("peak", "tree")
+    assert (found.about, found.command) == ("peak", "advise")
     assert found.sentence == "peak 13.00 MiB: 100 % unknown; PyTorch reserved at most 20.00 MiB"
     assert causes(found) == [(8, 1, "data.py:3"), (5, 2, "train.py:7")]
 
