@@ -45,7 +45,7 @@ class Difference(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Change(Generic[_Key]):
-    """Bytes of something in the old file and in the new one, and how many allocations they are of.
+    """Bytes of something in the old file and in the new one, and the numbers of its allocations.
 
     ``name`` is that of a category, module or operation, or a line of the project by its place in both files.
     """

@@ -1,8 +1,8 @@
-"""Notes: what the format allows and the reader of an answer should know, in the order of the analysis.
+"""Notes on a valid file that a reader of its answers should know, in the order of the analysis.
 
-One of them names the ``--include`` that would give more lines, where one or two lines of the project have
-most of the peak: a program that passes its model to a library has one line, ``trainer.train()``. Its layers
-are separated by the lines of the package that defines the model.
+One suggests an ``--include`` for more lines, where one or two lines of the project have most of the peak: a
+program that passes its model to a library has one line, ``trainer.train()``. The lines of the package that
+defines the model tell its layers apart.
 """
 
 import posixpath

@@ -99,7 +99,7 @@ def _lines_of_others(devices: "Sequence[DeviceAnalysis]", heads: Sequence[str]) 
 
 
 def question(function: Callable[..., Answer]) -> Callable[..., None]:
-    """Make a command of a question: it has its options, ``--top`` and ``--json``, and prints the answer."""
+    """Make a command of a question: it prints the answer, with ``--top`` and ``--json`` as more options."""
     parameters = inspect.signature(function).parameters
 
     def run(*, as_json: bool, top: int | None, **given: Any) -> None:

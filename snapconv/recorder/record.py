@@ -368,8 +368,8 @@ def watch(
 ) -> tuple[int, BaseException | None]:
     """Run a script or module as ``python ENTRY ARGV`` would; record it as soon as it has imported torch.
 
-    Returns its exit code, and what it raised. What goes wrong in here is a warning, and never the program's
-    affair. A simulation lasts until the process ends, by ``until_exit``.
+    Returns its exit code, and what it raised. Our own failures become warnings and never reach the program.
+    ``until_exit`` keeps a simulation until the process ends.
     """
     with ExitStack() as parts:
         parts.enter_context(script_signals.deferred_handlers())

@@ -256,7 +256,7 @@ def _outliers(entries: Sequence[Entry]) -> Iterator[Finding]:
 
 
 class _Comparison:
-    """The figures of a group: the median of each and how far from it a difference counts."""
+    """The figures of a group: the median of each, and the least difference from it that counts."""
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         self._n = len(entries)
