@@ -16,12 +16,21 @@ from snapconv.answers.advice.evidence import LEAST_SHARE_OF_TRADE, Detected, Evi
 from snapconv.classification.categories import Category
 from snapconv.classification.categories import Evidence as Known
 from snapconv.columns import Int64Column, grouped, has_code
+from snapconv.units import format_bytes
 
-_PARTS, _MOST_MODULES, _MOST_REPLAYS, _MOST_NAMES = 1000, 2000, 8, 3
+_PARTS, _MOST_MODULES, _MOST_REPLAYS, _MOST_NAMES = 1000, 2000, 8, 12
 # Of all activations at the moment: a module with more has them all again in its own backward.
 _MOST_OF_MODULE = 0.3
 # Of a module's largest. Small tensors may be of another forward of its parts, as an embedding that all read.
 _LARGE = 8
+_LEAST_LAYERS = 2
+# What checkpoints every layer of a library's model.
+_CALLS = {
+    "transformers": "model.gradient_checkpointing_enable()",
+    "diffusers": "model.enable_gradient_checkpointing()",
+    "timm": "model.set_grad_checkpointing()",
+}
+_EACH = "Call each under torch.utils.checkpoint.checkpoint(module, x, use_reentrant=False)."
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +45,15 @@ class Module:
 
 def checkpointed_modules(evidence: Evidence) -> Iterator[Detected]:
     """Choose the modules that reach the goal at the least recomputation; without one, that save most."""
-    modules, measure = _modules(evidence), "time" if evidence.forward_ms else "operations"
+    every, most = _modules(evidence)
+    modules = [one for one in every if 0 < one.held_bytes <= most]
     goal = evidence.goal_bytes or 0
     wanted, change, chosen = evidence.moment.n_bytes - goal, None, list[Module]()
     for _ in range(_MOST_REPLAYS):
         before, chosen = chosen, cheapest(modules, wanted)
         if not chosen or chosen == before:
             break
-        change = joined([one.change for one in chosen])
+        change = _together(chosen)
         missing = evidence.demand.without([change]).n_bytes - goal
         if missing <= 0 or not goal:
             break
@@ -51,13 +61,57 @@ def checkpointed_modules(evidence: Evidence) -> Iterator[Detected]:
     if change is None:
         return
     if evidence.is_worth(evidence.demand.bytes_at(change, evidence.moment.event), LEAST_SHARE_OF_TRADE):
-        share = max(round(100 * sum(one.cost for one in chosen) / _PARTS), 1)
-        values = {"modules": _named([one.path for one in chosen]), "share": f"{share} %", "measure": measure}
-        yield Detected(change, None, None, is_certain=False, values=values)
+        library = evidence.library_of(change.rows)
+        yield _found(evidence, chosen, _layers(every, library) if goal else [], _CALLS.get(library, ""))
 
 
-def _modules(evidence: Evidence) -> list[Module]:
-    """Return the modules that saved activations, each before those inside it."""
+def _found(evidence: Evidence, chosen: list[Module], layers: list[Module], call: str) -> Detected:
+    """Return the finding: the layers, where a library's one call checkpoints these, else the chosen modules.
+
+    The other of the two is named beside it, with its own peak and cost.
+    """
+    demand, goal = evidence.demand, evidence.goal_bytes or 0
+    changes = [_together(one) for one in (chosen, layers or chosen)]
+    least, peak = (demand.without([change]).n_bytes for change in changes)
+    are_layers = bool(call and layers) and peak <= max(goal, least)
+    first, other = (layers, chosen) if are_layers else (chosen, layers)
+    names, other_names = (_named([one.path for one in modules]) for modules in (first, other))
+    beside = f"{call} does so for whole blocks, with another peak." if call and not layers else ""
+    if other and names != other_names and (least <= goal or not are_layers):
+        role = "Enough for the goal: only" if are_layers else "Or all layers:"
+        n_bytes = format_bytes(demand.replayed([changes[not are_layers]]).n_bytes)
+        beside = f"{role} {other_names} (→ {n_bytes}, recomputes {_share(other)})."
+    values = {
+        "modules": f"All {len(layers)} layers ({names})" if are_layers else names,
+        "share": _share(first),
+        "measure": "time" if evidence.forward_ms else "operations",
+        "how": f"Call {call}." if are_layers else _EACH,
+        "beside": beside,
+    }
+    return Detected(changes[are_layers], None, None, is_certain=False, values=values)
+
+
+def _together(modules: Sequence[Module]) -> Change:
+    return joined([one.change for one in modules])
+
+
+def _share(modules: Sequence[Module]) -> str:
+    return f"{max(round(100 * sum(one.cost for one in modules) / _PARTS), 1)} %"
+
+
+def _layers(modules: Sequence[Module], library: str) -> list[Module]:
+    """Return the outermost numbered modules; none where one is missing, or may be a stage of many layers."""
+    place = {one.path: next((i for i, part in enumerate(one.path) if part.isdigit()), -1) for one in modules}
+    layers = [one for one in modules if place[one.path] == len(one.path) - 1]
+    inside = [path for path in place if 0 <= place[path] < len(path) - 1]
+    is_missing = any(path[: place[path] + 1] not in place for path in inside)
+    has_layers = any("".join(path[place[path] + 2 : place[path] + 3]).isdigit() for path in inside)
+    is_stage = has_layers and library in ("diffusers", "timm")  # transformers checkpoints whole stages
+    return [] if is_missing or is_stage or len(layers) < _LEAST_LAYERS else layers
+
+
+def _modules(evidence: Evidence) -> tuple[list[Module], float]:
+    """Return what saved activations, each before what is inside it, and the most bytes of one to choose."""
     analysis, features = evidence.analysis, evidence.analysis.features
     names, ids = analysis.modules.names, analysis.modules.module_id
     is_path = np.array([*(one is Known.METADATA for one in analysis.modules.evidence), False])
@@ -74,10 +128,10 @@ def _modules(evidence: Evidence) -> list[Module]:
     for path in sorted(inside):
         change, n_operations = _again(evidence, np.concatenate(inside[path]))
         held = evidence.demand.bytes_at(change, evidence.moment.event)
-        if 0 < held <= most and len(found) < _MOST_MODULES:
+        if len(found) < _MOST_MODULES:
             own = [ms for name, ms in times.items() if name[: len(path)] == path] if times else [n_operations]
             found.append(Module(path, change, held, max(round(_PARTS * sum(own) / whole), 1)))
-    return found
+    return found, most
 
 
 def _again(evidence: Evidence, rows: Int64Column) -> tuple[Change, int]:
@@ -87,7 +141,7 @@ def _again(evidence: Evidence, rows: Int64Column) -> tuple[Change, int]:
     allocated, and again from where backward frees the first.
     """
     table, parts, n_operations = evidence.analysis.allocations, list[Change](), 0
-    for mine in grouped(rows, evidence.analysis.iteration):
+    for mine in grouped(rows, evidence.analysis.features.next_backward):
         mine = np.sort(mine)  # in the order of their allocs
         n_bytes = table.block_bytes[mine]
         is_large = n_bytes >= n_bytes.max() // _LARGE

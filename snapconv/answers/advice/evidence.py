@@ -1,5 +1,6 @@
 """Everything that a detector looks at, and the form of its result."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,7 +10,7 @@ import numpy as np
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.changes import Change, Demand, Peak
 from snapconv.classification.categories import Trait, categories_with
-from snapconv.columns import BoolColumn, Int32Column, Int64Column, has_code, sums_by
+from snapconv.columns import BoolColumn, Int32Column, Int64Column, grouped, has_code, sums_by
 from snapconv.phases.trace_phases import Phase
 from snapconv.snapshot.event_table import Action
 from snapconv.stacks.paths import normal
@@ -20,6 +21,8 @@ from snapconv.stacks.stack_roles import stacks_by_frame
 LEAST_SHARE, LEAST_SHARE_OF_TRADE = 0.01, 0.05
 FAULT, FREE, TRADE = "fault", "free", "trade"
 _MODULE_FILE = "torch/nn/modules/module.py"
+_OF_LIBRARY = re.compile(r"/(transformers|diffusers|timm)/(?:models|layers|integrations)/")
+_INSTALLED = re.compile(rf"{_OF_LIBRARY.pattern}|/(?:site|dist)-packages/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +168,32 @@ class Evidence:
         """Return the finding about allocations, which names the line that made most of their bytes."""
         texts = {name: str(value) for name, value in values.items()}
         return Detected(change, self.main_line(rows), where, is_certain, texts)
+
+    def library_of(self, rows: Int64Column) -> str:
+        """Return the library of models that made most bytes of some allocations; empty for none."""
+        files = self.analysis.snapshot.stacks.frames.filenames
+        path = reversed(self.calls.path(self._main_stack(rows)))
+        found = next(filter(None, (_OF_LIBRARY.search(normal(files[frame])) for frame in path)), None)
+        return found[1] if found else ""
+
+    def caller_of(self, rows: Int64Column) -> str:
+        """Say which line of the program called the library that made most of some allocations, if one did."""
+        files = self.analysis.snapshot.stacks.frames.filenames
+        line_of = self.calls.lines.of_frame
+        mine = [frame for frame in reversed(self.calls.path(self._main_stack(rows))) if line_of(frame)]
+        own = [frame for frame in mine if not _INSTALLED.search(normal(files[frame]))]
+        return (
+            f", called from {line.place}" if own[:1] != mine[:1] and own and (line := line_of(own[0])) else ""
+        )
+
+    def forward_line(self, rows: Int64Column) -> SourceLine | None:
+        """Return the line of the program that called the model in which allocations were made."""
+        stack = self._main_stack(rows)
+        return self.calls.line_of(self.calls.module_call(stack, outermost=True))
+
+    def _main_stack(self, rows: Int64Column) -> int:
+        stack_id = self.analysis.allocations.stack_id
+        return int(stack_id[max(grouped(rows, stack_id), key=self.bytes_of)[0]])
 
     def main_line(self, rows: Int64Column) -> SourceLine | None:
         """Return the line of the project that made most bytes of some allocations."""

@@ -127,9 +127,9 @@ KINDS = (
     ),
     Kind(
         slug="logits",
-        what="{number} copies of the logits are live at the loss ({where}).",
+        what="{number} copies of the logits are live at the loss ({where}{caller}).",
         how=(
-            "Compute the loss in {chunks} chunks, each under torch.utils.checkpoint.checkpoint;",
+            "Compute the last layer and the loss in {chunks} chunks, each under torch.utils.checkpoint;",
             "or use a fused loss, such as Liger's fused linear cross entropy.",
         ),
         costs="the last layer runs twice",
@@ -139,8 +139,8 @@ KINDS = (
     ),
     Kind(
         slug="attention",
-        what="{number} tensors hold attention scores ({line}).",
-        how=("Use F.scaled_dot_product_attention; in transformers, attn_implementation='sdpa'.",),
+        what="{number} tensors hold attention scores ({line}{caller}).",
+        how=("{how}",),
         costs="no time; the attention weights are no longer an output",
         is_free=True,
         wrong_if="the mask forces a kernel that stores the scores",
@@ -163,8 +163,8 @@ KINDS = (
         slug="checkpointing",
         what="{modules} keep their activations for backward.",
         how=(
-            "Call each under torch.utils.checkpoint.checkpoint(module, x, use_reentrant=False);",
-            "in transformers, model.gradient_checkpointing_enable() does so for every layer.",
+            "{how}",
+            "{beside}",
         ),
         costs="recomputes {share} of the forward (by {measure})",
         wrong_if="modules share inputs, as skip connections do",
@@ -175,8 +175,9 @@ KINDS = (
         slug="offloading",
         what="Forward keeps {moved} of activations for backward.",
         how=(
-            "Put `with torch.autograd.graph.save_on_cpu(pin_memory=True):` around the forward.",
+            "Put `with torch.autograd.graph.save_on_cpu(pin_memory=True):` around the forward{at}.",
             "Around the largest modules alone it costs less time.",
+            "{unknown}",
         ),
         costs="{transfer}",
         wrong_if="the CPU lacks the memory",
@@ -185,7 +186,7 @@ KINDS = (
     ),
     Kind(
         slug="states",
-        what="{number} optimizer states have full precision.",
+        what="{number} optimizer states have full precision ({line}).",
         how=("Use an optimizer with 8-bit states, from bitsandbytes or torchao.",),
         costs="precision; check that the loss still falls",
         wrong_if="the states already have 16 bits",
@@ -466,7 +467,7 @@ def _finding(kind: Kind, found: Detected, evidence: Evidence, others: Sequence[C
         kind=kind.slug,
         sort=kind.sort,
         what=kind.what.format(**texts),
-        how=tuple(line.format(**texts) for line in kind.how),
+        how=tuple(text for line in kind.how if (text := line.format(**texts))),
         costs=kind.costs.format(**texts),
         wrong_if=kind.wrong_if.format(**texts),
         is_certain=found.is_certain,

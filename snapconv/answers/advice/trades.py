@@ -10,6 +10,7 @@ from snapconv.answers.advice.changes import GROWING, Change, joined, removed, sc
 from snapconv.answers.advice.evidence import LEAST_SHARE_OF_TRADE, Detected, Evidence, is_operation
 from snapconv.answers.advice.references import ends_without_graph
 from snapconv.classification.categories import ABOUT, Category, Trait, categories_with
+from snapconv.classification.categories import Evidence as Known
 from snapconv.columns import BoolColumn, Int64Column, distinct, grouped, has_code
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_patterns import Role
@@ -26,6 +27,11 @@ _SMALL_SHARES = (0.2, 0.125, 0.1, 0.05)
 _NEAR, _FAR = 12, 1 << 40
 # Operations that copy queries, keys and values on their way into a product of matrices.
 _COPIES = ("matmul", "bmm", "einsum", "mul", "div")
+_FUSED = {
+    "transformers": "Load the model with attn_implementation='sdpa'.",
+    "diffusers": "Call module.set_processor(AttnProcessor2_0()) for each Attention module.",
+    "timm": "Call timm.layers.set_fused_attn(True) before the model is made.",
+}
 # Of states in 8 bits, with a scale for every 256 values; smaller states stay as they are.
 _SAVED_BY_8_BITS, _LEAST_STATE_BYTES = 0.746, 16384
 # Of PCIe 4 with 16 lanes and pinned memory, in one direction.
@@ -84,8 +90,9 @@ def full_logits(evidence: Evidence) -> Iterator[Detected]:
     rows = np.flatnonzero(_of_family(sizes, largest) & evidence.is_computed)
     mine = rows[evidence.live[rows]]
     if evidence.is_large(mine, LEAST_SHARE_OF_TRADE):
-        where = evidence.main_line(np.flatnonzero(by_loss))
-        yield evidence.found(_in_chunks(analysis, rows), mine, where, number=len(mine), chunks=_CHUNKS)
+        losses, change = np.flatnonzero(by_loss), _in_chunks(analysis, rows)
+        where, caller = evidence.main_line(losses), evidence.caller_of(losses)
+        yield evidence.found(change, mine, where, number=len(mine), chunks=_CHUNKS, caller=caller)
 
 
 def _in_chunks(analysis: DeviceAnalysis, rows: Int64Column) -> Change:
@@ -133,7 +140,9 @@ def attention_scores(evidence: Evidence) -> Iterator[Detected]:
     # Of a softmax alone nothing shows that its input was made for it.
     if len(made) >= 2 and evidence.is_large(mine, LEAST_SHARE_OF_TRADE):
         change = _fused(evidence, same, is_softmax)
-        yield evidence.found(change, rows, None, number=len(mine))
+        how = _FUSED.get(evidence.library_of(rows), "Use F.scaled_dot_product_attention.")
+        caller = evidence.caller_of(rows)
+        yield evidence.found(change, rows, None, number=len(mine), how=how, caller=caller)
 
 
 def _fused(evidence: Evidence, scores: Int64Column, is_softmax: BoolColumn) -> Change:
@@ -249,4 +258,9 @@ def offloaded(evidence: Evidence) -> Iterator[Detected]:
     if evidence.is_worth(held, LEAST_SHARE_OF_TRADE):
         transfer = f"{format_bytes(2 * held)} over PCIe per iteration: {2 * held / _PCIE:.2g} s at 20 GiB/s"
         mine = rows[evidence.live[rows]]
-        yield evidence.found(change, mine, None, moved=format_bytes(held), transfer=transfer)
+        where = evidence.forward_line(mine)
+        no_modules = Known.METADATA not in analysis.modules.evidence
+        unknown = "Checkpointing was not tried: the file has no paths of modules." if no_modules else ""
+        at = f" ({where.place})" if where else ""
+        moved = format_bytes(held)
+        yield evidence.found(change, mine, where, moved=moved, transfer=transfer, unknown=unknown, at=at)

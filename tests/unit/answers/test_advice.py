@@ -3,12 +3,14 @@
 import itertools
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import snapconv
 from snapconv.answers.advice.changes import Demand, freed_from, removed, smaller
 from snapconv.answers.advice.checkpointing import Module, cheapest
+from snapconv.answers.advice.evidence import Evidence
 from snapconv.cli.app import main
 from snapconv.replay.device_replay import AllocationTable
 from tests.builders import MIB, TraceBuilder, frame
@@ -308,7 +310,14 @@ def test_the_findings_that_reach_a_goal_do_so_alone_or_need_each_other():
                 assert demand.without(fewer).n_bytes > goal_bytes
 
 
-def test_attention_scores_cost_nothing_to_avoid_and_what_the_queries_keep_stays(advice_on):
+@pytest.mark.parametrize(
+    ("file", "line", "how"),
+    [
+        ("/home/me/project/model.py", "model.py:13", "Use F.scaled_dot_product_attention."),
+        (f"{TORCH[:-5]}timm/layers/attention.py", "train.py:20", "Call timm.layers.set_fused_attn(True)"),
+    ],
+)
+def test_attention_scores_cost_nothing_to_avoid_and_what_the_queries_keep_stays(advice_on, file, line, how):
     """Scores and their softmax go; copies that the product of matrices made go where their originals stay."""
     loop = Loop()
     for _ in range(2):
@@ -317,14 +326,15 @@ def test_attention_scores_cost_nothing_to_avoid_and_what_the_queries_keep_stays(
             [("linear", 6), ("clone", 2), ("bmm", 16), ("_softmax", 16), ("bmm", 2)]
         ):
             native = frame(f"at::_ops::{operation}::call(at::Tensor const&)", "??")
-            inner = frame("attention", "/home/me/project/model.py", 10 + number)
+            inner = frame("attention", file, 10 + number)
             made.append(loop.alloc(size * MIB, [native, inner, CALL, *at(20)]))
         for addr in made:
             loop.trace.free(addr, frames=ENGINE)
     (free,), with_scores = advice_on(loop).findings, advice_on(loop, goal_bytes=MIB)
     assert (free.kind, free.sort) == ("attention", "free")
     (trade,) = [one for one in with_scores.findings if one.kind == "attention"]
-    assert (trade.line.place, trade.held_bytes) == ("model.py:13", 34 * MIB)
+    assert (trade.line.place, trade.held_bytes) == (line, 34 * MIB)
+    assert trade.how[0].startswith(how)
     assert trade.peak.n_bytes == (42 - 34) * MIB
 
 
@@ -383,6 +393,17 @@ def test_the_modules_to_checkpoint_are_named_with_what_their_times_say_it_costs(
     out = " ".join(capsys.readouterr().out.split())
     assert "trade: blocks.0-1.mlp keep their activations for backward." in out
     assert "of the forward (by time)" in out
+    assert "Or all layers: blocks.0-1 (→ 54.36 MiB, recomputes 88 %)." in out
+
+
+def test_layers_of_a_library_are_checkpointed_by_its_own_call_with_the_peak_of_all(capsys, monkeypatch):
+    monkeypatch.setattr(Evidence, "library_of", lambda *_: "transformers")
+    assert main(["advise", "fixtures/transformer.capture", "--save", "8MiB"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "trade: All 2 layers (blocks.0-1) keep their activations for backward." in out
+    assert (
+        "Call model.gradient_checkpointing_enable(). Enough for the goal: only blocks.0-1.mlp (→ 54.67" in out
+    )
 
 
 def test_a_known_batch_stays_a_number_of_samples_and_comes_last(capsys):
