@@ -21,6 +21,7 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from urllib.parse import quote, unquote
 
 from snapconv.recorder.program.own_frames import for_program, is_in_our_work, stands_in
 from snapconv.simulation.branches import shortened, users_own_place
@@ -84,6 +85,19 @@ class FileVersions:
         writes = flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
         to = To.OVERWRITE if flags & os.O_TRUNC else To.CHANGE if writes else To.READ
         return real(self.at(path, To.MAKE if flags & os.O_EXCL else to), flags, *args, **kwargs)
+
+    def map_file(self, real: Real, filename: Any, shared: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Do what ``torch.from_file`` does."""
+        return real(self.at(filename, To.CHANGE if shared else To.READ), shared, *args, **kwargs)
+
+    def connect(self, real: Real, database: Any, *args: Any, **kwargs: Any) -> Any:
+        """Open a database as ``sqlite3.connect`` does."""
+        is_uri = kwargs.get("uri") or any(args[6:7])
+        if not is_uri or not str(database).startswith("file:"):
+            return real(self.at(database, To.CHANGE), *args, **kwargs)
+        path, _, query = str(database).removeprefix("file:").partition("?")
+        place = self.at(unquote(path), To.READ if "mode=ro" in query else To.CHANGE)
+        return real(f"file:{quote(place)}?{query}", *args, **kwargs)
 
     def remove(self, real: Real, path: Any, *args: Any, **kwargs: Any) -> None:
         """Remove a file, a link, an empty folder or a tree."""
@@ -149,7 +163,7 @@ class FileVersions:
         """Do what ``os.scandir`` does."""
         if not isinstance(path, str | os.PathLike) or not self.places:
             return real(path)
-        return _Scan(_Entry(path, name) for name in self.list_names(os.listdir, path))
+        return _Scan(_entry(path, name) for name in self.list_names(os.listdir, path))
 
     def start(self, real: Real, *args: Any, **kwargs: Any) -> Any:
         """Start another program, and name it if the program's own lines do."""
@@ -165,7 +179,7 @@ class FileVersions:
         if not is_path or os.fsdecode(path).startswith(_NO_FILES) or (to is To.READ and not self.places):
             return path
         name, place = self._find(path, follows=follows)
-        if to in (To.CHANGE, To.OVERWRITE) and self._is_users(place) and not os.path.isdir(place):
+        if to in (To.CHANGE, To.OVERWRITE) and self._is_users(place):
             place = self._version(name, place, to)
         if to is not To.READ and (place in self.made or not os.path.lexists(place)):
             self.made[place] = has_arrays or (to is not To.OVERWRITE and self.made.get(place, False))
@@ -201,7 +215,8 @@ class FileVersions:
 
     def _version(self, name: str, place: str, to: To) -> str:
         """Give the program a version of a file: a copy to change, an empty one, or none."""
-        if to is To.CHANGE and os.path.getsize(place) > _MOST_BYTES:
+        is_kept = to is not To.REMOVE and os.path.isdir(place)
+        if is_kept or (to is To.CHANGE and os.path.getsize(place) > _MOST_BYTES):
             self.beyond.setdefault(shortened(name))
             return place
         version = self.new_place(os.path.basename(name))
@@ -283,9 +298,11 @@ class FileVersions:
 class _Entry(type(Path())):  # type: ignore[misc]
     """An entry of a folder, as ``os.scandir`` has them."""
 
-    @property
-    def path(self) -> str:
-        return str(self)
+    path: str
+
+    @stands_in
+    def inode(self) -> int:
+        return int(self.lstat().st_ino)
 
     @stands_in
     def is_dir(self, *, follow_symlinks: bool = True) -> bool:
@@ -294,6 +311,12 @@ class _Entry(type(Path())):  # type: ignore[misc]
     @stands_in
     def is_file(self, *, follow_symlinks: bool = True) -> bool:
         return (follow_symlinks or not self.is_symlink()) and super().is_file()
+
+
+def _entry(folder: Any, name: str) -> _Entry:
+    entry = _Entry(folder, name)
+    entry.path = os.path.join(folder, name)
+    return entry
 
 
 class _Scan(closing):  # type: ignore[type-arg]
@@ -340,13 +363,13 @@ def with_parents(path: str) -> list[str]:
 
 # How the program reaches files, beside ``open``: functions of os by their names, and what is done for them.
 _OF_OS: dict[str, str | To] = {
-    **dict.fromkeys(("stat", "lstat", "access", "chmod", "readlink"), To.READ),
+    **dict.fromkeys(("stat", "lstat", "statvfs", "access", "readlink"), To.READ),
     **dict.fromkeys(("remove", "unlink", "rmdir"), "remove"),
     **dict.fromkeys(("rename", "replace"), "rename"),
     **dict.fromkeys(("link", "symlink"), "link"),
     **dict.fromkeys(("system", "posix_spawn", "posix_spawnp"), "start"),
     "mkdir": To.MAKE,
-    **dict.fromkeys(("truncate", "utime"), To.CHANGE),
+    **dict.fromkeys(("truncate", "utime", "chmod", "chown"), To.CHANGE),
     "listdir": "list_names",
     "scandir": "scan",
     "open": "open_number",

@@ -12,6 +12,7 @@ import os
 import pickle
 import re
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
@@ -52,7 +53,7 @@ class UnwrittenFiles:
     def __init__(self, tracker: Tracker) -> None:
         self._tracker = tracker
         self._saved: dict[str, _Saved] = {}
-        self._open, self._pid = io.open, os.getpid()
+        self._open, self._pid, self._began = io.open, os.getpid(), time.time()
         self.files = FileVersions(lambda: tracker.has_given_arrays)
 
     def _take(self, saved: Any) -> bytes | None:
@@ -209,6 +210,11 @@ class UnwrittenFiles:
             if self._n_bytes(place) or not partial_folders.isdisjoint(with_parents(place)):
                 erase(place)
         files.close()
+        for parent, _, names in (entry for each in partial_folders for entry in os.walk(each, topdown=False)):
+            for place in (os.path.join(parent, name) for name in names):
+                if os.lstat(place).st_mtime >= self._began:  # no older file that another process moved there
+                    erase(place)
+            erase(parent)
         for folder in {os.path.dirname(place) for place in new} if self._saved else ():
             with suppress(OSError):
                 for path in [path for path in Path(folder).iterdir() if path.is_file() and self._found(path)]:
@@ -237,13 +243,14 @@ def patch_files(unwritten: UnwrittenFiles, patches: Patches) -> None:
     files = unwritten.files
     files.patch_all(patches)
     files.patch(patches, {torch.save: unwritten.save, torch.load: unwritten.load, torch.jit.load: To.READ})
+    files.patch(patches, {torch.from_file: files.map_file})
     for name, to in {"PyTorchFileWriter": To.OVERWRITE, "PyTorchFileReader": To.READ}.items():
         patches.set(torch._C, name, _archive_class(files, to, getattr(torch._C, name)))
     module = torch.jit.RecursiveScriptModule
     patches.set(module, "save", files.wrapped(module.save, unwritten.save_module))
     patches.callback(unwritten.close)
     for name, function, ours in (
-        ("sqlite3", "connect", To.CHANGE),
+        ("sqlite3", "connect", files.connect),
         ("safetensors", "safe_open", unwritten.safe_open),
         ("safetensors.torch", "save_file", unwritten.save_file),
     ):

@@ -203,6 +203,29 @@ def by_another_name(_state, path):
     assert [*os.walk(".")] == [(".", ["run"], ["moved", "linked"]), ("./run", [], [])]
 
 
+def by_a_database_of_an_address(state, path):
+    by_a_database(state, path)
+    address = f"file:{path}?mode=rwc"
+    with closing(sqlite3.connect(address, uri=True)) as database, database:
+        database.execute("insert into losses values (0)")
+    with closing(sqlite3.connect(address.replace("rwc", "ro"), uri=True)) as database:
+        assert database.execute("select count(*) from losses").fetchone() == (3,)
+
+
+def by_a_shared_tensor(_state, path):
+    torch.from_file(str(path), shared=True, size=4, dtype=torch.uint8)
+    assert path.read_bytes() == PRECIOUS
+
+
+def by_its_mode_and_owner(_state, path):
+    path.chmod(0o600)
+    os.chown(path, os.getuid(), os.getgid())
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert os.statvfs(path).f_bsize
+    [entry] = os.scandir("./run")
+    assert (entry.path, entry.inode()) == ("./run/model.npz", path.stat().st_ino)
+
+
 def by_another_process(_state, path):
     worker = multiprocessing.get_context("fork").Process(target=path.write_bytes, args=(b"new",))
     worker.start()
@@ -227,6 +250,7 @@ def by_a_link_to_the_latest(state, path):
 CHANGES = [
     *(by_number, by_truncating, in_place, by_appending, by_a_name_of_open, by_a_database, by_another_name),
     *(by_another_process, by_a_link_to_the_latest),
+    *(by_a_database_of_an_address, by_a_shared_tensor, by_its_mode_and_owner),
     *SAVES,
     *(
         by_pickle,
@@ -255,6 +279,7 @@ def test_a_file_that_was_there_is_not_touched(folder, change):
 
     assert path.read_bytes() == PRECIOUS
     assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    assert path.stat().st_mode == before.st_mode
     assert sorted(entry.name for entry in folder.rglob("*")) == ["model.npz", "run"]
     assert "run/model.npz" in notes[0]
 
@@ -323,15 +348,22 @@ def test_an_empty_folder_that_was_there_stays(folder):
 
 def test_what_is_beside_a_file_in_its_new_folder_goes_with_it(folder):
     """Who resumes from the last checkpoint would find one without weights."""
+    Path("precious").write_bytes(PRECIOUS)
+    os.utime("precious", (1, 1))
     with simulated(SimulationOptions(compute=False)) as simulation:
         Path("run/last/deep").mkdir(parents=True)
         for name in ("run/log.txt", "run/last/config.json", "run/last/deep/state.json"):
             Path(name).write_text("{}")
         torch.save(torch.ones(512, 1024, device="cuda"), "run/last/model.pt")
-        [note] = simulation.notes()
+        # As Rust and C write, which are not seen.
+        subprocess.run(["cp", "run/log.txt", "run/last/deep/tokenizer.json"], check=True)
+        subprocess.run(["mv", "precious", "run/last/precious"], check=True)
+        notes = [note.message for note in simulation.notes()]
 
-    assert "goes with them: run/last" in note.message
-    assert [str(path.relative_to(folder)) for path in folder.rglob("*")] == ["run", "run/log.txt"]
+    assert "goes with them: run/last" in notes[0]
+    assert sorted(str(path.relative_to(folder)) for path in folder.rglob("*")) == [
+        *("run", "run/last", "run/last/precious", "run/log.txt")
+    ]
 
 
 def test_programs_that_are_started_are_named_and_their_copies_removed(folder):
