@@ -172,26 +172,20 @@ class Evidence:
     def library_of(self, rows: Int64Column) -> str:
         """Return the library of models that made most bytes of some allocations; empty for none."""
         files = self.analysis.snapshot.stacks.frames.filenames
-        path = reversed(self.calls.path(self._main_stack(rows)))
+        path = reversed(self.calls.path(self.main_stack(rows)))
         found = next(filter(None, (_OF_LIBRARY.search(normal(files[frame])) for frame in path)), None)
         return found[1] if found else ""
 
     def caller_of(self, rows: Int64Column) -> str:
         """Say which line of the program called the library that made most of some allocations, if one did."""
         files = self.analysis.snapshot.stacks.frames.filenames
-        line_of = self.calls.lines.of_frame
-        mine = [frame for frame in reversed(self.calls.path(self._main_stack(rows))) if line_of(frame)]
-        own = [frame for frame in mine if not _INSTALLED.search(normal(files[frame]))]
-        return (
-            f", called from {line.place}" if own[:1] != mine[:1] and own and (line := line_of(own[0])) else ""
-        )
+        path = reversed(self.calls.path(self.main_stack(rows)))
+        lines = [(frame, line) for frame in path if (line := self.calls.lines.of_frame(frame))]
+        own = [line for frame, line in lines if not _INSTALLED.search(normal(files[frame]))]
+        return f", called from {own[0].place}" if own and own[0] != lines[0][1] else ""
 
-    def forward_line(self, rows: Int64Column) -> SourceLine | None:
-        """Return the line of the program that called the model in which allocations were made."""
-        stack = self._main_stack(rows)
-        return self.calls.line_of(self.calls.module_call(stack, outermost=True))
-
-    def _main_stack(self, rows: Int64Column) -> int:
+    def main_stack(self, rows: Int64Column) -> int:
+        """Return the stack that made most bytes of some allocations."""
         stack_id = self.analysis.allocations.stack_id
         return int(stack_id[max(grouped(rows, stack_id), key=self.bytes_of)[0]])
 

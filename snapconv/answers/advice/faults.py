@@ -315,13 +315,11 @@ def kept_gradients(evidence: Evidence) -> Iterator[Detected]:
     if stays.any() and len(distinct(iterations)) < len(iterations):
         return
     free_stacks = table.free_stack_id[mine]
-    yield evidence.found(
-        _without(evidence, rows, idle),
-        mine,
-        evidence.calls.lines.innermost(int(next(iter(free_stacks[free_stacks >= 0]), -1))),
-        is_certain=not stays.any(),
-        when="not freed before backward" if stays.any() else "freed only after it",
-    )
+    where = evidence.calls.lines.innermost(int(next(iter(free_stacks[free_stacks >= 0]), -1)))
+    when = f"freed only after it{f', at {where.place}' if where else ''}"
+    when = "not freed before backward" if stays.any() else when
+    change = _without(evidence, rows, idle)
+    yield evidence.found(change, mine, where, is_certain=not stays.any(), when=when)
 
 
 def _idle_ranges(phases: Phases) -> Int64Column:

@@ -73,7 +73,7 @@ KINDS = (
         what="Gradients of the previous step stay in use through the next forward: {when}.",
         how=(
             "Call optimizer.zero_grad(set_to_none=True) right after optimizer.step().",
-            "If the program calls model.zero_grad(), move that call there.",
+            "Move a call of model.zero_grad() there; with Lightning, to on_train_batch_end.",
         ),
         wrong_if="the program accumulates gradients over several steps on purpose",
         detect=kept_gradients,
@@ -83,7 +83,7 @@ KINDS = (
         slug="unused-graph",
         what="{where} keeps activations for a backward that never comes.",
         how=("Put `with torch.no_grad():` (or torch.inference_mode()) around {calls}.",),
-        wrong_if="a backward through this forward comes after the trace",
+        wrong_if="this is a part of a training step on purpose, or the trace ends before its backward",
         detect=unused_graphs,
         estimated="without the graph, a value is assumed freed one operation after its last use",
     ),
@@ -186,10 +186,10 @@ KINDS = (
     ),
     Kind(
         slug="states",
-        what="{number} optimizer states have full precision ({line}).",
+        what="{number} optimizer states have 32 bits ({line}).",
         how=("Use an optimizer with 8-bit states, from bitsandbytes or torchao.",),
         costs="precision; check that the loss still falls",
-        wrong_if="the states already have 16 bits",
+        wrong_if="{wrong}",
         detect=full_states,
         estimated="each state shrinks to a quarter, and the step keeps no temporaries; transformers' Trainer "
         "leaves the states of embeddings as they are",

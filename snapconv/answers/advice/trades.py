@@ -1,5 +1,6 @@
 """Savings with a price: a smaller batch, logits in parts, attention without scores, leaner optimizers."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -236,12 +237,17 @@ def full_states(evidence: Evidence) -> Iterator[Detected]:
     analysis, table = evidence.analysis, evidence.analysis.allocations
     is_temporary = _is_temporary_of_step(analysis)
     is_state = has_code(analysis.classification.category, Category.OPTIMIZER_STATE) & ~is_temporary
+    if recorded := analysis.recorded:
+        states, n_values = recorded.metadata.states, [*map(math.prod, recorded.metadata.parameters.shapes), 0]
+        is_short = states.n_bytes < 4 * np.array(n_values, np.int64)[states.parameter]
+        is_state[recorded.states[is_short & (recorded.states >= 0)]] = False
     rows = np.flatnonzero(is_state & (table.block_bytes >= _LEAST_STATE_BYTES))
     mine = rows[evidence.live[rows]]
     if evidence.is_large(mine, LEAST_SHARE_OF_TRADE):
         change = smaller(analysis, rows, _SAVED_BY_8_BITS)
         alone = joined((change, removed(analysis, np.flatnonzero(is_temporary))))
-        yield replace(evidence.found(change, mine, None, number=len(mine)), alone=alone)
+        wrong = "the optimizer has no version with 8 bits" if recorded else "they have 16 bits already"
+        yield replace(evidence.found(change, mine, None, number=len(mine), wrong=wrong), alone=alone)
 
 
 def offloaded(evidence: Evidence) -> Iterator[Detected]:
@@ -258,7 +264,8 @@ def offloaded(evidence: Evidence) -> Iterator[Detected]:
     if evidence.is_worth(held, LEAST_SHARE_OF_TRADE):
         transfer = f"{format_bytes(2 * held)} over PCIe per iteration: {2 * held / _PCIE:.2g} s at 20 GiB/s"
         mine = rows[evidence.live[rows]]
-        where = evidence.forward_line(mine)
+        calls = evidence.calls
+        where = calls.line_of(calls.module_call(evidence.main_stack(mine), outermost=True))
         no_modules = Known.METADATA not in analysis.modules.evidence
         unknown = "Checkpointing was not tried: the file has no paths of modules." if no_modules else ""
         at = f" ({where.place})" if where else ""

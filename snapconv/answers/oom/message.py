@@ -25,7 +25,7 @@ from snapconv.allocator.allocator_settings import (
 from snapconv.answers.oom.message_kinds import (
     BACKENDS,
     BEGINNINGS,
-    KINDS,
+    MESSAGE_KINDS,
     MPS_LIMIT,
     NEXT_STEPS,
     OTHER,
@@ -182,7 +182,7 @@ def explain_message(text: str) -> MessageAnswer:
 
 def is_message(text: str) -> bool:
     """Return whether a text is about memory that ran out, by its words."""
-    return any(kind.search(compact(text)) for kind in (*KINDS, OTHER))
+    return any(kind.search(compact(text)) for kind in (*MESSAGE_KINDS, OTHER))
 
 
 def _explained(text: str) -> MessageAnswer | None:
@@ -191,7 +191,7 @@ def _explained(text: str) -> MessageAnswer | None:
     of_words = (part for part in parts if any(squeezed(words).search(part) for words, *_ in WORDS))
     if part := next(of_figures, None) or next(of_words, None):
         return _of_allocator(part, len(parts))
-    found = [(match.start(), kind, match) for kind in KINDS if (match := kind.search(text))]
+    found = [(match.start(), kind, match) for kind in MESSAGE_KINDS if (match := kind.search(text))]
     if found:
         _, kind, match = min(found, key=lambda one: one[0])
         return _of_kind(kind, match, len(parts))

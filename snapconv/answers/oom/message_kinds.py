@@ -127,7 +127,7 @@ _HOST = (
 )
 _SIZE = r"(\d{1,20}(?:\.\d{1,9})?(?:bytes|[KMGT]i?B|B)?)"
 
-KINDS = (
+MESSAGE_KINDS = (
     MessageKind(
         "vLLM's sleep-mode pool",
         r"CUDA Error: out of memory at \S{0,200}cumem_allocator",

@@ -412,6 +412,16 @@ def test_a_known_batch_stays_a_number_of_samples_and_comes_last(capsys):
     assert trades[-1].endswith("batch or sequence × 0.125 (a batch of 1 instead of 8).")
 
 
+def test_states_that_have_16_bits_already_are_not_made_smaller():
+    session = snapconv.load("fixtures/transformer.capture")
+    (with_32_bits,) = session.advise(goal_bytes=MIB)
+    states = session.devices[0].recorded.metadata.states
+    object.__setattr__(states, "n_bytes", states.n_bytes // 2)
+    (with_16_bits,) = session.advise(goal_bytes=MIB)
+    assert "states" in {one.kind for one in with_32_bits.findings}
+    assert "states" not in {one.kind for one in with_16_bits.findings}
+
+
 def test_temporaries_of_a_step_in_which_memory_ran_out_are_no_states(advice_on):
     """What foreach makes is no state, though nothing frees it: with fused=True it would not be there."""
     loop, adam = Loop(), frame("_multi_tensor_adam", f"{TORCH}/optim/adam.py")

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from snapconv.answers.oom.message import compact, explain_message, read_message
-from snapconv.answers.oom.message_kinds import KINDS
+from snapconv.answers.oom.message_kinds import MESSAGE_KINDS
 from snapconv.errors import InputError
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -272,7 +272,7 @@ def test_a_text_without_figures_has_its_kind_its_meaning_and_a_next_step(kind, t
 
 
 def test_every_kind_of_text_is_tried():
-    assert {kind.name for kind in KINDS} < WITHOUT_FIGURES.keys()
+    assert {kind.name for kind in MESSAGE_KINDS} < WITHOUT_FIGURES.keys()
     assert len(OF_ALLOCATORS) + len(OF_KINDS) >= 60
 
 
