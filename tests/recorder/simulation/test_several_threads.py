@@ -87,7 +87,7 @@ def test_a_failure_is_raised_in_the_thread_that_deferred(transfers, machine):
     raised = []
 
     def settle():
-        transfers.settle_all()
+        transfers._machine.settle()
         try:
             transfers.raise_failure()
         except RuntimeError as error:
@@ -106,7 +106,7 @@ def test_of_many_threads_one_allocates(transfers, machine):
     def work():
         for _ in range(n_deferred):
             deferred(transfers, placed(512))
-            transfers.settle_all()
+            transfers._machine.settle()
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     sys.setswitchinterval(1e-6)
