@@ -250,6 +250,7 @@ class ValuesRead:
         self._entered: Counter[tuple[str, int]] = Counter()
         self._counts: Counter[tuple[str, str]] = Counter()
         self._skipped: dict[str, None] = {}
+        self._entered_unread: dict[str, None] = {}
         self._doubted: dict[str, None] = {}
 
     def is_truth(self, dtype: Any, *, is_comparison: bool) -> bool:
@@ -270,10 +271,14 @@ class ValuesRead:
             key = (filename, test.node.lineno)
             self._entered[key] += 1
             n_read = self._entered[key]
-            if filename.startswith(torch_folder()) and n_read % 2 == 0:
+            if _is_of_torch(filename) and n_read % 2 == 0:
                 n_read += _PATIENCE  # a loop of torch's own, which draws again what is out of bounds
             is_true = _is_true(test, likelihood if is_plain else 1 - likelihood, n_read)
             value = is_true == is_plain
+            entered, left_out = (test.taken, test.other)[:: 1 if is_true else -1]
+            is_doubtful = not isinstance(test.node, ast.While) and not _fails(left_out)
+            if is_doubtful and _calls(entered) and not _is_of_torch(filename):
+                self._entered_unread.setdefault(f"{shortened(filename)}:{test.node.lineno}")
             self._skip(found, is_true=is_true)
         self.add(f"{self.name_of_call(operation)}() taken as {value}")
         return value
@@ -286,7 +291,7 @@ class ValuesRead:
 
     def _skip(self, found: tuple[str, _Test, bool], *, is_true: bool) -> None:
         left_out = found[1].other if is_true else found[1].taken
-        if _calls(left_out) and not _fails(left_out) and not found[0].startswith(torch_folder()):
+        if _calls(left_out) and not _fails(left_out) and not _is_of_torch(found[0]):
             first, last = left_out[0].lineno, left_out[-1].end_lineno
             self._skipped.setdefault(f"{shortened(found[0])}:{first}" + (f"-{last}" if last != first else ""))
 
@@ -297,7 +302,7 @@ class ValuesRead:
         """
         self.add(what)
         found = _deciding(_reading_frame())
-        if found is not None and not found[0].startswith(torch_folder()):
+        if found is not None and not _is_of_torch(found[0]):
             ways = [way for way in (found[1].taken, found[1].other) if not _fails(way)]
             if len(ways) == 2 and any(map(_calls, ways)):
                 self._doubted.setdefault(f"{shortened(found[0])}:{found[1].node.lineno}")
@@ -322,6 +327,8 @@ class ValuesRead:
             [f"{where} ({what}{f', {count} times' if count > 1 else ''})" for (where, what), count in rows]
         )
         message = f"values that were not computed were read at {places}; numbers read as 0"
+        if self._entered_unread:
+            message += f"; the peak may be too high: entered were those at {shown(self._entered_unread)}"
         if self._skipped:
             message += f"; the peak may be too low: skipped were {shown(self._skipped)}"
         if self._doubted:
@@ -334,6 +341,10 @@ def shown(listed: Iterable[str], noun: str = "place") -> str:
     every = [*listed]
     n_more = len(every) - _MAX_SHOWN
     return ", ".join(every[:_MAX_SHOWN]) + (f" and {counted(n_more, f'more {noun}')}" if n_more > 0 else "")
+
+
+def _is_of_torch(filename: str) -> bool:
+    return filename.startswith(torch_folder())
 
 
 def torch_folder() -> str:

@@ -187,12 +187,24 @@ def test_a_note_has_the_lines_that_were_left_out(x, simulation):
     )
 
 
-def test_nothing_may_be_too_low_where_nothing_was_left_out(x, simulation):
+def test_a_note_has_the_lines_that_were_entered_without_a_value(x, simulation):
     if x.sum() > 0:
         work()
 
     [note] = simulation.notes()
     assert "too low" not in note.message
+    assert re.search(r"too high: entered were those at \S*test_branches\.py:\d+$", note.message)
+
+
+def test_what_goes_on_after_a_check_is_no_doubt(x, simulation):
+    def checked():
+        if x.sum() > 100:
+            raise ValueError(x)
+        return work()
+
+    checked()
+    [note] = simulation.notes()
+    assert "too high" not in note.message
 
 
 def test_nothing_may_be_too_low_where_only_a_text_was_left_out(x, simulation):
