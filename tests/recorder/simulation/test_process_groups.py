@@ -53,6 +53,12 @@ def test_a_group_of_one_rank_is_nccls_and_noted(group):
     assert [note.slug for note in group.notes()] == ["simulated-nccl"]
 
 
+def test_a_group_is_split(simulation):
+    device = torch.device("cuda", 0)
+    dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1, device_id=device)
+    assert dist.get_world_size(dist.split_group(split_ranks=[[0]])) == 1
+
+
 def test_without_a_launchers_variables_the_error_is_torchs_own(simulation, monkeypatch):
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
