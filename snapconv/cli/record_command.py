@@ -215,7 +215,9 @@ def _record(
     with lasting_until_exit() as until_exit:
         recorded = run(entry, args, options, say=tell, until_exit=until_exit)
     if not recorded.is_child:  # else the parent process has the capture, and says so
-        if not quiet and (is_first or recorded.path is not None):
+        # A refusal of ours in the program's own lines says all that there is to say.
+        is_refused = isinstance(recorded.raised, RecorderError) and recorded.path is None
+        if not quiet and not is_refused and (is_first or recorded.path is not None):
             _say_result(recorded, entry)
         if recorded.failure is not None:
             _show_failure(recorded.failure, recorded.report)

@@ -56,6 +56,7 @@ _LAUNCHERS = {
     "accelerate.commands.launch": "-m",
     "deepspeed": "--module",
 }
+_N_RANKS = re.compile(r"(--(?:nproc[-_]per[-_]node|nnodes|num[-_]processes|num[-_]gpus|num[-_]nodes)[= ])\S+")
 
 
 def refuse_launcher(entry: str, args: Sequence[str], *, is_module: bool, command: Sequence[str]) -> None:
@@ -64,18 +65,22 @@ def refuse_launcher(entry: str, args: Sequence[str], *, is_module: bool, command
         raise EntryPointError(f"-m comes before --: {shlex.join([*command, '-m', *args])}")
     name = entry if is_module else Path(entry).name
     if name == "trl" and args:
-        line = [*command, "-m", f"trl.scripts.{args[0]}", *args[1:]]
+        line, how = [*command, "-m", f"trl.scripts.{args[0]}", *args[1:]], ""
     elif name in _LAUNCHERS:
         script = next(
             (i for i, a in enumerate(args) if a in ("-m", "--module") or a.endswith(".py")), len(args)
         )
         rest = ["-m", *args[script + 1 :]] if args[script:] and args[script][0] == "-" else args[script:]
-        start = ["python", "-m", name] if is_module else [name]
-        line = [*start, *args[:script], _LAUNCHERS[name], *command, *(rest or ["SCRIPT"])]
+        start = [*(["python", "-m", name] if is_module else [name]), *args[:script]]
+        # More ranks work over gloo alone.
+        one = shlex.split(_N_RANKS.sub(r"\g<1>1", shlex.join(start))) if "--simulate" in command else start
+        how = "" if one == start else ", and a simulation has one rank"
+        line = [*one, _LAUNCHERS[name], *command, *(rest or ["SCRIPT"])]
     else:
         return
     raise EntryPointError(
-        f"{name} starts the training in processes of its own, where it must be recorded: {shlex.join(line)}"
+        f"{name} starts the training in processes of its own, where it must be recorded{how}: "
+        f"{shlex.join(line)}"
     )
 
 
@@ -83,6 +88,9 @@ def without_interpreter(entry: str, args: list[str], command: Sequence[str]) -> 
     """Return the program of a command line, without a first word ``python``, and whether it is a module."""
     if re.fullmatch(r"python[\d.]*(\.exe)?", Path(entry).name) is None:
         return entry, args, False
+    # What changes nothing that is recorded; -W and others might.
+    while (args and re.fullmatch(r"-([uBOEsq]+|X\S+)", args[0])) or args[:1] == ["-X"]:
+        args = args[1 + (args[0] == "-X") :]
     is_module = args[:1] == ["-m"]
     program = args[is_module:]
     if not program or program[0].startswith("-"):

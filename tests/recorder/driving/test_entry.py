@@ -7,6 +7,7 @@ from snapconv.recorder.program.entry import (
     load_providers,
     provider_module,
     refuse_launcher,
+    without_interpreter,
 )
 
 PROVIDERS = """\
@@ -144,7 +145,11 @@ RECORD = ["snapconv", "record", "--simulate"]
     [
         (
             "torchrun --nproc-per-node 2 train.py --lr 1",
-            "torchrun --nproc-per-node 2 -m snapconv record --simulate train.py --lr 1",
+            "torchrun --nproc-per-node 1 -m snapconv record --simulate train.py --lr 1",
+        ),
+        (
+            "accelerate launch --num_processes=8 t.py",
+            "accelerate launch --num_processes=1 -m snapconv record --simulate t.py",
         ),
         ("/opt/bin/torchrun -m pkg.train x", "torchrun -m snapconv record --simulate -m pkg.train x"),
         ("accelerate launch t.py", "accelerate launch -m snapconv record --simulate t.py"),
@@ -159,6 +164,14 @@ def test_a_launcher_is_refused_with_the_line_that_records(command, line):
     with pytest.raises(EntryPointError) as refused:
         refuse_launcher(entry, args, is_module=False, command=RECORD)
     assert str(refused.value).endswith(f": {line}")
+
+
+def test_flags_of_python_that_change_no_memory_are_left_out():
+    for flags in (["-u"], ["-uB", "-X", "dev"], ["-Xdev", "-O"]):
+        args = [*flags, "-m", "pkg.train", "-u"]
+        assert without_interpreter("python3", args, RECORD) == ("pkg.train", ["-u"], True)
+    with pytest.raises(EntryPointError, match="its own options come first"):
+        without_interpreter("python", ["-W", "error", "a.py"], RECORD)
 
 
 def test_a_module_that_launches_is_refused_too():

@@ -142,6 +142,15 @@ def test_a_script_that_failed_before_it_came_to_its_gpu_is_not_asked_about_it(ru
     assert done.err.splitlines()[-1] == last
 
 
+def test_a_refusal_of_ours_says_all_in_one_sentence(run, monkeypatch):
+    script = "import os; os.environ['WORLD_SIZE'] = '2'\ntorch.distributed.init_process_group('nccl')"
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    done = run(script, before="import torch\n")
+    assert (done.code, done.names) == (6, [])
+    assert done.err.count("a job of 2 ranks") == 1
+    assert "there is no capture" not in done.err
+
+
 def test_the_requested_device_is_the_current_one_when_cuda_starts(run, card):
     # The stand-in decides what "cuda" means before it starts, torch after that.
     script = "train(5); print(torch.cuda.current_device())"

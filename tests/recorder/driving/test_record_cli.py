@@ -155,8 +155,8 @@ def test_an_interpreter_before_the_program_is_left_out(recorded, argv, kind, arg
 
 def test_what_else_python_is_given_stands_before_us(recorded, capsys):
     asked = recorded()
-    assert main(["record", "--simulate", "--", "python", "-u", "train.py"]) == 6
-    assert "python -u -m snapconv record --simulate SCRIPT" in capsys.readouterr().err
+    assert main(["record", "--simulate", "--", "python", "-i", "train.py"]) == 6
+    assert "python -i -m snapconv record --simulate SCRIPT" in capsys.readouterr().err
     assert asked == []
 
 
