@@ -12,6 +12,7 @@ _N_CATEGORIES = 4
 _PASSES = {"forward": "the forward pass", "backward": "the backward pass"}
 # Of the peak: where so much more is reserved, other settings may help.
 _MUCH_CACHED = 0.05
+_MOST_BITS = 13
 
 
 def advice_lines(advice: Advice, file: str, cached: int, growing: str) -> Iterator[str]:
@@ -41,9 +42,8 @@ def advice_lines(advice: Advice, file: str, cached: int, growing: str) -> Iterat
     if is_cached and not (advice.are_settings_tried or advice.is_failed):
         yield f"{next_line('what-if', file)} --search  (whether allocator settings reserve less)"
     if not advice.with_trades:
-        quarter = min(max(advice.peak.n_bytes >> 22, 1), 1024)
-        size, share = ("1GiB", "") if quarter == 1024 else (f"{quarter}MiB", "a quarter of the peak, by ")
-        yield f"{next_line('advise', file)} --save {size}  ({share}savings that cost time or precision)"
+        save = f"--save {max(advice.peak.n_bytes >> 22, 1)}MiB"
+        yield f"{next_line('advise', file)} {save}  (a quarter of the peak, by what costs time or precision)"
 
 
 def _headline(advice: Advice) -> str:
@@ -51,10 +51,9 @@ def _headline(advice: Advice) -> str:
     if advice.unknown:
         return f"{name}  no advice"
     peak, reserved = (_sized(advice, n_bytes) for n_bytes in (advice.peak.n_bytes, advice.reserved_bytes))
-    needs = f"the peak is {peak} allocated, {reserved} reserved"
+    needs, asked = f"the peak is {peak} allocated, {reserved} reserved", _sized(advice, advice.failed_bytes)
     if advice.is_failed:
         line = f" at {advice.failed_line.place}" if advice.failed_line else ""
-        asked = _sized(advice, advice.failed_bytes)
         needs = f"memory ran out{line}, asking for {asked}; the program needs {peak}"
     number = {sort: sum(one.sort == sort for one in advice.findings) for sort in (FAULT, FREE, TRADE)}
     parts = [counted(number[FAULT], "fault") if number[FAULT] else "no fault"]
@@ -65,14 +64,10 @@ def _headline(advice: Advice) -> str:
     return f"{name}  {', '.join(parts)} found; {needs}"
 
 
-def _unit(advice: Advice) -> int:
-    """Return the smallest peak that is named: all of one answer have its unit."""
-    peaks = (advice.peak, advice.together, *(one.peak for one in advice.findings))
-    return min((peak.n_bytes for peak in peaks if peak.n_bytes), default=0)
-
-
 def _sized(advice: Advice, n_bytes: int) -> str:
-    return format_bytes(n_bytes, like=min(n_bytes, _unit(advice)))
+    """Write bytes in the unit of the smallest peak of the answer, but not with more than five digits."""
+    smallest = min(peak.n_bytes for peak in (advice.together, *(one.peak for one in advice.findings)))
+    return format_bytes(n_bytes, like=min(n_bytes, max(smallest, advice.peak.n_bytes >> _MOST_BITS)))
 
 
 def finding_rows(finding: Finding, advice: Advice) -> Iterator[tuple[str, str]]:
@@ -117,24 +112,9 @@ def _goal_lines(advice: Advice, file: str, cached: int) -> Iterator[str]:
 
 def _contents(advice: Advice) -> str:
     """List the largest categories at the peak; with no finding they say why there is none."""
-    largest = [
-        f"{_sized(advice, n_bytes)} {name}" for name, n_bytes in [*advice.contents.items()][:_N_CATEGORIES]
-    ]
-    return ", ".join(largest) + (
-        "" if advice.findings else ": no change that advise knows makes these smaller"
-    )
-
-
-def _is_cut_up(advice: Advice) -> bool:
-    """Whether a request failed although there were enough bytes, in other pools or in pieces."""
-    return advice.is_failed and advice.peak.n_bytes <= (advice.goal_bytes or 0)
-
-
-def _with_setting(advice: Advice) -> str:
-    """Name the bytes that stay cached with the setting."""
-    if advice.setting is None or advice.is_failed:
-        return ""
-    return f", {_sized(advice, max(advice.setting.reserved_bytes - advice.peak.n_bytes, 0))} with the setting"
+    largest = [*advice.contents.items()][:_N_CATEGORIES]
+    listed = ", ".join(f"{_sized(advice, n_bytes)} {name}" for name, n_bytes in largest)
+    return listed + ": no change that advise knows makes these smaller" * (not advice.findings)
 
 
 def _goal(advice: Advice, cached: int) -> str:
@@ -142,17 +122,18 @@ def _goal(advice: Advice, cached: int) -> str:
     peak, most = (_sized(advice, size) for size in (advice.peak.n_bytes, advice.peak.n_bytes - left))
     if not goal:
         return f"impossible: it leaves nothing of the peak of {peak}; the most that can be saved is {most}"
-    capacity, of_it = _sized(advice, goal + cached), _sized(advice, cached)
-    limit = f" ({capacity} less {of_it} that PyTorch keeps cached{_with_setting(advice)})" if cached else ""
-    if _is_cut_up(advice):
-        needed = f"{peak} of {_sized(advice, goal)}{limit}"
-        return f"met already: {needed}; the failed request could not use the free memory"
+    capacity, limit = _sized(advice, goal + cached), ""
     if advice.fits_already:
         return f"met already: a replay in {capacity} fits, as PyTorch returns cached memory before it fails"
-    target = f"a peak of {_sized(advice, goal)}{limit}"
+    if cached:
+        limit = f" ({capacity} less {_sized(advice, cached)} that PyTorch keeps cached"
+        if advice.setting and not advice.is_failed:
+            fewer = max(advice.setting.reserved_bytes - advice.peak.n_bytes, 0)
+            limit += f", {_sized(advice, fewer)} with the setting"
+        limit += ")"
+    result = f"missed by {_sized(advice, left - goal)}; the most that can be saved is {most}"
     if advice.peak.n_bytes <= goal:
-        return f"{target}: met already"
-    if left <= goal:
-        return f"{target}: reached"
-    missed = _sized(advice, left - goal)
-    return f"{target}: missed by {missed}; the most that can be saved is {most}"
+        result = "met already" + "; the failed request could not use the free memory" * advice.is_failed
+    elif left <= goal:
+        result = "reached"
+    return f"a peak of {_sized(advice, goal)}{limit}: {result}"

@@ -118,7 +118,7 @@ def test_the_shares_of_every_holder_table_add_up(snapconv):
 
 def test_advise_offers_to_save_and_explains_a_goal_and_why_nothing_is_found(tmp_path, snapconv):
     first = snapconv("advise", FIXTURES / "training_step.pickle").out.splitlines()[-1].split("  ")
-    assert first[-1] == "(a quarter of the peak, by savings that cost time or precision)"
+    assert first[-1] == "(a quarter of the peak, by what costs time or precision)"
     assert "trade" in snapconv(*first[1].split()[2:]).out
     file = TraceBuilder().segment(20 * MIB).alloc(18 * MIB).write(tmp_path / "x.pickle")
     missed = snapconv("advise", file, "--capacity", "10MiB").out
