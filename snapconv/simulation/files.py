@@ -6,6 +6,7 @@ Python that take one. Other processes, and C code that opens files by itself, ar
 """
 
 import errno
+import io
 import os
 import pathlib
 import shutil
@@ -59,6 +60,7 @@ class FileVersions:
         self.folder = os.path.realpath(tempfile.mkdtemp(prefix="snapconv-"))
         self.places: dict[str, str] = {}
         self.made = {self.folder: False}
+        self._open, self._pid, self.by_others = io.open, os.getpid(), f"{self.folder}{os.sep}made"
         self.beyond: dict[str, None] = {}
         self._wrapped: dict[int, Real] = {}
         self._is_closed = False
@@ -183,9 +185,18 @@ class FileVersions:
             place = self._version(name, place, to)
         if to is not To.READ and (place in self.made or not os.path.lexists(place)):
             self.made[place] = has_arrays or (to is not To.OVERWRITE and self.made.get(place, False))
+            if os.getpid() != self._pid:
+                with self._open(self.by_others, "ab") as file:
+                    file.write(os.fsencode(f"{self.made[place]:d}{place}\0"))
         if place == os.path.abspath(os.fsdecode(path)):
             return path
         return os.fsencode(place) if isinstance(path, bytes) else place
+
+    def add_others(self) -> dict[str, bool]:
+        """Return what the program and its forked children have made."""
+        with suppress(OSError), self._open(self.by_others, "rb") as file:
+            self.made |= {one[1:]: one[0] == "1" for one in os.fsdecode(file.read()).split("\0") if one}
+        return self.made
 
     def _find(self, path: Any, *, follows: bool = True) -> tuple[str, str]:
         """Return a file's one name, in full and without the links that the program sees, and its place."""
@@ -208,7 +219,7 @@ class FileVersions:
 
     def _is_users(self, place: str) -> bool:
         """Whether there is a file, a folder or a link that the program has not made."""
-        if not os.path.lexists(place) or any(parent in self.made for parent in with_parents(place)):
+        if not os.path.lexists(place) or not self.add_others().keys().isdisjoint(with_parents(place)):
             return False
         mode = os.lstat(place).st_mode
         return stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)

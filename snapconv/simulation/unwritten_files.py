@@ -66,7 +66,7 @@ class UnwrittenFiles:
             def persistent_id(self, value: Any) -> Any:
                 if not isinstance(value, torch.UntypedStorage | torch.storage.TypedStorage):
                     return None
-                storage = getattr(value, "_untyped_storage", value)
+                storage = _untyped(value)
                 if storage._cdata not in numbers:
                     numbers[storage._cdata] = len(storages)
                     is_known = tracker.has_values(storage)
@@ -80,7 +80,23 @@ class UnwrittenFiles:
             return None
         key, n_bytes = uuid.uuid4().hex, len(stream.getvalue()) + sum(row[0] for row in storages)
         self._saved[key] = _Saved(stream.getvalue(), storages, n_bytes)
+        if os.getpid() != self._pid:
+            typed = [values if values is None else _typed(values, torch.uint8) for _, _, values in storages]
+            rows = [(*row[:2], values) for row, values in zip(storages, typed, strict=True)]
+            with self._open(self._place_of(key), "wb") as file:
+                pickle.dump(_Saved(stream.getvalue(), rows, n_bytes), file)
         return _HEAD + key.encode() + b"\n"
+
+    def _place_of(self, key: str) -> str:
+        """Name the place of what a child has saved, for the process that started it."""
+        return f"{self.files.folder}{os.sep}{key}"
+
+    def _saved_as(self, key: str) -> _Saved | None:
+        """Return what a marker stands for; None if it is one of another run."""
+        if key not in self._saved:
+            with suppress(OSError), self._open(self._place_of(key), "rb") as file:
+                self._saved[key] = pickle.load(file)
+        return self._saved.get(key)
 
     def save(self, real: Real, obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
         """Do what torch.save does, as far as it was computed."""
@@ -145,7 +161,7 @@ class UnwrittenFiles:
             head = source.read(_MARKER_BYTES)
             source.seek(before)
         found = _MARKER.match(head) if isinstance(head, bytes) else None
-        return self._saved.get(found[1].decode()) if found else None
+        return self._saved_as(found[1].decode()) if found else None
 
     def _restored(self, saved: _Saved, map_location: Any) -> Any:
         """Build again what was saved; what has no values gets memory on its device alone."""
@@ -154,7 +170,8 @@ class UnwrittenFiles:
 
         def storage(number: int) -> Any:
             n_bytes, location, values = saved.storages[number]
-            fresh = self._tracker.storage_without_values(n_bytes) if values is None else values.clone()
+            is_hole = values is None
+            fresh = self._tracker.storage_without_values(n_bytes) if is_hole else _untyped(values).clone()
             return place(fresh, location)
 
         class Unpickler(pickle.Unpickler):
@@ -162,10 +179,8 @@ class UnwrittenFiles:
                 number, dtype = given
                 if number not in made:
                     made[number] = storage(number)
-                untyped = getattr(made[number], "_untyped_storage", made[number])
-                if dtype is None:
-                    return untyped
-                return torch.storage.TypedStorage(wrap_storage=untyped, dtype=dtype, _internal=True)
+                untyped = _untyped(made[number])
+                return untyped if dtype is None else _typed(untyped, dtype)
 
         try:
             return Unpickler(io.BytesIO(saved.pickled)).load()
@@ -174,7 +189,7 @@ class UnwrittenFiles:
 
     def unwritten(self) -> dict[str, int]:
         """Return the files whose values were not computed, with their sizes."""
-        sizes = {self.files.shown_name(place): self._n_bytes(place) for place in self.files.made}
+        sizes = {self.files.shown_name(place): self._n_bytes(place) for place in self.files.add_others()}
         return {name: n_bytes for name, n_bytes in sizes.items() if name and n_bytes}
 
     def _n_bytes(self, place: str) -> int:
@@ -182,13 +197,14 @@ class UnwrittenFiles:
         path, has_arrays = Path(place), self.files.made[place]
         with suppress(OSError, ValueError):  # an empty file cannot be mapped
             n_bytes = path.stat().st_size if path.is_file() else 0
-            if has_arrays or not self._saved or n_bytes > _MOST_SEARCHED_BYTES:
+            has_markers = self._saved or os.path.exists(self.files.by_others)
+            if has_arrays or not has_markers or n_bytes > _MOST_SEARCHED_BYTES:
                 return n_bytes if has_arrays else 0
             with (
                 self._open(path, "rb") as opened,
                 mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as contents,
             ):
-                saved = (self._saved.get(key.decode()) for key in _MARKER.findall(contents))
+                saved = (self._saved_as(key.decode()) for key in _MARKER.findall(contents))
                 return sum(one.n_bytes for one in saved if one is not None)
         return 0
 
@@ -204,7 +220,8 @@ class UnwrittenFiles:
         """Remove what was not computed, and the versions."""
         if os.getpid() != self._pid:
             return
-        files, partial_folders = self.files, self._partial_folders()
+        files, _ = self.files, self.files.add_others()
+        partial_folders = self._partial_folders()
         new = sorted((place for place in files.made if not place.startswith(files.folder)), reverse=True)
         for place in new:
             if self._n_bytes(place) or not partial_folders.isdisjoint(with_parents(place)):
@@ -236,6 +253,14 @@ class UnwrittenFiles:
         if any(said.values()):
             message = "; ".join(f"{what}: {shown(files, 'file')}" for what, files in said.items() if files)
             yield Note("files-not-written", message)
+
+
+def _typed(storage: Any, dtype: torch.dtype) -> Any:
+    return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
+
+
+def _untyped(storage: Any) -> Any:
+    return getattr(storage, "_untyped_storage", storage)
 
 
 def patch_files(unwritten: UnwrittenFiles, patches: Patches) -> None:

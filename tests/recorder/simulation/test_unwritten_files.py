@@ -389,6 +389,20 @@ def test_a_large_file_that_is_changed_in_place_is_named(folder):
         ]
 
 
+def test_what_a_forked_child_saves_is_read_back_and_gone_afterwards(folder):
+    with simulated(SimulationOptions(compute=False)) as simulation:
+        state = torch.nn.Linear(512, 1024, device="cuda").state_dict()
+        torch.save(state, "before.pt")
+        arguments = (state | {"order": torch.arange(3)}, "model.pt")
+        worker = multiprocessing.get_context("fork").Process(target=torch.save, args=arguments)
+        worker.start()
+        worker.join()
+        back = torch.load("model.pt")
+        assert (back["weight"].shape, back["order"].tolist()) == ((1024, 512), [0, 1, 2])
+        assert [one["path"] for one in simulation.values()["files_not_written"]] == ["before.pt", "model.pt"]
+    assert [*folder.iterdir()] == []
+
+
 def test_temporary_files_are_the_programs(folder):
     """As `datasets` caches: a file by tempfile, written by its name and moved."""
     with simulated(SimulationOptions(compute=False)):
