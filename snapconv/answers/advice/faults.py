@@ -391,7 +391,7 @@ def unused_graphs(evidence: Evidence) -> Iterator[Detected]:
     n_allocs = evidence.calls.n_allocs[np.maximum(table.freed_event, 0)].astype(np.int64)
     together = n_allocs * (evidence.demand.n_events + 1) + number_of
     thrown = [rows for rows in grouped(freed, together) if _is_whole_graph(analysis, rows, is_cache)]
-    replaced = [] if len(analysis.phases.events_of_training) else _replaced_graphs(evidence, unused)
+    replaced = [] if thrown else _replaced_graphs(evidence, unused)
     if not thrown and not replaced:
         return
     stacks = distinct(table.stack_id[np.concatenate(thrown + replaced)])
@@ -410,15 +410,17 @@ def unused_graphs(evidence: Evidence) -> Iterator[Detected]:
 
 
 def _replaced_graphs(evidence: Evidence, unused: BoolColumn) -> list[Int64Column]:
-    """Return graphs that a line keeps until it has made the next one, each with that one."""
-    finder, table = _Finder(evidence.analysis, evidence.calls), evidence.analysis.allocations
-    if not evidence.analysis.phases.free_sites_known:
+    """Return graphs that a line keeps until it has made the next one, each with that one.
+
+    One of before the trace has no stacks that show a whole graph.
+    """
+    analysis, calls, table = evidence.analysis, evidence.calls, evidence.analysis.allocations
+    if not analysis.phases.free_sites_known or len(analysis.phases.events_of_training):
         return []
-    found = []
-    for burst in finder.finished(evidence):
+    found, is_new = list[Int64Column](), unused & (table.stack_id >= 0)
+    for burst in _Finder(analysis, calls).finished(evidence):
         if burst.is_graph:
-            of_line = evidence.calls.is_within(burst.path)[table.stack_id]
-            made = unused & of_line & (table.stack_id >= 0) & (table.alloc_event >= burst.call)
+            made = is_new & calls.is_within(burst.path)[table.stack_id] & (table.alloc_event >= burst.call)
             found += [burst.rows, np.flatnonzero(made)]
     return found
 

@@ -20,10 +20,9 @@ from snapconv.units import format_bytes
 _CHUNKS = 8
 # Tensors of one operation, in use together: of a foreach step, one for each parameter.
 _LEAST_OF_LIST = 4
-FEWER = "Run fewer or shorter sequences at once."
-_SHARES = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25)
-# Tried too where the batch is known to have a sample left then.
-_SMALL_SHARES = (0.2, 0.125, 0.1, 0.05)
+FEWER = "Run a smaller batch, shorter sequences or smaller images."
+# The last four only where the batch is known to have a sample left then.
+_SHARES = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25, 0.2, 0.125, 0.1, 0.05)
 # Events of backward around that of a softmax.
 _NEAR, _FAR = 12, 1 << 40
 # Operations that copy queries, keys and values on their way into a product of matrices.
@@ -42,18 +41,16 @@ _PCIE = 20 << 30
 def batch_of(analysis: DeviceAnalysis) -> int:
     """Return the first dimension of all recorded inputs; 0 where it is unknown, or not of all."""
     recorded = analysis.recorded
-    if recorded is None:
-        return 0
-    shapes = [recorded.metadata.inputs.shapes[place] for place in np.flatnonzero(recorded.inputs >= 0)]
-    first = {shape[0] if shape else 0 for shape in shapes}
+    here = np.flatnonzero(recorded.inputs >= 0).tolist() if recorded else []
+    first = {(*recorded.metadata.inputs.shapes[place], 0)[0] for place in here} if recorded else set()
     return first.pop() if len(first) == 1 else 0
 
 
 def batch_shares(analysis: DeviceAnalysis) -> Sequence[float]:
     """Return the shares of the batch to try, the largest first; of a known one those with whole samples."""
     if (batch := batch_of(analysis)) <= 1:
-        return _SHARES
-    return [n / batch for n in dict.fromkeys(int(batch * share) for share in _SHARES + _SMALL_SHARES) if n]
+        return _SHARES[:-4]
+    return [n / batch for n in dict.fromkeys(int(batch * share) for share in _SHARES) if n]
 
 
 def smaller_batch(evidence: Evidence) -> Iterator[Detected]:
@@ -70,10 +67,9 @@ def smaller_batch(evidence: Evidence) -> Iterator[Detected]:
             return
         live = distinct(analysis.classification.category[change.rows[evidence.live[change.rows]]])
         nouns = ", ".join(ABOUT[one].noun for one in GROWING if one in live)
-        how = FEWER
+        batch, how = batch_of(analysis), FEWER
         if len(analysis.phases.events_of_training):
             how = "Accumulate gradients over more and smaller batches, or shorten the sequences."
-        batch = batch_of(analysis)
         counts = f" (a batch of {round(batch * share)} instead of {batch})" if batch > 1 else ""
         values = {"share": f"{share:g}{counts}", "growing": nouns or "the failed request", "how": how}
         yield Detected(change, None, None, is_certain=False, values=values)
@@ -220,7 +216,7 @@ def foreach_temporaries(evidence: Evidence) -> Iterator[Detected]:
     if evidence.is_large(mine):
         rows = np.flatnonzero(in_step & np.isin(table.stack_id, table.stack_id[mine]))
         where = evidence.main_line(mine)
-        yield evidence.found(removed(evidence.analysis, rows), mine, where, is_certain=True, number=len(mine))
+        yield evidence.found(removed(evidence.analysis, rows), mine, where, number=len(mine))
 
 
 def _is_temporary_of_step(analysis: DeviceAnalysis) -> BoolColumn:
