@@ -137,5 +137,5 @@ def _not_reproduced(outcome: Outcome, event: int) -> str:
     """Return why no remedy was tried: replaying the file does not fail the same way."""
     failed = outcome.ran_out.event if outcome.ran_out else event
     where = "before the trace" if failed < 0 else f"at event {failed}"
-    end = "serves the request" if event in outcome.served else f"fails {where} already"
-    return f"not tried: a replay of the file as it is {end}, so that of a change would prove nothing"
+    end = "serves this request" if event in outcome.served else f"already fails {where}"
+    return f"nothing could be tried: a replay of the file as it is {end}"

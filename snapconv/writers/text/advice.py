@@ -113,8 +113,9 @@ def _goal_lines(advice: Advice, file: str, cached: int) -> Iterator[str]:
 def _contents(advice: Advice) -> str:
     """List the largest categories at the peak; with no finding they say why there is none."""
     largest = [*advice.contents.items()][:_N_CATEGORIES]
+    is_unknown = not advice.findings and advice.peak.n_bytes > (advice.goal_bytes or 0)
     listed = ", ".join(f"{_sized(advice, n_bytes)} {name}" for name, n_bytes in largest)
-    return listed + ": no change that advise knows makes these smaller" * (not advice.findings)
+    return listed + ": no change that advise knows makes these smaller" * is_unknown
 
 
 def _goal(advice: Advice, cached: int) -> str:

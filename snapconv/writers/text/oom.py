@@ -36,7 +36,7 @@ def oom_lines(found: OutOfMemory, remedies: Remedies | None, *, file: str) -> It
     if not found.request:
         if found.state.n_events:
             yield f"{next_line('advise', file)}  (what to change)"
-        yield "  of a run that failed: snapconv oom --message LOG explains its error text"
+        yield "  if a run failed, explain its error text: snapconv oom --message LOG"
 
 
 def verdict_lines(verdict: OomVerdict) -> Iterator[str]:

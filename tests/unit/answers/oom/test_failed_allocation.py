@@ -273,7 +273,7 @@ def test_where_the_own_settings_do_not_fail_nothing_is_claimed(tmp_path):
     raw["segments"][0]["blocks"][0]["state"] = "inactive"
     _, remedies = job.explained(tmp_path, raw=raw)
     assert remedies.tried == ()
-    assert "a replay of the file as it is serves the request" in remedies.why_none
+    assert "a replay of the file as it is serves this request" in remedies.why_none
 
 
 def test_where_an_event_names_no_pool_another_pool_is_an_inference(tmp_path):
