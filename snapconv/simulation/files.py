@@ -86,7 +86,8 @@ class FileVersions:
         """Open a file as ``os.open`` does."""
         writes = flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
         to = To.OVERWRITE if flags & os.O_TRUNC else To.CHANGE if writes else To.READ
-        return real(self.at(path, To.MAKE if flags & os.O_EXCL else to), flags, *args, **kwargs)
+        to = To.MAKE if flags & os.O_EXCL else to
+        return real(self.at(path, to, has_arrays=self._may_be_uncomputed()), flags, *args, **kwargs)
 
     def map_file(self, real: Real, filename: Any, shared: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Do what ``torch.from_file`` does."""
@@ -195,7 +196,8 @@ class FileVersions:
     def add_others(self) -> dict[str, bool]:
         """Return what the program and its forked children have made."""
         with suppress(OSError), self._open(self.by_others, "rb") as file:
-            self.made |= {one[1:]: one[0] == "1" for one in os.fsdecode(file.read()).split("\0") if one}
+            # One that is being written is not whole.
+            self.made |= {one[1:]: one[0] == "1" for one in os.fsdecode(file.read()).split("\0")[:-1]}
         return self.made
 
     def _find(self, path: Any, *, follows: bool = True) -> tuple[str, str]:

@@ -14,6 +14,7 @@ import re
 import sys
 import time
 import uuid
+from codecs import getincrementaldecoder
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -198,8 +199,10 @@ class UnwrittenFiles:
         with suppress(OSError, ValueError):  # an empty file cannot be mapped
             n_bytes = path.stat().st_size if path.is_file() else 0
             has_markers = self._saved or os.path.exists(self.files.by_others)
-            if has_arrays or not has_markers or n_bytes > _MOST_SEARCHED_BYTES:
-                return n_bytes if has_arrays else 0
+            if has_arrays:
+                return 0 if self._is_text(path) else n_bytes
+            if not has_markers or n_bytes > _MOST_SEARCHED_BYTES:
+                return 0
             with (
                 self._open(path, "rb") as opened,
                 mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as contents,
@@ -207,6 +210,12 @@ class UnwrittenFiles:
                 saved = (self._saved_as(key.decode()) for key in _MARKER.findall(contents))
                 return sum(one.n_bytes for one in saved if one is not None)
         return 0
+
+    def _is_text(self, path: Path) -> bool:
+        with self._open(path, "rb") as file, suppress(UnicodeDecodeError):
+            head = file.read(1 << 16)
+            return b"\0" not in head and bool(getincrementaldecoder("utf-8")().decode(head))
+        return False
 
     def _partial_folders(self) -> set[str]:
         """Return the new folders that a file is missing from."""

@@ -91,6 +91,21 @@ def by_bytes(state, path):
     state["weight"].cpu().numpy().tofile(path)
 
 
+def by_a_temporary_file(state, path):
+    array = state["weight"].cpu().numpy()
+    with tempfile.NamedTemporaryFile("wb", dir=path.parent, delete=False) as file:
+        np.save(file, array)
+    Path(file.name).replace(path)
+
+
+def by_a_temporary_number(state, path):
+    contents = state["weight"].cpu().numpy().tobytes()
+    number, name = tempfile.mkstemp(dir=path.parent)
+    os.write(number, contents)
+    os.close(number)
+    Path(name).replace(path)
+
+
 def by_script(state, path):
     module = torch.jit.script(torch.nn.Linear(512, 1024, device="cuda"))
     torch.jit.save(module, path)
@@ -284,7 +299,7 @@ def test_a_file_that_was_there_is_not_touched(folder, change):
     assert "run/model.npz" in notes[0]
 
 
-BY_OTHERS = [by_numpy, by_bytes, by_script, by_export]
+BY_OTHERS = [by_numpy, by_bytes, by_a_temporary_file, by_a_temporary_number, by_script, by_export]
 
 
 @pytest.mark.parametrize("save", [*SAVES, by_pickle, by_safetensors, *BY_OTHERS])
@@ -308,6 +323,10 @@ def test_what_is_new_and_was_computed_is_kept(folder):
         with Path("events").open("wb") as events, Path("log.txt").open("a") as log:
             log.write(f"{weight.cpu().numpy().sum()}\n")
             events.write(b"0.0")
+        number, name = tempfile.mkstemp(dir=folder)
+        with os.fdopen(number, "w") as file:
+            file.write("[0.0]")
+        Path(name).replace("times.json")
         torch.save({"order": torch.arange(5)}, "known.pt")
         Path("losses.json").write_text("[0.0]")
         assert [note.slug for note in simulation.notes()] == ["values-not-computed"]
@@ -318,6 +337,7 @@ def test_what_is_new_and_was_computed_is_kept(folder):
         "known.pt",
         "log.txt",
         "losses.json",
+        "times.json",
     ]
     assert torch.load("known.pt")["order"].tolist() == [0, 1, 2, 3, 4]
 
