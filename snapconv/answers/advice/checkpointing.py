@@ -6,6 +6,7 @@ thousandths of the forward. A replay then gives the peak; while that is above th
 and the modules are chosen again.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -23,7 +24,6 @@ _PARTS, _MOST_MODULES, _MOST_REPLAYS, _MOST_NAMES = 1000, 2000, 8, 12
 _MOST_OF_MODULE = 0.3
 # Of a module's largest. Small tensors may be of another forward of its parts, as an embedding that all read.
 _LARGE = 8
-_LEAST_LAYERS = 2
 # What checkpoints every layer of a library's model.
 _CALLS = {
     "transformers": "model.gradient_checkpointing_enable()",
@@ -62,7 +62,7 @@ def checkpointed_modules(evidence: Evidence) -> Iterator[Detected]:
         return
     if evidence.is_worth(evidence.demand.bytes_at(change, evidence.moment.event), LEAST_SHARE_OF_TRADE):
         library = evidence.library_of(change.rows)
-        yield _found(evidence, chosen, _layers(every, library) if goal else [], _CALLS.get(library, ""))
+        yield _found(evidence, chosen, whole_layers(every, library) if goal else [], _CALLS.get(library, ""))
 
 
 def _found(evidence: Evidence, chosen: list[Module], layers: list[Module], call: str) -> Detected:
@@ -76,7 +76,7 @@ def _found(evidence: Evidence, chosen: list[Module], layers: list[Module], call:
     are_layers = bool(call and layers) and peak <= max(goal, least)
     first, other = (layers, chosen) if are_layers else (chosen, layers)
     names, other_names = (_named([one.path for one in modules]) for modules in (first, other))
-    beside = f"{call} does so for whole blocks, with another peak." if call and not layers else ""
+    beside = f"{call}, where the model has it, does so for whole blocks." if call and not layers else ""
     if other and names != other_names and (least <= goal or not are_layers):
         role = "Enough for the goal: only" if are_layers else "Or all layers:"
         n_bytes = format_bytes(demand.replayed([changes[not are_layers]]).n_bytes)
@@ -99,15 +99,16 @@ def _share(modules: Sequence[Module]) -> str:
     return f"{max(round(100 * sum(one.cost for one in modules) / _PARTS), 1)} %"
 
 
-def _layers(modules: Sequence[Module], library: str) -> list[Module]:
+def whole_layers(modules: Sequence[Module], library: str) -> list[Module]:
     """Return the outermost numbered modules; none where one is missing, or may be a stage of many layers."""
     place = {one.path: next((i for i, part in enumerate(one.path) if part.isdigit()), -1) for one in modules}
-    layers = [one for one in modules if place[one.path] == len(one.path) - 1]
-    inside = [path for path in place if 0 <= place[path] < len(path) - 1]
-    is_missing = any(path[: place[path] + 1] not in place for path in inside)
-    has_layers = any("".join(path[place[path] + 2 : place[path] + 3]).isdigit() for path in inside)
-    is_stage = has_layers and library in ("diffusers", "timm")  # transformers checkpoints whole stages
-    return [] if is_missing or is_stage or len(layers) < _LEAST_LAYERS else layers
+    number_of = Counter(path[:-1] for path in place if place[path] == len(path) - 1)
+    layers = [one for one in modules if number_of[one.path[:-1]] > 1 and place[one.path] == len(one.path) - 1]
+    inside = [(path[: place[path] + 1], path[place[path] + 1 :]) for path in place if place[path] >= 0]
+    is_missing = any(layer not in place for layer, _ in inside)
+    # A stage has a list of layers: blocks, resnets. A layer may have a sequence: mlp, layer.
+    are_stages = library and any("".join(parts[1:2]).isdigit() and parts[0][-1] == "s" for _, parts in inside)
+    return [] if is_missing or are_stages else layers
 
 
 def _modules(evidence: Evidence) -> tuple[list[Module], float]:

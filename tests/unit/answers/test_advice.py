@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import snapconv
 from snapconv.answers.advice.changes import Demand, freed_from, removed, smaller
-from snapconv.answers.advice.checkpointing import Module, cheapest
+from snapconv.answers.advice.checkpointing import Module, cheapest, whole_layers
 from snapconv.answers.advice.evidence import Evidence
 from snapconv.cli.app import main
 from snapconv.replay.device_replay import AllocationTable
@@ -394,6 +394,20 @@ def test_the_modules_to_checkpoint_are_named_with_what_their_times_say_it_costs(
     assert "trade: blocks.0-1.mlp keep their activations for backward." in out
     assert "of the forward (by time)" in out
     assert "Or all layers: blocks.0-1 (→ 54.36 MiB, recomputes 88 %)." in out
+
+
+@pytest.mark.parametrize(
+    ("paths", "n_layers"),
+    [
+        (["h.0", "h.1", "head.1"], 2),
+        (["h.0", "h.0.mlp.0", "h.1"], 2),
+        (["h.0", "h.1.mlp"], 0),
+        (["stages.0", "stages.0.blocks.0", "stages.1"], 0),
+    ],
+)
+def test_all_layers_are_those_of_lists_none_missing_and_no_stages(paths, n_layers):
+    modules = [Module(tuple(path.split(".")), None, 1, 1) for path in paths]
+    assert [".".join(one.path) for one in whole_layers(modules, "timm")] == ["h.0", "h.1"][:n_layers]
 
 
 def test_layers_of_a_library_are_checkpointed_by_its_own_call_with_the_peak_of_all(capsys, monkeypatch):
