@@ -283,16 +283,25 @@ def patch_files(unwritten: UnwrittenFiles, patches: Patches) -> None:
     module = torch.jit.RecursiveScriptModule
     patches.set(module, "save", files.wrapped(module.save, unwritten.save_module))
     patches.callback(unwritten.close)
-    for name, function, ours in (
-        ("sqlite3", "connect", files.connect),
-        ("safetensors", "safe_open", unwritten.safe_open),
-        ("safetensors.torch", "save_file", unwritten.save_file),
-    ):
+    libraries: dict[str, dict[str, Real]] = {
+        "sqlite3": {"connect": files.connect},
+        "safetensors": {"safe_open": unwritten.safe_open, "serialize_file": files.write},
+        "safetensors.torch": {"save_file": unwritten.save_file},
+    }
+    for name, functions in libraries.items():
 
-        def patch_it(name: str = name, function: str = function, ours: Any = ours) -> None:
-            files.patch(patches, {getattr(sys.modules[name], function): ours})
+        def patch_it(name: str = name, functions: dict[str, Real] = functions) -> None:
+            module = sys.modules[name]
+            files.patch(patches, {getattr(module, function): ours for function, ours in functions.items()})
 
         patches.enter_context(when_imported(name, patch_it))
+
+    def patch_tokenizers() -> None:
+        kind = sys.modules["tokenizers"].Tokenizer
+        patches.set(kind, "save", files.wrapped(kind.save, files.write))
+        patches.set(kind, "from_file", staticmethod(files.wrapped(kind.from_file, To.READ)))
+
+    patches.enter_context(when_imported("tokenizers", patch_tokenizers))
 
 
 def _archive_class(files: FileVersions, to: To, real: type) -> type:

@@ -241,6 +241,19 @@ def by_its_mode_and_owner(_state, path):
     assert (entry.path, entry.inode()) == ("./run/model.npz", path.stat().st_ino)
 
 
+def by_a_tokenizer(_state, path):
+    tokenizers = pytest.importorskip("tokenizers")
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({"word": 0}, unk_token="word"))
+    tokenizer.save(str(path))
+    assert tokenizers.Tokenizer.from_file(str(path)).get_vocab() == {"word": 0}
+
+
+def by_safetensors_of_numpy(_state, path):
+    safetensors = pytest.importorskip("safetensors.numpy")
+    safetensors.save_file({"ones": np.ones(4)}, path)
+    assert safetensors.load_file(path)["ones"].tolist() == [1, 1, 1, 1]
+
+
 def by_another_process(_state, path):
     worker = multiprocessing.get_context("fork").Process(target=path.write_bytes, args=(b"new",))
     worker.start()
@@ -266,6 +279,7 @@ CHANGES = [
     *(by_number, by_truncating, in_place, by_appending, by_a_name_of_open, by_a_database, by_another_name),
     *(by_another_process, by_a_link_to_the_latest),
     *(by_a_database_of_an_address, by_a_shared_tensor, by_its_mode_and_owner),
+    *(by_a_tokenizer, by_safetensors_of_numpy),
     *SAVES,
     *(
         by_pickle,
