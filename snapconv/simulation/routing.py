@@ -138,6 +138,8 @@ class Routing:
         self._has_left = False
         self._has_masks = False
         self._conditional = Share(Group(Source(1, 1, 1), 1), 1)
+        # What an optimizer makes of weights whose gradients are conditional.
+        self._of_gradients = Share(Group(Source(1, 1, 1), 1), 1)
         self._choosing: set[CodeType] = set()
         self._unclear: dict[str, None] = {}
         self.places: dict[str, None] = {}
@@ -286,16 +288,20 @@ class Routing:
         shares, others = [], []
         for item, argument in [*zip(call.inputs, call.tensors, strict=True)][name in _TAKING :]:
             # What is made of a weight that has a gradient is there as that is: an optimizer's states.
-            placement = item if not argument.is_leaf or argument.grad is None else self._of(argument.grad)
+            has_gradient = argument.is_leaf and argument.grad is not None
+            placement = self._of(argument.grad) if has_gradient else item
             if placement is None or placement.share is None:
                 others.append(argument)
+            elif has_gradient and placement.share is self._conditional and not torch.is_grad_enabled():
+                shares.append(self._of_gradients)
             else:
                 shares.append(placement.share)
         # Backward follows what was run; forward runs whatever was made before.
         is_backward = torch._C._current_graph_task_id() != -1
         found = [share for share in shares if share is not self._conditional] or shares[: int(is_backward)]
-        # What selected rows are added to is there without them.
-        is_there = "mm" not in name and any(other.shape == tensor.shape for other in others if found)
+        # What selected rows are added to is there without them; lists may have weights of both kinds.
+        is_sum = "mm" not in name and not name.startswith("_foreach")
+        is_there = is_sum and any(other.shape == tensor.shape for other in others if found)
         return found[0] if found and not is_there else None
 
     def _cut(self, call: Any, tensor: Any, inherited: Share | None) -> Share | None:

@@ -126,6 +126,18 @@ def has_capacity(experts, x, weights):
     return y
 
 
+def drops_by_chance_beyond_a_capacity(experts, x, weights):
+    weight, chosen = weights.max(-1)
+    y, most = x.clone(), len(x) // N_EXPERTS
+    for i, expert in enumerate(experts):
+        taken = (chosen == i).nonzero().flatten()
+        if len(taken) > most:
+            taken = taken[torch.randperm(len(taken), device=x.device)[:most]]
+        if len(taken):
+            y[taken] = expert(x[taken]) * weight[taken, None]
+    return y
+
+
 def takes_the_first_of_all_sorted(experts, x, weights):
     sorted_weights, order = weights.sort(-1, descending=True)
     return asks_whether_any.__wrapped__(experts, x, sorted_weights[:, :2], order[:, :2])
@@ -176,19 +188,22 @@ def trained(mix, biases=BIASES["even"], **options):
         lists_rows,
         keeps_whole_outputs,
         has_capacity,
+        drops_by_chance_beyond_a_capacity,
         takes_the_first_of_all_sorted,
     ],
 )
 def test_whatever_a_router_chooses_the_computed_peak_lies_between_the_bounds(mix):
-    computed = [trained(mix, biases)[0] for biases in BIASES.values()]
+    computed, lowest = [trained(mix, biases)[0] for biases in BIASES.values()], []
     for is_worst in (False, True):
         assumed, (low, high), notes, n_states = trained(mix, compute=False, is_routing_worst=is_worst)
+        lowest.append(low)
         assert low <= min(computed) <= max(computed) <= high
         assert low <= assumed <= high
         # No expert is skipped.
         assert n_states == 2 + 4 * N_EXPERTS
         assert "test_routing.py" in notes["sizes-assumed"]
         assert ("spread evenly" in notes["sizes-assumed"]) is not is_worst
+    assert lowest[1] < lowest[0] + 4096  # whichever share was assumed
 
 
 def test_evenly_spread_tokens_need_what_a_router_without_preference_does():
