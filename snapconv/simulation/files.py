@@ -178,7 +178,9 @@ class FileVersions:
         command = [*args, *kwargs.values()][real.__name__.startswith("posix_spawn")]
         words = [command] if isinstance(command, str | bytes) else command
         if (place := users_own_place()) and len(self.beyond) < _MOST_NAMED:
-            self.beyond.setdefault(f"{' '.join(map(os.fsdecode, words))[:80]} ({place})")
+            text = " ".join(map(os.fsdecode, words))
+            what = "a process of multiprocessing" if "from multiprocessing." in text else text[:80]
+            self.beyond.setdefault(f"{what} ({place})")
         return real(*args, **kwargs)
 
     def at(self, path: Any, to: To = To.READ, *, follows: bool = True, has_arrays: bool = False) -> Any:

@@ -400,6 +400,17 @@ def test_what_is_beside_a_file_in_its_new_folder_goes_with_it(folder):
     ]
 
 
+def test_a_process_of_multiprocessing_is_named_as_one(folder):
+    with simulated(SimulationOptions(compute=False)) as simulation:
+        torch.save(torch.ones(64, device="cuda"), "model.pt")
+        process = multiprocessing.get_context("spawn").Process(target=len, args=("",))
+        process.start()
+        process.join()
+        said = " ".join(note.message for note in simulation.notes())
+    assert "a process of multiprocessing (" in said
+    assert "import" not in said
+
+
 def test_programs_that_are_started_are_named_and_their_copies_removed(folder):
     Path("best.pt").write_bytes(PRECIOUS)
     with simulated(SimulationOptions(compute=False)) as simulation:
