@@ -89,9 +89,11 @@ class FileVersions:
         to = To.MAKE if flags & os.O_EXCL else to
         return real(self.at(path, to, has_arrays=self._may_be_uncomputed()), flags, *args, **kwargs)
 
-    def write(self, real: Real, what: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
+    def write(
+        self, real: Real, what: Any, path: Any, *args: Any, has_arrays: bool = False, **kwargs: Any
+    ) -> Any:
         """Do what a function does that is given what it writes, then the path."""
-        place = self.at(path, To.OVERWRITE, has_arrays=self._may_be_uncomputed())
+        place = self.at(path, To.OVERWRITE, has_arrays=has_arrays or self._may_be_uncomputed())
         return real(what, place, *args, **kwargs)
 
     def map_file(self, real: Real, filename: Any, shared: Any = None, *args: Any, **kwargs: Any) -> Any:

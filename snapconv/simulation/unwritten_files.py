@@ -18,6 +18,7 @@ from codecs import getincrementaldecoder
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -84,18 +85,14 @@ class UnwrittenFiles:
         if os.getpid() != self._pid:
             typed = [values if values is None else _typed(values, torch.uint8) for _, _, values in storages]
             rows = [(*row[:2], values) for row, values in zip(storages, typed, strict=True)]
-            with self._open(self._place_of(key), "wb") as file:
+            with self._open(Path(self.files.folder, key), "wb") as file:
                 pickle.dump(_Saved(stream.getvalue(), rows, n_bytes), file)
         return _HEAD + key.encode() + b"\n"
-
-    def _place_of(self, key: str) -> str:
-        """Name the place of what a child has saved, for the process that started it."""
-        return f"{self.files.folder}{os.sep}{key}"
 
     def _saved_as(self, key: str) -> _Saved | None:
         """Return what a marker stands for; None if it is one of another run."""
         if key not in self._saved:
-            with suppress(OSError), self._open(self._place_of(key), "rb") as file:
+            with suppress(OSError), self._open(Path(self.files.folder, key), "rb") as file:
                 self._saved[key] = pickle.load(file)
         return self._saved.get(key)
 
@@ -115,10 +112,6 @@ class UnwrittenFiles:
         taken = self._take((dict(tensors), metadata))
         with self._opened(filename) as file:
             file.write(taken or sys.modules["safetensors.torch"].save(tensors, metadata))
-
-    def save_module(self, real: Real, module: Any, path: Any, *args: Any, **kwargs: Any) -> None:
-        """Do what ``save`` of a scripted module does; its values count as uncomputed."""
-        real(module, self.files.at(path, To.OVERWRITE, has_arrays=True), *args, **kwargs)
 
     def _opened(self, path: Any) -> Any:
         try:
@@ -281,7 +274,7 @@ def patch_files(unwritten: UnwrittenFiles, patches: Patches) -> None:
     for name, to in {"PyTorchFileWriter": To.OVERWRITE, "PyTorchFileReader": To.READ}.items():
         patches.set(torch._C, name, _archive_class(files, to, getattr(torch._C, name)))
     module = torch.jit.RecursiveScriptModule
-    patches.set(module, "save", files.wrapped(module.save, unwritten.save_module))
+    patches.set(module, "save", files.wrapped(module.save, partial(files.write, has_arrays=True)))
     patches.callback(unwritten.close)
     libraries: dict[str, dict[str, Real]] = {
         "sqlite3": {"connect": files.connect},
