@@ -48,6 +48,9 @@ class Peak:
     phase: str
 
 
+# Calls of all replays of a device together, at 2.5 us each: in a trace of a million events three replays.
+# Every other change has the blocks of the trace, and is off by less the larger these are.
+_MOST_REPLAYED = 2_500_000
 # Of a call of an allocation that is not there.
 _DROPPED = -2
 # Of a call, by its operation: what it does to the bytes in use.
@@ -72,6 +75,7 @@ class Demand:
         self._requested = events.size[self._failed]
         self.n_events = len(events)
         self.peak = self.without(())
+        self._n_left = _MOST_REPLAYED
 
     def without(self, changes: Sequence[Change]) -> Peak:
         """Return the peak with some changes made together, where what is left has the blocks of the trace."""
@@ -94,11 +98,13 @@ class Demand:
     def replayed(self, changes: Sequence[Change]) -> Peak:
         """Return the peak with some changes made together, with the blocks that the allocator gives then.
 
-        Blocks are as in ``without`` where a replay of the trace as it is misses the trace's peak, and where
-        changes are more than calls, as gradients times steps may be.
+        Blocks are as in ``without`` where a replay of the trace as it is misses the trace's peak, where
+        changes are more than calls, as gradients times steps may be, and after too many calls.
         """
         is_bounded = sum(len(change.rows) for change in changes) <= len(self._calls)
-        return self._replay(changes) if is_bounded and self._is_reproduced else self.without(changes)
+        if is_bounded and self._is_reproduced and len(self._calls) <= self._n_left:
+            return self._replay(changes)
+        return self.without(changes)
 
     @cached_property
     def _calls(self) -> AllocatorCalls:
@@ -106,9 +112,10 @@ class Demand:
 
     @cached_property
     def _is_reproduced(self) -> bool:
-        return self._replay(()).n_bytes == self.peak.n_bytes
+        return len(self._calls) <= self._n_left and self._replay(()).n_bytes == self.peak.n_bytes
 
     def _replay(self, changes: Sequence[Change]) -> Peak:
+        self._n_left -= len(self._calls)
         calls = changed_calls(self._calls, self.analysis, changes)
         sizes, before = block_sizes(calls), list(calls.start.rows.values())
         start = self._after[0] + (sizes[before] - self.analysis.allocations.block_bytes[before]).sum()

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import snapconv
 from scripts.fixtures.recorded_allocator import RecordedAllocator
 from snapconv.allocator.allocator_settings import AllocatorSettings
+from snapconv.answers.advice import changes
 from snapconv.answers.advice.changes import Change, Demand, changed_calls, removed, scaled_batch, smaller
 from snapconv.answers.advice.findings import advise, goal_of, kept_cached
 from snapconv.answers.what_if.calls import find_calls
@@ -231,6 +232,15 @@ def test_more_changes_than_calls_are_not_replayed():
         change = removed(analysis, np.ones(n_rows, np.int64))
         change = replace(change, last=np.array([99, *[-1] * (n_rows - 1)]))
         assert demand.replayed([change]).n_bytes == n_bytes * MIB
+
+
+def test_replays_end_with_their_number_of_calls(monkeypatch):
+    """Five calls, made as they are and once more for a change: then blocks are those of the trace."""
+    calls = [(0, 20 * MIB), (0, None), (1, 15 * MIB), (2, 4 * MIB), (3, 30 * MIB)]
+    monkeypatch.setattr(changes, "_MOST_REPLAYED", 10)
+    analysis = loaded(ran(calls).snapshot())
+    demand, change = Demand(analysis), removed(analysis, np.array([1]))
+    assert [demand.replayed([change]).n_bytes for _ in range(2)] == [34 * MIB, 35 * MIB]
 
 
 @pytest.mark.parametrize("scale", [0.5, 0.25])
