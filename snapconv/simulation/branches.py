@@ -271,13 +271,14 @@ class ValuesRead:
             key = (filename, test.node.lineno)
             self._entered[key] += 1
             n_read = self._entered[key]
-            if _is_of_torch(filename) and n_read % 2 == 0:
+            is_torchs = filename.startswith(torch_folder())
+            if is_torchs and n_read % 2 == 0:
                 n_read += _PATIENCE  # a loop of torch's own, which draws again what is out of bounds
             is_true = _is_true(test, likelihood if is_plain else 1 - likelihood, n_read)
             value = is_true == is_plain
             entered, left_out = (test.taken, test.other)[:: 1 if is_true else -1]
-            is_doubtful = not isinstance(test.node, ast.While) and not _fails(left_out)
-            if is_doubtful and _calls(entered) and not _is_of_torch(filename):
+            is_sure = is_torchs or isinstance(test.node, ast.While) or _fails(left_out)
+            if _calls(entered) and not is_sure:
                 self._entered_unread.setdefault(f"{shortened(filename)}:{test.node.lineno}")
             self._skip(found, is_true=is_true)
         self.add(f"{self.name_of_call(operation)}() taken as {value}")
@@ -291,7 +292,7 @@ class ValuesRead:
 
     def _skip(self, found: tuple[str, _Test, bool], *, is_true: bool) -> None:
         left_out = found[1].other if is_true else found[1].taken
-        if _calls(left_out) and not _fails(left_out) and not _is_of_torch(found[0]):
+        if _calls(left_out) and not _fails(left_out) and not found[0].startswith(torch_folder()):
             first, last = left_out[0].lineno, left_out[-1].end_lineno
             self._skipped.setdefault(f"{shortened(found[0])}:{first}" + (f"-{last}" if last != first else ""))
 
@@ -302,7 +303,7 @@ class ValuesRead:
         """
         self.add(what)
         found = _deciding(_reading_frame())
-        if found is not None and not _is_of_torch(found[0]):
+        if found is not None and not found[0].startswith(torch_folder()):
             ways = [way for way in (found[1].taken, found[1].other) if not _fails(way)]
             if len(ways) == 2 and any(map(_calls, ways)):
                 self._doubted.setdefault(f"{shortened(found[0])}:{found[1].node.lineno}")
@@ -341,10 +342,6 @@ def shown(listed: Iterable[str], noun: str = "place") -> str:
     every = [*listed]
     n_more = len(every) - _MAX_SHOWN
     return ", ".join(every[:_MAX_SHOWN]) + (f" and {counted(n_more, f'more {noun}')}" if n_more > 0 else "")
-
-
-def _is_of_torch(filename: str) -> bool:
-    return filename.startswith(torch_folder())
 
 
 def torch_folder() -> str:

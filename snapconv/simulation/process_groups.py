@@ -132,7 +132,11 @@ def _patch_nccl(c10d: Any, patches: Patches) -> None:
     make = getattr(fake, "_create_internal", fake)
     if not hasattr(fake, "split"):  # before torch 2.15, where NCCL's alone can
         for owner in (torch.distributed, c10d):
-            patches.set_existing(owner, "split_group", _split_group)
+            patches.set_existing(
+                owner,
+                "split_group",
+                lambda _parent=None, split_ranks=(), *_, **__: c10d.new_group(split_ranks[0]),
+            )
     # NCCL's has one, to find ranks that are not in step.
     patches.set(fake, "_set_sequence_number_for_group", lambda _: None)
     patches.set(fake, "_get_sequence_number_for_group", lambda _: 0)
@@ -165,10 +169,6 @@ def _patch_nccl(c10d: Any, patches: Patches) -> None:
     patches.set(c10d, "_NCCL_AVAILABLE", True)
     patches.set(torch.cuda.nccl, "version", lambda: _NCCL_VERSION)
     patches.set_existing(c10d, "default_pg_nccl_timeout", _NCCL_TIMEOUT)
-
-
-def _split_group(_parent: Any = None, split_ranks: Any = None, *_: Any, **__: Any) -> Any:
-    return torch.distributed.new_group(split_ranks[0])
 
 
 def _reducer_class(tracker: Tracker, real: type) -> type:
