@@ -161,14 +161,14 @@ SURFACE: dict[Feature, str] = {
     Feature.SIMULATED_GROUPING: "torch._C: _group_tensors_by_device_and_dtype?",
     Feature.SIMULATED_GROUPS: """
     torch.distributed.distributed_c10d: init_process_group _NCCL_AVAILABLE default_pg_nccl_timeout
-    torch.distributed: Reducer
+    torch.distributed: Reducer split_group?
     torch._C._distributed_c10d: FakeProcessGroup? _create_work_from_future
     torch._C._distributed_c10d.FakeProcessGroup: _create_internal?
     torch.cuda.nccl: version""",
     Feature.SIMULATED_FILES: """
     torch._C.PyTorchFileReader: get_storage_from_record
     torch.serialization: save load _get_restore_location
-    torch: save load""",
+    torch: save load from_file""",
     Feature.SIMULATED_WRAPPERS: "torch.Tensor: _make_wrapper_subclass",
     Feature.SIMULATED_TYPES: "torch: set_default_tensor_type",
     Feature.SIMULATED_COMPILATION: """
