@@ -100,14 +100,14 @@ def find_verdict(analysis: DeviceAnalysis, growing: Sequence[Growth] | None = No
     )
     found = advise(analysis, cheap=True).faults
     faults = {one.what.removesuffix("."): one.held_bytes for one in found}
-    told = [
+    details = [
         f"fault: {one.what.removesuffix('.')}: {format_bytes(one.held_bytes)} at the peak"
         + f"; without it the peak falls by {format_bytes(one.saved_bytes)}" * one.needs_another_moment
         + " (snapconv advise has the change)"
         for one in found
     ]
     if line := growing_sentence(analysis):
-        told.append(f"{line} (snapconv growth)")
+        details.append(f"{line} (snapconv growth)")
     return FileVerdict(
         device=analysis.device.device,
         about=about,
@@ -116,7 +116,7 @@ def find_verdict(analysis: DeviceAnalysis, growing: Sequence[Growth] | None = No
         causes=largest_causes(analysis, live),
         command="advise" if faults and about == "peak" else command,
         history_verdict=analysis.history.verdict.value,
-        also=(*also, *told),
+        also=(*also, *details),
         faults=faults,
     )
 

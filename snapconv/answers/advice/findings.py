@@ -201,7 +201,7 @@ KINDS = (
         costs="more batches for the same samples",
         wrong_if="part of that memory has a size of its own",
         detect=smaller_batch,
-        estimated="assumes that {growing} grow with the batch and the rest does not",
+        estimated="assumed to grow with the batch: {growing}; nothing else",
     ),
 )
 

@@ -51,10 +51,11 @@ def _headline(advice: Advice) -> str:
     if advice.unknown:
         return f"{name}  no advice"
     peak, reserved = (_sized(advice, n_bytes) for n_bytes in (advice.peak.n_bytes, advice.reserved_bytes))
-    needs, asked = f"the peak is {peak} allocated, {reserved} reserved", _sized(advice, advice.failed_bytes)
+    needs = f"the peak is {peak} allocated, {reserved} reserved"
     if advice.is_failed:
+        requested = _sized(advice, advice.failed_bytes)
         line = f" at {advice.failed_line.place}" if advice.failed_line else ""
-        needs = f"memory ran out{line}, asking for {asked}; the program needs {peak}"
+        needs = f"memory ran out{line}, requesting {requested}; the program needs {peak}"
     number = {sort: sum(one.sort == sort for one in advice.findings) for sort in (FAULT, FREE, TRADE)}
     parts = [counted(number[FAULT], "fault") if number[FAULT] else "no fault"]
     if number[FREE]:

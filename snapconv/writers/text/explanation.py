@@ -21,10 +21,10 @@ def explanation_lines(found: Explanation, *, whole_stack: bool = False) -> Itera
     named = f" {first['name'].replace('#', ', tensor ')}" if first["name"] else ""
     category, size = first["verdict"]["decision"]["category"], format_bytes(first["block_bytes"])
     yield f"{first['address']} on {device_name(first['device'])}: {category}{named}, {size}, {at_peak}"
-    asked, _ = parse_question(found.question)
+    event, _ = parse_question(found.question)
     for name, does in (("free_requested", "frees it"), ("free_completed", "makes it reusable")):
-        if asked is not None and (first["lifetime"][name] or {}).get("event") == asked:
-            yield f"  event {asked} {does}"
+        if event is not None and (first["lifetime"][name] or {}).get("event") == event:
+            yield f"  event {event} {does}"
     for label, lines in _rows(first, whole_stack=whole_stack):
         for number, line in enumerate(lines):
             yield f"  {'' if number else label:<{_LABEL_WIDTH}}{line}"

@@ -125,7 +125,7 @@ def test_advise_offers_to_save_and_explains_a_goal_and_why_nothing_is_found(tmp_
     assert "at the peak   18.00 MiB unknown: no change that advise knows makes these smaller" in missed
     assert "missed by" in missed
     head, *_, goal, enough, command = snapconv("advise", FIXTURES / "out_of_memory.pickle").out.splitlines()
-    assert "memory ran out at serve.py:21, asking for 27.94 MiB; the program needs 202.31 MiB" in head
+    assert "memory ran out at serve.py:21, requesting 27.94 MiB; the program needs 202.31 MiB" in head
     assert goal.endswith(" 178.38 MiB (200.00 MiB less 21.62 MiB that PyTorch keeps cached): reached")
     assert enough.split() == ["enough", "1", "alone"]
     assert command.startswith("  next: snapconv oom ")
