@@ -88,9 +88,9 @@ def without_interpreter(entry: str, args: list[str], command: Sequence[str]) -> 
     """Return the program of a command line, without a first word ``python``, and whether it is a module."""
     if re.fullmatch(r"python[\d.]*(\.exe)?", Path(entry).name) is None:
         return entry, args, False
-    # What changes nothing that is recorded; -W and others might.
-    while (args and re.fullmatch(r"-([uBOEsq]+|X\S+)", args[0])) or args[:1] == ["-X"]:
-        args = args[1 + (args[0] == "-X") :]
+    # What changes nothing of the program; -O takes its assertions away, and others more.
+    while args and re.fullmatch("-[uBq]+", args[0]):
+        args = args[1:]
     is_module = args[:1] == ["-m"]
     program = args[is_module:]
     if not program or program[0].startswith("-"):
