@@ -102,8 +102,7 @@ def find_verdict(analysis: DeviceAnalysis, growing: Sequence[Growth] | None = No
     faults = {one.what.removesuffix("."): one.held_bytes for one in found}
     details = [
         f"fault: {one.what.removesuffix('.')}: {format_bytes(one.held_bytes)} at the peak"
-        + f"; without it the peak falls by {format_bytes(one.saved_bytes)}" * one.needs_another_moment
-        + " (snapconv advise has the change)"
+        " (snapconv advise has the change, and what it saves)"
         for one in found
     ]
     if line := growing_sentence(analysis):
@@ -114,7 +113,7 @@ def find_verdict(analysis: DeviceAnalysis, growing: Sequence[Growth] | None = No
         sentence=sentence,
         moment=moment,
         causes=largest_causes(analysis, live),
-        command="advise" if faults and about == "peak" else command,
+        command=command,
         history_verdict=analysis.history.verdict.value,
         also=(*also, *details),
         faults=faults,

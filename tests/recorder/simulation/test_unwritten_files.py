@@ -383,9 +383,12 @@ def test_an_empty_folder_that_was_there_stays(folder):
 def test_what_is_beside_a_file_in_its_new_folder_goes_with_it(folder):
     """Who resumes from the last checkpoint would find one without weights."""
     Path("precious").write_bytes(PRECIOUS)
-    os.utime("precious", (1, 1))
+    Path("old.json").write_text("{}")
+    for name in ("precious", "old.json"):
+        os.utime(name, (1, 1))
     with simulated(SimulationOptions(compute=False)) as simulation:
         Path("run/last/deep").mkdir(parents=True)
+        shutil.copy2("old.json", "run/last/old.json")  # as old as the original
         for name in ("run/log.txt", "run/last/config.json", "run/last/deep/state.json"):
             Path(name).write_text("{}")
         torch.save(torch.ones(512, 1024, device="cuda"), "run/last/model.pt")
@@ -396,7 +399,7 @@ def test_what_is_beside_a_file_in_its_new_folder_goes_with_it(folder):
 
     assert "goes with them: run/last" in notes[0]
     assert sorted(str(path.relative_to(folder)) for path in folder.rglob("*")) == [
-        *("run", "run/last", "run/last/precious", "run/log.txt")
+        *("old.json", "run", "run/last", "run/last/precious", "run/log.txt")
     ]
 
 

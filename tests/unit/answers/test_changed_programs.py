@@ -15,13 +15,16 @@ from scripts.fixtures.recorded_allocator import RecordedAllocator
 from snapconv.allocator.allocator_settings import AllocatorSettings
 from snapconv.answers.advice import changes
 from snapconv.answers.advice.changes import Change, Demand, changed_calls, removed, scaled_batch, smaller
+from snapconv.answers.advice.evidence import FAULT, TRADE
 from snapconv.answers.advice.findings import advise, goal_of, kept_cached
+from snapconv.answers.verdict import find_verdict
 from snapconv.answers.what_if.calls import find_calls
 from snapconv.answers.what_if.setting_trials import SavingSetting
 from snapconv.answers.what_if.trial import Trial, try_out
 from snapconv.writers.text.advice import advice_lines
 from tests.builders import MIB, TraceBuilder, frame
 
+FIXTURES = Path(__file__).parents[3] / "fixtures"
 LOOP = [frame("main", "/home/me/project/train.py", 9)]
 PRINT = [frame("main", "/home/me/project/train.py", 10)]
 CALL = frame("_call_impl", "/site-packages/torch/nn/modules/module.py", 1)
@@ -157,31 +160,47 @@ def test_a_rest_that_the_changed_program_splits_off_is_saved_too(fails):
     assert (demand.without([change]).n_bytes, demand.replayed([change]).n_bytes) == (35 * MIB, 34 * MIB)
 
 
-def test_a_finding_has_the_peak_of_the_program_without_the_fault():
-    """The previous output of 4 MiB is freed before the next one is made, or after it."""
+def outputs(*, deletes=False):
+    """Record four outputs of 4 MiB, each freed before the next is made or after it."""
     call = [frame("forward", "/home/me/project/model.py"), CALL, *LOOP]
+    allocator, previous = RecordedAllocator(), 0
+    for _ in range(4):
+        if deletes:
+            allocator.free(previous, frames=LOOP)
+        output = allocator.malloc(4 * MIB, frames=call)
+        kept = allocator.malloc(11 * MIB, frames=call)
+        if not deletes:
+            allocator.free(previous, frames=LOOP)
+        allocator.free(kept, frames=call)
+        allocator.free(allocator.malloc(2 * MIB, frames=PRINT), frames=PRINT)
+        previous = output
+    return loaded(allocator.snapshot())
 
-    def output(deletes):
-        allocator, previous = RecordedAllocator(), 0
-        for _ in range(4):
-            if deletes:
-                allocator.free(previous, frames=LOOP)
-            output = allocator.malloc(4 * MIB, frames=call)
-            kept = allocator.malloc(11 * MIB, frames=call)
-            if not deletes:
-                allocator.free(previous, frames=LOOP)
-            allocator.free(kept, frames=call)
-            allocator.free(allocator.malloc(2 * MIB, frames=PRINT), frames=PRINT)
-            previous = output
-        return loaded(allocator.snapshot())
 
-    kept, deleted = output(False), output(True)
+def test_a_finding_has_the_peak_of_the_program_without_the_fault():
+    kept, deleted = outputs(), outputs(deletes=True)
     advice, by_sum = advise(kept), advise(kept, replays=False)
     truth = deleted.replay.allocated.peak
     assert [one.kind for one in advice.faults] == ["previous-kept"]
     assert advice.faults[0].peak.n_bytes == advice.together.n_bytes == truth
     assert advice.faults[0].saved_bytes == advice.peak.n_bytes - truth
     assert by_sum.together.n_bytes == truth + MIB
+
+
+def test_the_verdict_names_a_fault_by_what_it_holds():
+    """What it saves takes a longer look: the other outputs are as high."""
+    (line,) = find_verdict(outputs()).also
+    assert "train.py:9 makes the next one: 4.00 MiB at the peak (" in line
+    assert "falls" not in line
+
+
+def test_where_faults_reach_the_goal_nothing_is_shown_that_costs_something():
+    """What grows is 7.5 MiB at the peak of this file; further down a smaller batch is needed too."""
+    analysis = snapconv.load(FIXTURES / "growing.pickle").devices[0]
+    near, far = (advise(analysis, goal_bytes=Demand(analysis).peak.n_bytes - n * MIB) for n in (5, 30))
+    assert {one.sort for one in near.findings} == {FAULT}
+    assert {one.sort for one in far.findings} == {FAULT, TRADE}
+    assert near.enough == ((1,),)
 
 
 def test_a_capacity_is_enough_for_the_program_as_it_is_or_with_a_setting():
