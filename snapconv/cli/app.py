@@ -15,7 +15,7 @@ import typer
 import snapconv.cli
 from snapconv.cli import outputs, questions
 from snapconv.cli.answers import QUESTIONS, error_values
-from snapconv.cli.arguments import Command, expanded
+from snapconv.cli.arguments import Command, Commands, expanded
 from snapconv.cli.outputs import OUTPUTS
 from snapconv.cli.terminal import give_up_stdout, open_stdout, print_error, print_json, print_lines
 from snapconv.errors import BudgetExceeded, InputError, OutputWriteError, SnapconvError
@@ -162,6 +162,7 @@ def app_with(commands: Iterable[str] = COMMANDS) -> typer.Typer:
     """Make the command line with these of its commands, whose modules are loaded."""
     app = typer.Typer(
         name="snapconv",
+        cls=Commands,
         help="Show what fills GPU memory and takes time: read PyTorch's memory snapshots (no GPU, no torch, "
         "nothing in the file is run), or record a training script. `snapconv help COMMAND` shows a command's "
         "options.",

@@ -9,11 +9,12 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from snapconv.errors import InputError, OutputWriteError
 from snapconv.units import parse_bytes, parse_device
@@ -163,7 +164,34 @@ _FLAGS = {
 SNAPSHOTS = ("snapshot", "newer", "old", "new", "baseline")
 
 
-class Command(TyperCommand):
+class PlainWords:
+    """Takes words as they are: for each typer would load pydantic, which takes longer than a small file."""
+
+    def get_params(self, ctx: Any) -> Any:
+        """Return the parameters, --help too."""
+        found = super().get_params(ctx)  # type: ignore[misc]
+        for one in found:
+            one.process_value = partial(_process, one)
+        return found
+
+
+def _process(parameter: Any, ctx: Any, word: Any) -> Any:
+    """Convert what stands for a parameter: texts and paths as they are, the rest as typer does."""
+    kind = parameter.type_descriptor.annotation
+    if word is None and not parameter.required:
+        value = () if parameter.multiple or parameter.nargs < 0 else None
+    elif word is not None and kind in (str, Path, list[str]):
+        value = kind(word)
+    else:
+        return type(parameter).process_value(parameter, ctx, word)
+    return parameter.callback(ctx, parameter, value) if parameter.callback else value
+
+
+class Commands(PlainWords, TyperGroup):
+    """What has the commands: ``snapconv`` itself."""
+
+
+class Command(PlainWords, TyperCommand):
     """A command whose usage has no braces, which typer puts around what is required."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:

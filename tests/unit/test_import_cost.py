@@ -53,6 +53,15 @@ def test_help_loads_neither_numpy_nor_torch():
     assert done.returncode == 0
 
 
+def test_a_command_takes_its_words_without_loading_pydantic():
+    fixture = "fixtures/transformer.capture"
+    done = run_python(
+        "-c", HELP.replace('"--help"', f'"info", "{fixture}"').replace(repr(HEAVY), "('pydantic',)")
+    )
+    assert done.stderr.endswith("loaded: []\n")
+    assert done.stdout.startswith(fixture)
+
+
 def test_marking_a_step_while_nothing_is_recorded_does_nothing_and_loads_nothing():
     done = run_python("-c", f"import sys, snapconv; assert snapconv.step() is None; {SHOW_HEAVY}")
     assert done.stderr == "loaded: []\n"
