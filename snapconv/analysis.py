@@ -21,7 +21,6 @@ from snapconv.classification.features import Features, find_features
 from snapconv.classification.user_rules import NO_RULES, UserRule, UserRules, match_rules, read_rules
 from snapconv.columns import Int32Column, Int64Column, has_code, sums_by
 from snapconv.errors import InputError
-from snapconv.naming.listed_weights import Naming, listed_weights
 from snapconv.naming.origins import Modules, find_modules, name_allocations
 from snapconv.naming.weight_table import WeightTable, match_weights, recorded_weights
 from snapconv.notes import Progress
@@ -31,7 +30,6 @@ from snapconv.replay.device_replay import AllocationTable, Curve, Replay, replay
 from snapconv.replay.history_verdict import History, decide_history
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot, load_snapshot
-from snapconv.snapshot.recorded.params_file import ParamList, load_params
 from snapconv.stacks.operations import Operations
 from snapconv.stacks.project_frames import Project, find_project
 from snapconv.stacks.project_lines import ProjectLines
@@ -44,14 +42,13 @@ from snapconv.units import counted, device_argument, device_name, format_bytes
 class AnalysisOptions:
     """The options for one file; ``snapconv to-sqlite --help`` has the meaning of each.
 
-    ``rules`` and ``params`` are files or what was read from them; ``read_options`` reads the files.
+    ``rules`` are a file or what was read from it; ``read_options`` reads the file.
     ``certain``: what is likely counts as unknown.
     """
 
     project_root: str | None = None
     includes: tuple[str, ...] = ()
     rules: Path | Sequence[UserRule] = ()
-    params: Path | ParamList | None = None
     certain: bool = False
 
 
@@ -84,7 +81,6 @@ class DeviceAnalysis:
     features: Features
     classification: Classification
     iterations: tuple[Iteration, ...]
-    params: ParamList | None = None
 
     def __repr__(self) -> str:
         """Return a line: the device, its peak, and how many allocations there are."""
@@ -134,29 +130,14 @@ class DeviceAnalysis:
         category = self.classification.category
         return find_modules(self.facts.module_calls, self.allocations, category, self.recorded)
 
-    @property
-    def weights(self) -> WeightTable:
-        """The weights at the peak."""
-        return self._weights[0]
-
-    @property
-    def naming(self) -> Naming | None:
-        """How a list of parameters named the weights; None without one."""
-        return self._weights[1]
-
     @cached_property
-    def _weights(self) -> tuple[WeightTable, Naming | None]:
-        """The weights, with the names that were recorded, or else those of a list."""
+    def weights(self) -> WeightTable:
+        """The weights that are live at the peak, with their gradients, and names where they were recorded."""
         allocations, category, event = self.allocations, self.classification.category, self.peak_event
         if self.recorded is not None and len(self.recorded.parameters):
-            return recorded_weights(self.recorded, self.device, allocations, event=event), None
+            return recorded_weights(self.recorded, self.device, allocations, event=event)
         iteration_events = (self.peak_iteration.first_event, self.peak_iteration.last_event)
-        if self.params is None or self.device.is_host:
-            found = match_weights(allocations, category, event=event, iteration_events=iteration_events)
-            return found, None
-        return listed_weights(
-            self.params, allocations, category, event=event, iteration_events=iteration_events
-        )
+        return match_weights(allocations, category, event=event, iteration_events=iteration_events)
 
     @property
     def activation_event(self) -> int:
@@ -263,12 +244,8 @@ def analyze_file(
 
 def read_options(options: AnalysisOptions) -> AnalysisOptions:
     """Read the files among the options; raises InputError where one is damaged or something else."""
-    rules, params = options.rules, options.params
-    if isinstance(rules, Path):
-        rules = read_rules(rules)
-    if isinstance(params, Path):
-        params = load_params(params)
-    return replace(options, rules=rules, params=params)
+    rules = options.rules
+    return replace(options, rules=read_rules(rules) if isinstance(rules, Path) else rules)
 
 
 @stage
@@ -282,9 +259,8 @@ def analyze(
 ) -> Analysis:
     """Analyse a file that was read, or some of its devices; their stacks are looked at once."""
     options, stacks = read_options(options), snapshot.stacks
-    rules, params = options.rules, options.params
+    rules = options.rules
     assert not isinstance(rules, Path)
-    assert not isinstance(params, Path)
     project = find_project(
         stacks,
         bytes_of_stack=_requested_by_stack(snapshot),
@@ -297,10 +273,7 @@ def analyze(
     for number, device in enumerate(chosen):
         if progress:
             progress("analysing", number, len(chosen))
-        one = analyze_device(
-            snapshot, device, facts, user_rules=user_rules, params=params, certain=options.certain
-        )
-        found.append(one)
+        found.append(analyze_device(snapshot, device, facts, user_rules=user_rules, certain=options.certain))
     return Analysis(path, snapshot, project, tuple(found), options)
 
 
@@ -337,10 +310,9 @@ def analyze_device(
     facts: StackFacts,
     *,
     user_rules: UserRules = NO_RULES,
-    params: ParamList | None = None,
     certain: bool = False,
 ) -> DeviceAnalysis:
-    """Replay and classify one device; ``user_rules`` win over ours, ``params`` names weights without names.
+    """Replay and classify one device; ``user_rules`` win over ours.
 
     ``certain``: what is likely counts as unknown.
     """
@@ -364,7 +336,6 @@ def analyze_device(
         features=features,
         classification=classification,
         iterations=tuple(_iterations(replayed.allocated, phases)),
-        params=params,
     )
 
 

@@ -32,7 +32,6 @@ from snapconv.classification.user_rules import UserRule
 from snapconv.columns import columns_of, distinct
 from snapconv.notes import Note, Progress
 from snapconv.snapshot.load import Snapshot
-from snapconv.snapshot.recorded.params_file import ParamList
 from snapconv.writers.html.page import View, page_output, write_view
 from snapconv.writers.text.moment import verdict_lines
 
@@ -238,16 +237,14 @@ def load(
     project_root: str | None = None,
     includes: Sequence[str] = (),
     rules: str | Path | Sequence[UserRule] = (),
-    params: str | Path | ParamList | None = None,
     certain: bool = False,
     progress: Progress | None = None,
 ) -> Session:
     """Read and analyse a snapshot of any era and container; nothing in it is run.
 
     ``includes`` are packages (``timm.models``) and folders that count as part of the project too.
-    ``rules`` are the user's own, or the file that they stand in. ``params`` is a list of parameters, or its
-    file: names for the weights (docs/guide/better-names.md). ``certain``: what is likely counts as unknown.
-    Raises SnapconvError: InputError where the file is damaged or something else, UnsafePickleError
+    ``rules`` are the user's own, or the file that they stand in. ``certain``: what is likely counts as
+    unknown. Raises SnapconvError: InputError where the file is damaged or something else, UnsafePickleError
     where it imports code.
     """
     options = AnalysisOptions(
@@ -255,6 +252,5 @@ def load(
         includes=tuple(includes),
         rules=Path(rules) if isinstance(rules, str) else rules,
         certain=certain,
-        params=Path(params) if isinstance(params, str) else params,
     )
     return Session(analyze_file(path, options, progress=progress))

@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 from zipfile import ZipFile
 
-from fuzzing.file_mutations import MAX_BYTES, from_pickle, to_json, to_pickle
+from fuzzing.file_mutations import MAX_BYTES, from_pickle, to_pickle
 
 ROOT = Path(__file__).parents[2]
 FIXTURES = ROOT / "fixtures"
@@ -158,21 +158,6 @@ def _times(folder: Path, data: bytes) -> list[Command]:
     return [["info", str(capture), "--json"], *_some(data, outputs, 2)]
 
 
-def _params_seeds() -> list[bytes]:
-    rows = {f"layers.{i}.weight": {"shape": [16, 4 * i], "dtype": "float32"} for i in range(9)}
-    return [
-        to_json({"w": [16, 4], "b": [16]}),
-        to_json(rows),
-    ]
-
-
-def _with_params(folder: Path, data: bytes) -> list[Command]:
-    file = folder / "params.json"
-    file.write_bytes(data)
-    snapshot = str(FIXTURES / "perceptron.pickle")
-    return [["to-sqlite", snapshot, "--params", str(file), "-o", str(folder / "out.sqlite"), "--json"]]
-
-
 def _rules_seeds() -> list[bytes]:
     return [b'kv_cache = ["f*", "*x.py"]\nweight = ["a/b.py:step?", "*a*a*[ab]*"]\n', b"input = []\n"]
 
@@ -245,7 +230,6 @@ TARGETS = {
         Target(
             "timing", "json", lambda: [(FIXTURES / "transformer.capture/timing.json").read_bytes()], _times
         ),
-        Target("params", "json", _params_seeds, _with_params),
         Target("rules", "json", _rules_seeds, _with_rules),
         Target("message", None, lambda: [_MESSAGE.encode()], _with_message),
         Target("words", None, lambda: [f"{word}\n{word}".encode() for word in _WORDS], _with_words),

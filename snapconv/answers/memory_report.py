@@ -121,7 +121,7 @@ class MemoryReport:
 
     def to_json(self, output: Path) -> dict[str, object]:
         """Return JSON-ready values; ``output`` is the file that was written, which has all else."""
-        peak, naming = self.peak, self.analysis.naming
+        peak = self.peak
         return {
             "device": peak.device,
             "kind": device_kind(peak.device),
@@ -129,7 +129,6 @@ class MemoryReport:
             "peak_usage_bytes": peak.allocated_bytes,
             "categories_at_peak": {total.category: total.to_json() for total in peak.categories},
             "history": {"verdict": peak.history_verdict, "reason": peak.history_reason},
-            "weight_naming": naming.to_json() if naming else None,
             "n_weights": len(self.weights),
             "n_activations": len(self.activations),
             "notes": list(map(asdict, self.notes)),

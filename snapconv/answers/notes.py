@@ -17,7 +17,6 @@ from snapconv.classification.categories import Category
 from snapconv.classification.decisions import LIKELY_ONLY
 from snapconv.classification.user_rules import rule_notes
 from snapconv.columns import BoolColumn, Int64Column, sums_by
-from snapconv.naming.listed_weights import naming_note
 from snapconv.notes import Note
 from snapconv.replay.history_verdict import Verdict
 from snapconv.snapshot.stack_table import StackTable
@@ -75,8 +74,6 @@ def _notes(found: DeviceAnalysis, growth: Sequence[Growth]) -> Iterator[Note]:
     if not found.device.is_host:
         yield from _dominant_lines_note(found)
     yield from growth_notes(found, growth)
-    # Notes about --params and --rules.
-    yield from _list_notes(found, ordinal)
     yield from rule_notes(found.features.user_rules)
 
 
@@ -124,20 +121,6 @@ def _why_no_project(project: Project) -> str:
     if project.seen_root is None:
         return f"nothing is under {project.root}: all Python frames are of installed packages"
     return f"nothing is under {project.root}: the program's own files are under {project.seen_root}"
-
-
-def _list_notes(found: DeviceAnalysis, ordinal: int) -> Iterator[Note]:
-    params = found.params
-    if not params:
-        return
-    if found.naming:
-        yield from naming_note(found.naming, ordinal)
-    elif found.recorded:
-        yield Note(
-            "unused-params",
-            f"the capture has names that were read from the model itself, so {params.path.name} was not used",
-            ordinal,
-        )
 
 
 _MOST_LINES = 2

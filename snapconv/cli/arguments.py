@@ -52,7 +52,6 @@ _OPTIONS = {
     "or a folder as the file has it. May be repeated. Always counted: transformers.models, diffusers.models.",
     "rules": "Your own patterns of frames for categories (TOML), evaluated before snapconv's rules.",
     "certain": "Count only what is certain: what is likely becomes unknown.",
-    "params": "Names for weights that no recording named, as JSON.",
     "device": "N | This device only, or `host` for pinned memory. Default: each.",
     "device_total": "SIZE | The device's memory, such as 80GiB, where the file does not have it (nvidia-smi "
     "shows it).",
@@ -239,11 +238,11 @@ class PathOptions:
     project_root: str | None = None
     include: list[str] | None = None
 
-    def analysis(self, params: Path | None = None) -> "AnalysisOptions":
+    def analysis(self) -> "AnalysisOptions":
         """Return the options as the library takes them."""
         from snapconv.analysis import AnalysisOptions
 
-        return AnalysisOptions(self.project_root, tuple(self.include or ()), params=params)
+        return AnalysisOptions(self.project_root, tuple(self.include or ()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,9 +252,9 @@ class ReadOptions(PathOptions):
     rules: Path | None = None
     certain: bool = False
 
-    def analysis(self, params: Path | None = None) -> "AnalysisOptions":
+    def analysis(self) -> "AnalysisOptions":
         """Return the options as the library takes them; raises BadParameter for a text that is wrong."""
-        return replace(PathOptions.analysis(self, params), rules=self.rules or (), certain=self.certain)
+        return replace(PathOptions.analysis(self), rules=self.rules or (), certain=self.certain)
 
 
 def expanded(function: Callable[..., _Value]) -> Callable[..., _Value]:

@@ -24,7 +24,6 @@ def to_sqlite(
     extended: bool = False,
     device: str | None = None,
     read: ReadOptions,
-    params: Path | None = None,
     force: bool = False,
     as_json: bool = False,
     quiet: bool = False,
@@ -40,7 +39,7 @@ def to_sqlite(
         extended=extended,
         device=device_number(device),
         force=force,
-        analysis=read.analysis(params),
+        analysis=read.analysis(),
     )
     with progress_bar(shown=not quiet) as progress:
         made = convert.to_sqlite(snapshot, options, progress=progress)

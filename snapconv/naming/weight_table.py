@@ -11,7 +11,7 @@ from itertools import repeat
 import numpy as np
 
 from snapconv.classification.categories import Category
-from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, read_only
+from snapconv.columns import Int8Column, Int32Column, Int64Column, read_only
 from snapconv.phases.recorded_matches import RecordedMatches, iteration_at
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.snapshot.load import DeviceSnapshot
@@ -83,28 +83,21 @@ def _recorded_names(recorded: RecordedMatches) -> Iterator[tuple[int, str]]:
                 yield row, names[parameter] + part
 
 
-def live_weights(allocations: AllocationTable, category: Int8Column, event: int) -> Int64Column:
-    """Return the rows of the weights that are live after an event, in the order of allocation."""
-    return np.flatnonzero(allocations.live_at(event) & (category == Category.WEIGHT))
-
-
 def match_weights(
     allocations: AllocationTable,
     category: Int8Column,
     *,
     event: int,
     iteration_events: tuple[int, int],
-    names: tuple[str, ...] | None = None,
-    is_trained: BoolColumn | None = None,
 ) -> WeightTable:
     """Pair each weight live at ``event`` with a gradient that lives during the iteration around it.
 
     Of equal sizes, any is as good as another: the sum is right, and a row is right where its size is
     unique. Gradients that live at ``event`` itself go first; there is one per weight at most, and of a size
-    no more than one iteration has. Weights that are trained, where that is known, come before the others.
+    no more than one iteration has.
     """
     live = allocations.live_at(event)
-    weights = live_weights(allocations, category, event)
+    weights = np.flatnonzero(live & (category == Category.WEIGHT))
     first, last = iteration_events
     begun = allocations.alloc_event <= last
     not_ended = (allocations.end_event < 0) | (allocations.end_event >= first)
@@ -112,7 +105,7 @@ def match_weights(
     candidates = candidates[np.argsort(~live[candidates], kind="stable")]
     sizes = allocations.requested_bytes
     n_at_once = _most_at_once(allocations, candidates, first)
-    gradient = _pair(sizes[weights], sizes[candidates], n_at_once, is_trained)
+    gradient = _pair(sizes[weights], sizes[candidates], n_at_once)
     gradient[gradient >= 0] = candidates[gradient[gradient >= 0]]
     unmatched = live.copy()
     unmatched[gradient[gradient >= 0]] = False
@@ -121,7 +114,7 @@ def match_weights(
         row=weights,
         gradient_row=gradient,
         n_unmatched_gradients=n_unmatched,
-        names=names if names is not None else ("",) * len(weights),
+        names=("",) * len(weights),
         size_bytes=sizes[weights],
         gradient_bytes=np.where(gradient >= 0, np.append(sizes, 0)[gradient], 0),
         stack_id=allocations.stack_id[weights],
@@ -149,9 +142,7 @@ def _most_at_once(allocations: AllocationTable, rows: Int64Column, first: int) -
     return n_made
 
 
-def _pair(
-    weights: Int64Column, gradients: Int64Column, n_at_once: dict[int, int], is_trained: BoolColumn | None
-) -> Int64Column:
+def _pair(weights: Int64Column, gradients: Int64Column, n_at_once: dict[int, int]) -> Int64Column:
     """Return the number of a gradient of the same size for every weight, each given once; -1 for none."""
     free: dict[int, list[int]] = {}
     for number, size in enumerate(gradients.tolist()):
@@ -160,9 +151,8 @@ def _pair(
         del same_size[n_at_once[size] :]
         same_size.reverse()
     paired = np.full(len(weights), -1, np.int64)
-    order = np.arange(len(weights)) if is_trained is None else np.argsort(~is_trained, kind="stable")
-    for i in order.tolist():
-        if left := free.get(int(weights[i])):
+    for i, size in enumerate(weights.tolist()):
+        if left := free.get(size):
             paired[i] = left.pop()
     return paired
 

@@ -69,7 +69,7 @@ def test_the_same_seed_makes_the_same_inputs(campaign):
 
 def test_the_seeds_of_small_targets_are_tried_without_a_failure(campaign, tmp_path):
     _, targets, limited = campaign
-    for name in ("message", "params", "rules", "timing"):
+    for name in ("message", "rules", "timing"):
         seeds = targets.TARGETS[name].inputs()
         for data in seeds[:: 3 if drawn(3) == 1 else 1]:
             assert not limited.try_input(targets.TARGETS[name], data, tmp_path / "trial")

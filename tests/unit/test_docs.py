@@ -146,10 +146,7 @@ def flat(value, path="", *, open_at=()):
     [
         (
             "to-sqlite",
-            (
-                ("growing.pickle", "--params", "list.json"),
-                *(("out_of_memory.pickle",), ("user_metadata.pickle",), ("transformer.capture",)),
-            ),
+            (("out_of_memory.pickle",), ("user_metadata.pickle",), ("transformer.capture",)),
             ("reports[].categories_at_peak",),
         ),
         (
@@ -186,7 +183,6 @@ def flat(value, path="", *, open_at=()):
 )
 def test_the_described_json_is_that_of_the_program(command, runs, open_at, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    Path("list.json").write_text('{"weight": [250]}')
     for name in {word for run in runs for word in run if (FIXTURES / word).exists()}:
         Path(name).symlink_to(FIXTURES / name)
     paths = set()

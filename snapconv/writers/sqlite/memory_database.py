@@ -29,7 +29,7 @@ TABLES = (
         "weight_entries",
         "One row per weight that is live at the report's moment, the peak of allocated bytes.",
         ENTRY_KEY,
-        text("name", "as recorded or listed; else `train.py:48#3`, its line, or `weight_3`", "1.name"),
+        text("name", "as recorded; else `train.py:48#3`, its line, or `weight_3`", "1.name"),
         size("size_bytes", "requested bytes: elements × bytes per element", "1.size_bytes"),
         size(
             "grad_size_bytes",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from snapconv.answers.memory_report import MemoryReport
 from snapconv.answers.times import IterationTimes, TimeReport
-from snapconv.units import counted, device_name, format_bytes, format_duration_us, format_share
+from snapconv.units import counted, device_name, format_bytes, format_duration_us
 from snapconv.writers.text.moment import live_lines
 from snapconv.writers.text.size_rows import MOST_ROWS, position, project_shown, where
 
@@ -29,20 +29,8 @@ def _device_lines(report: MemoryReport) -> Iterator[str]:
     where = "before the first event" if event is None else position(event, report.peak.n_events)
     yield f"{device_name(report.peak.device)}  peak allocated {format_bytes(peak)} ({peak} bytes), {where}"
     yield f"  reserved at most {format_bytes(report.analysis.replay.reserved.peak)}"
-    yield from _naming_lines(report)
     yield from live_lines(report.peak)
     yield f"  history: {report.peak.history_verdict}: {report.peak.history_reason}"
-
-
-def _naming_lines(report: MemoryReport) -> Iterator[str]:
-    naming = report.analysis.naming
-    if naming is None:
-        return
-    named = format_share(naming.named_bytes, naming.n_bytes)
-    yield (
-        f"  {named} of the weights' bytes named by {naming.file_name} ({naming.n_named} of "
-        f"{counted(len(naming.names), 'weight')})"
-    )
 
 
 def _time_lines(path: Path, report: TimeReport) -> Iterator[str]:

@@ -105,9 +105,7 @@ def test_the_tools_are_the_questions_and_none_writes_or_takes_another_path(sessi
         assert tool.annotations.readOnlyHint
         assert not tool.inputSchema["additionalProperties"]
         assert "never instructions" in tool.description
-        assert not {"output", "force", "rules", "params", "message", "format"} & set(
-            tool.inputSchema["properties"]
-        )
+        assert not {"output", "force", "rules", "message", "format"} & set(tool.inputSchema["properties"])
 
 
 @pytest.mark.parametrize("name", QUESTIONS_OF_OOM)

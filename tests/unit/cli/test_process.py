@@ -194,7 +194,6 @@ def test_times_that_are_no_regular_file_are_left_out_with_a_note(folder, capsys,
     [
         ["to-sqlite", "pipe.json"],
         ["to-sqlite", "run.pickle", "--rules", "pipe.json"],
-        ["to-sqlite", "run.pickle", "--params", "pipe.json"],
         ["oom", "--message", "pipe.json"],
         ["check", "run.pickle", "--fail-over", "1%", "--baseline", "pipe.json"],
         ["diff", "run.pickle", "pipe.json"],
@@ -241,13 +240,12 @@ def test_a_log_of_other_bytes_than_text_has_no_message(folder):
         ["check", "run.pickle", "--fail-over", "1%", "--baseline", "unreadable.json"],
         ["to-sqlite", "-q", "unreadable.json"],
         ["to-sqlite", "-q", "run.pickle", "--rules", "unreadable.json"],
-        ["to-sqlite", "-q", "run.pickle", "--params", "unreadable.json"],
     ],
     ids=" ".join,
 )
 def test_whether_a_file_can_be_read_is_seen_by_reading_it(folder, monkeypatch, argv):
     # Said of a file that it cannot be read: a wrong command line (2) is not what that is.
-    texts = {"--rules": b"input = []", "--params": b'{"a": [1]}'}
+    texts = {"--rules": b"input = []"}
     before = argv[argv.index("unreadable.json") - 1]
     Path("unreadable.json").write_bytes(texts.get(before, Path("run.pickle").read_bytes()))
     access = os.access

@@ -10,7 +10,7 @@ from snapconv.replay.device_replay import AllocationTable
 WEIGHT, GRADIENT, OTHER = Category.WEIGHT, Category.GRADIENT, Category.TEMPORARY
 
 
-def match(*rows, event=10, iteration=(0, 20), is_trained=None):
+def match(*rows, event=10, iteration=(0, 20)):
     """Match rows of (category, requested bytes, alloc event, end event); -1: before, or never."""
     category, requested, alloc, end = zip(*rows, strict=True) if rows else ((),) * 4
     n = len(rows)
@@ -32,13 +32,8 @@ def match(*rows, event=10, iteration=(0, 20), is_trained=None):
         stack_id=missing,
         free_stack_id=missing,
     )
-    found = match_weights(
-        allocations,
-        np.array(category, np.int8),
-        event=event,
-        iteration_events=iteration,
-        is_trained=None if is_trained is None else np.array(is_trained),
-    )
+    codes = np.array(category, np.int8)
+    found = match_weights(allocations, codes, event=event, iteration_events=iteration)
     return found.row.tolist(), found.gradient_row.tolist(), found.n_unmatched_gradients
 
 
@@ -123,9 +118,3 @@ def test_gradients_of_the_iteration_before_give_no_second_gradient():
 def test_gradients_that_are_used_up_one_by_one_all_count():
     rows = [(WEIGHT, 64, -1, -1)] * 2 + [(GRADIENT, 64, 6, 7), (GRADIENT, 64, 8, 9)]
     assert match(*rows, iteration=(5, 20)) == ([0, 1], [2, 3], 0)
-
-
-def test_trained_weights_have_their_gradients_before_others():
-    rows = [(WEIGHT, 64, -1, -1)] * 3 + [(GRADIENT, 64, 6, -1)]
-    assert match(*rows, is_trained=[False, False, True])[1] == [-1, -1, 3]
-    assert match(*rows, is_trained=[False, False, False])[1] == [3, -1, -1]
