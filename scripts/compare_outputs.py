@@ -35,7 +35,8 @@ from typing import Any
 _ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(_ROOT))
 
-# What is run on every input; FILE is its path, OUT a new file or folder, OTHER a file to compare with.
+# What is run on every input; FILE is its path, OUT a new file or folder, OTHER a file to compare with. A
+# question that is not named here is run without options.
 _MOMENTS = ("peak", "start", "end", "worst", "oom", "iteration:1", "10")
 _ANSWERS = (
     "FILE",
@@ -49,6 +50,8 @@ _ANSWERS = (
     "what-if FILE --setting expandable_segments:True --setting max_split_size_mb:128",
     "what-if FILE --capacity 8GiB --batch-scale 1.5",
     "what-if FILE --card 24GiB",
+    "advise FILE",
+    "advise FILE --capacity 1GiB",
     "diff FILE FILE",
     "diff FILE OTHER",
     *(f"summary FILE --at {moment}" for moment in _MOMENTS),
@@ -115,8 +118,14 @@ def _name(path: Path) -> str:
 
 
 def _outputs_of(file: Path, only: Sequence[str]) -> dict[str, Any]:
+    from snapconv.cli.answers import QUESTIONS
+    from snapconv.cli.app import COMMANDS
+
     os.environ["NO_COLOR"], os.environ["COLUMNS"] = "1", "100"
-    lines = [*_ANSWERS, *(f"{line} --json" for line in _ANSWERS), *_OTHERS, *_WRITERS]
+    named = {line.split()[0] for line in (*_ANSWERS, *_OTHERS)} | {"verdict"}  # it is FILE alone
+    others = [f"{name} FILE" for name in COMMANDS if name in QUESTIONS and name not in named]
+    answers = (*_ANSWERS, *others)
+    lines = [*answers, *(f"{line} --json" for line in answers), *_OTHERS, *_WRITERS]
     if file.is_dir() or file.stat().st_size < _SEARCHED_BYTES:
         lines += [_SEARCH, f"{_SEARCH} --json"]
     return {line: _run(line, file) for line in lines if not only or line.split()[0] in only}
@@ -265,7 +274,7 @@ _TIMES = re.compile(
 def diff(old: Path, new: Path, words: Path | None, only: Sequence[str]) -> int:
     """Print what differs; return how many outputs do."""
     renamed: dict[str, str] = json.loads(words.read_text(encoding="utf-8")) if words else {}
-    unused, n_different, n_compared = set(renamed), 0, 0
+    unused, added, n_different, n_compared = set(renamed), set[str](), 0, 0
     for name in sorted({path.name for path in (*old.glob("*.json"), *new.glob("*.json"))}):
         before, after = _read(old / name), _read(new / name)
         for word in renamed:
@@ -277,10 +286,14 @@ def diff(old: Path, new: Path, words: Path | None, only: Sequence[str]) -> int:
             if only and line.split()[0] not in only:
                 continue
             n_compared += 1
-            if outputs.get(line) != others.get(line):
+            if line not in outputs and outputs:
+                added.add(line)
+            elif outputs.get(line) != others.get(line):
                 n_different += 1
                 _show(f"{name}: {line}", outputs.get(line), others.get(line))
     print(f"{n_compared} outputs compared, {n_different} differ", file=sys.stderr)
+    for line in sorted(added):
+        print(f"only in the new dump: {line}", file=sys.stderr)
     for word in sorted(unused):
         print(f"renamed, but found nowhere: {word}", file=sys.stderr)
     return n_different + len(unused)

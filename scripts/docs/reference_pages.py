@@ -1,6 +1,7 @@
 """What the program describes of itself -> pages of docs/reference, or parts of them."""
 
 import inspect
+import pydoc
 import re
 import typing
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,14 +12,7 @@ from pathlib import Path
 
 import snapconv
 from scripts.docs import catalogs
-from snapconv.answers.advice.findings import Advice
-from snapconv.answers.fragmentation import Fragmentation
-from snapconv.answers.oom.failed_allocation import OutOfMemory
-from snapconv.answers.oom.message import MessageAnswer
-from snapconv.answers.oom.remedies import Remedies
-from snapconv.answers.peak import MomentState
-from snapconv.answers.tree import MemoryTree
-from snapconv.answers.verdict import FileVerdict
+from snapconv.cli.answers import DOCUMENTS
 from snapconv.cli.terminal import JSON_VERSION
 from snapconv.json_text import read_json
 from snapconv.snapshot.recorded import metadata, timing_file
@@ -28,16 +22,6 @@ from snapconv.writers.sqlite.time_database import TIME_SCHEMA_VERSION
 
 ROOT = Path(__file__).parents[2]
 _KINDS = {int: "integer", str: "string", bool: "boolean", float: "number", type(None): "null"}
-# What answers one question each, and the data that is its JSON, with what stands beside it.
-ANSWERS: dict[str, tuple[type, ...]] = {
-    "verdict": (FileVerdict,),
-    "summary": (MomentState,),
-    "tree": (MemoryTree,),
-    "advise": (Advice,),
-    "fragmentation": (Fragmentation,),
-    "oom": (OutOfMemory, Remedies),
-    "oom --message": (MessageAnswer,),
-}
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -171,8 +155,9 @@ def _key_table(keys: Iterable[catalogs.JsonKey]) -> str:
 def answer_keys() -> str:
     """Describe the JSON of the commands whose keys are the fields of one dataclass, and of those within."""
     parts, described = [], set()
-    for command, shapes in ANSWERS.items():
-        parts.append(f"## JSON of `{command}`")
+    for command, names in DOCUMENTS.items():
+        parts += [f"## JSON of `{command}`"] * bool(names)
+        shapes: Iterator[typing.Any] = (pydoc.locate(f"snapconv.answers.{name}") for name in names)
         for shape in (found for outer in shapes for found in _with_inner(outer)):
             if shape not in described:
                 described.add(shape)

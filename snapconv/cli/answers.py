@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 
 # Every answer has a line about the history of its own.
 _SHOWN_BY_ANSWERS = {"truncated-history"}
-# Every question by the name of its command, in the order of the help.
+# Every question by the name of its command, in the order of the help; and where its JSON is the fields of
+# dataclasses, which docs/reference/json.md describes, their modules and names below ``snapconv.answers``.
 QUESTIONS: "dict[str, Callable[..., Answer]]" = {}
+DOCUMENTS: dict[str, tuple[str, ...]] = {}
 # What every question has besides its own options.
 TOP = inspect.Parameter("top", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=int | None)
 _AS_JSON = TOP.replace(name="as_json", default=False, annotation=bool)
@@ -98,20 +100,24 @@ def _lines_of_others(devices: "Sequence[DeviceAnalysis]", heads: Sequence[str]) 
         yield f"{shown} (--device {device_argument(number)} shows more)"
 
 
-def question(function: Callable[..., Answer]) -> Callable[..., None]:
+def question(*documents: str) -> Callable[[Callable[..., Answer]], Callable[..., None]]:
     """Make a command of a question: it prints the answer, with ``--top`` and ``--json`` as more options."""
-    parameters = inspect.signature(function).parameters
 
-    def run(*, as_json: bool, top: int | None, **given: Any) -> None:
-        from snapconv.writers.text.size_rows import table_rows
+    def command_of(function: Callable[..., Answer]) -> Callable[..., None]:
+        name, parameters = function.__name__.replace("_", "-"), inspect.signature(function).parameters
 
-        shown = {"top": top} if "top" in parameters else {}
-        with table_rows(top):
-            _print_answer(function(**given, **shown), as_json=as_json, top=top)
+        def run(*, as_json: bool, top: int | None, **given: Any) -> None:
+            from snapconv.writers.text.size_rows import table_rows
 
-    QUESTIONS[function.__name__.replace("_", "-")] = function
-    own = [parameter for name, parameter in parameters.items() if name != "top"]
-    return with_parameters(run, [*own, TOP, _AS_JSON], of=function)
+            shown = {"top": top} if "top" in parameters else {}
+            with table_rows(top):
+                _print_answer(function(**given, **shown), as_json=as_json, top=top)
+
+        QUESTIONS[name], DOCUMENTS[name] = function, documents
+        own = [parameter for name, parameter in parameters.items() if name != "top"]
+        return with_parameters(run, [*own, TOP, _AS_JSON], of=function)
+
+    return command_of
 
 
 def _print_answer(answer: Answer, *, as_json: bool, top: int | None) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _Value = TypeVar("_Value")
 
 # The metavar, if any, and the help of every argument and option by its parameter; those of one command by
-# COMMAND.PARAMETER.
+# COMMAND.PARAMETER. An option of one command may have them in place: Annotated[int | None, "N | The help."].
 _ARGUMENTS = {
     "snapshot": "SNAPSHOT | A snapshot (pickle, JSON, a page of torch's viewer; in gzip or zip too), "
     "a capture's folder, or - for the standard input.",
@@ -207,18 +207,18 @@ def no_pipe(path: Path | None) -> Path | None:
 
 
 def declared(command: str, one: inspect.Parameter) -> inspect.Parameter:
-    """Return a parameter with what typer needs: that of its name, or what it says itself."""
+    """Return a parameter with what typer needs: its text is that of its name, or stands in its annotation."""
     name, kind = one.name, one.annotation
     table = _ARGUMENTS if name in _ARGUMENTS else _OPTIONS
-    if get_origin(kind) is Annotated or name not in {key.rpartition(".")[2] for key in table}:
-        return one
+    kind, text = get_args(kind) if get_origin(kind) is Annotated else (kind, "")
+    text = text or table.get(f"{command}.{name}") or table[name]
     is_number = int in (kind, *get_args(kind))
     more: dict[str, Any] = {"min": _LEAST[name]} if is_number and name in _LEAST else {}
     if Path in (kind, *get_args(kind)):
         # Whether a file can be read is seen when it is read: typer's own look at it would end with the code
         # of a wrong command line.
         more = {"readable": False, "callback": no_pipe if name in SNAPSHOTS else None}
-    metavar, _, text = (table.get(f"{command}.{name}") or table[name]).rpartition(" | ")
+    metavar, _, text = text.rpartition(" | ")
     if table is _ARGUMENTS:
         return one.replace(
             annotation=Annotated[kind, typer.Argument(metavar=metavar or None, help=text, **more)]

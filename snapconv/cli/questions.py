@@ -27,7 +27,7 @@ _MOST_OF_LOG = 64 << 20
 _MOST_SCALE = 10_000
 
 
-@question
+@question("verdict.FileVerdict")
 def verdict(snapshot: Path, *, device: str | None = None, read: ReadOptions) -> Answer:
     """Say what matters most; `snapconv FILE` does it too.
 
@@ -41,7 +41,7 @@ def verdict(snapshot: Path, *, device: str | None = None, read: ReadOptions) -> 
     return answer_by_device(analysis, ((one, verdict_lines(one, str(snapshot))) for one in found))
 
 
-@question
+@question("peak.MomentState")
 def summary(
     snapshot: Path,
     *,
@@ -66,7 +66,7 @@ def summary(
     return answer_by_device(analysis, found, every_note=True)
 
 
-@question
+@question("tree.MemoryTree")
 def tree(
     snapshot: Path,
     *,
@@ -95,7 +95,7 @@ def tree(
     return answer_by_device(analysis, ((one.largest(top), tree_lines(one, n_most=n_most)) for one in found))
 
 
-@question
+@question("oom.failed_allocation.OutOfMemory", "oom.remedies.Remedies", "oom.message.MessageAnswer")
 def oom(
     snapshot: Path | None = None,
     *,
@@ -162,7 +162,7 @@ def _end_of(log: Path) -> bytes:
         ) from error
 
 
-@question
+@question("fragmentation.Fragmentation")
 def fragmentation(
     snapshot: Path, *, at: str | None = None, device: str | None = None, read: PathOptions
 ) -> Answer:
@@ -180,7 +180,7 @@ def fragmentation(
     return answer_by_device(analysis, ((one, fragmentation_lines(one, str(snapshot))) for one in found))
 
 
-@question
+@question()
 def growth(snapshot: Path, *, device: str | None = None, read: PathOptions) -> Answer:
     """Show the lines whose memory grows from iteration to iteration.
 
@@ -195,7 +195,7 @@ def growth(snapshot: Path, *, device: str | None = None, read: PathOptions) -> A
     return answer_by_device(analysis, answers, weights=[one.weight for one in found])
 
 
-@question
+@question("advice.findings.Advice")
 def advise(
     snapshot: Path,
     *,
@@ -228,7 +228,7 @@ def advise(
     return answer_by_device(analysis, found)
 
 
-@question
+@question()
 def what_if(
     snapshot: Path,
     *,
@@ -275,7 +275,7 @@ def what_if(
     return answer_by_device(analysis, found)
 
 
-@question
+@question()
 def explain(
     snapshot: Path, question: str, *, device: str | None = None, read: ReadOptions, stack: bool = False
 ) -> Answer:
@@ -300,7 +300,7 @@ def explain(
     )
 
 
-@question
+@question()
 def info(snapshot: Path) -> Answer:
     """Show what a snapshot contains, and how much of the job it covers.
 
@@ -314,7 +314,7 @@ def info(snapshot: Path) -> Answer:
     return Answer(facts, info_lines(facts), notes, facts["n_bytes"])
 
 
-@question
+@question()
 def diff(old: Path, new: Path, *, device: str | None = None, read: ReadOptions) -> Answer:
     """Compare two files: what is new, gone or larger at the peak.
 
@@ -354,7 +354,7 @@ class Limits:
     fail_over: str | None = None
 
 
-@question
+@question()
 def check(
     snapshot: Path,
     *,

@@ -134,7 +134,7 @@ class MemorySummary:
 
 @dataclass(frozen=True, slots=True)
 class MessageAnswer:
-    """A text, explained; ``n_messages`` of torch's allocator are in it, and this is the first.
+    """The answer of ``oom --message``; ``n_messages`` of torch's allocator are in it, and this is the first.
 
     ``kind`` says whose text it is, ``meaning`` what one without figures usually means. ``outside_bytes`` is
     what is in use on the device and not torch's, ``own_outside_bytes`` the part of it that this process has
