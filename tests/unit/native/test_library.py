@@ -57,11 +57,11 @@ def test_keys_of_events_have_the_same_numbers_in_python_and_c():
 def test_columns_of_events_have_the_same_numbers_and_sizes_in_python_and_c():
     *names, _ = names_of("column")
     assert len(names) == len(compiled_pickle._COLUMNS)
-    kinds = [np.int8] * names.index("addr") + [np.int64] * (names.index("frames") - names.index("addr"))
-    kinds += [np.int32] * (len(names) - len(kinds))
+    kinds = ["int8"] * names.index("addr") + ["int64"] * (names.index("frames") - names.index("addr"))
+    kinds += ["int32"] * (len(names) - len(kinds))
     for name, kind, (column, dtype) in zip(names, kinds, compiled_pickle._COLUMNS, strict=True):
         assert column.startswith(name)
-        assert dtype is kind
+        assert np.dtype(dtype) == kind
 
 
 def test_no_leaves_the_core_out():
