@@ -6,10 +6,10 @@ from functools import partial
 import numpy as np
 
 from snapconv.classification.categories import Category, Evidence
-from snapconv.classification.decisions import Condition, Decided, Fact, Proposal, feature
+from snapconv.classification.decisions import Condition, Decided, Fact, Proposal, feature, made
 from snapconv.columns import BoolColumn, Int64Column, distinct, is_among, last_before
-from snapconv.phases.recorded_matches import RecordedMatches
 from snapconv.phases.trace_phases import Phase
+from snapconv.snapshot.recorded.metadata import Metadata
 from snapconv.torch_knowledge.frame_patterns import Role
 
 # How torch names its integral types.
@@ -24,13 +24,15 @@ def user_rules(decided: Decided) -> Iterator[Proposal]:
         yield Proposal(where, rule.category, Evidence.USER_RULE, rule.slug)
 
 
-def _matched(rows_of: Callable[[RecordedMatches], Int64Column]) -> Condition:
-    """Find the allocations that a recorder named; none in a file without a recorder's metadata."""
+def _named(kind: str, chosen: Callable[[Metadata], BoolColumn] | None = None) -> Condition:
+    """Find the allocations of a recorder's records of one kind, or of those chosen among them."""
 
     def find(decided: Decided) -> BoolColumn | bool:
-        if decided.features.recorded is None:
+        recorded = decided.features.recorded
+        if recorded is None:
             return False
-        rows = rows_of(decided.features.recorded)
+        rows: Int64Column = getattr(recorded, kind)
+        rows = rows if chosen is None else rows[chosen(recorded.metadata)]
         return decided.features.mask(rows[rows >= 0])
 
     return Condition(find)
@@ -39,30 +41,23 @@ def _matched(rows_of: Callable[[RecordedMatches], Int64Column]) -> Condition:
 def _parameters(*, is_buffer: bool) -> Condition:
     """Find the memory of parameters or of buffers, or their memory before they got other memory."""
 
-    def rows_of(found: RecordedMatches) -> Int64Column:
-        of_model = found.metadata.parameters.is_buffer
-        earlier = np.append(of_model, np.False_)[found.metadata.earlier.parameter]
-        return np.concatenate((found.parameters[of_model == is_buffer], found.earlier[earlier == is_buffer]))
+    def were(metadata: Metadata) -> BoolColumn:
+        of_model = np.append(metadata.parameters.is_buffer, np.False_)
+        return np.asarray(of_model[metadata.earlier.parameter] == is_buffer)
 
-    return _matched(rows_of)
-
-
-def _without_history(*, is_integral: bool) -> Condition:
-    """Find what was saved though nothing with a gradient computed it; of integers alone, if so."""
-
-    def rows_of(found: RecordedMatches) -> Int64Column:
-        saved = found.metadata.saved
-        where = saved.without_history.copy()
-        if is_integral:
-            where &= np.array([dtype.startswith(_INTEGRAL) for dtype in saved.dtypes], np.bool_)
-        rows: Int64Column = found.saved[where]
-        return rows
-
-    return _matched(rows_of)
+    now = _named("parameters", lambda metadata: metadata.parameters.is_buffer == is_buffer)
+    return now | _named("earlier", were)
 
 
-_by_module = Condition(lambda decided: decided.features.made_through(Role.MODULE_CALL))
-_copied = Condition(lambda decided: decided.features.made_through(Role.COPY))
+def _without_history(metadata: Metadata) -> BoolColumn:
+    return metadata.saved.without_history
+
+
+def _integers(metadata: Metadata) -> BoolColumn:
+    is_integral = np.array([dtype.startswith(_INTEGRAL) for dtype in metadata.saved.dtypes], np.bool_)
+    return _without_history(metadata) & is_integral
+
+
 _in_forward = Condition(lambda decided: decided.features.alloc_phase == Phase.FORWARD)
 
 
@@ -76,10 +71,10 @@ def _before_this_forward(decided: Decided) -> BoolColumn:
 
 # A target was there before forward: what was computed after one, such as a teacher's answer, is none. But
 # integers may be copied to the device between the model and its loss.
-_target = _without_history(is_integral=False) & feature.outside
+_target = _named("saved", _without_history) & feature.outside
 _target &= feature.from_nothing | _before_this_forward
-_target |= _without_history(is_integral=True) & _in_forward & _copied
-_target &= ~_by_module
+_target |= _named("saved", _integers) & _in_forward & made(Role.COPY)
+_target &= ~made(Role.MODULE_CALL)
 
 
 def _copies_of(category: Category) -> Condition:
@@ -113,12 +108,8 @@ def _like_inputs(decided: Decided) -> BoolColumn | bool:
     return by_same_code & features.is_traced & features.is_live_at_dump
 
 
-def _attribute(*, is_written: bool) -> Condition:
-    def rows_of(found: RecordedMatches) -> Int64Column:
-        rows: Int64Column = found.attributes[found.metadata.attributes.is_written == is_written]
-        return rows
-
-    return _matched(rows_of) & feature.outside
+def _written(metadata: Metadata) -> BoolColumn:
+    return metadata.attributes.is_written
 
 
 _recorded = partial(Fact, evidence=Evidence.METADATA)
@@ -145,19 +136,19 @@ RECORDED = (
         Category.GRADIENT,
         "recorded-as-gradient",
         "it was the memory of a gradient",
-        where=_matched(lambda found: found.gradients),
+        where=_named("gradients"),
     ),
     _recorded(
         Category.OPTIMIZER_STATE,
         "recorded-as-optimizer-state",
         "it was the memory of an optimizer state",
-        where=_matched(lambda found: found.states),
+        where=_named("states"),
     ),
     _recorded(
         Category.INPUT,
         "recorded-as-input",
         "the model was called with it, and no module made it",
-        where=_matched(lambda found: found.inputs) & ~_by_module,
+        where=_named("inputs") & ~made(Role.MODULE_CALL),
     ),
     _recorded(
         Category.INPUT,
@@ -169,7 +160,7 @@ RECORDED = (
         Category.ACTIVATION,
         "recorded-as-saved",
         "autograd saved it for backward, and forward did not free it again",
-        where=_matched(lambda found: found.saved) & ~feature.is_freed_in_own_forward,
+        where=_named("saved") & ~feature.is_freed_in_own_forward,
     ),
     _recorded(Category.WEIGHT, *_COPY, where=_copies_of(Category.WEIGHT)),
     _recorded(Category.OPTIMIZER_STATE, *_COPY, where=_copies_of(Category.OPTIMIZER_STATE)),
@@ -182,6 +173,10 @@ RECORDED = (
 )
 # After the facts: the program may use an attribute for anything.
 ATTRIBUTES = (
-    _recorded(Category.ACTIVATION, *_ATTRIBUTE, where=_attribute(is_written=True)),
-    _recorded(Category.WEIGHT, *_ATTRIBUTE, where=_attribute(is_written=False)),
+    _recorded(Category.ACTIVATION, *_ATTRIBUTE, where=_named("attributes", _written) & feature.outside),
+    _recorded(
+        Category.WEIGHT,
+        *_ATTRIBUTE,
+        where=_named("attributes", lambda metadata: ~_written(metadata)) & feature.outside,
+    ),
 )
