@@ -30,10 +30,9 @@ from snapconv.replay.device_replay import AllocationTable, Curve, Replay, replay
 from snapconv.replay.history_verdict import History, decide_history
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot, load_snapshot
-from snapconv.stacks.operations import Operations
 from snapconv.stacks.project_frames import Project, find_project
 from snapconv.stacks.project_lines import ProjectLines
-from snapconv.stacks.stack_facts import StackFacts, find_stack_facts
+from snapconv.stacks.stack_facts import Operations, StackFacts
 from snapconv.stop_signals import stage
 from snapconv.units import counted, device_argument, device_name, format_bytes
 
@@ -268,7 +267,7 @@ def analyze(
         recorded=snapshot.recorded_project,
         includes=options.includes,
     )
-    facts, user_rules = find_stack_facts(stacks, project), match_rules(rules, stacks)
+    facts, user_rules = StackFacts(stacks, project), match_rules(rules, stacks)
     chosen, found = snapshot.devices if devices is None else devices, []
     for number, device in enumerate(chosen):
         if progress:

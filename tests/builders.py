@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from snapconv.snapshot.stack_table import StackTable
-from snapconv.stacks.operations import infer_operations
+from snapconv.stacks.stack_facts import infer_operations
 
 MIB = 1 << 20
 ADDR = 0x7F00_0000_0000

@@ -14,7 +14,7 @@ from snapconv.columns import Int8Column, Int32Column, Int64Column, read_only
 from snapconv.phases.recorded_matches import RecordedMatches
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.snapshot.stack_table import StackTable
-from snapconv.stacks.operations import Operations, name_of_node
+from snapconv.stacks.stack_facts import Operations, name_of_node
 from snapconv.stop_signals import stage
 
 # A recorder's word for the model itself is the empty path.

@@ -1,30 +1,71 @@
-"""Roles, module calls and operations of a file's distinct stacks.
+"""Roles, operations and module calls of a file's distinct stacks, before anything is known of allocations.
 
-One pass, before anything is known of allocations: many million events share a few thousand stacks, and all
-devices of a file share them too.
+Many million events share a few thousand stacks, and all devices of a file share them too.
+
+An operation has the user's word for it: ``linear``, ``conv2d``, ``add``. From a stack's frames: the Python
+function of torch nearest to the user's code, the name under which C++ shows an operation to Python, or the
+dispatched operation itself; else the file of a module of torch.nn; last, the innermost function.
 
 Frames name functions, not classes, so the line of its call identifies a module: ``model.py:35 < train.py:53``
 is the module called at model.py:35, within the one called at train.py:53.
 """
 
+import re
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import dropwhile, takewhile
 
 import numpy as np
 
+from snapconv.columns import Int32Column, read_only
 from snapconv.snapshot.stack_table import StackTable
-from snapconv.stacks.operations import Operations, infer_operations
-from snapconv.stacks.paths import is_library, is_python, is_standard_library, normal
+from snapconv.stacks.paths import is_generated, is_library, is_python, is_standard_library, normal
 from snapconv.stacks.project_frames import Project
 from snapconv.stacks.stack_roles import StackRoles, assign_roles
+from snapconv.torch_knowledge.operation_catalog import UNNAMED, name_in_native, name_in_node
+
+_COMPILED = "compiled"
+# Files of torch.nn's modules that call functions of one kind, which are C++ or a class's: file -> its name.
+_MODULE_FILES = {
+    "linear.py": "linear", "normalization.py": "layer_norm", "batchnorm.py": "batch_norm",
+    "dropout.py": "dropout", "sparse.py": "embedding", "rnn.py": "rnn", "conv.py": "conv",
+    "pooling.py": "pool", "instancenorm.py": "instance_norm", "upsampling.py": "interpolate",
+    "activation.py": "activation",
+}  # fmt: skip
+_MODULES = "torch/nn/modules/"
+_FUNCTIONAL = re.compile(r"torch/(nn/functional|functional|nn/init)\.py$")
+# Functions behind those that the user calls: torch.unique is one of these, by what it returns.
+_BEHIND = re.compile(r"^_(?P<consecutive>consecutive_)?return_(?:counts|inverse|inverse_and_counts|output)$")
+_TENSOR_METHODS = "torch/_tensor.py"
+# The operators that are C++ behind a wrapper in Python: `**` is the only one, torch 2.0-2.13.
+_WRAPPED, _OPERATOR = "wrapped", "pow"
+# They stand between an operation and its caller: of modes such as `torch.device(…)`, and of subclasses.
+_PASSING = ("torch/utils/_device.py", "torch/overrides.py", _TENSOR_METHODS)
+_PASSES, _CALLS, _OPS = "__torch_function__", "__call__", "torch/_ops.py"
+# What runs the code that torch.compile wrote; beyond it are the callers of the compiled function.
+_RUNS_COMPILED = re.compile(r"/torch/(_inductor|_functorch|_dynamo|fx)/")
 
 WITHIN = " < "
 # ``Module.__call__`` goes through it (torch 1.6 to 2.13).
-_CALL, _MODULE_FILE = "_call_impl", "torch/nn/modules/module.py"
+_CALL, _MODULE_FILE = "_call_impl", f"{_MODULES}module.py"
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 # Models nest less deeply, recursion does not; and a path longer than this is none.
 _MAX_CALLS, _MAX_PATH = 12, 200
+
+# The function of a frame and its normal path.
+_Frame = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """The operations of stacks, or of a device's allocations, by name.
+
+    ``names`` are distinct, UNNAMED first; ``name_id`` is a position in them, one per stack or allocation.
+    """
+
+    names: tuple[str, ...]
+    name_id: Int32Column
 
 
 @dataclass(frozen=True)
@@ -33,7 +74,11 @@ class StackFacts:
 
     stacks: StackTable
     project: Project
-    roles: StackRoles
+
+    @cached_property
+    def roles(self) -> StackRoles:
+        """The roles of every stack."""
+        return assign_roles(self.stacks)
 
     @cached_property
     def module_calls(self) -> tuple[str, ...]:
@@ -46,9 +91,93 @@ class StackFacts:
         return infer_operations(self.stacks)
 
 
-def find_stack_facts(stacks: StackTable, project: Project) -> StackFacts:
-    """Find what the stacks of a file show."""
-    return StackFacts(stacks, project, assign_roles(stacks))
+# --- operations
+
+
+def infer_operations(stacks: StackTable) -> Operations:
+    """Infer the operation of every stack, by stack id."""
+    names, files = stacks.frames.names, stacks.frames.filenames
+    python_frames = [is_python(name) for name in files]
+    functions = list(zip(names, map(normal, files), strict=True))
+    known = {UNNAMED: 0}
+    ids = np.zeros(len(stacks), np.int32)
+    for stack_id in range(len(stacks)):
+        stack = stacks.frames_of(stack_id).tolist()
+        python = [i for i in stack if python_frames[i]]
+        # Beyond the first Python frame the C++ frames belong to outer calls.
+        native = [names[i] for i in stack[: stack.index(python[0]) if python else len(stack)]]
+        found = _operation_of([functions[i] for i in python], native)
+        ids[stack_id] = known.setdefault(found, len(known))
+    return read_only(Operations(tuple(known), ids))
+
+
+def name_of_node(stacks: StackTable, stack_id: int) -> str:
+    """Return the operation whose backward node freed memory with this stack; UNNAMED if none did."""
+    names = stacks.frames.names
+    found = (name_in_node(names[frame]) for frame in stacks.frames_of(stack_id).tolist())
+    return next(filter(None, found), UNNAMED)
+
+
+def _operation_of(python: list[_Frame], native: list[str]) -> str:
+    """Infer an operation from its Python frames, innermost first, and the C++ frames before them."""
+    is_compiled = bool(python) and is_generated(python[0][1])
+    if is_compiled:
+        # The lines that generated code was written from: torch puts them right behind its frame.
+        runs = (place for place, (_, path) in enumerate(python[1:]) if _RUNS_COMPILED.search(path))
+        python = python[1:][: next(runs, 0)]
+    else:
+        python = list(dropwhile(_is_passing, python))
+    library = list(takewhile(lambda frame: is_library(frame[1]), python))
+    named = [_name_of_functional(library), name_in_native(native), _name_of_tensor_method(library)]
+    if is_compiled:  # here C++ shows the very kernel, and the original line only what it was made from
+        named = [named[1], named[0]]
+    of_file = [_name_of_module_file(library), _COMPILED if is_compiled else ""]
+    return next(filter(None, (*named, *of_file, _name_of_innermost(python))), UNNAMED)
+
+
+def _is_passing(frame: _Frame) -> bool:
+    name, path = frame
+    return (name == _PASSES and path.endswith(_PASSING)) or (name == _CALLS and path.endswith(_OPS))
+
+
+def _name_of_functional(library: list[_Frame]) -> str:
+    """Return the outermost function of torch.nn.functional below the module that called it."""
+    name = ""
+    for function, path in library:
+        if _FUNCTIONAL.search(path):
+            name = function
+        elif f"/{_MODULES}" in path and name:
+            break
+    behind = _BEHIND.match(name)
+    if behind:
+        return "unique_consecutive" if behind["consecutive"] else "unique"
+    # `_max_pool2d` is behind `max_pool2d`, which is chosen among several by a function called `fn`.
+    return "" if name == "fn" else name.lstrip("_")
+
+
+def _name_of_tensor_method(library: list[_Frame]) -> str:
+    """Return the method of a tensor that is written in Python: ``rsub`` for ``1 - x``."""
+    name = ""
+    for function, _ in takewhile(lambda frame: frame[1].endswith(_TENSOR_METHODS), library):
+        name = function if function != _WRAPPED else name or _OPERATOR
+    return name.strip("_")
+
+
+def _name_of_module_file(library: list[_Frame]) -> str:
+    path = next((path for _, path in library if f"/{_MODULES}" in path), "")
+    return _MODULE_FILES.get(path.rpartition("/")[2], "")
+
+
+def _name_of_innermost(python: list[_Frame]) -> str:
+    """Return the innermost Python function, be it a library's: it at least shows where memory was requested.
+
+    In real snapshots those of libraries (``clone``, ``reshape``, ``sdpa_attention_forward``) show more of
+    the operation than the user's function around them (``forward``, ``main``).
+    """
+    return next((function for function, _ in python if function != _WRAPPED), "").strip("<>")
+
+
+# --- calls of modules
 
 
 def find_module_calls(stacks: StackTable, project: Project) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from snapconv.analysis import analyze_device
 from snapconv.answers.memory_report import build_memory_report
 from snapconv.snapshot.load import load_snapshot
 from snapconv.stacks.project_frames import find_project
-from snapconv.stacks.stack_facts import find_stack_facts
+from snapconv.stacks.stack_facts import StackFacts
 from tests.builders import ADDR, START_US, TraceBuilder, frame
 from tests.drawn_inputs import drawn
 from tests.metadata_builder import memory_row, metadata, parameter, phase
@@ -62,7 +62,7 @@ def analyse(file):
     snapshot = load_snapshot(file)
     project = find_project(snapshot.stacks, recorded=snapshot.recorded_project)
     for device in snapshot.devices:
-        build_memory_report(analyze_device(snapshot, device, find_stack_facts(snapshot.stacks, project)))
+        build_memory_report(analyze_device(snapshot, device, StackFacts(snapshot.stacks, project)))
     return snapshot
 
 

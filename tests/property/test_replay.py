@@ -22,7 +22,7 @@ from snapconv.replay.history_verdict import Verdict, decide_history
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot, load_snapshot
 from snapconv.snapshot.segment_table import BlockState
 from snapconv.stacks.project_frames import find_project
-from snapconv.stacks.stack_facts import find_stack_facts
+from snapconv.stacks.stack_facts import StackFacts
 from tests.builders import write_anew
 from tests.drawn_inputs import drawn
 from tests.property.histories import (
@@ -203,7 +203,7 @@ def check_verdict(made: Replayed):
 def check_categories(made: Replayed):
     """At every event the categories, the unknown included, hold what is allocated: no more, no less."""
     project = find_project(made.snapshot.stacks)
-    analysis = analyze_device(made.snapshot, made.device, find_stack_facts(made.snapshot.stacks, project))
+    analysis = analyze_device(made.snapshot, made.device, StackFacts(made.snapshot.stacks, project))
     rows, category = analysis.allocations, analysis.classification.category
     total = analysis.replay.allocated
     for event in range(-1, len(made.history.events)):

@@ -8,7 +8,7 @@ from snapconv.classification.categories import Category
 from snapconv.replay.history_verdict import Verdict
 from snapconv.snapshot.load import load_snapshot
 from snapconv.stacks.project_frames import find_project
-from snapconv.stacks.stack_facts import find_stack_facts
+from snapconv.stacks.stack_facts import StackFacts
 from tests.builders import TraceBuilder, frame
 
 TORCH = "/opt/venv/lib/python3.11/site-packages/torch"
@@ -34,7 +34,7 @@ def analysed(tmp_path):
         return analyze_device(
             snapshot,
             snapshot.devices[0],
-            find_stack_facts(snapshot.stacks, find_project(snapshot.stacks, root=root)),
+            StackFacts(snapshot.stacks, find_project(snapshot.stacks, root=root)),
         )
 
     return analysed

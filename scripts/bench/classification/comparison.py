@@ -15,7 +15,7 @@ from snapconv.columns import BoolColumn, Int8Column, Int64Column, take
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.snapshot.load import Snapshot, load_snapshot
 from snapconv.stacks.project_frames import Project, find_project
-from snapconv.stacks.stack_facts import find_stack_facts
+from snapconv.stacks.stack_facts import StackFacts
 
 Confusion = Counter[tuple[str, str]]
 
@@ -78,7 +78,7 @@ def analysed(path: Path) -> Analysed:
     snapshot = load_snapshot(path)
     (device,) = snapshot.devices
     project = find_project(snapshot.stacks)
-    found = analyze_device(snapshot, device, find_stack_facts(snapshot.stacks, project))
+    found = analyze_device(snapshot, device, StackFacts(snapshot.stacks, project))
     return Analysed(snapshot, project, found)
 
 

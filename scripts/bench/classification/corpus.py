@@ -40,7 +40,7 @@ from snapconv.phases.trace_phases import find_phases
 from snapconv.replay.device_replay import replay
 from snapconv.snapshot.load import load_snapshot
 from snapconv.stacks.project_frames import find_project
-from snapconv.stacks.stack_facts import find_stack_facts
+from snapconv.stacks.stack_facts import StackFacts
 
 _ROOT, _LIBRARIES = Path(__file__).resolve().parents[3], Path(torch.__file__).parents[2]
 CUTS = (*HISTORIES, *ENDED_EARLY)
@@ -77,7 +77,7 @@ def labelled(path: Path, cuts: Sequence[str], stacks: Sequence[str]) -> Iterator
             snapshot = load_snapshot(file)
             (device,) = snapshot.devices
             found = replay(snapshot, device)
-            roles = find_stack_facts(snapshot.stacks, find_project(snapshot.stacks)).roles
+            roles = StackFacts(snapshot.stacks, find_project(snapshot.stacks)).roles
             allocations = found.allocations
             features = find_features(found, find_phases(snapshot, device, allocations, roles), roles)
             true = truth.category[match(allocations, truth.allocations, bare)]

@@ -12,7 +12,7 @@ from snapconv.answers.notes import device_notes
 from snapconv.classification.categories import Category
 from snapconv.snapshot.load import load_snapshot
 from snapconv.stacks.project_frames import find_project
-from snapconv.stacks.stack_facts import find_stack_facts
+from snapconv.stacks.stack_facts import StackFacts
 from tests.builders import TraceBuilder, frame
 
 TORCH = "/opt/venv/lib/python3.11/site-packages/torch"
@@ -56,7 +56,7 @@ def analysis_of(tmp_path):
     def analysis_of(training):
         snapshot = load_snapshot(training.trace.write(tmp_path / "s.pickle"))
         project = find_project(snapshot.stacks, root="/home/me/project")
-        return analyze_device(snapshot, snapshot.devices[0], find_stack_facts(snapshot.stacks, project))
+        return analyze_device(snapshot, snapshot.devices[0], StackFacts(snapshot.stacks, project))
 
     return analysis_of
 

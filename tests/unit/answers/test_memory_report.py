@@ -20,7 +20,7 @@ from snapconv.phases.trace_phases import Phase
 from snapconv.snapshot.load import load_snapshot
 from snapconv.stacks.project_frames import find_project
 from snapconv.stacks.project_lines import SourceLine
-from snapconv.stacks.stack_facts import find_stack_facts
+from snapconv.stacks.stack_facts import StackFacts
 from snapconv.version import VERSION
 from tests.builders import MIB, START_US, TraceBuilder, frame
 
@@ -54,7 +54,7 @@ def report_of(tmp_path):
         snapshot = load_snapshot(path)
         project = find_project(snapshot.stacks, **options)
         return build_memory_report(
-            analyze_device(snapshot, snapshot.devices[device], find_stack_facts(snapshot.stacks, project)),
+            analyze_device(snapshot, snapshot.devices[device], StackFacts(snapshot.stacks, project)),
         )
 
     return report_of

@@ -10,7 +10,7 @@ from snapconv.phases.trace_phases import Phase
 from snapconv.replay.device_replay import replay
 from snapconv.snapshot.load import load_snapshot
 from snapconv.stacks.project_frames import find_project
-from snapconv.stacks.stack_facts import find_stack_facts
+from snapconv.stacks.stack_facts import StackFacts
 from tests.builders import ADDR, START_US, TraceBuilder, frame
 from tests.metadata_builder import memory_row, metadata, parameter, phase
 
@@ -124,7 +124,7 @@ STATE = GRADIENT + 1024
 def analyse(tmp_path, builder, raw) -> DeviceAnalysis:
     snapshot = load_snapshot(builder.write(tmp_path / "s.pickle", snapconv=raw))
     return analyze_device(
-        snapshot, snapshot.devices[0], find_stack_facts(snapshot.stacks, find_project(snapshot.stacks))
+        snapshot, snapshot.devices[0], StackFacts(snapshot.stacks, find_project(snapshot.stacks))
     )
 
 

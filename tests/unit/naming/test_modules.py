@@ -6,7 +6,7 @@ from snapconv.analysis import analyze_device
 from snapconv.classification.categories import Evidence
 from snapconv.snapshot.load import load_snapshot
 from snapconv.stacks.project_frames import find_project
-from snapconv.stacks.stack_facts import find_stack_facts
+from snapconv.stacks.stack_facts import StackFacts
 from tests.builders import ADDR, START_US, TraceBuilder, frame
 from tests.metadata_builder import memory_row, metadata, parameter
 
@@ -37,9 +37,7 @@ def modules_of(tmp_path):
     def modules_of(builder, **fields):
         snapshot = load_snapshot(builder.write(tmp_path / "s.pickle", **fields))
         project = find_project(snapshot.stacks, root="/home/me/project")
-        found = analyze_device(
-            snapshot, snapshot.devices[0], find_stack_facts(snapshot.stacks, project)
-        ).modules
+        found = analyze_device(snapshot, snapshot.devices[0], StackFacts(snapshot.stacks, project)).modules
         return [(found.names[i], found.evidence[i]) if i >= 0 else None for i in found.module_id.tolist()]
 
     return modules_of

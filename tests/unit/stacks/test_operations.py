@@ -3,7 +3,7 @@
 import pytest
 
 from snapconv.snapshot.stack_table import StackInterner
-from snapconv.stacks.operations import name_of_node
+from snapconv.stacks.stack_facts import name_of_node
 from snapconv.torch_knowledge.operation_catalog import UNNAMED
 from tests.builders import name_operations
 
