@@ -47,7 +47,7 @@ from snapconv.classification.classify import REASONS
 from snapconv.classification.decisions import Fact
 from snapconv.cli.app import app_with
 from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, FrameRule
-from snapconv.torch_knowledge.optimizers import OPTIMIZER_RULES
+from snapconv.torch_knowledge.optimizers import OF_OTHERS, OF_TORCH
 
 ROOT = Path(__file__).parents[1]
 SNAPSHOT = "fixtures/training_step.pickle"
@@ -185,15 +185,10 @@ def _rule_cells(rule: FrameRule) -> tuple[str, ...]:
 def optimizers() -> str:
     """Return the table of the optimizers whose states are known."""
     rows = (
-        (
-            _pattern(rule.name),
-            _pattern(rule.file),
-            _range(rule.least_states, rule.most_states),
-            f"`{rule.reason}`",
-        )
-        for rule in OPTIMIZER_RULES
+        (_pattern(rule.name), _range(rule.least_states, rule.most_states), f"`{rule.reason}`")
+        for rule in (*OF_TORCH, *OF_OTHERS)
     )
-    return table(("class", "file", "states for a parameter", "these"), rows)
+    return table(("class", "states for a parameter", "these"), rows)
 
 
 def _range(least: int, most: int) -> str:

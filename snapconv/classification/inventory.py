@@ -12,7 +12,7 @@ count these as seen.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import product
@@ -37,7 +37,7 @@ from snapconv.classification.parameters import (
     is_training,
 )
 from snapconv.columns import Int64Column, distinct, grouped, number_groups
-from snapconv.phases.trace_phases import Phase
+from snapconv.phases.trace_phases import Optimizers, Phase
 from snapconv.units import format_bytes
 
 SLUG, GRADIENT_OR_STATE = "explained-by-the-job", "gradient-or-optimizer-state"
@@ -57,6 +57,11 @@ _MOST_CACHED = 1 << 16
 _LEAST_WEIGHT = 0.003
 # A size weighs by its share of all bytes to this power: small sizes count too (30 %: 0.6 points).
 _SHARE_POWER = 0.1
+
+
+# How many blocks are weights, states and gradients.
+Counts = tuple[int, int, int]
+_KINDS = (Category.WEIGHT, Category.OPTIMIZER_STATE, Category.GRADIENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +109,14 @@ class Hypothesis:
     is_trained: bool = True
 
     @property
+    def of_each(self) -> Counts:
+        """The number of blocks for each parameter."""
+        return 1 + self.copies, self.states, self.gradients
+
+    @property
     def per_parameter(self) -> int:
         """Blocks of a parameter's size for each parameter."""
-        return 1 + self.copies + self.gradients + (0 if self.precision else self.states)
+        return sum(self.of_each) - (self.states if self.precision else 0)
 
     def __str__(self) -> str:
         parts = (
@@ -130,13 +140,11 @@ class Job:
     n: Sizes
     known: dict[Category, Sizes]
     n_layers: int
-    states_range: tuple[int, int] | None
+    optimizers: Optimizers
     is_training: bool
     saves: int
     has_step: bool
     infers: bool
-    states_are_built: bool
-    has_several_steps: bool
     reserves_more: bool | None
 
     @property
@@ -152,6 +160,13 @@ class Job:
     def n_known(self, size: int) -> int:
         """Weights, gradients and states of a size that facts have named."""
         return sum(sizes[size] for sizes in self.known.values())
+
+    def left(self, size: int, counts: Iterable[int]) -> Counts:
+        """Subtract what facts have named from the blocks of a size."""
+        weights, states, gradients = (
+            max(0, n - self.known[kind][size]) for kind, n in zip(_KINDS, counts, strict=True)
+        )
+        return weights, states, gradients
 
     def of_half(self, size: int) -> int:
         """Parameters of half a size."""
@@ -171,19 +186,17 @@ def jobs(decided: Decided, rows: Int64Column) -> list[Job]:
         mine = decided.has(category)
         # A step may replace its states: those before and those after are the same.
         known[category] = counted(features.sizes[mine & older]) | counted(features.sizes[mine & newer])
-    phases, trains = features.phases, is_training(decided)
+    trains = is_training(decided)
     first = Job(
         parameters=found[0],
         n=counted(features.sizes[rows]),
         known=known,
         n_layers=layers_that_ran(decided),
-        states_range=phases.states_range,
+        optimizers=features.phases.optimizers,
         is_training=trains,
         saves=decided.shared(saves),
-        has_step=bool(np.any(phases.certain == Phase.OPTIMIZER)),
+        has_step=bool(np.any(features.phases.certain == Phase.OPTIMIZER)),
         infers=not trains and bool((features.in_forward | features.preexisting_in_forward).any()),
-        states_are_built=phases.states_are_built,
-        has_several_steps=phases.has_several_steps,
         reserves_more=features.reserves_more,
     )
     return [replace(first, parameters=parameters) for parameters in found]
@@ -219,7 +232,7 @@ def hypotheses(job: Job) -> Iterator[tuple[Hypothesis, float]]:
 
 def _of_training(job: Job) -> Iterator[tuple[Hypothesis, float]]:
     of_gradients, of_all = _bits_of_gradients(job), BITS.trains_all
-    if job.has_several_steps or job.parameters.source is Source.BEFORE:
+    if job.optimizers.may_be_several or job.parameters.source is Source.BEFORE:
         of_all = 0.0
     # In full precision a block is twice as large as in half.
     masters = Counter({2 * size: n for size, n in job.sizes.items()})
@@ -237,10 +250,10 @@ def _of_training(job: Job) -> Iterator[tuple[Hypothesis, float]]:
 
 
 def _bits_of_states(job: Job) -> list[float]:
-    if not job.states_range:
+    if not job.optimizers.states_range:
         first = BITS.no_state_yet if job.saves and not job.sizes else BITS.states[0]
         return [first, *BITS.states[1:]]
-    low, high = job.states_range
+    low, high = job.optimizers.states_range
     return [_bits_of_known(job, states, low, high) for states in range(len(BITS.states))]
 
 
@@ -266,39 +279,14 @@ def _bits_of_gradients(job: Job) -> tuple[float, float]:
 # --- the bits of what a hypothesis misses
 
 
-@dataclass(frozen=True, slots=True)
-class Split:
-    """How many of the open blocks of a size are weights, states and gradients."""
-
-    weights: int
-    states: int
-    gradients: int
-
-    @property
-    def total(self) -> int:
-        """All of them."""
-        return self.weights + self.states + self.gradients
-
-
-def predicted(hypothesis: Hypothesis, size: int, job: Job) -> Split:
+def predicted(hypothesis: Hypothesis, size: int, job: Job) -> Counts:
     """Return how many open blocks of a size there should be."""
-    n, n_half = job.sizes[size], job.of_half(size)
-    weights, states = n * (1 + hypothesis.copies), n * hypothesis.states
+    n_half = job.of_half(size)
+    weights, states, gradients = (job.sizes[size] * times for times in hypothesis.of_each)
     if hypothesis.precision:
         states = n_half * (hypothesis.states + (hypothesis.precision == 1))
         weights += n_half * (hypothesis.precision == 2)
-    gradients = 0 if job.has_gradients else hypothesis.gradients * n
-    return _left(job, size, weights, states, gradients)
-
-
-def _left(job: Job, size: int, weights: int, states: int, gradients: int) -> Split:
-    """Subtract what facts have named."""
-    known = job.known
-    return Split(
-        max(0, weights - known[Category.WEIGHT][size]),
-        max(0, states - known[Category.OPTIMIZER_STATE][size]),
-        max(0, gradients - known[Category.GRADIENT][size]),
-    )
+    return job.left(size, (weights, states, 0 if job.has_gradients else gradients))
 
 
 def without_gradient(hypothesis: Hypothesis, job: Job) -> int:
@@ -351,7 +339,7 @@ def _bits_without_parameters(n: int, times: int, n_layers: int) -> tuple[float, 
 
 def _bits_of_size(hypothesis: Hypothesis, job: Job, size: int) -> tuple[float, int]:
     """Return the bits of a size that parameters have, and how many blocks of it are explained."""
-    n, each, expected = job.n[size], job.sizes[size], predicted(hypothesis, size, job).total
+    n, each, expected = job.n[size], job.sizes[size], sum(predicted(hypothesis, size, job))
     if n == expected:
         return 0.0, n
     if n > expected:  # one block more, an ids tensor, spoils nothing
@@ -363,7 +351,7 @@ def _bits_of_size(hypothesis: Hypothesis, job: Job, size: int) -> tuple[float, i
         more, rest = divmod(n + job.n_known(size), times)
         if not rest and more > each:
             # With all gradients of an iteration and one optimizer, no parameter is missing.
-            whole = job.parameters.source in _HAS_ALL and not job.has_several_steps
+            whole = job.parameters.source in _HAS_ALL and not job.optimizers.may_be_several
             options.append((BITS.other_number if whole else BITS.more_parameters, n))
         elif not rest and times > 1 and 0 < more < each:
             options.append((BITS.other_number, n))
@@ -405,11 +393,11 @@ def weigh(of_jobs: list[Job]) -> list[Weighed]:
                 (missed(hypothesis, job, n, sizes) for n in layers), key=lambda found: found[0]
             )
             # Parameters by a second source are rarer than those by the best.
-            found.append((rarity + bits + (number > 0), Weighed(0.0, hypothesis, job, explained / total)))
+            found.append((rarity + bits + (number > 0), (hypothesis, job, explained / total)))
     found.sort(key=lambda one: one[0])
     weights = np.array([2.0 ** (found[0][0] - bits) for bits, _ in found])
     weights /= weights.sum()
-    return [replace(one, weight=weight) for weight, (_, one) in zip(weights.tolist(), found, strict=True)]
+    return [Weighed(weight, *one) for weight, (_, one) in zip(weights.tolist(), found, strict=True)]
 
 
 def _possible_layers(job: Job) -> list[int]:
@@ -433,49 +421,39 @@ def layouts(hypothesis: Hypothesis, job: Job, size: int, n: int) -> list[Layout]
     if not job.explains(size, hypothesis):
         each, rest = divmod(n, without_gradient(hypothesis, job))
         weights, states = each * (1 + hypothesis.copies) + rest, each * hypothesis.states
-        return _in_order(Split(weights, states, n - weights - states), job)
-    split = predicted(hypothesis, size, job)
-    more = n - split.total
-    if more and not hypothesis.precision and (whole := _as_whole_copies(hypothesis, job, size, n, split)):
-        if more > 0 and job.parameters.source in _HAS_ALL:
-            # Parameters without a gradient this time, or no parameters.
-            first = replace(split, weights=split.weights + more)
-            return [(share / 2, layout) for one in (whole, first) for share, layout in _in_order(one, job)]
-        return _in_order(whole, job)
-    return _in_order(_limited(split, n), job)
+        return _in_order((weights, states, n - weights - states), job)
+    counts = predicted(hypothesis, size, job)
+    more = n - sum(counts)
+    whole = _as_whole_copies(hypothesis, job, size, n, more) if more and not hypothesis.precision else None
+    if whole and more > 0 and job.parameters.source in _HAS_ALL:
+        # Parameters without a gradient this time, or no parameters.
+        both = (whole, _limited(counts, n))
+        return [(share / 2, layout) for one in both for share, layout in _in_order(one, job)]
+    return _in_order(whole or _limited(counts, n), job)
 
 
-def _as_whole_copies(hypothesis: Hypothesis, job: Job, size: int, n: int, split: Split) -> Split | None:
-    """Split by another number of parameters of this size, if that leaves no rest."""
-    times, n_known = hypothesis.per_parameter, job.n_known(size)
-    each, rest = divmod(n + n_known, times)
-    if rest or not (each > job.sizes[size] or (times > 1 and n + n_known and split.total > n)):
+def _as_whole_copies(hypothesis: Hypothesis, job: Job, size: int, n: int, more: int) -> Counts | None:
+    """Count by another number of parameters of this size, if that leaves no rest."""
+    times, n_every = hypothesis.per_parameter, n + job.n_known(size)
+    each, rest = divmod(n_every, times)
+    if rest or not (each > job.sizes[size] or (times > 1 and n_every and more < 0)):
         return None
-    return _left(
-        job, size, each * (1 + hypothesis.copies), each * hypothesis.states, each * hypothesis.gradients
-    )
+    return job.left(size, (each * times for times in hypothesis.of_each))
 
 
-def _limited(split: Split, n: int) -> Split:
+def _limited(counts: Counts, n: int) -> Counts:
     """Add the blocks that are more to the weights; if there are fewer, gradients are missing first."""
-    weights, states, gradients = split.weights + max(0, n - split.total), split.states, split.gradients
-    over = weights + states + gradients - n
-    cut = min(over, gradients)
-    gradients, over = gradients - cut, over - cut
-    cut = min(over, weights)
-    return Split(weights - cut, states - (over - cut), gradients)
+    states = min(counts[1], n)
+    weights = min(counts[0] + max(0, n - sum(counts)), n - states)
+    return weights, states, n - states - weights
 
 
-def _in_order(split: Split, job: Job) -> list[Layout]:
-    weights = (Category.WEIGHT, split.weights)
-    states, gradients = (Category.OPTIMIZER_STATE, split.states), (Category.GRADIENT, split.gradients)
-    both = split.states + split.gradients
-    if not (split.states and split.gradients) or job.states_are_built:
+def _in_order(counts: Counts, job: Job) -> list[Layout]:
+    weights, states, gradients = zip(_KINDS, counts, strict=True)
+    both = counts[1] + counts[2]
+    if not (counts[1] and counts[2]) or job.optimizers.states_are_built:
         return [(1.0, (weights, states, gradients))]
-    return [
-        (split.states / both, (weights, (Category.OPTIMIZER_STATE, both))),
-        (split.gradients / both, (weights, (Category.GRADIENT, both))),
-    ]
+    return [(n / both, (weights, (kind, both))) for kind, n in (states, gradients)]
 
 
 Probabilities = NDArray[np.float64]
@@ -550,7 +528,7 @@ def explain_by_job(decided: Decided) -> Iterator[Proposal]:
     if not (job.sizes or job.is_training or job.infers or job.saves):
         return  # without an event, a dump at a peak looks like one at rest
     weighed = weigh(of_jobs)
-    decided.explanation = sentence(weighed, bytes_of(job.n), features.phases.optimizers)
+    decided.explanation = sentence(weighed, bytes_of(job.n), job.optimizers.names)
     found = probabilities(decided, rows, weighed)
     best = found.argmax(1)
     stated = np.interp(found.max(1), _STATED, _RIGHT[bool(job.sizes)])

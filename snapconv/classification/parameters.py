@@ -87,7 +87,7 @@ def find_parameters(decided: Decided) -> Parameters:
         parameters = recorded.metadata.parameters
         return Parameters(counted(parameters.n_bytes[~parameters.is_buffer]), Source.RECORDED)
     best = _by_gradients(decided)
-    if best.sizes and not decided.features.phases.has_several_steps:
+    if best.sizes and not decided.features.phases.optimizers.may_be_several:
         for made in decided.shared(_step_lines):
             has_all = bytes_of(made & best.sizes) >= _NEARLY * bytes_of(best.sizes)
             if has_all and made.total() > best.sizes.total():
@@ -132,7 +132,7 @@ def _by_gradients(decided: Decided) -> Parameters:
         return Parameters(sizes, Source.NONE)
     if not len(made):
         return Parameters(sizes, Source.BEFORE)
-    if features.phases.has_several_steps:
+    if features.phases.optimizers.may_be_several:
         return Parameters(sizes, Source.SEVERAL)
     is_whole = np.isin(features.iteration[made], decided.shared(_whole_iterations)).any()
     return Parameters(sizes, Source.WHOLE if is_whole else Source.PART)

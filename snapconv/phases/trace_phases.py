@@ -5,7 +5,7 @@ what the optimizers of the trace keep for every parameter. Columns in, columns o
 """
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
@@ -34,14 +34,14 @@ from snapconv.stacks.paths import normal
 from snapconv.stacks.stack_roles import StackRoles, by_stack
 from snapconv.stop_signals import stage
 from snapconv.torch_knowledge.frame_patterns import Role
-from snapconv.torch_knowledge.optimizers import OPTIMIZER_RULES, OptimizerRule
+from snapconv.torch_knowledge.optimizers import OF_OTHERS, OF_TORCH, OptimizerRule
 
 _STEP, _ZERO_GRAD = "Optimizer.step#", "Optimizer.zero_grad#"
 # torch calls a step `Optimizer.step#AdamW.step` (torch/optim/optimizer.py, profile_hook_step).
 _STEP_NAME = re.compile(r"^Optimizer\.step#(\w+)\.step$")
 # What is between a step and the line that calls it: a wrapper, a schedule of learning rates, a GradScaler.
 _OWN = re.compile(r"torch/(optim|amp|cuda/amp|utils/_contextlib|autograd/profiler)[/.\w]{0,255}\.py$")
-_FILE = re.compile(r"torch/optim/(?!optimizer|lr_scheduler|swa_utils)\w+\.py$")
+_FILE = re.compile(r"torch/optim/(?!optimizer|lr_scheduler|swa_utils)(\w+)\.py$")
 
 
 class Phase(IntEnum):
@@ -55,6 +55,22 @@ class Phase(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Optimizers:
+    """The optimizers of a file.
+
+    ``names``: their classes, if torch wrote them. ``states_range``: tensors that each keeps for every one of
+    its parameters, the least and the most; None where one is not known, or where they differ.
+    ``states_are_built``: each makes them when it is built itself, and so before the first gradients.
+    ``may_be_several``: of several models; an iteration of one then has not the gradients of all.
+    """
+
+    names: tuple[str, ...]
+    states_range: tuple[int, int] | None
+    states_are_built: bool
+    may_be_several: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Phases:
     """Phases of one device, one entry per event unless noted otherwise.
 
@@ -65,9 +81,6 @@ class Phases:
     the annotated ranges. ``n_iterations`` is at least 1. ``free_sites_known``: frees carry their own
     stacks, not those of their allocs. ``is_recorded``: a recorder marked the phases, nothing is inferred.
     ``has_steps``: iterations are known by optimizer steps, or were counted; without, by backward runs.
-    ``states_range``: tensors that every optimizer keeps for each of its parameters, the least and the most,
-    None where that is not known. ``states_are_built``: they are made before the first gradients.
-    ``has_several_steps``: whether there may be several. ``optimizers``: their classes, if torch wrote them.
     ``oom_events``: the allocations that failed. ``ends_in_oom``: nothing follows one.
     """
 
@@ -80,14 +93,11 @@ class Phases:
     in_zero_grad: BoolColumn
     n_iterations: int
     free_sites_known: bool
-    is_recorded: bool = False
-    has_steps: bool = True
-    states_range: tuple[int, int] | None = None
-    states_are_built: bool = False
-    has_several_steps: bool = False
-    oom_events: Int64Column = field(default_factory=lambda: np.zeros(0, np.int64))
-    ends_in_oom: bool = False
-    optimizers: tuple[str, ...] = ()
+    is_recorded: bool
+    has_steps: bool
+    oom_events: Int64Column
+    ends_in_oom: bool
+    optimizers: Optimizers
 
     @property
     def events_of_training(self) -> Int64Column:
@@ -154,10 +164,7 @@ def find_phases(
         free_sites_known=free_sites_known,
         is_recorded=marked is not None,
         has_steps=has_steps or counted is not None or bool(np.any(in_hook & (certain == Phase.OPTIMIZER))),
-        states_range=states_per_parameter(snapshot, roles),
-        states_are_built=states_are_built(snapshot, roles),
-        optimizers=optimizer_names(snapshot),
-        has_several_steps=steps_on_several_lines(snapshot, roles),
+        optimizers=find_optimizers(snapshot, roles),
         oom_events=np.flatnonzero(has_code(events.action, Action.OOM)),
         ends_in_oom=bool(len(device.events) and device.events.action[-1] == Action.OOM),
     )
@@ -268,55 +275,39 @@ def _iterations(phase: Int8Column, run_ends: Int64Column, silent_steps: Int64Col
 # --- the optimizers, by name or by file
 
 
-def states_per_parameter(snapshot: Snapshot, roles: StackRoles) -> tuple[int, int] | None:
-    """Count the tensors of a parameter's size that each optimizer seen keeps, at least and at most.
-
-    None where no optimizer is seen, where one is not known, or where they differ.
-    """
-    seen = _optimizers(snapshot, roles)
-    found = {None if rule is None else (rule.least_states, rule.most_states) for rule in seen}
-    return found.pop() if len(found) == 1 else None
-
-
-def optimizer_names(snapshot: Snapshot) -> tuple[str, ...]:
-    """Return the classes of the optimizers that torch has written into its annotations."""
-    named = snapshot.annotations.name_id
+def find_optimizers(snapshot: Snapshot, roles: StackRoles) -> Optimizers:
+    """Find the optimizers, by the names in torch's annotations, or else by the files of their frames."""
+    stacks, named = snapshot.stacks, snapshot.annotations.name_id
     steps = (_STEP_NAME.match(snapshot.texts[name]) for name in distinct(named[named >= 0]).tolist())
-    return tuple(sorted({step[1] for step in steps if step}))
+    names = {step[1] for step in steps if step}
+    in_optimizer = np.repeat(roles.has[Role.OPTIMIZER], np.diff(stacks.offsets))
+    files = (
+        _FILE.search(_file(stacks, frame)) for frame in distinct(stacks.frame_ids[in_optimizer]).tolist()
+    )
+    rules = {_rule_of(name, (*OF_TORCH, *OF_OTHERS)) for name in names}
+    rules = rules or {_rule_of(file[1].replace("_", ""), OF_TORCH, re.IGNORECASE) for file in files if file}
+    ranges = {None if rule is None else (rule.least_states, rule.most_states) for rule in rules}
+    return Optimizers(
+        names=tuple(sorted(names)),
+        states_range=ranges.pop() if len(ranges) == 1 else None,
+        states_are_built=bool(rules) and all(rule is not None and rule.is_built for rule in rules),
+        may_be_several=_n_lines_of_steps(stacks, roles) > 1,
+    )
 
 
-def states_are_built(snapshot: Snapshot, roles: StackRoles) -> bool:
-    """Return whether every optimizer seen makes its states when built, and so before the first gradients."""
-    seen = _optimizers(snapshot, roles)
-    return bool(seen) and all(rule is not None and rule.is_built for rule in seen)
+def _rule_of(name: str, rules: tuple[OptimizerRule, ...], flags: int = 0) -> OptimizerRule | None:
+    return next((rule for rule in rules if re.search(rule.name, name, flags)), None)
 
 
-def steps_on_several_lines(snapshot: Snapshot, roles: StackRoles) -> bool:
-    """Return whether there may be several optimizers: an iteration then has one model's gradients of several.
-
-    A step is called by the first frame outside of the optimizers' own files.
-    """
-    stacks = snapshot.stacks
+def _n_lines_of_steps(stacks: StackTable, roles: StackRoles) -> int:
+    """Count the lines that call steps: the first frame outside of the optimizers' own files."""
     found: set[int] = set()
     for stack in np.flatnonzero(roles.has[Role.OPTIMIZER]).tolist():
         frames = stacks.frames_of(stack).tolist()
         own = [place for place, frame in enumerate(frames) if _OWN.search(_file(stacks, frame))]
         outside = frames[own[-1] + 1 :] if own else []
         found.update(next(([f] for f in outside if _file(stacks, f).endswith(".py")), []))
-    return len(found) > 1
-
-
-def _optimizers(snapshot: Snapshot, roles: StackRoles) -> set[OptimizerRule | None]:
-    """Return the rules of the optimizers seen, by name or by file, None for an unknown one."""
-    if names := optimizer_names(snapshot):
-        return {
-            next((rule for rule in OPTIMIZER_RULES if re.search(rule.name, name)), None) for name in names
-        }
-    in_optimizer = np.repeat(roles.has[Role.OPTIMIZER], np.diff(snapshot.stacks.offsets))
-    frames = distinct(snapshot.stacks.frame_ids[in_optimizer])
-    paths = filter(_FILE.search, (_file(snapshot.stacks, frame) for frame in frames.tolist()))
-    rules = [rule for rule in OPTIMIZER_RULES if rule.file]
-    return {next((rule for rule in rules if re.search(rule.file, path)), None) for path in paths}
+    return len(found)
 
 
 def _file(stacks: StackTable, frame: int) -> str:

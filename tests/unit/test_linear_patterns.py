@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from snapconv.torch_knowledge.frame_patterns import FRAME_RULES
-from snapconv.torch_knowledge.optimizers import OPTIMIZER_RULES
+from snapconv.torch_knowledge.optimizers import OF_OTHERS, OF_TORCH
 
 try:
     from re import _constants, _parser
@@ -42,8 +42,7 @@ def patterns() -> Iterator[tuple[str, str, int, str]]:
         yield from (
             (f"{rule.slug} {part}", getattr(rule, part), 0, "search") for part in ("function", "file")
         )
-    for known in OPTIMIZER_RULES:
-        yield from ((f"{known.name} {part}", getattr(known, part), 0, "search") for part in ("name", "file"))
+    yield from ((f"{known.name} name", known.name, 0, "search") for known in (*OF_TORCH, *OF_OTHERS))
     for path in sorted(PACKAGE.rglob("*.py")):
         module = path.relative_to(PACKAGE).with_suffix("").as_posix().replace("/", ".")
         if module.split(".")[0] not in NOT_OF_FILES:

@@ -6,11 +6,7 @@ from collections import Counter
 import pytest
 
 from snapconv.classification.categories import Category
-from snapconv.phases.trace_phases import (
-    states_are_built,
-    states_per_parameter,
-    steps_on_several_lines,
-)
+from snapconv.phases.trace_phases import find_optimizers
 from snapconv.snapshot.load import load_snapshot
 from snapconv.stacks.stack_roles import assign_roles
 from tests.classified_jobs import (
@@ -40,16 +36,14 @@ def found(tmp_path):
     return lambda job, size: classified(job, tmp_path / "snapshot.pickle", size)
 
 
+def seen(job, path):
+    path.write_bytes(pickle.dumps(job.snapshot()))
+    snapshot = load_snapshot(path)
+    return find_optimizers(snapshot, assign_roles(snapshot.stacks))
+
+
 def states(job, path):
-    path.write_bytes(pickle.dumps(job.snapshot()))
-    snapshot = load_snapshot(path)
-    return states_per_parameter(snapshot, assign_roles(snapshot.stacks))
-
-
-def are_built(job, path):
-    path.write_bytes(pickle.dumps(job.snapshot()))
-    snapshot = load_snapshot(path)
-    return states_are_built(snapshot, assign_roles(snapshot.stacks))
+    return seen(job, path).states_range
 
 
 def stepped(*names):
@@ -123,10 +117,10 @@ def test_optimizers_that_keep_different_states_are_no_evidence(tmp_path):
 
 def test_adagrad_makes_its_states_when_it_is_built(tmp_path):
     """torch/optim/adagrad.py has them in __init__; the others make theirs in their first step."""
-    assert are_built(stepped("Adagrad"), tmp_path / "a.pickle")
-    assert are_built(stepped_in("adagrad"), tmp_path / "b.pickle")
+    assert seen(stepped("Adagrad"), tmp_path / "a.pickle").states_are_built
+    assert seen(stepped_in("adagrad"), tmp_path / "b.pickle").states_are_built
     for number, job in enumerate((stepped("AdamW"), stepped("Adagrad", "AdamW"), stepped("MyAdam"), Job())):
-        assert not are_built(job, tmp_path / f"{number}.pickle")
+        assert not seen(job, tmp_path / f"{number}.pickle").states_are_built
 
 
 def test_steps_on_several_lines_may_be_of_several_models(tmp_path):
@@ -137,10 +131,9 @@ def test_steps_on_several_lines_may_be_of_several_models(tmp_path):
             frames(("step", f"{TORCH}/optim/adam.py"), ("wrapper", f"{TORCH}/optim/optimizer.py")) + call
         )
         job.alloc(frames(("step", f"{TORCH}/optim/adam.py"), ("step", f"{TORCH}/amp/grad_scaler.py")) + call)
-        path = tmp_path / f"{line}.pickle"
-        assert states(job, path) == (2, 2)
-        snapshot = load_snapshot(path)
-        assert steps_on_several_lines(snapshot, assign_roles(snapshot.stacks)) == (line == 2)
+        found = seen(job, tmp_path / f"{line}.pickle")
+        assert found.states_range == (2, 2)
+        assert found.may_be_several == (line == 2)
 
 
 def test_a_name_is_better_than_a_file(tmp_path):
