@@ -11,7 +11,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snapconv.cli.arguments import PathOptions, device_number, with_parameters
+from snapconv.cli.arguments import ReadOptions, device_number, with_parameters
 from snapconv.cli.terminal import first_entries, print_json, print_lines, progress_bar, show_notes
 from snapconv.errors import BudgetExceeded, SnapconvError
 from snapconv.units import device_argument, device_kind, device_name, format_bytes
@@ -45,15 +45,13 @@ class Answer:
     exceeded: str = ""
 
 
-def analysis_of(
-    snapshot: Path, options: PathOptions, *, device: str | None = None, shows_progress: bool = True
-) -> "Analysis":
+def analysis_of(snapshot: Path, options: ReadOptions, *, shows_progress: bool = True) -> "Analysis":
     """Read and analyse a file, or the requested one of its devices."""
     from snapconv.analysis import analyze_file
 
-    chosen, given = device_number(device), options.analysis()
+    device = device_number(options.device)
     with progress_bar(shown=shows_progress) as progress:
-        return analyze_file(snapshot, given, device=chosen, progress=progress)
+        return analyze_file(snapshot, options.analysis(), device=device, progress=progress)
 
 
 def answer_by_device(

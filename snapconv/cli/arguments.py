@@ -8,7 +8,7 @@ import inspect
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin
@@ -232,29 +232,20 @@ def declared(command: str, one: inspect.Parameter) -> inspect.Parameter:
 
 
 @dataclass(frozen=True, slots=True)
-class PathOptions:
-    """Options of reading a file: what belongs to the project."""
+class ReadOptions:
+    """Options of reading a file."""
 
+    device: str | None = None
     project_root: str | None = None
     include: list[str] | None = None
+    rules: Path | None = None
+    certain: bool = False
 
     def analysis(self) -> "AnalysisOptions":
         """Return the options as the library takes them."""
         from snapconv.analysis import AnalysisOptions
 
-        return AnalysisOptions(self.project_root, tuple(self.include or ()))
-
-
-@dataclass(frozen=True, slots=True)
-class ReadOptions(PathOptions):
-    """Options of reading a file whose categories are shown too."""
-
-    rules: Path | None = None
-    certain: bool = False
-
-    def analysis(self) -> "AnalysisOptions":
-        """Return the options as the library takes them; raises BadParameter for a text that is wrong."""
-        return replace(PathOptions.analysis(self), rules=self.rules or (), certain=self.certain)
+        return AnalysisOptions(self.project_root, tuple(self.include or ()), self.rules or (), self.certain)
 
 
 def expanded(function: Callable[..., _Value]) -> Callable[..., _Value]:

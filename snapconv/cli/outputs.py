@@ -22,7 +22,6 @@ def to_sqlite(
     *,
     output: str | None = None,
     extended: bool = False,
-    device: str | None = None,
     read: ReadOptions,
     force: bool = False,
     as_json: bool = False,
@@ -37,7 +36,7 @@ def to_sqlite(
     options = convert.ConvertOptions(
         output=output_file(output),
         extended=extended,
-        device=device_number(device),
+        device=device_number(read.device),
         force=force,
         analysis=read.analysis(),
     )
@@ -61,7 +60,6 @@ def view(
     *,
     output: str | None = None,
     open_page: bool = False,
-    device: str | None = None,
     read: ReadOptions,
     force: bool = False,
     quiet: bool = False,
@@ -76,7 +74,7 @@ def view(
 
     inputs = [snapshot] if newer is None else [snapshot, newer]
     path = page_output(inputs, output_file(output), force=force)
-    files = [analysis_of(one, read, device=device, shows_progress=not quiet) for one in inputs]
+    files = [analysis_of(one, read, shows_progress=not quiet) for one in inputs]
     made = write_view(files, path, force=force)
     if not quiet:
         _report(made.path, [note for note in made.notes if not note.is_minor], made.n_bytes)
@@ -89,7 +87,6 @@ def export(
     *,
     output: str | None = None,
     force: bool = False,
-    device: str | None = None,
     read: ReadOptions,
     quiet: bool = False,
 ) -> None:
@@ -101,7 +98,7 @@ def export(
     from snapconv.writers.perfetto_trace import write_trace
 
     path = checked_output([snapshot], output_file(output), ".trace.json", force=force)
-    analysis = analysis_of(snapshot, read, device=device)
+    analysis = analysis_of(snapshot, read)
     write_trace(path, analysis, force=force)
     if not quiet:
         _report(path, main_notes(analysis))

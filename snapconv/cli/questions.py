@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import typer
 
 from snapconv.cli.answers import Answer, analysis_of, answer_by_device, question
-from snapconv.cli.arguments import PathOptions, ReadOptions, device_number, moment, parsed, size_of
+from snapconv.cli.arguments import ReadOptions, moment, parsed, size_of
 from snapconv.cli.terminal import progress_bar
 from snapconv.errors import InputError
 from snapconv.files import open_input
@@ -28,7 +28,7 @@ _MOST_SCALE = 10_000
 
 
 @question("verdict.FileVerdict")
-def verdict(snapshot: Path, *, device: str | None = None, read: ReadOptions) -> Answer:
+def verdict(snapshot: Path, *, read: ReadOptions) -> Answer:
     """Say what matters most; `snapconv FILE` does it too.
 
     A verdict, the three largest causes, the next command to type. Example: snapconv run.pickle
@@ -36,7 +36,7 @@ def verdict(snapshot: Path, *, device: str | None = None, read: ReadOptions) -> 
     from snapconv.answers.verdict import find_verdict
     from snapconv.writers.text.moment import verdict_lines
 
-    analysis = analysis_of(snapshot, read, device=device)
+    analysis = analysis_of(snapshot, read)
     found = map(find_verdict, analysis.devices)
     return answer_by_device(analysis, ((one, verdict_lines(one, str(snapshot))) for one in found))
 
@@ -47,7 +47,6 @@ def summary(
     *,
     at: str = "peak",
     device_total: str | None = None,
-    device: str | None = None,
     read: ReadOptions,
 ) -> Answer:
     """Show what is live at the peak, or at any other moment.
@@ -60,7 +59,7 @@ def summary(
     from snapconv.writers.text.moment import moment_lines
 
     shown, total = moment(at), size_of(device_total, "--device-total")
-    analysis = analysis_of(snapshot, read, device=device)
+    analysis = analysis_of(snapshot, read)
     states = [state_at(one, find_moment(one, shown), device_total=total) for one in analysis.devices]
     found = ((state, moment_lines(state)) for state in states)
     return answer_by_device(analysis, found, every_note=True)
@@ -73,7 +72,6 @@ def tree(
     at: str = "peak",
     by: Literal["line", "module", "operation", "category"] = "line",
     all_frames: bool = False,
-    device: str | None = None,
     read: ReadOptions,
     top: int | None = None,
 ) -> Answer:
@@ -87,7 +85,7 @@ def tree(
     from snapconv.writers.text.moment import MOST_NODES, tree_lines
 
     shown = moment(at)
-    analysis = analysis_of(snapshot, read, device=device)
+    analysis = analysis_of(snapshot, read)
     found = [
         find_tree(one, find_moment(one, shown), by=by, all_frames=all_frames) for one in analysis.devices
     ]
@@ -102,7 +100,6 @@ def oom(
     message: Path | None = None,
     device_total: str | None = None,
     no_replay: bool = False,
-    device: str | None = None,
     read: ReadOptions,
 ) -> Answer:
     """Explain why memory ran out, and try what would have helped.
@@ -120,7 +117,7 @@ def oom(
         return _explained_text(message)
     assert snapshot is not None
     total = size_of(device_total, "--device-total")
-    every = analysis_of(snapshot, read, device=device)
+    every = analysis_of(snapshot, read)
     failed, found = tuple(one for one in every.devices if one.ran_out), []
     analysis = replace(every, devices=failed or every.devices)
     with progress_bar(shown=True) as progress:
@@ -163,9 +160,7 @@ def _end_of(log: Path) -> bytes:
 
 
 @question("fragmentation.Fragmentation")
-def fragmentation(
-    snapshot: Path, *, at: str | None = None, device: str | None = None, read: PathOptions
-) -> Answer:
+def fragmentation(snapshot: Path, *, at: str | None = None, read: ReadOptions) -> Answer:
     """Show what is reserved and not used, and which lines keep it.
 
     What empty_cache() returns, too. Free memory helps only a request of its own pool and stream, and only in
@@ -175,13 +170,13 @@ def fragmentation(
     from snapconv.writers.text.moment import fragmentation_lines
 
     shown = at and moment(at)
-    analysis = analysis_of(snapshot, read, device=device)
+    analysis = analysis_of(snapshot, read)
     found = (find_fragmentation(one, shown) for one in analysis.devices)
     return answer_by_device(analysis, ((one, fragmentation_lines(one, str(snapshot))) for one in found))
 
 
 @question()
-def growth(snapshot: Path, *, device: str | None = None, read: PathOptions) -> Answer:
+def growth(snapshot: Path, *, read: ReadOptions) -> Answer:
     """Show the lines whose memory grows from iteration to iteration.
 
     By how much and since when. An iteration is a step of the optimizer; the trace needs at least three.
@@ -189,7 +184,7 @@ def growth(snapshot: Path, *, device: str | None = None, read: PathOptions) -> A
     from snapconv.answers.growth import report_growth
     from snapconv.writers.text.growth import growth_lines
 
-    analysis = analysis_of(snapshot, read, device=device)
+    analysis = analysis_of(snapshot, read)
     found = [*map(report_growth, analysis.devices)]
     answers = [(one.to_json(), growth_lines(one, str(snapshot))) for one in found]
     return answer_by_device(analysis, answers, weights=[one.weight for one in found])
@@ -201,8 +196,7 @@ def advise(
     *,
     capacity: str | None = None,
     save: str | None = None,
-    device: str | None = None,
-    read: PathOptions,
+    read: ReadOptions,
 ) -> Answer:
     """Say what to change in the program, and how much memory each change saves.
 
@@ -218,7 +212,7 @@ def advise(
     if capacity is not None and save is not None:
         raise typer.BadParameter("give --capacity or --save, not both", param_hint="--save")
     fits, saved = size_of(capacity, "--capacity"), size_of(save, "--save")
-    analysis = analysis_of(snapshot, read, device=device)
+    analysis = analysis_of(snapshot, read)
     found = []
     for one in analysis.devices:
         goal, times = goal_of(one, capacity=fits, save=saved), forward_times(snapshot, one.device.device)
@@ -237,8 +231,7 @@ def what_if(
     capacity: str | None = None,
     card: str | None = None,
     batch_scale: float | None = None,
-    device: str | None = None,
-    read: PathOptions,
+    read: ReadOptions,
 ) -> Answer:
     """Try other allocator settings, or another card, by a replay.
 
@@ -264,7 +257,7 @@ def what_if(
         size_of(capacity, "--capacity"),
         size_of(card, "--card"),
     )
-    analysis, scale = analysis_of(snapshot, read, device=device), 1.0 if batch_scale is None else batch_scale
+    analysis, scale = analysis_of(snapshot, read), 1.0 if batch_scale is None else batch_scale
     found = []
     with progress_bar(shown=True) as progress:
         trials = [try_settings(one, request, scale=scale, progress=progress) for one in analysis.devices]
@@ -276,9 +269,7 @@ def what_if(
 
 
 @question()
-def explain(
-    snapshot: Path, question: str, *, device: str | None = None, read: ReadOptions, stack: bool = False
-) -> Answer:
+def explain(snapshot: Path, question: str, *, read: ReadOptions, stack: bool = False) -> Answer:
     """Show what an allocation was for, and how that is known.
 
     Its size, life and category, and the evidence. Example: snapconv explain run.pickle 0x7f3c40001000
@@ -289,9 +280,8 @@ def explain(
     from snapconv.writers.text.explanation import explanation_lines
 
     parsed(question, parse_question, "ADDR-OR-EVENT")
-    chosen = device_number(device)
     analysis = analysis_of(snapshot, read)
-    found = explain_allocations(analysis.of_device(chosen), question)
+    found = explain_allocations(analysis, question)
     return Answer(
         asdict(found),
         explanation_lines(found, whole_stack=stack),
@@ -315,7 +305,7 @@ def info(snapshot: Path) -> Answer:
 
 
 @question()
-def diff(old: Path, new: Path, *, device: str | None = None, read: ReadOptions) -> Answer:
+def diff(old: Path, new: Path, *, read: ReadOptions) -> Answer:
     """Compare two files: what is new, gone or larger at the peak.
 
     By category, line, module and operation. Lines are matched by file, function and order, also where they
@@ -325,7 +315,7 @@ def diff(old: Path, new: Path, *, device: str | None = None, read: ReadOptions) 
     from snapconv.answers.notes import file_notes
     from snapconv.writers.text.comparisons import diff_lines
 
-    before, after = (analysis_of(path, read, device=device) for path in (old, new))
+    before, after = (analysis_of(path, read) for path in (old, new))
     report = compare_files(before, after)
     return Answer(
         report.to_json(),
@@ -360,7 +350,6 @@ def check(
     *,
     limits: Limits,
     baseline: Path | None = None,
-    device: str | None = None,
     read: ReadOptions,
     format: Literal["text", "github"] = "text",
 ) -> Answer:
@@ -370,8 +359,8 @@ def check(
     from snapconv.writers.text.comparisons import check_lines, github_lines
 
     budgets = _read_limits(limits, baseline)
-    analysis = analysis_of(snapshot, read, device=device)
-    before = analysis_of(baseline, read, device=device).devices if baseline else None
+    analysis = analysis_of(snapshot, read)
+    before = analysis_of(baseline, read).devices if baseline else None
     file, checks = str(snapshot), check_budgets(analysis.devices, budgets, baseline=before)
     holds = all(one.holds for one in checks)
     return Answer(

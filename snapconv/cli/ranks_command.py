@@ -1,14 +1,13 @@
 """``snapconv ranks``: the files of a whole job -> which rank differs, and in what."""
 
 import sys
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from snapconv.cli.arguments import PathOptions, parsed
+from snapconv.cli.arguments import parsed
 from snapconv.cli.terminal import first_entries, print_error, print_json, print_lines, progress_bar
 from snapconv.errors import InputError, UnsafePickleError
 from snapconv.files import check_outputs
@@ -30,7 +29,8 @@ def ranks(
     reports: str | None = None,
     no_cache: bool = False,
     top: int | None = None,
-    project: PathOptions,
+    project_root: str | None = None,
+    include: list[str] | None = None,
     certain: bool = False,
     force: bool = False,
     as_json: bool = False,
@@ -42,6 +42,7 @@ def ranks(
     row with its error, and the command ends with 3. Results are kept: a second run reads only files that are
     new or have changed.
     """
+    from snapconv.analysis import AnalysisOptions
     from snapconv.ranks.job import JobOptions, JobStopped, default_cache, read_job
 
     check_outputs([output] if output else [], force=force)
@@ -51,7 +52,7 @@ def ranks(
         workers=workers,
         cache=None if no_cache else default_cache(),
         reports=reports,
-        analysis=replace(project.analysis(), certain=certain),
+        analysis=AnalysisOptions(project_root, tuple(include or ()), certain=certain),
     )
     show = partial(_print, as_json=as_json, top=top, quiet=quiet)
     try:
