@@ -11,9 +11,8 @@ from snapconv.files import check_outputs, report_output
 from snapconv.notes import Note, Progress
 from snapconv.snapshot.load import DeviceSnapshot, load_snapshot
 from snapconv.units import HOST_NAME
-from snapconv.writers.sqlite.memory_database import memory_database
+from snapconv.writers.sqlite.skyline_reports import memory_database, time_database
 from snapconv.writers.sqlite.tables import write_databases
-from snapconv.writers.sqlite.time_database import time_database
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +83,7 @@ def to_sqlite(
     databases = [memory_database(output, report, extended=extended) for output, report in reports]
     time = (time_outputs[0], time_report_of(timing, snapshot, options.analysis)) if timing else None
     if time:
-        databases.append(time_database(*time, extended=extended))
+        databases.append(time_database(*time))
     write_databases(databases, force=force, progress=writing)
     n_bytes = snapshot.container.n_unpacked_bytes + (timing.n_bytes if timing else 0)
     of_reports = (note for _, report in reports for note in report.notes)

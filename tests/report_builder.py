@@ -37,7 +37,7 @@ from snapconv.phases.trace_phases import Phase
 from snapconv.replay.device_replay import AllocationTable, Curve
 from snapconv.snapshot.stack_table import FrameTable, StackTable
 from snapconv.stacks.project_lines import SourceLine
-from snapconv.writers.sqlite.memory_database import memory_database
+from snapconv.writers.sqlite.skyline_reports import memory_database
 from snapconv.writers.sqlite.tables import write_databases
 
 FORWARD = SourceLine("model/net.py", 12, "forward")

@@ -19,8 +19,8 @@ from typing import Any
 from snapconv.answers.times import TimeReport, build_time_report
 from snapconv.snapshot.recorded.timing_file import load_timing
 from snapconv.stacks.project_frames import find_project
+from snapconv.writers.sqlite.skyline_reports import time_database
 from snapconv.writers.sqlite.tables import write_databases
-from snapconv.writers.sqlite.time_database import time_database
 
 ROOT = "/home/me/project"
 TORCH = "/venv/lib/python3.11/site-packages/torch"
@@ -101,6 +101,6 @@ def time_report(folder: Path, *, root: str = ROOT, **changes: Any) -> TimeReport
     return build_time_report(timing, find_project(timing.stacks, root=root))
 
 
-def write_time_report(path: Path, report: TimeReport, *, extended: bool) -> None:
+def write_time_report(path: Path, report: TimeReport) -> None:
     """Write a report to its file."""
-    write_databases([time_database(path, report, extended=extended)], force=False)
+    write_databases([time_database(path, report)], force=False)

@@ -18,7 +18,6 @@ from snapconv.json_text import read_json
 from snapconv.snapshot.recorded import metadata, timing_file
 from snapconv.writers.sqlite.extended_memory import SCHEMA_VERSION
 from snapconv.writers.sqlite.job_database import JOB_SCHEMA_VERSION
-from snapconv.writers.sqlite.time_database import TIME_SCHEMA_VERSION
 
 ROOT = Path(__file__).parents[2]
 _KINDS = {int: "integer", str: "string", bool: "boolean", float: "number", type(None): "null"}
@@ -309,8 +308,8 @@ def versions() -> str:
         ("Skyline's tables", "1, `PRAGMA user_version`", "[memory](schema.md), [time](time-schema.md)"),
         (
             "tables of `--extended`",
-            f"memory {SCHEMA_VERSION}, time {TIME_SCHEMA_VERSION}, `schema_version` in `snapconv_report`",
-            "[memory](schema.md), [time](time-schema.md)",
+            f"{SCHEMA_VERSION}, `schema_version` in `snapconv_report`",
+            "[memory](schema.md)",
         ),
         (
             "tables of `snapconv ranks`",

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from snapconv.analysis import AnalysisOptions
-from snapconv.answers.memory_report import ReportStacks, fitting_frames, report_stacks, with_fewer_frames
+from snapconv.answers.memory_report import fitting_frames, with_fewer_frames
 from snapconv.columns import Int32Column, MsColumn, grouped
 from snapconv.files import timing_file
 from snapconv.notes import Note
@@ -19,7 +19,6 @@ from snapconv.snapshot.recorded.timing_file import PHASES, TimedIteration, Timin
 from snapconv.stacks.project_frames import Project, find_project
 from snapconv.stacks.project_lines import ProjectLines, SourceLine
 from snapconv.units import format_share
-from snapconv.version import VERSION
 
 _FORWARD = PHASES.index("forward")
 _Name = TypeVar("_Name")
@@ -39,21 +38,19 @@ class RunTimeEntry:
     forward_ms: float
     backward_ms: float | None
     frames: tuple[SourceLine, ...]
-    call_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class IterationTimes:
     """One iteration: what was measured around its phases, and what its rows add up to.
 
-    ``is_reported``: the report is about it. What the timer itself took between the marks of the calls is a
-    part of the measured forward time, of no row.
+    What the timer itself took between the marks of the calls is a part of the measured forward time, of no
+    row.
     """
 
     measured: TimedIteration
     forward_rows_ms: float
     backward_rows_ms: float
-    is_reported: bool = False
 
     @property
     def total_ms(self) -> float:
@@ -94,8 +91,7 @@ class TimeTotal(Generic[_Name]):
 class TimeReport:
     """Everything known about the times of one device, ready to be written.
 
-    ``reported`` is the iteration whose total is the median, the lower one of two. ``entry_id`` has for every
-    call its row among the entries, -1: it has none there.
+    ``reported`` is the iteration whose total is the median, the lower one of two.
     """
 
     timing: Timing
@@ -106,24 +102,6 @@ class TimeReport:
     operations: tuple[TimeTotal[str], ...]
     lines: tuple[TimeTotal[SourceLine], ...]
     notes: tuple[Note, ...]
-    entry_id: Int32Column
-    stacks: ReportStacks
-
-    @property
-    def source(self) -> tuple[tuple[str, str], ...]:
-        """Facts about the file, and how it was made."""
-        timing, project = self.timing, self.project
-        return (
-            ("snapconv_version", VERSION),
-            ("file_name", timing.path.name),
-            ("recorded_by", f"snapconv {timing.written_by[0]}"),
-            ("torch", timing.written_by[1]),
-            ("clock", timing.clock),
-            ("simulated", "yes" if timing.is_simulated else "no"),
-            ("device_name", timing.device_name),
-            ("project_root", project.root or ""),
-            ("project_includes", ", ".join(project.includes)),
-        )
 
     def to_json(self, output: Path) -> dict[str, object]:
         """Return JSON-ready values; ``output`` is the file that was written, which has all else."""
@@ -160,27 +138,22 @@ def build_time_report(timing: Timing, project: Project) -> TimeReport:
     """Put together all that any writer of a time report needs."""
     iterations = tuple(_iterations(timing))
     ordered = sorted(iterations, key=lambda times: times.total_ms)
-    number = ordered[(len(ordered) - 1) // 2].measured.iteration
-    iterations = tuple(replace(one, is_reported=one.measured.iteration == number) for one in iterations)
+    reported = ordered[(len(ordered) - 1) // 2]
+    number = reported.measured.iteration
     lines = ProjectLines(timing.stacks, project, partial(_chosen, timing))
     entries = tuple(_entries(timing, lines, number))
     n_frames, left_out = fitting_frames(
         entries, timing.n_bytes, n_cut_stacks=len(lines.cut_stacks), device=timing.device
     )
-    entry_id = np.full(len(timing.calls), -1, np.int32)
-    entry_id[[entry.call_id for entry in entries]] = np.arange(1, len(entries) + 1)
-    stacks = report_stacks(timing.stacks, np.arange(len(timing.stacks)), project.is_project)
     return TimeReport(
         timing=timing,
         project=project,
-        reported=next(one for one in iterations if one.is_reported),
+        reported=reported,
         entries=with_fewer_frames(entries, n_frames),
         iterations=iterations,
         operations=_totals(timing, number, timing.calls.name_id),
         lines=_lines(entries),
         notes=(*(Note(*remark, timing.device) for remark in _remarks(timing, entries)), *left_out),
-        entry_id=entry_id,
-        stacks=replace(stacks, is_of_module=timing.is_of_module),
     )
 
 
@@ -203,7 +176,6 @@ def _entries(timing: Timing, lines: ProjectLines, iteration: int) -> Iterator[Ru
                 forward_ms=float(calls.forward_ms[call]),
                 backward_ms=None if np.isnan(backward_ms) else backward_ms,
                 frames=found,
-                call_id=call,
             )
 
 

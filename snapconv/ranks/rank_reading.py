@@ -22,7 +22,7 @@ from snapconv.files import SNAPSHOT_NAME
 from snapconv.json_text import dataclass_from, read_json, write_json
 from snapconv.ranks.job_files import is_remote, open_store
 from snapconv.version import VERSION
-from snapconv.writers.sqlite.memory_database import memory_database
+from snapconv.writers.sqlite.skyline_reports import memory_database
 from snapconv.writers.sqlite.tables import write_databases
 
 _PIECE_BYTES = 4 << 20

@@ -4,16 +4,17 @@ Their names begin with ``snapconv_``, and Skyline's own tables are never touched
 added at any time; whoever renames or removes one, or changes a meaning, raises SCHEMA_VERSION.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from enum import IntEnum
 from itertools import count
 from operator import attrgetter
 
-from snapconv.answers.memory_report import PEAK_ALLOCATED, MemoryReport
+import numpy as np
+
+from snapconv.answers.memory_report import PEAK_ALLOCATED, MemoryReport, ReportStacks
 from snapconv.classification.categories import Category, Certainty, Evidence
 from snapconv.phases.trace_phases import Phase
-from snapconv.writers.sqlite.shared_tables import FRAMES, NOTES, SOURCE, STACK_FRAMES, report_table
 from snapconv.writers.sqlite.tables import Column, Get, Table, View, integer, key, row_of, size, table, text
 
 SCHEMA_VERSION = 7
@@ -33,16 +34,16 @@ _STREAM = "handle of the CUDA stream; 0 is the default stream"
 
 
 def _event(name: str, meaning: str, null: str, at: str | Get = "") -> Column:
-    return Column(name, "INTEGER", meaning, _EVENT, null, -1, at)
+    return Column(name, meaning, at, null, _EVENT, stands_for_null=-1)
 
 
 def _iteration(name: str, meaning: str, null: str | None = None, at: str = "") -> Column:
     reference = "INTEGER REFERENCES snapconv_iterations (iteration)"
-    return Column(name, reference, meaning, null=null, stands_for_null=-1 if null else None, at=at)
+    return Column(name, meaning, at, null, sql_type=reference, stands_for_null=-1 if null else None)
 
 
 def _time(null: str, at: str = "") -> Column:
-    return Column("time_us", "INTEGER", "when", _US, null, -1, at)
+    return Column("time_us", "when", at, null, _US, stands_for_null=-1)
 
 
 _ADDR = integer("addr", "address as a signed 64-bit integer, negative from 2^63 on", unit="address")
@@ -82,8 +83,14 @@ _SIZES = (
     ),
 )
 
-REPORT = report_table(
-    SCHEMA_VERSION,
+REPORT = table(
+    "snapconv_report",
+    "What this report is; always one row.",
+    integer(
+        "schema_version",
+        f"version of the `snapconv_` tables; this page describes {SCHEMA_VERSION}",
+        lambda _: SCHEMA_VERSION,
+    ),
     integer("device", "device that the report is about; -1: pinned host memory", "peak.device"),
     size("peak_usage_bytes", "the same number as in `misc_sizes`", "peak.allocated_bytes"),
     text(
@@ -98,14 +105,37 @@ REPORT = report_table(
         "peak.job",
         null="nothing was left for a hypothesis",
     ),
-    root="peak.project_root",
+    text(
+        "project_root",
+        "folder that paths of the project are relative to",
+        "peak.project_root",
+        null="none was found",
+    ),
+    records=lambda report: [report],
+)
+
+SOURCE = table(
+    "snapconv_source",
+    "Where the numbers come from: the file, and how it was made.",
+    text("key", "name of the fact", "0"),
+    text("value", "its text", "1"),
+    records=lambda report: report.source,
+)
+
+NOTES = table(
+    "snapconv_notes",
+    "Notes on the figures that their reader should know.",
+    text("slug", "stable short name of the note"),
+    text("message", "a sentence for a person"),
+    integer("device", "device that it is about; -1: pinned host memory", null="the whole file"),
+    records=lambda report: report.notes,
 )
 
 STEPS = (
     table(
         "snapconv_moments",
         "The named events that the figures of a report are about.",
-        Column("name", "TEXT PRIMARY KEY", "name of the moment, see below"),
+        Column("name", "name of the moment, see below", sql_type="TEXT PRIMARY KEY"),
         _event("event", "the event; what is counted is counted after it", _BEFORE),
         _time(f"{_BEFORE}, or {_NO_TIMES}"),
         size("size_bytes", "the bytes at that moment, of the kind in the name"),
@@ -114,7 +144,7 @@ STEPS = (
     table(
         "snapconv_iterations",
         "The training steps; one row for the whole trace where no step was found.",
-        Column("iteration", "INTEGER PRIMARY KEY", "0, 1, 2, …", at="0"),
+        Column("iteration", "0, 1, 2, …", "0", sql_type="INTEGER PRIMARY KEY"),
         _event("first_event", "its first event", _EMPTY, "1.first_event"),
         _event("last_event", "its last event", _EMPTY, "1.last_event"),
         size("peak_allocated_bytes", "the most that was allocated in it", "1.peak_bytes"),
@@ -195,6 +225,42 @@ WORDS = (
     ),
 )
 
+
+def _texts(stacks: ReportStacks, texts: Sequence[str]) -> list[str]:
+    return [texts[i] for i in stacks.frame_id.tolist()]
+
+
+FRAMES = table(
+    "snapconv_frames",
+    "The distinct frames.",
+    key("frame_id"),
+    text("function", "function, as recorded", lambda s: _texts(s, s.table.frames.names)),
+    text("file", "file, as recorded", lambda s: _texts(s, s.table.frames.filenames)),
+    Column(
+        "line",
+        "line in that file",
+        lambda s: s.table.frames.lines[s.frame_id],
+        null="not known",
+        stands_for_null=0,
+    ),
+    integer("is_project", "1: the file is the project's; 0: it is not", lambda s: s.is_project[s.frame_id]),
+    arrays=lambda report: report.stacks,
+)
+
+STACK_FRAMES = table(
+    "snapconv_stack_frames",
+    "The frames of every stack, Python's and C++'s.",
+    row_of("snapconv_stacks", "stack_id", at=lambda s: np.repeat(s.stack_id, s.n_frames)),
+    integer(
+        "ordering",
+        "0, 1, 2, …; 0 is the innermost frame",
+        lambda s: np.arange(len(s.table.frame_ids)) - np.repeat(s.table.offsets[:-1], s.n_frames),
+    ),
+    row_of("snapconv_frames", "frame_id", at="table.frame_ids"),
+    arrays=lambda report: report.stacks,
+    constraint="PRIMARY KEY (stack_id, ordering)",
+)
+
 STACKS = (
     FRAMES,
     table(
@@ -214,10 +280,10 @@ TIMELINE = table(
     "The four curves: one row per event of the trace, with the bytes after it.",
     Column(
         "event",
-        "INTEGER PRIMARY KEY",
         "0, 1, 2, …: position in the device's trace",
-        _EVENT,
-        at=lambda device: range(len(device.replay.allocated.after)),
+        lambda device: range(len(device.replay.allocated.after)),
+        unit=_EVENT,
+        sql_type="INTEGER PRIMARY KEY",
     ),
     _time(_NO_TIMES, "device.events.time_us"),
     size(
@@ -245,11 +311,11 @@ ALLOCATIONS = table(
     _reason("certainty", "how sure that is", "snapconv_certainties", "certainty_id"),
     Column(
         "probability",
-        "REAL",
         "how probable the category is: of what has 0.9, 90 % is right; 1: it follows from a fact",
+        lambda report: report.analysis.classification.probability.astype(float).round(3),
         null="it is unknown",
+        sql_type="REAL",
         stands_for_null=0,
-        at=lambda report: report.analysis.classification.probability.astype(float).round(3),
     ),
     _reason("reason_id", "row of `snapconv_rules`; 0: none decided", "snapconv_rules", "rule_id"),
     row_of(
@@ -281,7 +347,7 @@ ALLOCATIONS_IN_WORDS = View(
         integer("id", "row of `snapconv_allocations`"),
         text("category", "what it was for"),
         text("certainty", "how sure that is: `recorded`, `certain`, `likely` or `unknown`"),
-        Column("probability", "REAL", "how probable it is", null="it is unknown"),
+        Column("probability", "how probable it is", null="it is unknown", sql_type="REAL"),
         text("evidence", "how that is known"),
         text("rule", "the rule that decided it; `none`: no rule did"),
         text("operation", "the operation that allocated it; `unknown`: not known"),

@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Any
@@ -54,12 +55,12 @@ class Column:
     """
 
     name: str
-    sql_type: str
     meaning: str
-    unit: str = ""
-    null: str | None = None
-    stands_for_null: int | None = None
     at: str | Get = ""
+    null: str | None = None
+    unit: str = ""
+    sql_type: str = "INTEGER"
+    stands_for_null: int | None = None
 
     def of(self, source: Any) -> Any:
         """Get the column's value out of a record, or its values out of what has them as columns."""
@@ -77,37 +78,23 @@ class Column:
         return f"{self.name} {self.sql_type}{' NOT NULL' if needs_not_null else ''}"
 
 
-def integer(
-    name: str, meaning: str, at: str | Get = "", *, unit: str = "", null: str | None = None
-) -> Column:
-    """Make a column of integers."""
-    return Column(name, "INTEGER", meaning, unit, null, at=at)
-
-
-def text(name: str, meaning: str, at: str | Get = "", *, null: str | None = None) -> Column:
-    """Make a column of texts."""
-    return Column(name, "TEXT", meaning, null=null, at=at)
-
-
-def size(name: str, meaning: str, at: str | Get = "", *, null: str | None = None) -> Column:
-    """Make a column of bytes."""
-    return integer(name, meaning, at, unit="bytes", null=null)
-
-
-def milliseconds(name: str, meaning: str, null: str | None = None, at: str | Get = "") -> Column:
-    """Make a column of times; SQLite stores the NaN of a time that is not there as NULL."""
-    return Column(name, "REAL", meaning, "ms", null, at=at)
+integer = Column
+text = partial(Column, sql_type="TEXT")
+size = partial(Column, unit="bytes")
+# SQLite stores the NaN of a time that is not there as NULL.
+milliseconds = partial(Column, sql_type="REAL", unit="ms")
 
 
 def key(at: str | Get, meaning: str = "0, 1, 2, …") -> Column:
     """Make the column of a table's key."""
-    return Column("id", "INTEGER PRIMARY KEY", meaning, at=at)
+    return Column("id", meaning, at, sql_type="INTEGER PRIMARY KEY")
 
 
 def row_of(table: str, name: str, null: str | None = None, at: str | Get = "", meaning: str = "") -> Column:
     """Make a column of ids of another table's rows; ``null`` is what a missing one means."""
     reference, stand_in = f"INTEGER REFERENCES {table} (id)", None if null is None else -1
-    return Column(name, reference, meaning or f"row of `{table}`", "", null, stand_in, at)
+    meaning = meaning or f"row of `{table}`"
+    return Column(name, meaning, at, null, sql_type=reference, stands_for_null=stand_in)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from snapconv.phases.trace_phases import Phase
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.writers.sqlite import tables
 from snapconv.writers.sqlite.extended_memory import EXTENDED_TABLES, EXTENDED_VIEWS, SCHEMA_VERSION
-from snapconv.writers.sqlite.memory_database import TABLES
+from snapconv.writers.sqlite.skyline_reports import TABLES
 from snapconv.writers.sqlite.tables import CHUNK_ROWS
 from tests.report_builder import (
     curve,

@@ -12,7 +12,7 @@ import pytest
 from snapconv.answers.memory_report import ActivationEntry, WeightEntry
 from snapconv.errors import OutputExistsError, OutputWriteError
 from snapconv.stacks.project_lines import SourceLine
-from snapconv.writers.sqlite import memory_database, tables
+from snapconv.writers.sqlite import skyline_reports, tables
 from tests.report_builder import (
     ACTIVATION,
     BUILD,
@@ -209,8 +209,8 @@ def test_a_full_disk_is_an_output_error_and_leaves_nothing(write, tmp_path, monk
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 does not have SQLite's error code")
 def test_a_wrong_statement_is_a_bug_of_ours_and_no_output_error(write, monkeypatch):
-    wrong = replace(memory_database.TABLES[0], index="CREATE NONSENSE")
-    monkeypatch.setattr(memory_database, "TABLES", (wrong,))
+    wrong = replace(skyline_reports.TABLES[0], index="CREATE NONSENSE")
+    monkeypatch.setattr(skyline_reports, "TABLES", (wrong,))
     with pytest.raises(sqlite3.OperationalError, match="NONSENSE"):
         write(small_report())
 

@@ -1,15 +1,48 @@
-"""A MemoryReport -> an SQLite file in the schema of ``skyline memory`` (skyline-cli 0.5.0).
+"""Reports -> SQLite files in the schemas of ``skyline memory`` and ``skyline time`` (skyline-cli 0.5.0).
 
-docs/reference/schema.md describes the meaning of the rows; the schema, its order and the numbering are
-Skyline's to the letter, because its readers are other people's programs.
+docs/reference/schema.md and time-schema.md describe the meaning of the rows; the schemas, their order and the
+numbering are Skyline's to the letter, because their readers are other people's programs. DeepView.Profile
+0.14.5 uses the same schema for times.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
-from snapconv.answers.memory_report import MemoryReport
-from snapconv.writers.sqlite.shared_tables import ENTRY_KEY, FRAME_OF_ENTRY, USER_VERSION, EntryFrames
-from snapconv.writers.sqlite.tables import Column, Database, integer, size, table, text
+from snapconv.answers.memory_report import ActivationEntry, MemoryReport, WeightEntry
+from snapconv.answers.times import RunTimeEntry, TimeReport
+from snapconv.writers.sqlite.tables import Column, Database, integer, key, milliseconds, size, table, text
+
+USER_VERSION = 1
+
+# Skyline's tables count from 1.
+ENTRY_KEY = key("0", "1, 2, 3, …")
+ORDERING = integer("ordering", "0, 1, 2, …; 0 is the innermost frame", "1")
+
+
+# Of the frames of entries: records of the entry, the place in it, and the line.
+FRAME_OF_ENTRY = (
+    ORDERING,
+    text("file_path", "relative to the project root", "2.file_path"),
+    integer("line_number", "line in that file, from 1", "2.line_number"),
+)
+
+
+class EntryFrames:
+    """The frames of entries, made while they are written; those whose line is not known are left out."""
+
+    def __init__(self, entries: Sequence[WeightEntry | ActivationEntry | RunTimeEntry]) -> None:
+        known = cache(lambda frames: tuple(frame for frame in frames if frame.line_number >= 1))
+        self._frames = [known(entry.frames) for entry in entries]
+
+    def __len__(self) -> int:
+        return sum(map(len, self._frames))
+
+    def __iter__(self) -> Iterator[tuple[int, int, object]]:
+        for number, frames in enumerate(self._frames, 1):
+            for ordering, frame in enumerate(frames):
+                yield number, ordering, frame
+
 
 WEIGHT, ACTIVATION = 1, 2
 PEAK_KEY = "peak_usage_bytes"
@@ -54,9 +87,9 @@ TABLES = (
         "Ties a weight or an activation to its frames: weights first, then activations.",
         Column(
             "correlation_id",
-            "INTEGER PRIMARY KEY",
             "the weight's id, or the number of weights plus the activation's id",
-            at="0",
+            "0",
+            sql_type="INTEGER PRIMARY KEY",
         ),
         integer("entry_id", "id in `weight_entries` or in `activation_entries`", "1"),
         integer("entry_type", "which of the two: see `entry_types`", "2"),
@@ -80,7 +113,7 @@ CREATE UNIQUE INDEX entry_type_and_id
     table(
         "entry_types",
         "The two kinds of entries; always these two rows.",
-        Column("entry_type", "INTEGER PRIMARY KEY", "1 or 2", at="0"),
+        Column("entry_type", "1 or 2", "0", sql_type="INTEGER PRIMARY KEY"),
         text("name", "`Weight` or `Activation`", "1"),
         records=lambda _: ((WEIGHT, "Weight"), (ACTIVATION, "Activation")),
         is_skylines=True,
@@ -88,15 +121,43 @@ CREATE UNIQUE INDEX entry_type_and_id
     table(
         "misc_sizes",
         "Always one row.",
-        Column("key", "TEXT PRIMARY KEY", f"`{PEAK_KEY}`", at=lambda _: PEAK_KEY),
-        Column(
+        Column("key", f"`{PEAK_KEY}`", lambda _: PEAK_KEY, sql_type="TEXT PRIMARY KEY"),
+        size(
             "size_bytes",
-            "INT",
             "what `torch.cuda.max_memory_allocated()` would have returned",
-            "bytes",
-            at="peak.allocated_bytes",
+            "peak.allocated_bytes",
+            sql_type="INT",
         ),
         records=lambda report: [report],
+        is_skylines=True,
+    ),
+)
+
+
+TIME_TABLES = (
+    table(
+        "run_time_entries",
+        "One row per outermost call of a torch function in the forward pass of the reported iteration, in "
+        "the order of the calls.",
+        ENTRY_KEY,
+        text("operation_name", "the function that was called", "1.operation_name"),
+        milliseconds("forward_ms", "from before the call to after it, on the device", at="1.forward_ms"),
+        milliseconds(
+            "backward_ms",
+            "what autograd ran for it in backward, on the device",
+            "1.backward_ms",
+            null="nothing of it ran in backward",
+        ),
+        records=lambda report: enumerate(report.entries, 1),
+        is_skylines=True,
+    ),
+    table(
+        "stack_frames",
+        "The frames of the project that led to the call; every entry has at least one.",
+        *FRAME_OF_ENTRY,
+        integer("entry_id", "row of `run_time_entries`", "0"),
+        records=lambda report: EntryFrames(report.entries),
+        constraint="PRIMARY KEY (entry_id, ordering)",
         is_skylines=True,
     ),
 )
@@ -109,3 +170,8 @@ def memory_database(path: Path, report: MemoryReport, *, extended: bool) -> Data
     from snapconv.writers.sqlite.extended_memory import EXTENDED_TABLES, EXTENDED_VIEWS
 
     return Database(path, USER_VERSION, report, (*TABLES, *EXTENDED_TABLES), EXTENDED_VIEWS)
+
+
+def time_database(path: Path, report: TimeReport) -> Database:
+    """Arrange the file of a time report; ``write_databases`` writes it."""
+    return Database(path, USER_VERSION, report, TIME_TABLES)
