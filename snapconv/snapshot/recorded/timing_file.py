@@ -75,13 +75,10 @@ class Timing:
     ``is_of_module`` has for every frame whether its ``self`` is a module.
     """
 
-    path: Path
     n_bytes: int
-    written_by: tuple[str, str]
     clock: str
     is_simulated: bool
     device: int
-    device_name: str
     project_root: str
     iterations: tuple[TimedIteration, ...]
     launch_bound: tuple[LaunchCounts, ...]
@@ -122,7 +119,7 @@ def load_timing(path: str | Path) -> tuple[Timing | None, tuple[Note, ...]]:
                 f"{path.name} is of version {version}, and only {VERSION} is known here: there are no times"
             )
             return None, (Note("unknown-timing-version", message),)
-        return _timing(path, n_bytes, trace), ()
+        return _timing(n_bytes, trace), ()
 
 
 class _Object:
@@ -141,23 +138,19 @@ class _Object:
         return missing if self._values.get(key) is None else self.value(key, kind)
 
 
-def _timing(path: Path, n_bytes: int, trace: _Object) -> Timing:
+def _timing(n_bytes: int, trace: _Object) -> Timing:
     clock = trace.value("clock", str)
     if clock not in CLOCKS:
         raise MalformedSnapshotError(f"clock: expected cuda or cpu, got {shown(clock)}")
-    written_by, torch = trace.value("snapconv", str), trace.value("torch", str)
     iterations = _iterations(trace)
     stacks, is_of_module = _stacks(trace)
     texts = Interner()
     calls = _call_table(trace.value("calls", dict), iterations, len(stacks), texts)
     timing = Timing(
-        path=path,
         n_bytes=n_bytes,
-        written_by=(written_by[:_MAX_TEXT], torch[:_MAX_TEXT]),
         clock=clock,
         is_simulated=trace.value("simulated", bool),
         device=trace.value("device", _COUNT),
-        device_name=trace.value("device_name", str)[:_MAX_TEXT],
         project_root=trace.value("project_root", str)[:_MAX_TEXT],
         iterations=iterations,
         launch_bound=_launch_counts(trace),
