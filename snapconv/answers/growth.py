@@ -237,7 +237,11 @@ def find_growth(analysis: DeviceAnalysis) -> tuple[Growth, ...]:
     if not phases.has_steps or n_iterations < LEAST_ITERATIONS:
         return ()
     kept = _kept(analysis)
-    found = list(_never_freed(kept, n_iterations))
+    found = list[Growth]()
+    for key, run, one in _runs(kept, n_iterations):
+        is_weak = run.n_iterations < _FAIR_ITERATIONS
+        if not is_weak or (one.is_weak_evidence.all() and run.sums.min() * 2 >= run.sums.max()):
+            found.append(run.growth(key, Fate.NEVER_FREED, int(run.sums.sum())))
     found += _of_lines(analysis, kept, [one.stack_id for one in found])
     found += _replaced(kept, n_iterations, analysis.allocations.requested_bytes)
     order = sorted(found, key=lambda one: (-one.block_bytes, one.stack_id))
@@ -277,15 +281,6 @@ def _is_last_complete(phases: Phases) -> bool:
         return False
     has_step = bool(np.any(phases.certain[before:end] == Phase.OPTIMIZER))
     return has_step or end - before >= 0.9 * (before - first)
-
-
-def _never_freed(kept: _Kept, n_iterations: int) -> Iterator[Growth]:
-    """Find the stacks that keep something of every iteration up to the end."""
-    for key, run, one in _runs(kept, n_iterations):
-        growth = run.growth(key, Fate.NEVER_FREED, int(run.sums.sum()))
-        is_weak = run.n_iterations < _FAIR_ITERATIONS
-        if not is_weak or (one.is_weak_evidence.all() and run.sums.min() * 2 >= run.sums.max()):
-            yield growth
 
 
 def _of_lines(analysis: DeviceAnalysis, kept: _Kept, done: Sequence[int]) -> Iterator[Growth]:

@@ -53,19 +53,22 @@ class IterationTimes:
     backward_rows_ms: float
 
     @property
+    def phases(self) -> dict[str, float | None]:
+        """The measured time of every phase; None: there was none."""
+        measured = self.measured
+        times = measured.forward_ms, measured.backward_ms, measured.optimizer_ms
+        return dict(zip(("forward", "backward", "optimizer"), times, strict=True))
+
+    @property
     def total_ms(self) -> float:
         """Forward, backward and optimizer together."""
-        measured = self.measured
-        return sum(part or 0.0 for part in (measured.forward_ms, measured.backward_ms, measured.optimizer_ms))
+        return sum(filter(None, self.phases.values()))
 
     @property
     def coverage(self) -> dict[str, float | None]:
         """The parts of the forward and the backward time that rows account for; None without one."""
-        parts = (
-            ("forward", self.forward_rows_ms, self.measured.forward_ms),
-            ("backward", self.backward_rows_ms, self.measured.backward_ms),
-        )
-        return {phase: rows_ms / ms if ms else None for phase, rows_ms, ms in parts}
+        rows_ms, phases = {"forward": self.forward_rows_ms, "backward": self.backward_rows_ms}, self.phases
+        return {phase: rows / ms if (ms := phases[phase]) else None for phase, rows in rows_ms.items()}
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""

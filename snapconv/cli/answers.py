@@ -79,9 +79,12 @@ def answer_by_device(
     rest = [*(devices[position] for position in order[n_shown:]), *others]
     shown = {None, *(devices[position].device.device for position in order[:n_shown])}
     notes = file_notes(analysis) if every_note else main_notes(analysis)
-    values = [{"device": one.device.device, "kind": device_kind(one.device.device)} for one in devices]
-    for mine, (answer, _), one in zip(values, answers, devices, strict=True):
-        mine |= {**(answer if isinstance(answer, dict) else asdict(answer)), "failed": one.ran_out}
+    values = [
+        {"device": one.device.device, "kind": device_kind(one.device.device)}
+        | (answer if isinstance(answer, dict) else asdict(answer))
+        | {"failed": one.ran_out}
+        for one, (answer, _) in zip(devices, answers, strict=True)
+    ]
     return Answer(
         {"devices": values},
         [*lines, *_lines_of_others(rest, heads)] if rest else lines[:-1],
@@ -109,23 +112,20 @@ def question(*documents: str) -> Callable[[Callable[..., Answer]], Callable[...,
 
             shown = {"top": top} if "top" in parameters else {}
             with table_rows(top):
-                _print_answer(function(**given, **shown), as_json=as_json, top=top)
+                answer = function(**given, **shown)
+                if as_json:
+                    print_json(first_entries(answer.values, top), n_bytes=answer.n_bytes)
+                else:
+                    print_lines(answer.lines, sys.stdout)
+            show_notes(answer.notes)
+            if answer.exceeded:
+                raise BudgetExceeded(answer.exceeded)
 
         QUESTIONS[name], DOCUMENTS[name] = function, documents
         own = [parameter for name, parameter in parameters.items() if name != "top"]
         return with_parameters(run, [*own, TOP, _AS_JSON], of=function)
 
     return command_of
-
-
-def _print_answer(answer: Answer, *, as_json: bool, top: int | None) -> None:
-    if as_json:
-        print_json(first_entries(answer.values, top), n_bytes=answer.n_bytes)
-    else:
-        print_lines(answer.lines, sys.stdout)
-    show_notes(answer.notes)
-    if answer.exceeded:
-        raise BudgetExceeded(answer.exceeded)
 
 
 def error_values(error: BaseException | None) -> dict[str, object]:

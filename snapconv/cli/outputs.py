@@ -44,7 +44,7 @@ def to_sqlite(
         made = convert.to_sqlite(snapshot, options, progress=progress)
     if quiet:
         return
-    from snapconv.writers.text.summary import summary_lines
+    from snapconv.writers.text.moment import summary_lines
 
     if as_json:
         print_json(made.to_json(), n_bytes=made.n_bytes)

@@ -130,7 +130,9 @@ def record(
     options = RecordingOptions(
         output=upload.folder / place if upload else place,
         project_root=(project_root or _folder(found)).absolute(),
-        includes=tuple(map(_include, include or ())),
+        includes=tuple(  # a package as it is, a path that begins with a dot in full
+            os.path.normpath(Path(one).absolute()) if one.startswith(".") else one for one in include or ()
+        ),
         is_root_given=project_root is not None,
         stacks=stacks,
         max_entries=max_entries or MAX_ENTRIES,
@@ -177,11 +179,6 @@ def _folder(entry: "Entry") -> Path:
         return Path()
     script = Path(entry.path).absolute().parent
     return Path() if script.is_relative_to(Path.cwd()) else script
-
-
-def _include(text: str) -> str:
-    """Return a path as a capture contains it: a package as it is, a path that begins with a dot in full."""
-    return os.path.normpath(Path(text).absolute()) if text.startswith(".") else text
 
 
 def _check_for_providers(entry: "Entry", args: list[str], batch_size: int | None) -> None:

@@ -56,19 +56,14 @@ def print_lines(lines: Iterable[str], stream: TextIO | None) -> None:
     """
     if stream is None:  # closed by the parent process
         return
-    width, is_terminal = width_of(stream), stream.isatty()
+    is_terminal, width = stream.isatty(), None  # None: as many columns as a line has
+    if is_terminal or os.environ.get("COLUMNS", "").isdecimal():
+        width = max(get_terminal_size().columns, LEAST_WIDTH)
     for line in lines:
         text = unobeyed(printable(shortened(line, _MOST_OF_LINE)))
         for part in fitted(text, width, shortens_paths=is_terminal):
             print(part, file=stream)
     stream.flush()
-
-
-def width_of(stream: TextIO) -> int | None:
-    """Return the columns of a line: those of ``COLUMNS``, else of the terminal; None: as many as it has."""
-    if not stream.isatty() and not os.environ.get("COLUMNS", "").isdecimal():
-        return None
-    return max(get_terminal_size().columns, LEAST_WIDTH)
 
 
 def fitted(line: str, width: int | None, *, shortens_paths: bool) -> list[str]:

@@ -37,7 +37,11 @@ def watch(
     from snapconv.recorder.recording import Recording
 
     simulation = simulation_options(simulated)
-    _print_what_happens()
+    # Every capture and every warning of ours is printed when it is there: the job may hang afterwards.
+    log = logging.getLogger("snapconv")
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    log.addHandler(_Stderr())
     found = find_module(entry) if is_module else find_file(entry)
     recording = Recording(
         output,
@@ -58,14 +62,6 @@ def watch(
     if raised is not None:  # last of all, where Python has it and people look
         show_raised(raised)
     raise ProgramEnded(code, until_exit)
-
-
-def _print_what_happens() -> None:
-    """Have every capture and every warning of ours printed when it is there: the job may hang afterwards."""
-    log = logging.getLogger("snapconv")
-    log.setLevel(logging.INFO)
-    log.propagate = False
-    log.addHandler(_Stderr())
 
 
 class _Stderr(logging.Handler):

@@ -81,17 +81,14 @@ def previous_kept(evidence: Evidence) -> Iterator[Detected]:
             np.concatenate([np.full(len(burst.rows), burst.call) for burst in every]),
         )
         is_graph = any(burst.is_graph for burst in bursts)
-        where, thing = evidence.calls.line_of(bursts[0].path), _thing(evidence.analysis, mine)
+        where = evidence.calls.line_of(bursts[0].path)
+        categories = distinct(evidence.analysis.classification.category[mine]).tolist()
+        thing = ABOUT[Category(categories[0])].returned if len(categories) == 1 else "output"
         if is_graph:
             thing = "output (and its graph)"
         has_backward = not is_graph or len(evidence.analysis.phases.events_of_training)
         when = "" if has_backward else "If a backward is meant, "
         yield evidence.found(change, mine, where, is_certain=is_graph, thing=thing, when=when)
-
-
-def _thing(analysis: DeviceAnalysis, rows: Int64Column) -> str:
-    categories = distinct(analysis.classification.category[rows]).tolist()
-    return ABOUT[Category(categories[0])].returned if len(categories) == 1 else "output"
 
 
 class _Finder:

@@ -77,7 +77,7 @@ _TABLE = squeezed(r"CUDA memory summary, device ID (\d{1,4})")
 _COUNTS = squeezed(r"CUDA OOMs: (\d{1,12}) \|? cudaMalloc retries: (\d{1,12})")
 # Rows of a table, whose bars may have been taken for the mark of a quotation: now, and at most.
 _ROWS = ("Allocated memory", "GPU reserved memory", "Non-releasable memory")
-_SUMMARY, _LEAST_PARTLY_USED = "torch.cuda.memory_summary()", 0.05
+SUMMARY, _LEAST_PARTLY_USED = "torch.cuda.memory_summary()", 0.05
 # The longest text that torch writes has about 1500 characters.
 _MOST_OF_MESSAGE = 4000
 _ROUNDING_BYTES = 16 << 20
@@ -154,11 +154,6 @@ class MessageAnswer:
     notes: tuple[str, ...] = ()
     summary: MemorySummary | None = None
 
-    @property
-    def is_summary(self) -> bool:
-        """Whether the text is a memory_summary() table alone."""
-        return self.kind == _SUMMARY
-
 
 def explain_message(text: str) -> MessageAnswer:
     """Explain a text: its first message with figures, else another kind of text, else a memory summary.
@@ -169,7 +164,7 @@ def explain_message(text: str) -> MessageAnswer:
     summary = _read_summary(text)
     answer = _explained(text)
     if answer is None and summary:
-        answer = MessageAnswer(_SUMMARY, "GPU", "", OomMessage(), 0, NEXT_STEPS[OomCause.FULL])
+        answer = MessageAnswer(SUMMARY, "GPU", "", OomMessage(), 0, NEXT_STEPS[OomCause.FULL])
     elif answer is None and (match := OTHER.search(text)):
         answer = _of_kind(OTHER, match, 0)
     if answer is None:

@@ -101,7 +101,11 @@ def _facts(analysis: DeviceAnalysis) -> dict[str, object]:
         "has_times": times is not None and len(times) > 0,
         "peak_event": peak,
         "peak_bytes": replay.allocated.peak,
-        "peak_categories": list(_categories_at_peak(analysis)),
+        "peak_categories": [
+            [row.category, row.block_bytes, row.n_allocations, row.certainty]
+            for row in summary_totals(analysis, table.live_at(peak))
+            if row.n_allocations
+        ],
         "start_bytes": replay.allocated.start,
         "active_start_bytes": replay.active.start,
         "active_peak_bytes": replay.active.peak,
@@ -117,14 +121,6 @@ def _facts(analysis: DeviceAnalysis) -> dict[str, object]:
             int(n) for n in bytes_by_category(table, analysis.classification.category, np.array([-1]))[0]
         ],
     }
-
-
-def _categories_at_peak(analysis: DeviceAnalysis) -> Iterator[list[object]]:
-    """Yield the rows of the summary: name, bytes, number of allocations, and how much is likely."""
-    live = analysis.allocations.live_at(analysis.peak_event)
-    for row in summary_totals(analysis, live):
-        if row.n_allocations:
-            yield [row.category, row.block_bytes, row.n_allocations, row.certainty]
 
 
 def _verdict(found: FileVerdict) -> dict[str, object]:

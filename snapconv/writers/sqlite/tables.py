@@ -191,14 +191,9 @@ def _plain(value: object) -> Value:
     """Turn a value into one that SQLite stores as meant: it would store np.int64 as a BLOB."""
     if value is None or isinstance(value, float):
         return value
-    if isinstance(value, str):
-        return plain_text(value)
+    if isinstance(value, str):  # lone surrogates and NUL as Python's escapes, which SQLite can store
+        return value.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
     return operator.index(value)  # type: ignore[arg-type]  # what is no integer raises TypeError
-
-
-def plain_text(text: str) -> str:
-    r"""Write what SQLite cannot store as text in Python's escapes: lone surrogates, NUL as ``\x00``."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
 
 
 def write_databases(

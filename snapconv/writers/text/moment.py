@@ -1,12 +1,13 @@
-"""The memory of moments for the terminal: verdict, figures, the largest part as a tree, what is not used."""
+"""Memory at a moment for the terminal: verdict, figures, a tree, unused memory; the end of a conversion."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from snapconv.answers.peak import DeviceMemory, MomentState, group_modules
 from snapconv.classification.categories import Evidence
 from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK
-from snapconv.units import counted, device_name, format_bytes, shortened
+from snapconv.units import counted, device_name, format_bytes, format_duration_us, shortened
 from snapconv.writers.text.size_rows import (
     FEW_EVENTS,
     MOST_ROWS,
@@ -22,6 +23,8 @@ from snapconv.writers.text.size_rows import (
 
 if TYPE_CHECKING:  # each command loads its own answer
     from snapconv.answers.fragmentation import Fragmentation, PoolMemory, SegmentHolder
+    from snapconv.answers.memory_report import MemoryReport
+    from snapconv.answers.times import IterationTimes, TimeReport
     from snapconv.answers.tree import MemoryTree
     from snapconv.answers.verdict import FileVerdict
 
@@ -218,3 +221,49 @@ def _holder_lines(holders: "Sequence[SegmentHolder]", moment: str) -> Iterator[s
             (row.enclosed_bytes, f"{where(row.line, has_stack=row.has_stack)}: {blocks} in {segments}")
         )
     yield from size_rows(rows, "line")
+
+
+def summary_lines(
+    reports: "Sequence[tuple[Path, MemoryReport]]",
+    time: "tuple[Path, TimeReport] | None" = None,
+) -> Iterator[str]:
+    """Yield the summary of all devices, and of the times where there are any, line by line."""
+    for number, (path, report) in enumerate(reports):
+        yield from [""] * bool(number)
+        peak, n_bytes = report.peak, report.peak.allocated_bytes
+        place = "before the first event" if peak.event is None else position(peak.event, peak.n_events)
+        yield f"{device_name(peak.device)}  peak allocated {format_bytes(n_bytes)} ({n_bytes} bytes), {place}"
+        yield f"  reserved at most {format_bytes(report.analysis.replay.reserved.peak)}"
+        yield from live_lines(peak)
+        yield f"  history: {peak.history_verdict}: {peak.history_reason}"
+        yield f"  written: {path.absolute()}"
+    if time:
+        yield ""
+        yield from _time_lines(*time)
+
+
+def _time_lines(path: Path, report: "TimeReport") -> Iterator[str]:
+    times = report.reported
+    phases = [f"{name} {_duration(ms)}" for name, ms in times.phases.items() if ms is not None]
+    n_iterations = counted(len(report.iterations), "timed iteration")
+    timed = ", ".join(phases) or "nothing was timed"
+    yield f"cuda:{report.timing.device}  {timed}, in iteration {times.measured.iteration}"
+    yield f"  the median of {n_iterations}; {_coverage(times)}"
+    yield "  operations, forward and backward"
+    for total in report.operations[:MOST_ROWS]:
+        yield f"  {_duration(total.total_ms):>14}  {total.name}, {counted(total.n_calls, 'call')}"
+    yield f"  project lines, {project_shown(report.project.root, report.project.includes)}"
+    for row in report.lines[:MOST_ROWS]:
+        yield f"  {_duration(row.total_ms):>14}  {where(row.name)}, {counted(row.n_calls, 'call')}"
+    if not report.lines:
+        yield "    none: no timed operation was called from a file of the project"
+    yield f"  written: {path.absolute()}"
+
+
+def _coverage(times: "IterationTimes") -> str:
+    shares = [f"{100 * part:.1f} % of {phase}" for phase, part in times.coverage.items() if part is not None]
+    return f"its operations are {' and '.join(shares)}" if shares else "it has no forward and no backward"
+
+
+def _duration(ms: float) -> str:
+    return format_duration_us(round(1000 * ms))

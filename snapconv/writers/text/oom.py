@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from operator import itemgetter
 
 from snapconv.answers.oom.failed_allocation import FailedAllocation, OutOfMemory
-from snapconv.answers.oom.message import MemorySummary, MessageAnswer
+from snapconv.answers.oom.message import SUMMARY, MemorySummary, MessageAnswer
 from snapconv.answers.oom.remedies import Remedies
 from snapconv.answers.oom.verdict import OomVerdict
 from snapconv.units import counted, device_name, format_bytes, format_share
@@ -17,9 +17,14 @@ _NOT_TORCHS = "not torch's: context, libraries, NCCL, other processes"
 
 def oom_lines(found: OutOfMemory, remedies: Remedies | None, *, file: str) -> Iterator[str]:
     """Explain why a request failed and what would have helped."""
-    yield f"{device_name(found.state.device)}  {_heading(found)}"
+    name = device_name(found.state.device)
     if found.verdict:
+        which = f"failed allocation 1 of {found.n_failed}, event {found.state.event}"
+        yield f"{name}  out of memory: {found.verdict.cause} ({which})"
         yield from verdict_lines(found.verdict)
+    else:
+        now = format_bytes(found.state.allocated_bytes)
+        yield f"{name}  no failed allocation in the file; {now} allocated at {found.state.moment}"
     if found.request:
         yield from _request_lines(found.request)
     else:
@@ -44,14 +49,6 @@ def verdict_lines(verdict: OomVerdict) -> Iterator[str]:
     inferred = " (inferred)" if verdict.is_inferred else ""
     yield f"  {verdict.sentence}{inferred}"
     yield f"    {verdict.reason}"
-
-
-def _heading(found: OutOfMemory) -> str:
-    if found.verdict is None:
-        now = format_bytes(found.state.allocated_bytes)
-        return f"no failed allocation in the file; {now} allocated at {found.state.moment}"
-    which = f"failed allocation 1 of {found.n_failed}"
-    return f"out of memory: {found.verdict.cause} ({which}, event {found.state.event})"
 
 
 def _request_lines(request: FailedAllocation) -> Iterator[str]:
@@ -134,7 +131,7 @@ def message_lines(found: MessageAnswer) -> Iterator[str]:
         yield from verdict_lines(verdict)
     else:
         who = "out of memory on the host" if found.backend == "host" else f"{found.backend} out of memory"
-        yield found.kind if found.is_summary else f"{who}: {found.kind}"
+        yield found.kind if found.kind == SUMMARY else f"{who}: {found.kind}"
         if found.meaning:
             yield f"  {found.meaning}"
     for n_bytes, text in (

@@ -9,8 +9,8 @@ from snapconv.notes import Note
 from snapconv.stacks.project_lines import SourceLine
 from snapconv.units import HOST, format_bytes
 from snapconv.writers.text.info import note_lines
+from snapconv.writers.text.moment import summary_lines
 from snapconv.writers.text.size_rows import category_lines
-from snapconv.writers.text.summary import summary_lines
 from tests.report_builder import small_report
 from tests.timing_builder import ROOT, small_trace, time_report
 
