@@ -10,7 +10,7 @@ import pickle
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -42,17 +42,14 @@ def write_capture_somewhere(
 
     What was recorded may have taken a day: a folder that was removed or taken meanwhile must not cost it.
     """
-    lost: OutputError | None = None
-    for folder in (None, *_other_folders(output)):
-        place = output if folder is None else free_name(folder / output.name)
-        try:
-            return place, write_capture(place, snapshot, timing, force=force and folder is None)
-        except OutputError as error:
-            if isinstance(error.__cause__, OSError) and error.__cause__.errno in _DISK_IS_FULL:
-                raise
-            lost = lost or error
-    assert lost is not None
-    raise lost
+    try:
+        return output, write_capture(output, snapshot, timing, force=force)
+    except OutputError as error:
+        if isinstance(error.__cause__, OSError) and error.__cause__.errno in _DISK_IS_FULL:
+            raise
+    folders = (folder for folder in output.parents if folder.is_dir() and os.access(folder, os.W_OK))
+    place = free_name(next(folders, Path(tempfile.gettempdir())) / output.name)
+    return place, write_capture(place, snapshot, timing, force=False)
 
 
 def free_name(path: Path) -> Path:
@@ -62,15 +59,6 @@ def free_name(path: Path) -> Path:
         n += 1
         free = path.with_name(f"{path.stem}-{n}{path.suffix}")
     return free
-
-
-def _other_folders(output: Path) -> Iterator[Path]:
-    """Find other places for a capture: the nearest folder, the current one, that for temporary files."""
-    yield next((folder for folder in output.parents if folder.is_dir()), output.parent)
-    with suppress(OSError):  # the current folder may be gone as well
-        yield Path.cwd()
-    with suppress(OSError):
-        yield Path(tempfile.gettempdir())
 
 
 def write_capture(

@@ -20,7 +20,6 @@ from snapconv.recorder.program.own_frames import (
     is_ours,
     stands_in,
 )
-from snapconv.recorder.program.script_signals import deliver_waiting, waiting
 from snapconv.recorder.torch_surface import Feature
 
 _Result = TypeVar("_Result")
@@ -150,8 +149,6 @@ class Guard:
         def hook(*arguments: Any) -> None:
             if not is_read_by_torch():
                 self.run(work, *arguments)
-                if waiting:
-                    deliver_waiting()
 
         return hook
 
@@ -186,10 +183,7 @@ class Guard:
             # Somebody may have kept this function beyond the recording.
             if is_read_by_torch() or self.is_off:
                 return original(*arguments, **named)
-            result = self._around(OriginalCall(original, arguments, named), work, arguments, named)
-            if waiting:
-                deliver_waiting()
-            return result
+            return self._around(OriginalCall(original, arguments, named), work, arguments, named)
 
         return wrapper
 

@@ -117,7 +117,10 @@ def _functions(machine: Machine) -> dict[str, Callable[..., Any]]:
         "getAllocatorBackend": _answer("native"),
         "attach_out_of_memory_observer": machine.observers.append,
         "record_memory_history": machine.record_history,
-        "record_memory_history_legacy": partial(_record_legacy, machine),
+        # The arguments of torch 2.0, which are still accepted.
+        "record_memory_history_legacy": lambda is_on, _, max_entries, *__: machine.record_history(
+            "all" if is_on else None, "all", "python", max_entries
+        ),
         "memorySnapshot": snapshot,
         "setMemoryMetadata": lambda text: setattr(history, "user_metadata", text),
         "getMemoryMetadata": lambda: history.user_metadata,
@@ -128,13 +131,6 @@ def _functions(machine: Machine) -> dict[str, Callable[..., Any]]:
 def _set_stream(machine: Machine, stream_id: int, device_index: int, device_type: int) -> None:
     machine.current_device = device_index
     machine.device(device_index).stream = stream_id
-
-
-def _record_legacy(machine: Machine, *given: Any) -> None:
-    """Turn recording on or off with the arguments of torch 2.0, which are still accepted."""
-    is_on, has_context, max_entries, is_in_trace, has_cpp = given[:5]
-    context = ("alloc" if is_in_trace else "state") if has_context else None
-    machine.record_history("all" if is_on else None, context, "all" if has_cpp else "python", max_entries)
 
 
 def _accelerator(machine: Machine) -> dict[str, Callable[..., Any]]:

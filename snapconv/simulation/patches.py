@@ -19,7 +19,6 @@ from snapconv.errors import RecorderError
 from snapconv.recorder.guard import Guard, is_fault
 from snapconv.recorder.interception import replaced
 from snapconv.recorder.program.own_frames import stands_in
-from snapconv.recorder.program.script_signals import deliver_waiting, waiting
 
 Call = tuple[Any, Any, dict[str, Any]]
 Handler = Callable[[Any, Any, dict[str, Any]], Any]
@@ -59,7 +58,7 @@ class Patches(ExitStack):
         @wraps(real)
         def guarded(*arguments: Any, **named: Any) -> Any:
             try:
-                result = work(real, *arguments, **named)
+                return work(real, *arguments, **named)
             except BaseException as failure:
                 if isinstance(failure, RecorderError):
                     raise
@@ -72,9 +71,7 @@ class Patches(ExitStack):
                 if result is _ABSENT:
                     raise
                 guard.keep(failure)
-            if waiting:
-                deliver_waiting()
-            return result
+                return result
 
         return guarded
 
@@ -150,12 +147,9 @@ class Calls:
                     args = ("cuda", *args)
                 local.call = (func, args, kwargs)
                 try:
-                    result = func(*args, **kwargs)
+                    return func(*args, **kwargs)
                 finally:
                     local.call = before
-                if waiting:
-                    deliver_waiting()
-                return result
 
         return CallMode()
 

@@ -56,6 +56,12 @@ _LAUNCHERS = {
     "accelerate.commands.launch": "-m",
     "deepspeed": "--module",
 }
+# ``snapconv.step`` under whatever name a script imports it.
+_MARKS_STEPS = re.compile(
+    r"^\s*(?:import .*?\bsnapconv(?: +as +(\w+))?\s*[,;#\n](?s:.*)\b(?(1)\1|snapconv)\.step\b"
+    r"|from +snapconv +import\b[^;\n]*\bstep\b)",
+    re.MULTILINE,
+)
 _N_RANKS = re.compile(r"(--(?:nproc[-_]per[-_]node|nnodes|num[-_]processes|num[-_]gpus|num[-_]nodes)[= ])\S+")
 
 
@@ -152,18 +158,7 @@ def _compile(path: str) -> tuple[CodeType, set[str], bool]:
     except ValueError as error:  # null bytes, before Python 3.12
         raise EntryPointError(f"{path} is not valid Python: {error}") from error
     names = {symbol.get_name() for symbol in symbols if symbol.is_assigned() or symbol.is_imported()}
-    return code, names, _marks_steps(text)
-
-
-# ``snapconv.step`` under whatever name a script imports it.
-_IMPORTS = re.compile(r"^\s*import .*?\bsnapconv(?: +as +(\w+))?(?=\s*(?:$|[,;#]))", re.MULTILINE)
-_IMPORTS_STEP = re.compile(r"^\s*from +snapconv +import\b[^;\n]*\bstep\b", re.MULTILINE)
-
-
-def _marks_steps(text: str) -> bool:
-    """Whether a script uses ``snapconv.step``, as far as its text shows."""
-    names = [name or "snapconv" for name in _IMPORTS.findall(text)]
-    return bool(_IMPORTS_STEP.search(text)) or any(re.search(rf"\b{name}\.step\b", text) for name in names)
+    return code, names, _MARKS_STEPS.search(text) is not None
 
 
 def load_providers(entry: Entry, module: ModuleType) -> list[Callable[..., Any]]:
