@@ -38,10 +38,7 @@ def check_output(output: Path, *, force: bool) -> None:
 def write_capture_somewhere(
     output: Path, snapshot: dict[str, Any], timing: dict[str, Any] | None, *, force: bool
 ) -> tuple[Path, int]:
-    """Write a capture and return its place and size; beside ``output`` where that was lost during the run.
-
-    What was recorded may have taken a day: a folder that was removed or taken meanwhile must not cost it.
-    """
+    """Write a capture and return its place and size: beside ``output`` where that was lost meanwhile."""
     try:
         return output, write_capture(output, snapshot, timing, force=force)
     except OutputError as error:

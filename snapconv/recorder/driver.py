@@ -14,7 +14,7 @@ from snapconv.errors import SnapconvError
 from snapconv.notes import Note
 from snapconv.recorder import environment, memory_history
 from snapconv.recorder.guard import Guard, Guards
-from snapconv.recorder.interception import CudaStart, Interception
+from snapconv.recorder.interception import Interception
 from snapconv.recorder.memory_history import SpanLog, contents_now, note_rows
 from snapconv.recorder.observe.observer import Observer
 from snapconv.recorder.options import RecordingOptions
@@ -43,10 +43,7 @@ _MAX_ITERATIONS = 10_000
 
 
 class Driver:
-    """One recording; its public methods are called from within the user's program.
-
-    None of them raises what is ours: ``guard.failure`` has it. ``iteration`` is the one that runs.
-    """
+    """One recording; no method raises what is ours. ``iteration`` is the one that runs."""
 
     def __init__(
         self,
@@ -64,7 +61,7 @@ class Driver:
         self.iteration = 0
         self.is_over = False
         self.device = options.device or 0  # until CUDA starts
-        self.cuda = CudaStart(self.guard, self._cuda_started)
+        self.has_cuda = self._is_closed = False
         self.parts = ExitStack()
         self._simulation = simulation
         self.observer: Observer | None = None
@@ -82,7 +79,7 @@ class Driver:
     @property
     def uses_device(self) -> bool:
         """Whether the program has allocated on a device yet: what it runs before that is no iteration."""
-        if self.cuda.is_done and not self._has_used_device:
+        if self.has_cuda and not self._has_used_device:
             self._has_used_device = bool(self.guard.run(environment.device_values))
         return self._has_used_device
 
@@ -112,9 +109,23 @@ class Driver:
         self.policy.turn_on(self)
 
     def wait_for_cuda(self) -> None:
-        """Turn the history on when the program starts CUDA, before the first allocation."""
-        self.parts.callback(self.cuda.cancel)
-        self.cuda.wait()
+        """Turn the history on when the program starts CUDA, or now where it has started already.
+
+        torch calls us before the first allocation: whatever needs the device goes through
+        ``torch.cuda._lazy_init``, which runs what was queued (torch 2.1 to 2.15). A failure in there would
+        become the program's ``DeferredCudaCallError``, and a forked child has the queue: hence the guard.
+        """
+        import torch
+
+        if torch.cuda.is_initialized():
+            self.cuda_starts()
+        else:
+            torch.cuda._lazy_call(self.cuda_starts)  # it keeps this object for as long as the process lives
+
+    def cuda_starts(self) -> None:
+        """Do once what needs CUDA: who starts it again after a failure runs the queue from its beginning."""
+        if not self.has_cuda and not self._is_closed:
+            self.guard.run(self._cuda_started)
 
     def count_steps(self, on_end: Callable[[], None], *, least: Sign = Sign.OPTIMIZER) -> None:
         """Let the program's steps end iterations, until ``stop_counting``."""
@@ -162,7 +173,6 @@ class Driver:
         )
 
     def _cuda_started(self) -> None:
-        """Do all that needs CUDA: nothing is allocated yet, unless the program goes on already."""
         try:
             environment.require_history()  # the program may have brought its own allocator
             is_wanted = self.policy.cuda_started(self)
@@ -176,6 +186,7 @@ class Driver:
             guard = self.guards.of(Feature.OUT_OF_MEMORY)
             hear = guard.hook(self.out_of_memory)
             guard.enter(self.parts, lambda: memory_history.out_of_memory_observer(hear))
+        self.has_cuda = True
 
     # --- while the program runs
 
@@ -256,6 +267,7 @@ class Driver:
 
     def close(self) -> Exception | None:
         """Leave torch as it was, whatever state a failure left the recording in; return what went wrong."""
+        self._is_closed = True
         if self.guard.is_child:
             return None
         try:

@@ -37,10 +37,7 @@ def _no_torch() -> TorchMissingError:
 
 
 def _build() -> tuple[str, bool, bool] | None:
-    """Return torch's version, and whether it is built for any GPU and for NVIDIA's; None if there is none.
-
-    Where it is not imported, its version.py has that.
-    """
+    """Return torch's version, and whether it is built for any GPU and for NVIDIA's; None if there is none."""
     torch = sys.modules.get("torch")
     if torch is not None:
         return str(torch.__version__), bool(torch.backends.cuda.is_built()), torch.version.cuda is not None
@@ -54,10 +51,7 @@ def _build() -> tuple[str, bool, bool] | None:
 
 
 def refuse_without_cuda() -> None:
-    """Raise NoCudaError where no program can use CUDA, whatever it does; starts and imports nothing.
-
-    Raises TorchMissingError where there is no torch to import.
-    """
+    """Raise NoCudaError or TorchMissingError where no program can use CUDA; start and import nothing."""
     if sys.modules.get("torch") is None and find_spec("torch") is None:
         raise _no_torch()
     build = _build()
@@ -102,10 +96,7 @@ def _no_gpu(version: str, why: str) -> NoCudaError:
 
 
 def _has_driver() -> bool:
-    """Whether the library of the NVIDIA driver is there, without which no CUDA program runs.
-
-    Loading it starts nothing: it reads its environment when it is initialized.
-    """
+    """Whether the NVIDIA driver's library is there; to load it starts nothing and reads no environment."""
     try:
         ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
     except OSError:

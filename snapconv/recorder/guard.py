@@ -105,10 +105,7 @@ class Guard:
             return None
 
     def takes(self, failure: BaseException) -> bool:
-        """Keep a failure, if it is ours; what is the program's has to reach it.
-
-        That may have come in the midst of our work: what it left is not to be trusted either.
-        """
+        """Keep a failure of ours; what is the program's has to reach it, also where it broke our work off."""
         if is_fault(failure):
             self.keep(failure)
             return True

@@ -171,11 +171,7 @@ def _backward_passes(report: Report, guard: Guard) -> AbstractContextManager[Non
 
 
 def _optimizers(report: Report, guard: Guard) -> AbstractContextManager[None]:
-    """Report every optimizer that is built.
-
-    torch has hooks for those that step, and some never do themselves: a wrapper such as SAM keeps states of
-    its own and lets another optimizer step.
-    """
+    """Report every optimizer that is built: a wrapper such as SAM lets another step, and has states too."""
     from torch.optim import Optimizer
 
     def built(build: Callable[[], None], optimizer: Any, *_: Any, **__: Any) -> None:
@@ -186,11 +182,7 @@ def _optimizers(report: Report, guard: Guard) -> AbstractContextManager[None]:
 
 
 def _copies(report: Report, guard: Guard) -> AbstractContextManager[None]:
-    """Report what ``copy.deepcopy`` makes: averaged models, target networks, the best weights so far.
-
-    A copied module, which gets its state from a copy or from a pickle, goes through no registration hook, and
-    a copied ``state_dict`` belongs to no module at all.
-    """
+    """Report what ``copy.deepcopy`` and pickles make: it goes through no registration hook."""
     import torch
 
     def copied(call: Callable[[], Any], tensor: Any, *_: Any, **__: Any) -> Any:
@@ -209,20 +201,23 @@ def _copies(report: Report, guard: Guard) -> AbstractContextManager[None]:
 
 
 @contextmanager
-def _registrations(report: Report, guard: Guard) -> Iterator[None]:
+def _removed_at_the_end(*hooks: Any) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _registrations(report: Report, guard: Guard) -> AbstractContextManager[None]:
     from torch.nn.modules import module
 
     on_tensor = guard.hook(partial(report, Event.TENSOR_REGISTERED))
-    with ExitStack() as hooks:
-        for handle in (
-            module.register_module_parameter_registration_hook(on_tensor),
-            module.register_module_buffer_registration_hook(on_tensor),
-            module.register_module_module_registration_hook(
-                guard.hook(partial(report, Event.MODULE_REGISTERED))
-            ),
-        ):
-            hooks.callback(handle.remove)
-        yield
+    return _removed_at_the_end(
+        module.register_module_parameter_registration_hook(on_tensor),
+        module.register_module_buffer_registration_hook(on_tensor),
+        module.register_module_module_registration_hook(guard.hook(partial(report, Event.MODULE_REGISTERED))),
+    )
 
 
 # The warning of torch.compile about hooks such as ours: the program did not cause it.
@@ -233,17 +228,16 @@ _WARNING = "Using `torch.compile\\(module\\)` when there are global hooks"
 def _calls(report: Report, guard: Guard) -> Iterator[None]:
     from torch.nn.modules import module
 
-    handles = (
+    hooks = _removed_at_the_end(
         module.register_module_forward_pre_hook(guard.hook(partial(report, Event.CALL_BEGINS))),
         module.register_module_forward_hook(guard.hook(partial(report, Event.CALL_ENDS)), always_call=True),
     )
     warnings.filterwarnings("ignore", message=_WARNING, category=UserWarning)
     ours = warnings.filters[0]
     try:
-        yield
+        with hooks:
+            yield
     finally:
-        for handle in handles:
-            handle.remove()
         if ours in warnings.filters:
             warnings.filters.remove(ours)  # type: ignore[attr-defined]  # it is a list
 
@@ -282,10 +276,7 @@ def _wrapped(guard: Guard, *wrappers: tuple[Any, str, Callable[..., Any]]) -> It
 
 @contextmanager
 def replaced(holder: Any, name: str, ours: Any, *, even_if_wrapped: bool = False) -> Iterator[None]:
-    """Let ours stand in for an attribute; at the end put back what the object itself had.
-
-    What other code has put around ours stays, unless ``even_if_wrapped``.
-    """
+    """Let ours stand in for an attribute; what others put around it stays, unless ``even_if_wrapped``."""
     # vars() and not getattr: a class must lose again what it only inherited.
     original = vars(holder).get(name, _ABSENT)
     setattr(holder, name, ours)
@@ -297,41 +288,3 @@ def replaced(holder: Any, name: str, ours: Any, *, even_if_wrapped: bool = False
                 delattr(holder, name)
             else:
                 setattr(holder, name, original)
-
-
-class CudaStart:
-    """A piece of work that is done once, as soon as torch has started CUDA in this process.
-
-    torch calls it before the first allocation: whatever needs the device goes through
-    ``torch.cuda._lazy_init``, which runs what was queued (torch 2.1 to 2.15). What goes wrong in there would
-    become the program's ``DeferredCudaCallError``, and a forked child inherits the queue; the guard keeps
-    failures and does nothing in a child. Whoever starts CUDA again after a failure of somebody else's call
-    runs the queue again from its beginning, hence the "once".
-    """
-
-    def __init__(self, guard: Guard, work: Callable[[], None]) -> None:
-        self._guard = guard
-        self._work: Callable[[], None] | None = work
-        self.is_done = False
-
-    def wait(self) -> None:
-        """Do the work when CUDA starts, or now where it has started already."""
-        import torch
-
-        if torch.cuda.is_initialized():
-            self.start()
-        else:
-            torch.cuda._lazy_call(self.start)  # it keeps this object for as long as the process lives
-
-    def cancel(self) -> None:
-        """Do nothing any more when CUDA starts."""
-        self._work = None
-
-    def start(self) -> None:
-        """Do the work, unless it is done already."""
-        if self._work is not None and not self.is_done:
-            self._guard.run(self._do, self._work)
-
-    def _do(self, work: Callable[[], None]) -> None:
-        work()
-        self.is_done = True

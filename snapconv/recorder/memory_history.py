@@ -108,10 +108,7 @@ def now_us() -> int:
 
 
 class SpanLog:
-    """Phases or iterations so far, the newest, one at a time; each has an annotation in the trace, too.
-
-    Each has ``began_us`` and ``ended_us``, which is None while it lasts.
-    """
+    """Phases or iterations so far, the newest, one at a time; each has an annotation in the trace, too."""
 
     def __init__(self, max_spans: int) -> None:
         self.rows: deque[dict[str, Any]] = deque(maxlen=max_spans)
@@ -146,10 +143,7 @@ class SpanLog:
             span["ended_us"] = now_us()
 
     def to_trace(self, annotations: Any) -> Callable[[int], int]:
-        """Return how to bring a time to the trace's clock, inferred from a snapshot's annotations.
-
-        The distance of the two clocks is that of the last annotation before.
-        """
+        """Return how to bring a time to the trace's clock: by the distance at the annotation before."""
         shifts = self._shifts(annotations if isinstance(annotations, list) else [])
         if not shifts:
             return lambda time_us: time_us
@@ -204,8 +198,7 @@ def contents_now(
 ) -> dict[str, Any]:
     """Return a snapshot of now with its metadata, all but how the program ended.
 
-    Raises NothingAllocatedError where torch has nothing to report: nothing was allocated, or it has no driver
-    and does not mention it.
+    Raises NothingAllocatedError where nothing was allocated, or torch has no driver and does not mention it.
     """
     import torch
 

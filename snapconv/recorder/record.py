@@ -54,12 +54,10 @@ _LONG_S = 120
 
 @dataclass(frozen=True, slots=True)
 class RecordOutcome:
-    """The outcome of a program and of its recording.
+    """The capture, the program's own exit code and exception, and our failure with its traceback.
 
-    ``path`` is the capture, None where none could be written; ``exit_code`` and ``raised`` are the
-    user's program's own; ``failure`` is ours, if any, and ``report`` its traceback. With neither a path nor a
-    failure, the program failed before it allocated anything on a device. ``is_child``: this is a
-    process which the program forked, and the parent does the rest.
+    With neither a path nor a failure, the program failed before it allocated anything on a device.
+    ``is_child``: this is a process which the program forked, and the parent does the rest.
     """
 
     path: Path | None
@@ -178,7 +176,7 @@ class OneCapture:
         self._at_out_of_memory = driver.contents()
 
     def _finish(self, driver: Driver, ended: Ended) -> bool:
-        if not driver.cuda.is_done:
+        if not driver.has_cuda:
             raise nothing_allocated(self._options.program.path)
         if self._contents is None:
             self._contents = self._at_out_of_memory
@@ -234,12 +232,9 @@ class OneCapture:
                 f"{text}: no step of an optimizer and no backward pass was seen, so iterations could not be "
                 "detected; there are no times: call snapconv.step() at the end of each iteration"
             )
-        has_memory = not self.part(iteration).is_of_memory
-        kept = (
-            "the memory part is whole, the times are not"
-            if has_memory
-            else ("the capture has the memory up to there, and no times")
-        )
+        kept = "the memory part is whole, the times are not"
+        if self.part(iteration).is_of_memory:
+            kept = "the capture has the memory up to there, and no times"
         more = f"; for times let it make {n_enough} iterations" if self._options.computes else ""
         return f"{text}: {kept}{more}"
 
@@ -366,10 +361,9 @@ def watch(
     simulation: "SimulationOptions | None" = None,
     until_exit: ExitStack | None = None,
 ) -> tuple[int, BaseException | None]:
-    """Run a script or module as ``python ENTRY ARGV`` would; record it as soon as it has imported torch.
+    """Run a script or module as ``python ENTRY ARGV`` would; record it from its import of torch on.
 
-    Returns its exit code, and what it raised. Our own failures become warnings and never reach the program.
-    ``until_exit`` keeps a simulation until the process ends.
+    Returns its exit code and what it raised. ``until_exit`` keeps a simulation until the process ends.
     """
     with ExitStack() as parts:
         parts.enter_context(script_signals.deferred_handlers())

@@ -13,7 +13,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 from snapconv.errors import OutputError, RecorderError, SnapconvError
@@ -103,7 +103,7 @@ class ChosenCaptures:
     def finish(self, driver: Driver, ended: Ended) -> None:
         """Write the whole block, where no steps of it were chosen."""
         is_whole = ended.how == "complete"
-        if driver.options.steps or (not is_whole and (self._has_written_oom or not driver.cuda.is_done)):
+        if driver.options.steps or (not is_whole and (self._has_written_oom or not driver.has_cuda)):
             return
         driver.run(self.capture, driver, "end" if is_whole else ended.how, ended)
 
@@ -129,7 +129,7 @@ class ChosenCaptures:
         if len(self.captures) >= driver.options.max_captures:
             _LOG.warning("snapconv: no capture (%s): there are %d already", what, driver.options.max_captures)
             return
-        if not driver.cuda.is_done:  # not yet; a snapshot would start it
+        if not driver.has_cuda:  # not yet; a snapshot would start it
             _LOG.warning(
                 "snapconv: no capture (%s): %s", what, nothing_allocated(driver.options.program.path)
             )
@@ -254,16 +254,12 @@ class Recording:
 
 def close(driver: Driver) -> None:
     """End a recording without disturbing the job."""
-    failure = driver.close()
-    if failure is not None:
+    if (failure := driver.close()) is not None:
         _LOG.warning("snapconv: recording could not be ended cleanly: %s", failure, exc_info=failure)
 
 
 def _on_signal(number: int, policy: ChosenCaptures) -> Callable[[], None]:
-    """Handle a signal here first and then in its former handler; return what restores that.
-
-    It is only remembered: it may come at any moment, and a snapshot is taken between two steps.
-    """
+    """Remember a signal for the end of a step, and call its former handler; return what restores that."""
     before = signals.getsignal(number)
 
     def hear(received: int, frame: FrameType | None) -> None:
@@ -314,12 +310,10 @@ class MeasuredBlock:
             self._parts = parts.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: Any) -> None:
         if self._peaks is None:
             self._peaks = self._measured()
-            self._parts.__exit__(kind, error, trace)
+            self._parts.__exit__(*raised)
 
     def end(self) -> None:
         """End the block before its context does."""

@@ -45,10 +45,7 @@ class Part(Enum):
 
 
 def plan(*, warm_up: int, iterations: int, has_timing: bool) -> tuple[Part, ...]:
-    """Return what each iteration of a recording is for.
-
-    Memory and times come from different iterations: capturing stacks slows the host down.
-    """
+    """Return what each iteration is for: memory and times apart, as capturing stacks slows the host."""
     n_timing = iterations if has_timing else 0
     # Entering the timer compiles what is compiled once more; that is no iteration's time.
     lengths = {

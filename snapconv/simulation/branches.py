@@ -67,10 +67,7 @@ def _reading_frame() -> FrameType | None:
 
 
 def _deciding(frame: FrameType | None) -> tuple[str, _Test, bool] | None:
-    """Find the test that a value decides, and its file: the caller's, of a function that returns the value.
-
-    The third is whether the value makes the test true by being true.
-    """
+    """Return the file and the test that a value decides, maybe a caller's, and whether True makes it true."""
     is_returned_plain = True
     while frame is not None:
         (line, column), end = _position(frame)
@@ -170,21 +167,7 @@ def _ends_by(branch: list[Any], kinds: Any) -> bool:
 
 # They print or log what the others make: texts and numbers.
 _PRINTS = {"print", "debug", "info", "warning", "warn", "error", "critical", "exception"}
-_TEXTS = {
-    "item",
-    "tolist",
-    "str",
-    "repr",
-    "int",
-    "float",
-    "len",
-    "round",
-    "format",
-    "join",
-    "sum",
-    "mean",
-    "norm",
-}
+_TEXTS = {*"item tolist str repr int float len round format join sum mean norm".split()}
 
 
 def _calls(branch: list[Any]) -> int:
@@ -297,10 +280,7 @@ class ValuesRead:
             self._skipped.setdefault(f"{shortened(found[0])}:{first}" + (f"-{last}" if last != first else ""))
 
     def add_numbers(self, what: str) -> None:
-        """Count numbers that the program was given, and where they decide what runs.
-
-        Which way that goes is not known here. torch's own tests are left out: they look for infinities.
-        """
+        """Count numbers that the program was given, and where they decide what runs, but in torch."""
         self.add(what)
         found = _deciding(_reading_frame())
         if found is not None and not found[0].startswith(torch_folder()):

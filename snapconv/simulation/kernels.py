@@ -27,10 +27,7 @@ _FLASH_MAX_HEAD_SIZE = 256
 
 
 class Kernels:
-    """Kernels of our own, added to torch's operations for as long as patches last.
-
-    In the dispatcher and not in Python: so they hold for C++ callers too, and in every thread.
-    """
+    """Kernels of our own, in the dispatcher: they hold for C++ callers too, and in every thread."""
 
     def __init__(self, patches: Patches) -> None:
         self._library = torch.library.Library("aten", "IMPL")
@@ -165,10 +162,9 @@ def cuda_only_operations() -> dict[Any, Callable[..., None]]:
 
 
 def patch_triton(forget: Callable[[Any], None] | None, patches: Patches) -> None:
-    """Let a launch of a Triton kernel, which allocates nothing, compute nothing: arguments lose their values.
+    """Launch no Triton kernel; its arguments lose their values, as which of them it writes is not known.
 
-    Which of them a kernel writes is not known. Without ``forget`` values are wanted, and a launch, for which
-    there is no driver, is an error.
+    Without ``forget`` values are wanted, and a launch, for which there is no driver, is an error.
     """
 
     def run(_kernel: Any, *args: Any, **kwargs: Any) -> None:
@@ -247,10 +243,7 @@ def patch_grouping(patches: Patches) -> None:
 
 
 def group_tensors(lists: Any, with_indices: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
-    """Do what torch._C's function of that name does: columns of the lists stay together.
-
-    The first list decides; in the others a tensor may be None, and a list may be empty.
-    """
+    """Group tensors as torch._C does: by the first list; others may be empty, or have None for a tensor."""
     groups: dict[Any, tuple[list[list[Any]], list[int]]] = {}
     for i, tensor in enumerate(lists[0]):
         key = (tensor.device, tensor.dtype)

@@ -128,10 +128,7 @@ class Calls:
             self._local.call = before
 
     def mode(self) -> Any:
-        """Make the TorchFunctionMode that keeps ``current`` up to date.
-
-        It changes one thing only: a device that is a bare number is the simulated one of that number.
-        """
+        """Make the mode that keeps ``current`` up to date, and takes a bare number for a device's."""
         local = self._local
 
         class CallMode(TorchFunctionMode):  # type: ignore[misc]

@@ -99,10 +99,7 @@ class Group:
 
 @dataclass(slots=True, eq=False)
 class Share:
-    """``n`` selected rows, and the bytes in memory that there are for them.
-
-    ``margin_bytes`` is what their size does not grow by in proportion: rounded blocks, and padded rows.
-    """
+    """``n`` selected rows, their bytes, and how many do not grow with them: rounded blocks, padded rows."""
 
     group: Group
     n: int

@@ -282,10 +282,7 @@ def _from_data(
 
 
 def _default_device() -> Any:
-    """Return the device of torch.set_default_device or ``with torch.device(…)``.
-
-    torch.get_default_device() makes a tensor to find out, and so would end here again.
-    """
+    """Return the default device; torch.get_default_device() makes a tensor, and would end here again."""
     modes = reversed(_get_current_function_mode_stack())
     return next((mode.device for mode in modes if isinstance(mode, DeviceContext)), "cpu")
 

@@ -385,31 +385,29 @@ def _is_called_by_engine() -> bool:
     return frame.f_code.co_name == ENGINE_CALLER
 
 
-_KIB = 1024
 # What torch gives cuBLAS per handle and stream where CUBLAS_WORKSPACE_CONFIG is not set: 32 MiB on compute
-# capability 9.0, which is what the simulated device has (:4096:2:16:8, that is 8320 KiB, before it).
-# torch's documentation, notes/cuda.rst, "cuBLAS workspaces" (2.13), and parseChosenWorkspaceSize in
+# capability 9.0, which is what the simulated device has (8320 KiB before it). torch's documentation,
+# notes/cuda.rst, "cuBLAS workspaces" (2.13), and parseChosenWorkspaceSize in
 # aten/src/ATen/cuda/CublasHandlePool.cpp; a recorded training step on that hardware has 33,554,432 B too.
-_DEFAULT_BYTES = 4096 * 8 * _KIB
+_WORKSPACE_BYTES = 32 << 20
 # What requests it (torch 2.5 to 2.7; CublasHandlePool.cpp).
 _FRAMES = ("at::cuda::getNewWorkspace()", "at::cuda::getCurrentCUDABlasHandle()")
 _USES_BLAS = {"mm", "addmm", "_addmm_activation", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot"}
 
 
 class BlasWorkspaces:
-    """One workspace per device, stream and thread: torch has one handle per thread.
+    """One workspace per device, stream and thread, given at the first use and never freed.
 
-    Backward runs on a thread of its own for each device on a GPU, whoever calls it. A workspace is given at
-    the first use and never freed; ``made`` has the addresses of all, for those who compare what is inferred
-    of a run with what is true.
+    torch has one handle per thread. Backward runs on a thread of its own for each device on a GPU, whoever
+    calls it.
     """
 
     def __init__(self, machine: Machine) -> None:
         self._graph_task = torch._C._current_graph_task_id
         self._machine = machine
-        self._n_bytes = workspace_bytes(os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
+        chunks = re.findall(r":(\d+):(\d+)", os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))  # sizes in KiB
+        self._n_bytes = sum(int(size) * int(count) << 10 for size, count in chunks) or _WORKSPACE_BYTES
         self._there: dict[tuple[int, int, int | None], object] = {}
-        self.made: list[int] = []
 
     def note(self, operation: str, device: int) -> None:
         """Allocate the workspace if an operation is the first that needs it."""
@@ -419,13 +417,4 @@ class BlasWorkspaces:
         key = (device, self._machine.device(device).stream, thread)
         mine = object()
         if self._there.setdefault(key, mine) is mine:  # of two threads in backward, one makes it
-            frames = self._machine.frames(within=_FRAMES)
-            self.made.append(self._machine.malloc(device, self._n_bytes, frames))
-
-
-def workspace_bytes(config: str) -> int:
-    """Add up ``:SIZE:COUNT`` pairs, sizes in KiB; the default for anything else."""
-    pairs = re.findall(r":(\d+):(\d+)", config)
-    if not pairs or "".join(f":{size}:{count}" for size, count in pairs) != config:
-        return _DEFAULT_BYTES
-    return sum(int(size) * int(count) for size, count in pairs) * _KIB
+            self._machine.malloc(device, self._n_bytes, self._machine.frames(within=_FRAMES))

@@ -10,6 +10,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -43,16 +44,17 @@ class Registrations:
     """Every live module that the program built while it was observed, in the order of sight."""
 
     def __init__(self) -> None:
-        self._seen: Any = None  # torch's WeakIdKeyDictionary: modules may define __eq__
         self._n_seen = self._n_registered = 0
         self.is_changed = True
 
+    @cached_property
+    def _seen(self) -> Any:
+        from torch.utils.weak import WeakIdKeyDictionary
+
+        return WeakIdKeyDictionary()  # modules may define __eq__
+
     def add(self, module: "Module") -> int:
         """Make a module known and return its number."""
-        if self._seen is None:
-            from torch.utils.weak import WeakIdKeyDictionary
-
-            self._seen = WeakIdKeyDictionary()
         seen = self._seen.get(module)
         if seen is None:
             self._n_seen += 1
@@ -84,7 +86,7 @@ class Registrations:
 
     def modules(self) -> "list[Module]":
         """All live modules that are known, in the order in which they were seen."""
-        return [] if self._seen is None else list(self._seen.keys())
+        return list(self._seen.keys())
 
     def frames(self, places: "Iterable[tuple[Module, str]]", tensor: "Tensor") -> tuple[Frame, ...]:
         """Return the stack in which a tensor of these places was registered first, leaf first.
@@ -94,7 +96,7 @@ class Registrations:
         found = [
             registration
             for module, name in places
-            if self._seen is not None and (seen := self._seen.get(module)) is not None
+            if (seen := self._seen.get(module)) is not None
             for registration in seen.registrations.get(name, ())
         ]
         own = [registration for registration in found if registration.tensor_id == id(tensor)]
@@ -106,8 +108,8 @@ class Registrations:
 class Place:
     """The place of a parameter or buffer: it is looked up when needed, as holding it keeps it alive.
 
-    ``name`` is the one that ``named_parameters`` gives.
-    ``key`` stays the same from survey to survey. ``is_loose``: an optimizer has it, and no module.
+    ``name`` is the one that ``named_parameters`` gives, ``key`` stays the same from survey to survey.
+    ``is_loose``: an optimizer has it, and no module.
     """
 
     key: Key
@@ -131,10 +133,7 @@ class Place:
 
 
 class Models:
-    """The places of all parameters and buffers: of the given model, or of every module without a parent.
-
-    Those of ``optimizers`` follow, as far as no module has them.
-    """
+    """The places of the parameters and buffers of a model, or of all; then of what only optimizers have."""
 
     def __init__(
         self,

@@ -34,8 +34,7 @@ class Observer:
     """Watches one program from ``start`` to ``stop``; ``facts`` is what it learned.
 
     Without a ``model`` the models are found among the modules that are built after ``start``. It works in
-    the thread that made it, whichever imports torch, and in no forked child. After a failure of its own it
-    records no more.
+    the thread that made it, whichever imports torch, and in no forked child.
     """
 
     def __init__(
@@ -132,11 +131,7 @@ class Observer:
         self._run(self._note_all)
 
     def facts(self, snapshot: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the keys ``parameters`` to ``phases`` of a capture's metadata.
-
-        Times are brought to the clock of ``snapshot``, as far as its annotations show it. Nothing is left
-        out of the keys after a failure, but of what they hold.
-        """
+        """Return the metadata's ``parameters`` to ``phases``, their times by the clock of ``snapshot``."""
         convert = self._phases.to_trace(snapshot.get("external_annotations"))
         return {**self._records.facts(convert), "phases": self._phases.facts(convert)}
 

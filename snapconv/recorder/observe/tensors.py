@@ -22,10 +22,7 @@ class Location:
 
 
 def locate(tensor: "Tensor") -> Location | None:
-    """Return where a tensor's storage lies; None for one that is not on a CUDA device, or has no storage.
-
-    The one seam between real and simulated recording: a simulation replaces it.
-    """
+    """Return where a tensor's storage lies; None off CUDA devices. A simulation replaces this function."""
     if tensor.device.type != "cuda" or tensor.layout is not _torch().strided:
         return None
     try:

@@ -113,10 +113,7 @@ def find_module(name: str) -> Entry:
 
 
 def find_file(path: str) -> Entry:
-    """Read a file and find by the names that it defines whether it has providers.
-
-    A name without a file here is that of a console script, such as ``yolo``.
-    """
+    """Read a script, or a file of providers; a name without a file is that of a console script (``yolo``)."""
     installed = shutil.which(path) if Path(path).name == path and not Path(path).exists() else None
     code, defined, marks_steps = _compile(installed or path)
     if installed:
@@ -134,10 +131,7 @@ def find_file(path: str) -> Entry:
 
 
 def _compile(path: str) -> tuple[CodeType, set[str], bool]:
-    """Read and compile a script; return the names that it binds at the top level, too, and ``marks_steps``.
-
-    The code names the absolute path, as Python's own does.
-    """
+    """Compile a script; return the names that it binds at the top level, too, and ``marks_steps``."""
     file = Path(path)
     try:
         source = file.read_bytes()
@@ -162,10 +156,7 @@ def _compile(path: str) -> tuple[CodeType, set[str], bool]:
 
 
 def load_providers(entry: Entry, module: ModuleType) -> list[Callable[..., Any]]:
-    """Run a providers file in ``module``, and return its functions: model, inputs, iteration.
-
-    What the file raises goes through.
-    """
+    """Run a providers file in ``module``, and return its functions: model, inputs, iteration."""
     assert entry.code is not None
     call_user(exec, entry.code, module.__dict__)
     found = [getattr(module, name, None) for name in _names(entry.prefix)]

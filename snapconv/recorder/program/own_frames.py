@@ -133,10 +133,7 @@ def users_frames(frames: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def clean_traceback(error: BaseException) -> None:
-    """Take our frames out of the traceback of an exception and of those that led to it.
-
-    ``python -X dev`` keeps them, for whoever looks for a fault of ours.
-    """
+    """Take our frames out of an exception's tracebacks; ``python -X dev`` keeps them, to find our faults."""
     if sys.flags.dev_mode:
         return
     for one in chain(error):

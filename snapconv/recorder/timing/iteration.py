@@ -108,10 +108,7 @@ class Iteration:
         kwargs: dict[str, Any],
         module: Any = None,
     ) -> Any:
-        """Call a torch function and record it, unless it is a part of another.
-
-        Guarded by hand, and once more around what is called: nothing stands between the marks and the call.
-        """
+        """Call a torch function and record it; guarded by hand, as marks stand right before and after it."""
         if self._times.failure is not None:
             return function(*args, **kwargs)
         try:

@@ -41,10 +41,7 @@ def modes_now() -> list[Any]:
 
 
 def change_modes(change: Callable[[list[Any]], Iterable[Any]]) -> None:
-    """Replace the stack of modes by what ``change`` makes of it.
-
-    The program's own modes stay in their order, since they end in the order in which they began.
-    """
+    """Replace the stack of modes by what ``change`` makes of it, which keeps the program's in their order."""
     import torch
 
     n_modes = torch._C._len_torch_function_stack()
@@ -55,10 +52,7 @@ def change_modes(change: Callable[[list[Any]], Iterable[Any]]) -> None:
 
 @contextmanager
 def function_mode(around: Around, guard: Guard, *, inside: Sequence[Any]) -> Iterator[None]:
-    """Hand every torch function call of this thread to ``around``, within the modes named.
-
-    There are many of them: ``around`` guards itself.
-    """
+    """Hand every torch function call of this thread to ``around``, which guards itself."""
     listener = _mode_type()()
     listener.around, listener.name_of = around, guard.hook_with_result(name_of, otherwise=lambda _: None)
 
@@ -107,11 +101,7 @@ def _mode_type() -> Any:
 
 
 def name_of(function: Any) -> str | None:
-    """Return the name of a torch function's row, None for one that only answers a question.
-
-    As Skyline has them: ``conv2d``, ``add_``, and ``rsub`` for ``__rsub__``. A property that makes a
-    view has its own name (``T``).
-    """
+    """Return the name of a torch function's row, as Skyline has it; None where it answers a question."""
     name = str(getattr(function, "__name__", type(function).__name__))
     if name == "__get__":
         name = str(getattr(getattr(function, "__self__", None), "__name__", name))

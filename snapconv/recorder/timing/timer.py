@@ -92,11 +92,7 @@ class Columns:
 
 
 def tile(ended: Iteration) -> None:
-    """Give every node the time from its beginning to that of the next one, so that nothing is left out.
-
-    What the engine does between two nodes is thus the first one's: adding up and checking gradients,
-    and AccumulateGrad, which belongs to no call.
-    """
+    """Give every node the time up to the next one: what the engine does in between is not left out."""
     for run in ended.backward_passes:
         marks = [*(mark for _, mark in run.nodes), run.end]
         for (call, _), pair in zip(run.nodes, pairwise(marks), strict=True):
@@ -113,10 +109,7 @@ def _phase(section: Section, *, has_backward: bool) -> str:
 
 
 def _forward_work(calls: list[Call]) -> range:
-    """Return the places from the first to the last call that ran in a module or that autograd recorded.
-
-    What comes before has to do with the batch, or with the iteration before: its copies, its loss.
-    """
+    """Return the places from the first call of forward work to the last; before is the batch's copying."""
     work = [place for place, call in enumerate(calls) if call.is_forward_work]
     return range(work[0], work[-1] + 1) if work else range(0)
 
@@ -125,11 +118,7 @@ SCHEMA_VERSION = 1
 
 
 class Timer:
-    """Times the iterations between ``begin`` and ``end``; changes no result and no allocation.
-
-    A context manager, entered before the user's code defines anything and left after it. Between timed
-    iterations only a check of one variable runs, in ``Function.apply`` and in compiled functions.
-    """
+    """Times the iterations between ``begin`` and ``end``; a context around all of the user's code."""
 
     def __init__(
         self,
@@ -178,11 +167,7 @@ class Timer:
         self._clock: Clock = CudaClock(device) if self._clock_name == "cuda" else CpuClock()
 
     def begin(self, iteration: int, warm_up: bool = False) -> None:  # noqa: FBT001, FBT002  # through the guard
-        """Begin to time an iteration, on the thread that runs it.
-
-        The times of a warm-up do not count: the events are created in it, which takes longer than recording
-        them.
-        """
+        """Begin an iteration on this thread; the times of a warm-up, which creates events, do not count."""
         self._stop()
         if self._columns is None or self._is_warm_up:
             self._columns = Columns(self._clock, StackRecorder(), self._module_path)

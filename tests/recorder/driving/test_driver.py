@@ -53,7 +53,7 @@ def log(monkeypatch):
     monkeypatch.setattr(driver_module.memory_history, "out_of_memory_observer", lambda _: nullcontext())
     monkeypatch.setattr(driver_module, "probe", lambda **_: {})
     monkeypatch.setattr(driver_module.Interception, "listen", lambda *_: None)
-    monkeypatch.setattr(driver_module.CudaStart, "wait", lambda _: None)
+    monkeypatch.setattr(driver_module.Driver, "wait_for_cuda", lambda _: None)
     monkeypatch.setattr(driver_module.environment, "require_history", lambda: None)
     monkeypatch.setattr(driver_module.environment, "choose_device", lambda _: 0)
     monkeypatch.setattr(driver_module.environment, "is_capturing_graph", lambda: False)
@@ -65,7 +65,7 @@ def log(monkeypatch):
 def begin(driver):
     """Begin, and let the program start CUDA."""
     driver.turn_on()
-    driver.cuda.start()
+    driver.cuda_starts()
 
 
 def contents(log):
@@ -97,6 +97,23 @@ def make(log, tmp_path):
 
 def captured(folder):
     return pickle.loads((folder / "c" / "snapshot.pickle").read_bytes())
+
+
+def test_cuda_that_starts_is_heard_once_and_anew_where_that_was_interrupted(make, log, monkeypatch):
+    """torch runs its queue once more where a call of somebody else's failed (2.13)."""
+    driver, interrupts = make(), [KeyboardInterrupt]
+
+    def start(_options):
+        if interrupts:
+            raise interrupts.pop()
+        log.append(("history on",))
+
+    monkeypatch.setattr(driver_module.memory_history, "start", start)
+    with pytest.raises(KeyboardInterrupt):
+        driver.cuda_starts()
+    driver.cuda_starts()
+    driver.cuda_starts()
+    assert log == [("history on",)]
 
 
 def test_memory_first_then_times_and_each_turned_off_when_done(make, log, tmp_path):

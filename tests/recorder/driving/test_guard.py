@@ -1,13 +1,10 @@
 import gc
 import os
-import sys
 import weakref
-from types import SimpleNamespace
 
 import pytest
 
 from snapconv.recorder.guard import Guard, fault_note
-from snapconv.recorder.interception import CudaStart
 from snapconv.recorder.program.own_frames import for_program
 
 
@@ -79,23 +76,3 @@ def test_what_a_handler_raises_in_our_work_passes_and_ends_it():
     note = fault_note(guard).message
     assert note.startswith("TimeoutError, raised in the midst of snapconv's work, ended one part")
     assert "report" not in note
-
-
-def test_what_waits_for_cuda_is_done_once_and_begins_anew_where_it_was_interrupted(monkeypatch):
-    """torch runs its queue once more where a call of somebody else's failed (2.13)."""
-    queue, interrupts, done = [], [KeyboardInterrupt], []
-    cuda = SimpleNamespace(is_initialized=lambda: False, _lazy_call=queue.append)
-    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
-
-    def work():
-        if interrupts:
-            raise interrupts.pop()
-        done.append("work")
-
-    CudaStart(Guard(), work).wait()
-    (start,) = queue
-    with pytest.raises(KeyboardInterrupt):
-        start()
-    start()
-    start()
-    assert done == ["work"]

@@ -99,7 +99,7 @@ def test_what_may_be_missing_is_no_difference(monkeypatch):
 
 # What has such a name and is not torch's: Python's own, of other libraries, and of what torch makes.
 NOT_OF_TORCH = {
-    "_getframe", "_bootstrap_inner",
+    "_getframe", "_bootstrap_inner", "_get_module_details",
     "_torchdynamo_orig_callable", "_torchdynamo_orig_backend", "_orig_mod", "_schema", "_untyped_storage",
     "_to_copy", "_forward_cls", "_local_tensor", "_init_fn",
     "save_file", "load_file", "safe_open", "open", "rmtree", "_normal_accessor", "showwarning",

@@ -115,7 +115,7 @@ OPTIONS = ("--force", "--capacity", "64MiB")
 # Without these there is nothing to write: the recording has not begun, or the writing itself fails.
 WITHOUT_CAPTURE = {
     "MEMORY driver.Driver._turn_on",
-    "MEMORY interception.CudaStart._do",
+    "MEMORY driver.Driver._cuda_started",
     "MEMORY record.OneCapture._finish",
 }
 # What puts torch back is left out: where that failed, hooks would stay for the tests that follow.
