@@ -396,7 +396,7 @@ _USES_BLAS = {"mm", "addmm", "_addmm_activation", "bmm", "baddbmm", "addbmm", "m
 
 
 class BlasWorkspaces:
-    """One workspace per device, stream and thread, given at the first use and never freed.
+    """One workspace per device, stream and thread, given at the first use and never freed; ``made`` has all.
 
     torch has one handle per thread. Backward runs on a thread of its own for each device on a GPU, whoever
     calls it.
@@ -408,6 +408,7 @@ class BlasWorkspaces:
         chunks = re.findall(r":(\d+):(\d+)", os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))  # sizes in KiB
         self._n_bytes = sum(int(size) * int(count) << 10 for size, count in chunks) or _WORKSPACE_BYTES
         self._there: dict[tuple[int, int, int | None], object] = {}
+        self.made: list[int] = []
 
     def note(self, operation: str, device: int) -> None:
         """Allocate the workspace if an operation is the first that needs it."""
@@ -417,4 +418,5 @@ class BlasWorkspaces:
         key = (device, self._machine.device(device).stream, thread)
         mine = object()
         if self._there.setdefault(key, mine) is mine:  # of two threads in backward, one makes it
-            self._machine.malloc(device, self._n_bytes, self._machine.frames(within=_FRAMES))
+            frames = self._machine.frames(within=_FRAMES)
+            self.made.append(self._machine.malloc(device, self._n_bytes, frames))
