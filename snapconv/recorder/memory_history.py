@@ -144,9 +144,7 @@ class SpanLog:
 
     def to_trace(self, annotations: Any) -> Callable[[int], int]:
         """Return how to bring a time to the trace's clock: by the distance at the annotation before."""
-        shifts = self._shifts(annotations if isinstance(annotations, list) else [])
-        if not shifts:
-            return lambda time_us: time_us
+        shifts = self._shifts(annotations if isinstance(annotations, list) else []) or [(0, 0)]
         times = [before_us for before_us, _ in shifts]
 
         def convert(time_us: int) -> int:
@@ -170,12 +168,9 @@ class SpanLog:
 
     def facts(self, convert: Callable[[int], int]) -> list[dict[str, Any]]:
         """Return the spans as metadata has them, times as the snapshot's trace has them."""
+        times = ("began_us", "ended_us")  # the latter is None while it lasts
         return [
-            {
-                **row,
-                "began_us": convert(row["began_us"]),
-                "ended_us": None if row["ended_us"] is None else convert(row["ended_us"]),
-            }
+            row | {name: convert(row[name]) for name in times if row[name] is not None}
             for row in list(self.rows)
         ]
 

@@ -46,15 +46,10 @@ class Part(Enum):
 
 def plan(*, warm_up: int, iterations: int, has_timing: bool) -> tuple[Part, ...]:
     """Return what each iteration is for: memory and times apart, as capturing stacks slows the host."""
-    n_timing = iterations if has_timing else 0
+    memory = [Part.WARM_UP] * warm_up + [Part.MEMORY] * iterations
     # Entering the timer compiles what is compiled once more; that is no iteration's time.
-    lengths = {
-        Part.WARM_UP: warm_up,
-        Part.MEMORY: iterations,
-        Part.TIMING_WARM_UP: min(n_timing, 1),
-        Part.TIMING: n_timing,
-    }
-    return tuple(part for part, length in lengths.items() for _ in range(length))
+    timing = [Part.TIMING_WARM_UP] + [Part.TIMING] * iterations
+    return (*memory, *(timing if has_timing else ()))
 
 
 class Sign(IntEnum):

@@ -313,9 +313,7 @@ _POOL = (0, 1)
 
 def patch_graphs(machine: Machine, patches: Patches) -> None:
     """Let torch.cuda.graph and what is built on it run without graphs."""
-
-    def meet() -> None:
-        machine.meet("CUDA graphs", _GRAPHS_AS_EAGER)
+    meet = partial(machine.meet, "CUDA graphs", _GRAPHS_AS_EAGER)
 
     class CUDAGraph:
         """A graph of nothing. A class, since libraries annotate ``CUDAGraph | None``."""

@@ -18,7 +18,7 @@ from snapconv.allocator.blocks import AddressSpace
 from snapconv.allocator.caching_allocator import CachingAllocator, ModelOutOfMemory
 from snapconv.errors import RecorderError, SettingError
 from snapconv.notes import Note
-from snapconv.recorder.program.own_frames import for_program
+from snapconv.recorder.program.own_frames import for_program, holders
 from snapconv.simulation.history import EventRings, Stacks, Statistics
 from snapconv.units import counted
 
@@ -295,15 +295,14 @@ class Machine:
         """Build what ``torch._C._cuda_memorySnapshot`` returns in torch 2.13."""
         self.settle()
         segments, traces, annotations = self._alone(self._read)
-        holders = [*segments, *(block for segment in segments for block in segment["blocks"])]
-        holders += [entry for trace in traces for entry in trace if "frames" in entry]
-        self.stacks.symbolise([holder["frames"] for holder in holders])
-        return {
+        snapshot = {
             "segments": segments,
             "device_traces": traces if include_traces else [[] for _ in self.devices],
             "allocator_settings": self.settings.as_snapshot(),
             "external_annotations": annotations if include_traces else [],
         }
+        self.stacks.symbolise(holder["frames"] for holder in holders(snapshot) if "frames" in holder)
+        return snapshot
 
     def _read(self) -> tuple[list[dict[str, Any]], list[list[dict[str, object]]], list[dict[str, Any]]]:
         """Read segments, traces and annotations at one moment, and let the next snapshot know of it."""

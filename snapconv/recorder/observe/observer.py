@@ -1,8 +1,6 @@
 """Observation of what memory is for while a job trains, without changing a single allocation.
 
-Only hooks that leave the sequence of allocations as it is: registration hooks, global module hooks,
-optimizer hooks, saved-tensor hooks that hand back the memory they got. Nothing here waits for the device
-or keeps a tensor alive.
+Only hooks that leave the sequence of allocations as it is; none waits for the device or keeps a tensor alive.
 
 A program goes through phases: forward, which begins where a model is called from outside of all modules,
 backward, and the optimizer's steps. Each is written into the trace too, as ``snapconv:forward`` and so on.

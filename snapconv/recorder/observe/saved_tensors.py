@@ -186,12 +186,9 @@ class SavedTensors:
             self.open()
 
 
-def _innermost() -> tuple[Any, Any] | None:
-    """Return the hooks that are called in this thread."""
-    found: tuple[Any, Any] | None = _autograd()._top_saved_tensors_default_hooks(
-        True
-    )  # C function, no keyword
-    return found
+def _innermost() -> Any:
+    """Return the pair of hooks that is called in this thread, or None."""
+    return _autograd()._top_saved_tensors_default_hooks(True)
 
 
 def _autograd() -> Any:

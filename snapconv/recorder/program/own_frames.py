@@ -100,7 +100,7 @@ def program_frames() -> Iterator[FrameType]:
 def clean_snapshot(raw_snapshot: dict[str, Any]) -> None:
     """Take our frames out of every stack of a snapshot, in place; torch shares the lists, so do we."""
     cleaned: dict[int, tuple[list[Any], list[Any]]] = {}
-    for holder in _holders(raw_snapshot):
+    for holder in holders(raw_snapshot):
         frames = holder.get("frames")
         if not frames:
             continue
@@ -110,7 +110,8 @@ def clean_snapshot(raw_snapshot: dict[str, Any]) -> None:
         holder["frames"] = cleaned[id(frames)][1]
 
 
-def _holders(raw_snapshot: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def holders(raw_snapshot: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """List what has stacks in a snapshot."""
     for segment in (*raw_snapshot.get("segments", ()), *raw_snapshot.get("host_segments", ())):
         yield segment
         yield from segment.get("blocks", ())

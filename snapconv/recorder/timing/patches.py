@@ -1,19 +1,15 @@
 """Functions of torch that the timer replaces while it measures.
 
-* a torch function mode outside of all that the user has entered, so that those end in the order in which
-  they began, whenever the timer begins and ends;
-* ``Function.apply``, whose calls no mode sees. It is replaced for the whole run, since scripts keep it
-  under names of their own (``square = Square.apply``);
-* ``torch.compile`` itself, for the same reason, and the calls of compiled and scripted modules: each of
-  them is one call, in which the mode is taken off.
-
-Between timed iterations only the wrappers of ``Function.apply`` and of compiled functions are called.
+A function mode sees the calls, outside of all modes that the user has entered, so that those end in the order
+in which they began. ``Function.apply``, whose calls it does not see, and ``torch.compile`` are replaced for
+the whole run, since scripts keep them under names of their own (``square = Square.apply``). What is compiled
+or scripted is one call, in which the mode is taken off.
 """
 
 import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import FunctionType
 from typing import Any, TypeAlias
 
@@ -111,8 +107,7 @@ def name_of(function: Any) -> str | None:
     return name[2:-2] if name.startswith("__") and name.endswith("__") else name
 
 
-@contextmanager
-def patch_function_apply(around: Around, guard: Guard) -> Iterator[None]:
+def patch_function_apply(around: Around, guard: Guard) -> AbstractContextManager[None]:
     """Hand every ``apply`` of a custom autograd function to ``around``, named after its class."""
     import torch
 
@@ -127,16 +122,12 @@ def patch_function_apply(around: Around, guard: Guard) -> Iterator[None]:
         return around(cls.__name__, call, (), {})
 
     ours = classmethod(guard.wrap_call(plain, apply, like=original))
-    with replaced(torch.autograd.Function, "apply", ours, even_if_wrapped=True):
-        yield
+    return replaced(torch.autograd.Function, "apply", ours, even_if_wrapped=True)
 
 
-@contextmanager
-def compiled_functions(around: Around, guard: Guard) -> Iterator[None]:
+def compiled_functions(around: Around, guard: Guard) -> AbstractContextManager[None]:
     """Hand every call of what torch.compile makes of a function or a method to ``around``."""
     import torch
-
-    original = torch.compile
 
     def compile_(call: Callable[[], Any], *_: Any, **__: Any) -> Any:
         made = call()
@@ -144,8 +135,7 @@ def compiled_functions(around: Around, guard: Guard) -> Iterator[None]:
         is_compiled = isinstance(made, FunctionType) and hasattr(made, "_torchdynamo_orig_callable")
         return _opaque_function(made, around, guard) if is_compiled else made
 
-    with replaced(torch, "compile", guard.wrap_call(original, compile_), even_if_wrapped=True):
-        yield
+    return replaced(torch, "compile", guard.wrap_call(torch.compile, compile_), even_if_wrapped=True)
 
 
 def _opaque_function(compiled: Any, around: Around, guard: Guard) -> Callable[..., Any]:

@@ -235,8 +235,9 @@ WITHOUT_A_GUARD = {
     # Python's import asks it, where it compares a name, and of one module has the spec of the other finders.
     "script.py find_spec",
     # Called by our own code, with the standard library in between.
-    "driver.py _own_turn", "marks.py <genexpr>",
-    *(f"interception.py {name}" for name in ("replaced", "_wrapped", "_registrations", "_copies", "_calls")),
+    "driver.py _own_turn", "marks.py <genexpr>", "models.py _seen",
+    *(f"interception.py {name}" for name in ("replaced", "_wrapped", "_copies", "_calls")),
+    "interception.py _removed_at_the_end",
     "patches.py patch_engine", "patches.py function_mode", "patches.py opaque_modules",
 }  # fmt: skip
 
