@@ -142,11 +142,10 @@ class Upload:
             import fsspec
 
             self._store, path = fsspec.core.url_to_fs(self._url)
-        except ImportError as error:
-            needed = "pip install 'snapconv[remote]' and the store's package"
-            raise RecorderError(f"{url}: {needed} ({error})") from error
         except Exception as error:  # every store has errors of its own
-            raise RecorderError(f"{url}: {error}") from error
+            needed = "pip install 'snapconv[remote]' and the store's package: "
+            is_missing = isinstance(error, ImportError)
+            raise RecorderError(f"{url}: {needed if is_missing else ''}{error}") from error
         self._path = str(path).rstrip("/")
         self.folder = Path(tempfile.mkdtemp(prefix="snapconv-captures-"))
         self._thread = ThreadPoolExecutor(1, "snapconv-upload")

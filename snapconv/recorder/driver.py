@@ -1,8 +1,7 @@
 """The life cycle of every recording inside the user's program: hooks on, iterations, captures, all off.
 
 A policy decides what an iteration is for, when a capture is due, and what becomes of it and of failures:
-``record.py`` for a run that is recorded once, ``recording.py`` for chosen moments of a job. Its methods
-are called within the driver's guard.
+``record.py`` for a run that is recorded once, ``recording.py`` for chosen moments of a job.
 """
 
 import threading

@@ -168,10 +168,9 @@ class Guard:
     def wrap_call(
         self, original: Callable[..., Any], work: Callable[..., Any], *, like: Any = None
     ) -> Callable[..., Any]:
-        """Make a wrapper of ``original`` that runs ``work(call, *arguments)``.
+        """Make a wrapper that runs ``work(call, *arguments)``, where ``call()`` is the program's own call.
 
-        ``call()`` is the original with the program's arguments. The wrapper has the name and the docstring of
-        the original, or of ``like``.
+        It has the name and the docstring of the original, or of ``like``.
         """
 
         @stands_in

@@ -1,8 +1,7 @@
 """Hooks into torch, and the dispatch of their events to listeners.
 
 A source puts its hooks or wrappers into torch when somebody listens to one of its events, and takes them away
-when the last has left. A fault in one ends that source alone. Whatever else is replaced in torch is replaced,
-and restored, by ``replaced``.
+when the last has left. A fault in one ends that source alone.
 """
 
 import sys

@@ -1,12 +1,9 @@
 """The place of this process in a distributed job: its rank, the number of ranks, its place in a device mesh.
 
-Launchers set environment variables: torchrun and accelerate, SLURM's srun, and mpirun. By its rank a process
-is chosen to be recorded, and its captures are named.
-
-Memory that runs out in one rank may give a capture of every rank: the state of the whole job at that moment.
-The rank that runs out leaves a sign: a file in the folder of the captures, which all ranks share. In every
-other rank a thread looks for it twice a second. Launchers end these ranks by SIGTERM soon after, which waits
-here until the capture is written, for 20 s at most.
+By its rank a process is chosen to be recorded, and its captures are named. Memory that runs out in one rank
+may give a capture of every rank. The rank that runs out leaves a sign: a file in the folder of the
+captures, which all ranks share. In every other rank a thread looks for it twice a second. Launchers end
+these ranks by SIGTERM soon after, which waits here until the capture is written, for 20 s at most.
 """
 
 import gc
@@ -86,7 +83,6 @@ def job_values() -> dict[str, Any]:
 
 
 def _of_megatron() -> dict[str, int]:
-    """Ask Megatron, if the program has imported it."""
     state = sys.modules.get("megatron.core.parallel_state")
     if state is None or not state.model_parallel_is_initialized():
         return {}

@@ -1,8 +1,7 @@
 """Run a program and record it: what ``snapconv record`` and ``snapconv watch`` call.
 
 The user's program runs inside, and keeps its own exit code and traceback: a failure of ours is
-reported beside it, never in its place. ``OneCapture`` is the policy of ``record``: warm-up, memory, times,
-and one capture, however the program ends.
+reported beside it, never in its place.
 """
 
 import sys
@@ -249,9 +248,7 @@ def record(
 ) -> RecordOutcome:
     """Run an entry and write its capture.
 
-    With ``until_exit``, which is closed when the process ends, a simulation lasts as long: threads and
-    functions of ``atexit`` go on after the script's last line.
-
+    ``until_exit`` keeps a simulation until the process ends: threads and functions of ``atexit`` go on.
     Raises SnapconvError only before any user code runs, and for providers that are not as they must be.
     """
     check_output(options.output, force=options.force)
@@ -307,7 +304,6 @@ def _device(options: RecordingOptions, parts: ExitStack) -> "Simulation | None":
 def _new_driver(
     options: RecordingOptions, policy: OneCapture, simulation: "Simulation | None", say: Say
 ) -> Driver:
-    """Make the driver with its instruments."""
     from snapconv.recorder.timing.timer import Timer
 
     driver = Driver(options, policy, simulation=simulation, say=say)

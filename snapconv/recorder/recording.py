@@ -279,9 +279,8 @@ def _on_signal(number: int, policy: ChosenCaptures) -> Callable[[], None]:
 class MeasuredBlock:
     """A block of code whose memory is measured and recorded; on a simulated GPU where there is none.
 
-    The figures are the allocator's own counters, while the block lasts and afterwards; the ``captures``,
-    which are written when it ends, have what they are of. ``simulate`` None: where torch finds no GPU. A
-    process can have one simulation at a time. The pytest plugin uses it.
+    The figures are the allocator's own counters, while the block lasts and afterwards; the ``captures`` are
+    written when it ends. ``simulate`` None: where torch finds no GPU. The pytest plugin uses it.
     """
 
     def __init__(self, folder: Path, *, simulate: bool | None = None) -> None:

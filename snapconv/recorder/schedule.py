@@ -66,10 +66,8 @@ class StepCounter:
     A script with several optimizers (a GAN) steps each of them once in an iteration. A step that a
     GradScaler leaves out, since gradients are infinite, counts as one. One inside of a backward pass, as
     hooks on gradients take it, ends the iteration when the pass is over: on a GPU it is taken in a thread
-    of autograd's, and half of the gradients are still to come.
-
-    Where no optimizer is built, and ``least`` allows it, the end of a backward pass is one.
-    ``snapconv.step()`` counts above all.
+    of autograd's, and half of the gradients are still to come. Where no optimizer is built, and ``least``
+    allows it, the end of a backward pass is one. ``snapconv.step()`` counts above all.
     """
 
     def __init__(self, on_end: Callable[[], None], *, least: Sign = Sign.OPTIMIZER) -> None:

@@ -2,8 +2,7 @@
 
 What is replaced and what is private stands in SURFACE and nowhere else, but for what the simulation adds
 where a build without CUDA lacks it (``torch._C._cuda_*``). A feature of which something is missing is left
-out, with a note that names it, and the rest is recorded; one that is ESSENTIAL ends the recording. Imports no
-torch.
+out, with a note that names it; one that is ESSENTIAL ends the recording. Imports no torch.
 """
 
 import inspect
@@ -47,9 +46,7 @@ class Feature(Enum):
     SIMULATION = "CUDA devices"
     SIMULATED_ANNOTATIONS = "annotations"
     SIMULATED_AUTOCAST = "casts of CUDA's autocast"
-    SIMULATED_ATTENTION = "attention and dropout as on a GPU"
     SIMULATED_GRAPHS = "CUDA graphs"
-    SIMULATED_GROUPING = "foreach kernels"
     SIMULATED_GROUPS = "process groups"
     SIMULATED_FILES = "checkpoints without values"
     SIMULATED_WRAPPERS = "tensors that wrap others"
@@ -146,7 +143,8 @@ SURFACE: dict[Feature, str] = {
     torch._C: DispatchKey DispatchKeySet DisableTorchFunction
     torch._C._nn: _parse_to
     torch._C._TorchDispatchModeKey: FAKE
-    torch._ops.OpOverload: _can_decompose?
+    torch._C: _group_tensors_by_device_and_dtype?
+    torch._ops.OpOverload: _can_decompose? _op_dk?
     torch.library: Library
     torch.library.Library: impl _destroy
     torch._C._profiler: gather_traceback symbolize_tracebacks""",
@@ -154,15 +152,13 @@ SURFACE: dict[Feature, str] = {
     Feature.SIMULATED_AUTOCAST: """
     torch: set_autocast_enabled set_autocast_dtype?
     torch._C: _ExcludeDispatchKeyGuard""",
-    Feature.SIMULATED_ATTENTION: "torch._ops.OpOverload: _op_dk?",
     Feature.SIMULATED_GRAPHS: """
     torch.cuda.graphs: CUDAGraph graph make_graphed_callables _graph_pool_handle?
     torch._C: _host_emptyCache?""",
-    Feature.SIMULATED_GROUPING: "torch._C: _group_tensors_by_device_and_dtype?",
     Feature.SIMULATED_GROUPS: """
     torch.distributed.distributed_c10d: init_process_group _NCCL_AVAILABLE default_pg_nccl_timeout
     torch.distributed: Reducer split_group?
-    torch._C._distributed_c10d: FakeProcessGroup? _create_work_from_future
+    torch._C._distributed_c10d: FakeProcessGroup _create_work_from_future
     torch._C._distributed_c10d.FakeProcessGroup: _create_internal?
     torch.cuda.nccl: version""",
     Feature.SIMULATED_FILES: """

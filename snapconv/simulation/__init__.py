@@ -1,8 +1,7 @@
 """An unmodified CUDA script on a computer without a GPU: torch's CUDA interface, simulated.
 
 Beneath torch's Python interface: ``torch.cuda`` and ``torch._C`` answer as a CUDA build does, memory comes
-from the model of the caching allocator, and the tensors are computed on the CPU, or not at all. Nothing
-else of the recorder need know. Importing this imports no torch.
+from the model of the caching allocator, and the tensors are computed on the CPU, or not at all.
 
 ``Simulation.patched`` replaces what every simulation needs, ``_patch_features`` what it can do without; both
 name the module that does it: ``cuda`` torch.cuda and torch._C, ``tensors`` methods and places of tensors,
@@ -110,13 +109,12 @@ class Simulation:
 
         machine, tracker = self.machine, self.tracker
         added = kernels.Kernels(patches)
+        kernels.add_gpu_choices(added, tracker.placements)
         parts: dict[Feature, Callable[[], object]] = {
             Feature.SIMULATED_GRAPHS: lambda: cuda.patch_graphs(machine, patches),
             Feature.SIMULATED_WRAPPERS: lambda: tensors.patch_wrappers(tracker, patches),
             Feature.SIMULATED_TYPES: lambda: tensors.patch_legacy_types(patches),
-            Feature.SIMULATED_GROUPING: lambda: kernels.patch_grouping(patches),
             Feature.SIMULATED_AUTOCAST: lambda: kernels.patch_autocast(patches, added),
-            Feature.SIMULATED_ATTENTION: lambda: kernels.add_gpu_choices(added, tracker.placements),
             Feature.SIMULATED_ANNOTATIONS: lambda: cuda.patch_annotations(machine, patches),
             Feature.SIMULATED_GROUPS: lambda: process_groups.patch_process_groups(tracker, patches),
             Feature.SIMULATED_COMPILATION: lambda: cuda.patch_compilation(machine, patches),

@@ -154,7 +154,6 @@ def _is_plain(test: ast.expr, line: int, column: int | None) -> bool:
 
 
 def _fails(branch: list[Any]) -> bool:
-    """Say whether a branch ends the program."""
     if not branch or not isinstance(branch[-1], ast.Expr):
         return _ends_by(branch, ast.Raise)
     called = getattr(branch[-1].value, "func", None)
@@ -247,9 +246,8 @@ class ValuesRead:
     def decide(self, operation: str, likelihood: float) -> bool:
         """Decide a truth value that the program's present line reads; ``likelihood`` is that it is True."""
         found = _deciding(_reading_frame())
-        if found is None or likelihood in (0, 1):
-            value = likelihood > 0.5
-        else:
+        value = likelihood > 0.5
+        if found is not None and likelihood not in (0, 1):
             filename, test, is_plain = found
             key = (filename, test.node.lineno)
             self._entered[key] += 1
@@ -348,10 +346,9 @@ def users_own_place() -> str:
     """Name the innermost line outside the standard library if it is the program's, nothing otherwise."""
     for frame in program_frames():
         filename = frame.f_code.co_filename
-        if any(folder in filename for folder in _LIBRARY_FOLDERS):
-            break
-        if not filename.startswith((_STANDARD_LIBRARY, "<")):
-            return f"{shortened(filename)}:{frame.f_lineno}"
+        is_library = any(folder in filename for folder in _LIBRARY_FOLDERS)
+        if is_library or not filename.startswith((_STANDARD_LIBRARY, "<")):
+            return "" if is_library else f"{shortened(filename)}:{frame.f_lineno}"
     return ""
 
 

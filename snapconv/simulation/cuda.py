@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from snapconv.errors import RecorderError
 from snapconv.notes import Note
 from snapconv.recorder.program.own_frames import for_program, stands_in
+from snapconv.simulation.kernels import group_tensors
 from snapconv.simulation.machine import Machine
 from snapconv.simulation.patches import Patches, is_ordinal
 
@@ -60,6 +61,7 @@ def patch_cuda(machine: Machine, patches: Patches) -> None:
                 patches.set(torch._C, place + name, function)
     # DeviceMesh, barriers and torch.get_device_module() ask here which kind of device there is.
     patches.set_existing(torch._C, "_get_accelerator", lambda check=False: torch.device("cuda"))
+    patches.set_existing(torch._C, "_group_tensors_by_device_and_dtype", group_tensors)
     patches.wrap(torch._C._nn, "_parse_to", _parse_to)
     patches.set(torch.accelerator, "is_available", _answer(value=True))
     patches.set(torch.accelerator, "device_count", machine.device_count)

@@ -56,10 +56,7 @@ _SILENTLY_WRITTEN = {"native_batch_norm": _STATISTICS, "cudnn_batch_norm": _STAT
 
 @dataclass(slots=True, eq=False)
 class Invocation:
-    """An operation that is called: its arguments, what tensors are in them, and where those are.
-
-    It is run at most once, with these arguments or others: ``result`` and ``raised`` are of that.
-    """
+    """A call of an operation, its tensors and where they are; it runs once, with ``result`` or ``raised``."""
 
     func: Any
     args: Any
@@ -228,11 +225,11 @@ class Evaluation:
         return self._is_small(tensors_in((shapes,)))
 
     def _is_small(self, tensors: Iterable[Any]) -> bool:
-        def limit(dtype: Any) -> int:
-            is_integral = not (dtype.is_floating_point or dtype.is_complex)
-            return _MAX_INTEGRAL_BYTES if is_integral else _MAX_FLOAT_BYTES
-
-        return all(tensor.numel() * tensor.element_size() <= limit(tensor.dtype) for tensor in tensors)
+        return all(
+            tensor.numel() * tensor.element_size()
+            <= (_MAX_FLOAT_BYTES if dtype.is_floating_point or dtype.is_complex else _MAX_INTEGRAL_BYTES)
+            for tensor, dtype in ((tensor, tensor.dtype) for tensor in tensors)
+        )
 
     def _is_overwritten(self, call: Invocation) -> bool:
         """Say whether an operation gives values back to a tensor that had lost them; it has them then."""
@@ -268,7 +265,6 @@ class Evaluation:
     # --- by shape alone
 
     def _evaluate(self, call: Invocation, fake_storages: FakeStorages) -> Any:
-        """Do an operation by shape alone."""
         operation, args, kwargs = call.operation, call.args, call.kwargs
         if operation.name == "resize_":
             return fake_storages.resize(args[0], args[1])

@@ -116,7 +116,6 @@ def _counters(*names: str) -> dict[str, dict[str, dict[str, int]]]:
 
 
 def _add(counter: dict[str, int], amount: int) -> None:
-    """Increase one metric of one pool, or decrease it by a negative amount."""
     counter["current"] += amount
     counter["allocated" if amount > 0 else "freed"] += abs(amount)
     counter["peak"] = max(counter["peak"], counter["current"])
@@ -239,10 +238,7 @@ _ENGINE = (
 
 
 class Capture(NamedTuple):
-    """One captured stack: torch's handle, and the node that the engine was evaluating.
-
-    ``within`` are C++ functions that a GPU's operation calls and the simulated one does not.
-    """
+    """A captured stack: torch's handle, autograd's node, and C++ functions of a GPU's operation alone."""
 
     handle: Any
     node: str | None

@@ -129,10 +129,7 @@ def _as_bias(attn_mask: Any, query: Any) -> Any:
 
 
 def cuda_only_operations() -> dict[Any, Callable[..., None]]:
-    """Return, by overload, functions that compute operations that only CUDA has.
-
-    Each fills the results that it is given, which have CUDA's shapes, by way of the CPU's fused kernel.
-    """
+    """Return, by overload, what fills given results of CUDA's shapes, for operations that only CUDA has."""
     aten = torch.ops.aten
     forward = aten._scaled_dot_product_flash_attention_for_cpu.default
     backward = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
@@ -237,13 +234,9 @@ def _is_low(tensor: Any) -> bool:
     return tensor.dtype in (torch.float16, torch.bfloat16)
 
 
-def patch_grouping(patches: Patches) -> None:
-    """Group by the device that a tensor reports, so that foreach kernels are chosen as on a GPU."""
-    patches.set_existing(torch._C, "_group_tensors_by_device_and_dtype", group_tensors)
-
-
 def group_tensors(lists: Any, with_indices: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
-    """Group tensors as torch._C does: by the first list; others may be empty, or have None for a tensor."""
+    """Group by the device that a first tensor reports, for foreach kernels as on a GPU, and its type."""
+    # In other lists a tensor may be None, and a list may be empty.
     groups: dict[Any, tuple[list[list[Any]], list[int]]] = {}
     for i, tensor in enumerate(lists[0]):
         key = (tensor.device, tensor.dtype)

@@ -86,8 +86,7 @@ class Device:
 class Machine:
     """All simulated devices, used by one thread at a time.
 
-    A garbage collection may free tensors in the middle of an allocation, which the allocator must not
-    see: such frees wait until it is done.
+    A garbage collection may free tensors in an allocation, which the allocator must not see: such frees wait.
     """
 
     def __init__(self, options: SimulationOptions) -> None:

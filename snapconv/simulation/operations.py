@@ -1,8 +1,7 @@
 """Facts of an operation: its effect on memory, by its schema, and the shapes of its results.
 
 Shapes are evaluated on torch's meta device. Data-dependent shapes are exact when the values are known,
-otherwise upper bounds. ``FakeStorages`` makes tensors of any shape without memory. Knows no devices and no
-allocator.
+otherwise upper bounds. ``FakeStorages`` makes tensors of any shape without memory.
 """
 
 import mmap

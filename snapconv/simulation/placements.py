@@ -2,8 +2,7 @@
 
 Every storage of the simulation is an ordinary CPU storage; lying on a device is a note about it here, which
 lasts as long as the storage does. torch's C++ code makes tensors "where this one is", and takes ours for CPU
-tensors: so a CPU device among an operation's arguments means something only where the program's own call
-named it.
+tensors: so a CPU device among arguments means something only where the program's own call named it.
 """
 
 import threading

@@ -1,8 +1,7 @@
 """torch.distributed with the one process that is simulated: a job of one rank, with NCCL or without.
 
 What NCCL would do with one rank is known without it: a collective leaves what it works on in place as it is,
-and copies what has a place of its own to go to. More ranks are refused, but for gloo's: each process has its
-simulated GPU, and what is on the CPU goes to the others.
+and copies what has a place of its own to go to. More ranks are refused, but for gloo's, on the CPU.
 """
 
 import os
@@ -117,18 +116,14 @@ def _init_process_group(tracker: Tracker, real: Callable[..., Any], *args: Any, 
 def _world_size(arguments: dict[str, Any]) -> int:
     """Find how many ranks there are to be; 0 where nothing defines it: torch has a message for that."""
     given = arguments.get("world_size", -1)
-    if given > 0:
-        return int(given)
     in_url = re.search(r"[?&]world_size=(\d+)", arguments.get("init_method") or "")
-    text = in_url[1] if in_url else os.environ.get("WORLD_SIZE", "")
+    text = str(given) if given > 0 else in_url[1] if in_url else os.environ.get("WORLD_SIZE", "")
     return int(text) if text.isdecimal() else 0
 
 
 def _patch_nccl(c10d: Any, patches: Patches) -> None:
     """Put torch's fake process group where NCCL's would be: it reports success, and does nothing."""
-    fake: Any = getattr(torch._C._distributed_c10d, "FakeProcessGroup", None)
-    if fake is None:
-        return
+    fake: Any = torch._C._distributed_c10d.FakeProcessGroup
     make = getattr(fake, "_create_internal", fake)
     if not hasattr(fake, "split"):  # before torch 2.15, where NCCL's alone can
         for owner in (torch.distributed, c10d):

@@ -2,8 +2,7 @@
 
 Class attributes are replaced and not watched by a mode, so that the answers are the same in every thread and
 beneath every other mode. Of what makes tensors, only what would request a CUDA device from C++ code that it
-does not have: of data, of files, of other tensors' memory. Factories without data (zeros, randn, …) need
-nothing: the operation mode sees their device.
+does not have: of data, of files, of other tensors' memory. Of other factories the operation mode sees it.
 """
 
 from collections.abc import Callable

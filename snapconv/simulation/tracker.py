@@ -1,8 +1,7 @@
 """Operations on tensors -> mallocs and frees on the simulated devices.
 
 Sees every operation below autograd. Decides on which device its results lie, has it computed on the CPU or
-by shape alone, and accounts for the memory of its results: new blocks, blocks taken over by sums that a GPU
-makes in place, and the workspaces of cuBLAS.
+by shape alone, and accounts for the memory of its results.
 """
 
 import os
@@ -140,7 +139,6 @@ class Tracker:
             self.routing.follow_written(call)
 
     def _place(self, call: Invocation, result: Any, *, has_values: bool) -> None:
-        """Note where the storages of new tensors are."""
         if call.operation.cpu_results:
             result = [value for i, value in enumerate(result) if i not in call.operation.cpu_results]
         for tensor in self._with_storages(result):
@@ -173,7 +171,6 @@ class Tracker:
         return placement
 
     def _allocate(self, placement: Placement) -> None:
-        """Give a storage on a device its block."""
         self.transfers.settle()
         self.transfers.allocate(placement)
 

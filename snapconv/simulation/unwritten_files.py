@@ -308,10 +308,7 @@ def _archive_class(files: FileVersions, to: To, real: type) -> type:
 
 
 def patch_checkpoints(tracker: Tracker, patches: Patches) -> None:
-    """Let torch.load leave large tensors in their files; what is small is read.
-
-    A tensor then has its shape and type from the header, and as little memory as any other without values.
-    """
+    """Let torch.load leave large tensors in their files: it has their shapes and types from the header."""
 
     def unread(real: Real, reader: Any, name: str, n_bytes: int, kind: Any) -> Any:
         if kind is not torch.UntypedStorage or not tracker.is_large(n_bytes):

@@ -254,7 +254,6 @@ def _groups(optimizer: Any) -> Iterable[dict[str, Any]]:
 
 
 def _tensor_in(optimizer: Any, place: str) -> "Tensor | None":
-    """Return what stands in a place of an optimizer now."""
     import torch
 
     number, _, i = place.partition(".")

@@ -1,9 +1,8 @@
 """Observation of what memory is for while a job trains, without changing a single allocation.
 
-Only hooks that leave the sequence of allocations as it is; none waits for the device or keeps a tensor alive.
-
-A program goes through phases: forward, which begins where a model is called from outside of all modules,
-backward, and the optimizer's steps. Each is written into the trace too, as ``snapconv:forward`` and so on.
+Its hooks wait for no device and keep no tensor alive. A program goes through phases: forward, which begins
+where a model is called from outside of all modules, backward, and the optimizer's steps. Each is written into
+the trace too, as ``snapconv:forward`` and so on.
 """
 
 import os
@@ -74,7 +73,6 @@ class Observer:
         self._has_graph = self._may_have_graph = False
 
     def _events(self) -> Listeners:
-        """Return what listens to the program, in the owner's thread alone."""
         return {
             event: self._here(work)
             for event, work in (
@@ -147,7 +145,6 @@ class Observer:
         return listener
 
     def _run(self, work: Callable[..., _Result], /, *arguments: Any) -> _Result | None:
-        """Do a piece of work, one thread at a time."""
         if self._guard.is_off:  # in a forked child, whoever held the lock is not there
             return None
         with self._turn:
@@ -164,8 +161,9 @@ class Observer:
     def _call_begins(self, module: "Module", args: Any) -> None:
         self._running.append(module)
         if len(self._running) == 1:
-            # The frame of torch's own _call_impl, whose arguments live as long as it does.
-            self._begin_forward(module, (args, _keywords_of(next(program_frames(), None))))
+            # Global hooks are not given keyword arguments: those of torch's _call_impl, which live as long.
+            frame = next(program_frames(), None)
+            self._begin_forward(module, (args, frame and frame.f_locals.get("kwargs")))
 
     def _call_ends(self, module: "Module", _args: Any, result: Any) -> None:
         if not any(running is module for running in self._running):
@@ -175,7 +173,7 @@ class Observer:
         if not self._running:
             self._end_forward(result)
 
-    def _begin_forward(self, module: "Module", arguments: tuple[Any, Mapping[str, Any]]) -> None:
+    def _begin_forward(self, module: "Module", arguments: tuple[Any, Any]) -> None:
         import torch
 
         self._registrations.add(module)
@@ -287,9 +285,3 @@ class Observer:
     def _note_saved(self, tensor: "Tensor") -> None:
         module = self._models.path(self._running[-1]) if self._running else None
         self._records.saved(self._iteration, tensor, module)
-
-
-def _keywords_of(frame: Any) -> Mapping[str, Any]:
-    """Return the keyword arguments of a module's call: global hooks are not given them."""
-    kwargs = None if frame is None else frame.f_locals.get("kwargs")
-    return kwargs if isinstance(kwargs, Mapping) else {}

@@ -185,5 +185,4 @@ def imported(module: ModuleType) -> Iterator[ModuleType]:
 
 
 def _names(prefix: str) -> list[str]:
-    """Name the three functions: model, inputs, iteration."""
     return [f"{prefix}_{role}_provider" for role in ("model", "input", "iteration")]

@@ -27,10 +27,7 @@ from snapconv.recorder.program.own_frames import call_user, is_ours, stands_in
 
 
 def run_script(entry: Entry, argv: Sequence[str], *_: object) -> ModuleType:
-    """Run a script, a module or a package's ``__main__`` module as ``__main__``. What it raises goes through.
-
-    Returns the ``__main__`` that it was: what its names hold lives as long as that.
-    """
+    """Run a script or a module as ``__main__``, and return that: what its names hold lives as long."""
     if entry.code is not None:
         with surroundings(entry.path, argv):
             return _run_as_main(entry.code, str(Path(entry.path).absolute()))
@@ -185,10 +182,7 @@ def warnings_name_the_user() -> AbstractContextManager[None]:
 
 @contextmanager
 def when_imported(name: str, work: Callable[[], object]) -> Iterator[None]:
-    """Do a piece of work as soon as a module has been imported, or now where it has been already.
-
-    Once, and not after the context. Whoever imports the module waits for the work, which must not raise.
-    """
+    """Do work once a module has been imported, or now if it has; whoever imports it waits for the work."""
     if name in sys.modules:
         work()
         yield
@@ -210,7 +204,6 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the spec that the other finders have."""
         if fullname != self._name:
             return None
         for finder in sys.meta_path:
@@ -236,6 +229,5 @@ class _Finder(MetaPathFinder):
         loader.exec_module = exec_module
 
     def leave(self) -> None:
-        """Find nothing any more."""
         with suppress(ValueError):
             sys.meta_path.remove(self)

@@ -3,8 +3,6 @@
 A handler may raise: a watchdog's TimeoutError, Ctrl-C. Python runs it between any two steps of what the main
 thread does, so also in our hooks, where its exception would be lost, or leave the recording half updated.
 So while a recording lasts, a handler that finds the main thread in work of ours waits until that is over.
-This is seen from the stack, and only when a signal comes: hooks cost nothing more for it.
-
 ``signal.signal`` and ``signal.getsignal`` are replaced meanwhile: the script sees its own handlers.
 """
 
@@ -124,7 +122,6 @@ def _signal(signalnum: int, handler: Any) -> Any:
 
 
 def _getsignal(signalnum: int) -> Any:
-    """Do what signal.getsignal does."""
     return _own(_get(signalnum))
 
 
@@ -155,7 +152,7 @@ def _come_again(number: int) -> bool:
 
 
 def _send_again(number: int) -> None:
-    """Send it to the main thread, so that it also ends what that may be _waiting in by then."""
+    """Send it to the main thread, so that it also ends what that may be waiting in by then."""
     time.sleep(_AGAIN_AFTER_S)
     with _turn:
         if number not in _waiting:

@@ -1,8 +1,7 @@
 """Points in time and stacks: taken at a call for a microsecond, and read when the iteration is over.
 
 On a GPU a mark is a CUDA event: making one waits for nothing, and what lies between two is known
-once the device has come past the second. Without one a mark is the processor's time. A stack is gathered by
-torch, and put into words afterwards.
+once the device has come past the second. Without one a mark is the processor's time.
 """
 
 import os
@@ -141,10 +140,7 @@ Lines = dict[tuple[str, str], list[tuple[int, int]]]
 
 
 def lines_of_methods(base: type) -> Lines:
-    """Return where a variable ``self`` is an instance of a class or its subclasses.
-
-    What stands inside of a method counts if it uses that ``self``, and so do a subclass's other bases.
-    """
+    """Return where ``self`` is an instance of a class or a subclass: in methods, and in what they define."""
     found: Lines = defaultdict(list)
     classes, seen = [base], {base}
     for kind in classes:  # grows as it goes

@@ -1,8 +1,7 @@
 """The times of a script's operations: one row per outermost torch call, forward and backward.
 
-Nothing is run twice, and nothing is kept: marks are put before and after every call, and into
-autograd's graph, and read when the iteration is over. docs/design/timing.md explains the figures,
-docs/reference/capture.md has the schema of timing.json.
+Marks are put before and after every call, and into autograd's graph, and read when the iteration is over.
+docs/design/timing.md explains the figures, docs/reference/capture.md has the schema of timing.json.
 """
 
 from collections.abc import Callable
@@ -153,7 +152,6 @@ class Timer:
     def _listen(
         self, parts: ExitStack, feature: Feature, listen: Callable[..., Any], *arguments: Any
     ) -> None:
-        """Let a part of torch be listened to, as long as others are."""
         guard = self._guards.of(feature)
         guard.enter(parts, lambda: listen(*arguments, guard))
 
