@@ -66,7 +66,6 @@ class Ledger:
     max_reserved_bytes: int = 0
     n_segment_allocs: int = 0
     n_segment_maps: int = 0
-    n_segment_frees: int = 0
 
     def has_room(self, n_bytes: int) -> bool:
         """Return whether the device has so much memory left."""
@@ -80,11 +79,6 @@ class Ledger:
             self.n_segment_maps += 1
         else:
             self.n_segment_allocs += 1
-
-    def memory_returned(self, n_bytes: int) -> None:
-        """Count a segment or pages that were given back to the device."""
-        self.reserved_bytes -= n_bytes
-        self.n_segment_frees += 1
 
     def block_taken(self, block_bytes: int, requested_bytes: int) -> None:
         """Count a block that was given out."""

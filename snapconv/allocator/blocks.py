@@ -7,7 +7,7 @@ torch's snapshot (the keys are those of 2.1 and later); the allocator decides wh
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import accumulate, takewhile
 from operator import attrgetter
 from typing import Any
 
@@ -78,6 +78,16 @@ class Block:
         self.size -= size
         return front
 
+    def cut_back(self, size: int) -> "Block":
+        """Split off and return the rest; this block keeps the first ``size`` bytes."""
+        rest = self.size - size
+        back = Block(
+            self.addr + size, rest, self.stream, self.pool, self.reservation, is_mapped=self.is_mapped
+        )
+        back.link(self, self.after)
+        self.size = size
+        return back
+
     def absorb(self, other: "Block | None") -> None:
         """Merge a free neighbour in the same state of mapping into this block (try_merge_blocks)."""
         if other is None or other.is_active or other.is_mapped != self.is_mapped:
@@ -127,16 +137,6 @@ class BlockPool:
     def free_of(self, stream: int) -> list[tuple[int, int, Block]]:
         """Return the stream's free blocks with sizes and addresses, best fit first; not to be changed."""
         return self._free.get(stream, [])
-
-    def at_least(self, stream: int, size: int) -> list[Block]:
-        """List the stream's free blocks of that size or more, best fit first."""
-        free = self.free_of(stream)
-        return [block for _, _, block in free[bisect_left(free, (size,)) :]]
-
-    def below(self, stream: int, size: int) -> list[Block]:
-        """List the stream's free blocks smaller than that, largest first."""
-        free = self.free_of(stream)
-        return [block for _, _, block in reversed(free[: bisect_left(free, (size,))])]
 
     def free_blocks(self) -> list[Block]:
         """List all free blocks by stream, size and address: the order in which torch frees them."""
@@ -195,25 +195,19 @@ def old_segments(pool: BlockPool, wanted: int) -> list[Block]:
     A block's age is the number of searches in its pool since it was freed; those of average age and more
     go at once.
     """
-    whole = [block for block in pool.free_blocks() if block.is_whole_segment] if wanted > 0 else []
-    total_age = sum(pool.n_searches - block.gc_base for block in whole)
+
+    def age(block: Block) -> int:
+        return pool.n_searches - block.gc_base
+
+    left = [block for block in pool.free_blocks() if block.is_whole_segment]
     chosen: list[Block] = []
-    released, n_left = 0, len(whole)
-    while released < wanted and n_left:
-        average = total_age / n_left
-        kept = []
-        for block in whole:
-            age = pool.n_searches - block.gc_base
-            if block.reservation is not None or age < average:
-                kept.append(block)
-                continue
-            released += block.size
-            total_age -= age
-            n_left -= 1
-            chosen.append(block)
-        if len(kept) == len(whole):
+    while left and sum(block.size for block in chosen) < wanted:
+        average = sum(map(age, left)) / len(left)
+        kept = [block for block in left if block.reservation is not None or age(block) < average]
+        if len(kept) == len(left):
             break
-        whole = kept
+        chosen += [block for block in left if block.reservation is None and age(block) >= average]
+        left = kept
     return chosen
 
 
@@ -222,20 +216,14 @@ def oversize_segments(pool: BlockPool, stream: int, *, wanted: int, limit: int) 
 
     ``limit`` is max_split_size. What is chosen may have less than is wanted.
     """
-    large_enough = pool.at_least(stream, wanted)
-    if large_enough and large_enough[0].reservation is None:
-        candidates = large_enough[:1]
-    else:
-        candidates = [block for block in pool.below(stream, wanted) if block.size >= limit]
-    chosen: list[Block] = []
-    released = 0
+    free = [block for _, _, block in pool.free_of(stream)]
+    candidates = [block for block in free if block.size >= wanted][:1]
+    if not candidates or candidates[0].reservation is not None:
+        candidates = [block for block in reversed(free) if limit <= block.size < wanted]
     # torch counts on oversize blocks being whole segments; expandable ones it skips since 2.5.
-    for block in (block for block in candidates if block.reservation is None and block.is_whole_segment):
-        if released >= wanted:
-            break
-        released += block.size
-        chosen.append(block)
-    return chosen
+    whole = [block for block in candidates if block.reservation is None and block.is_whole_segment]
+    released = accumulate((block.size for block in whole), initial=0)
+    return [block for block, n_bytes in zip(whole, released, strict=False) if n_bytes < wanted]
 
 
 # --- layouts, and the dicts of segments

@@ -87,7 +87,7 @@ class CachingAllocator:
         self.limit = limit
         self.ledger = Ledger(clock or (lambda: 0), listener, capacity)
         self._addresses = addresses or AddressSpace()
-        self._expandable = ExpandableMemory(self.ledger, self._addresses)
+        self._expandable = ExpandableMemory(self.settings, self.ledger, self._addresses)
         self._pools: dict[tuple[PoolId, bool], BlockPool] = {}
         self._active: dict[int, Block] = {}
         # Addresses of blocks that other streams use too; freed blocks that are not complete, by address.
@@ -175,18 +175,13 @@ class CachingAllocator:
         Pending frees wait for ``complete``. Where expandable segments may grow is assumed: see
         ExpandableMemory.adopt.
         """
-        ordinary: list[list[Block]] = []
-        expandable: list[list[Block]] = []
-        for layout in layouts:
-            pool = self.pool(layout.pool_id, is_small=layout.is_small)
-            (expandable if layout.is_expandable else ordinary).append(list(layout_blocks(layout, pool)))
-        self._adopt(ordinary, expandable)
-        return dict(self._active)
-
-    def _adopt(self, ordinary: list[list[Block]], expandable: list[list[Block]]) -> None:
-        self._expandable.adopt([blocks for blocks in expandable if blocks], self.settings)
+        ranges = [
+            (layout, list(layout_blocks(layout, self.pool(layout.pool_id, is_small=layout.is_small))))
+            for layout in sorted(layouts, key=lambda layout: layout.is_expandable)
+        ]
+        self._expandable.adopt([blocks for layout, blocks in ranges if layout.is_expandable and blocks])
         ledger = self.ledger
-        for block in (block for blocks in (*ordinary, *expandable) for block in blocks):
+        for block in (block for _, blocks in ranges for block in blocks):
             ledger.reserved_bytes += block.size
             if not block.is_active:
                 block.pool.insert(block)
@@ -199,6 +194,7 @@ class CachingAllocator:
                 ledger.active_bytes += block.size
                 self._waiting[block.addr] = block
         ledger.max_reserved_bytes = max(ledger.max_reserved_bytes, ledger.reserved_bytes)
+        return dict(self._active)
 
     def all_blocks(self) -> list[Block]:
         """List the free blocks of all pools and those in use or pending."""
@@ -278,10 +274,7 @@ class CachingAllocator:
         if self.limit is not None and self.ledger.reserved_bytes + n_bytes > self.limit:
             return None
         if self.settings.expandable_segments:
-            page_size = self.settings.page_size(is_small=pool.is_small)
-            return self._expandable.allocate(
-                pool, stream=stream, size=size, page_size=page_size, frames=frames
-            )
+            return self._expandable.allocate(pool, stream=stream, size=size, frames=frames)
         if not self.ledger.has_room(n_bytes):
             return None
         block = Block(self._addresses.take(n_bytes), n_bytes, stream, pool, segment_frames=frames)
@@ -330,7 +323,7 @@ class CachingAllocator:
         """Give an unsplit segment back to the device (release_block)."""
         block.pool.discard(block)
         self._addresses.give_back(block.addr, block.size)
-        self.ledger.memory_returned(block.size)
+        self.ledger.reserved_bytes -= block.size
         self._record_segment("segment_free", block, frames)
 
     def _out_of_memory(

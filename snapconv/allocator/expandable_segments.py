@@ -6,6 +6,7 @@ large_segment_size (20 MiB); a page is backed by memory as a whole or not at all
 """
 
 from bisect import bisect_left
+from itertools import accumulate, takewhile
 
 from snapconv.allocator.allocator_settings import SMALL_SEGMENT_BYTES, AllocatorSettings
 from snapconv.allocator.allocator_trace import Frames, Ledger
@@ -17,17 +18,15 @@ UNLIMITED_ADDRESS_SPACE = 1 << 40
 class ExpandableMemory:
     """Grows and shrinks the expandable segments of one device."""
 
-    def __init__(self, ledger: Ledger, addresses: AddressSpace) -> None:
-        self._ledger, self._addresses = ledger, addresses
+    def __init__(self, settings: AllocatorSettings, ledger: Ledger, addresses: AddressSpace) -> None:
+        self._settings, self._ledger, self._addresses = settings, ledger, addresses
 
-    def allocate(
-        self, pool: BlockPool, *, stream: int, size: int, page_size: int, frames: Frames | None
-    ) -> Block | None:
+    def allocate(self, pool: BlockPool, *, stream: int, size: int, frames: Frames | None) -> Block | None:
         """Map pages until one free block has ``size`` bytes; return it, out of its pool.
 
         None when memory runs out; pages mapped until then stay mapped and free, as in torch.
         """
-        block: Block | None = self._candidate(pool, stream=stream, size=size, page_size=page_size)
+        block = self._candidate(pool, stream=stream, size=size)
         if block is None:
             return None
         if not block.is_mapped and not self._map(block, min(block.size, size), frames):
@@ -47,7 +46,7 @@ class ExpandableMemory:
                 block.pool.discard(block)
                 self._addresses.give_back(block.reservation.addr, block.reservation.size)
 
-    def adopt(self, ranges: list[list[Block]], settings: AllocatorSettings) -> None:
+    def adopt(self, ranges: list[list[Block]]) -> None:
         """Give adopted mapped ranges, each a run of linked blocks, the address space that they grow in.
 
         A snapshot does not contain it. Ranges of one pool and stream are taken as parts of one segment if
@@ -57,28 +56,31 @@ class ExpandableMemory:
         ranges = sorted(ranges, key=lambda blocks: blocks[0].addr)
         groups: list[list[list[Block]]] = []
         for blocks in ranges:
-            if groups and self._is_of_one_segment(groups[-1], blocks, settings):
+            if groups and self._is_of_one_segment(groups[-1], blocks):
                 groups[-1].append(blocks)
             else:
                 groups.append([blocks])
         ends = [group[0][0].addr for group in groups[1:]] + [None]
         for group, end in zip(groups, ends, strict=False):
-            self._reserve_around(group, end, settings)
+            self._reserve_around(group, end)
 
-    def _is_of_one_segment(
-        self, group: list[list[Block]], blocks: list[Block], settings: AllocatorSettings
-    ) -> bool:
+    def _is_of_one_segment(self, group: list[list[Block]], blocks: list[Block]) -> bool:
         first, other = group[0][0], blocks[0]
-        page_size = _page_size(group, settings)
-        apart = other.addr - first.addr
+        page_size = self._page_size(group)
         return (
             (first.pool, first.stream) == (other.pool, other.stream)
-            and apart % page_size == 0
+            and (other.addr - first.addr) % page_size == 0
             and _end(blocks) - first.addr <= self._reserved_size(page_size)
         )
 
-    def _reserve_around(self, group: list[list[Block]], end: int | None, settings: AllocatorSettings) -> None:
-        page_size, addr = _page_size(group, settings), group[0][0].addr
+    def _page_size(self, group: list[list[Block]]) -> int:
+        """Return the page size of the pool, or 2 MiB where the ranges are no multiples of it."""
+        page_size = self._settings.page_size(is_small=group[0][0].pool.is_small)
+        fits = all((_end(blocks) - blocks[0].addr) % page_size == 0 for blocks in group)
+        return page_size if fits else SMALL_SEGMENT_BYTES
+
+    def _reserve_around(self, group: list[list[Block]], end: int | None) -> None:
+        page_size, addr = self._page_size(group), group[0][0].addr
         size = max(self._reserved_size(page_size), _end(group[-1]) - addr)
         if end is not None:
             size = min(size, (end - addr) // page_size * page_size)
@@ -103,12 +105,13 @@ class ExpandableMemory:
         wanted = UNLIMITED_ADDRESS_SPACE if capacity is None else capacity * 9 // 8
         return -(-wanted // page_size) * page_size
 
-    def _candidate(self, pool: BlockPool, *, stream: int, size: int, page_size: int) -> Block | None:
+    def _candidate(self, pool: BlockPool, *, stream: int, size: int) -> Block | None:
         """Find the lowest run of free and unmapped blocks that is large enough, or reserve a new range."""
         for hole in pool.unmapped_blocks(stream):
             first = hole.before if hole.before is not None and not hole.before.is_active else hole
             if _is_large_enough(first, size):
                 return first
+        page_size = self._settings.page_size(is_small=pool.is_small)
         n_bytes = self._reserved_size(page_size)
         if n_bytes < size:
             return None
@@ -127,12 +130,7 @@ class ExpandableMemory:
         addr = hole.addr
         hole.pool.discard(hole)
         if n_bytes < hole.size:
-            rest = Block(
-                addr + n_bytes, hole.size - n_bytes, hole.stream, hole.pool, hole.reservation, is_mapped=False
-            )
-            rest.link(hole, hole.after)
-            hole.pool.insert(rest)
-            hole.size = n_bytes
+            hole.pool.insert(hole.cut_back(n_bytes))
         hole.is_mapped = True
         hole.absorb(hole.before)
         hole.absorb(hole.after)
@@ -153,15 +151,12 @@ class ExpandableMemory:
         if start > block.addr:
             block.pool.insert(block.cut_front(start - block.addr))
         if block.addr + block.size > end:
-            tail = Block(end, block.addr + block.size - end, block.stream, block.pool, block.reservation)
-            tail.link(block, block.after)
-            block.pool.insert(tail)
-            block.size = end - start
+            block.pool.insert(block.cut_back(end - start))
         block.is_mapped = False
         block.absorb(block.before)
         block.absorb(block.after)
         block.pool.insert(block)
-        self._ledger.memory_returned(end - start)
+        self._ledger.reserved_bytes -= end - start
         context = block.segment_frames if frames is None else frames
         self._record("segment_unmap", block, start, end - start, context)
         return True
@@ -184,13 +179,6 @@ def whole_pages(block: Block) -> range:
 
 def _end(blocks: list[Block]) -> int:
     return blocks[-1].addr + blocks[-1].size
-
-
-def _page_size(group: list[list[Block]], settings: AllocatorSettings) -> int:
-    """Return the page size of the pool, or 2 MiB where the ranges are no multiples of it."""
-    page_size = settings.page_size(is_small=group[0][0].pool.is_small)
-    fits = all((_end(blocks) - blocks[0].addr) % page_size == 0 for blocks in group)
-    return page_size if fits else SMALL_SEGMENT_BYTES
 
 
 def best_candidate(pool: BlockPool, stream: int, size: int, *, may_be_expandable: bool) -> Block | None:
@@ -222,9 +210,5 @@ def _size_after_growth(block: Block) -> int:
 
 def _is_large_enough(first: Block, size: int) -> bool:
     """Return whether the free and unmapped blocks from here on add up to ``size``."""
-    n_bytes = 0
-    for block in neighbours_from(first):
-        if n_bytes >= size or block.is_active:
-            break
-        n_bytes += block.size
-    return n_bytes >= size
+    free = takewhile(lambda block: not block.is_active, neighbours_from(first))
+    return any(n_bytes >= size for n_bytes in accumulate(block.size for block in free))
