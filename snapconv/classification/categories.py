@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 from enum import Flag, IntEnum, auto
-from functools import cache
+from functools import cache, reduce
+from operator import or_
 
 # Stands in every output where a rule's name would, of what no rule has decided.
 NO_RULE = "none"
@@ -58,54 +59,38 @@ class About:
     returned: str = "output"
 
 
+def _traits(names: str) -> Trait:
+    return reduce(or_, map(Trait.__getitem__, names.split()))
+
+
 # In the order in which they are stacked: what lives long lies low. The page of `snapconv view` has the same
 # colours (web/src/colors.ts), distinct for every kind of colour vision.
 ABOUT: dict[Category, About] = {
-    Category.WEIGHT: About(
-        "weights", "#164884", Trait.MADE_ONCE | Trait.USUALLY_KEPT | Trait.READ_BY_EVERYTHING
-    ),
+    Category.WEIGHT: About("weights", "#164884", _traits("MADE_ONCE USUALLY_KEPT READ_BY_EVERYTHING")),
     Category.OPTIMIZER_STATE: About(
         "optimizer state",
         "#69b8e2",
-        Trait.MADE_ONCE
-        | Trait.USUALLY_KEPT
-        | Trait.READ_BY_EVERYTHING
-        | Trait.NO_SPARE_WEIGHT
-        | Trait.REPLACED,
+        _traits("MADE_ONCE USUALLY_KEPT READ_BY_EVERYTHING NO_SPARE_WEIGHT REPLACED"),
     ),
     Category.GRADIENT: About(
-        "gradients",
-        "#ecad28",
-        Trait.USUALLY_KEPT | Trait.READ_BY_EVERYTHING | Trait.NO_SPARE_WEIGHT | Trait.FREED_BY_LINE,
+        "gradients", "#ecad28", _traits("USUALLY_KEPT READ_BY_EVERYTHING NO_SPARE_WEIGHT FREED_BY_LINE")
     ),
     Category.KV_CACHE: About(
         "KV cache",
         "#3a9b6c",
-        Trait.GROWS | Trait.COMPUTED | Trait.SKYLINE_ACTIVATION | Trait.NO_SPARE_WEIGHT,
+        _traits("GROWS COMPUTED SKYLINE_ACTIVATION NO_SPARE_WEIGHT"),
         returned="cache of keys and values",
     ),
     Category.INPUT: About(
-        "inputs",
-        "#d8df8a",
-        Trait.GROWS | Trait.SAVED | Trait.REPLACED | Trait.FREED_BY_LINE,
-        returned="batch",
+        "inputs", "#d8df8a", _traits("GROWS SAVED REPLACED FREED_BY_LINE"), returned="batch"
     ),
-    Category.COMMUNICATION: About("communication", "#5a3d28", Trait.COMPUTED),
-    Category.WORKSPACE: About("workspaces", "#8f62b8", Trait.COMPUTED | Trait.MADE_ONCE | Trait.USUALLY_KEPT),
+    Category.COMMUNICATION: About("communication", "#5a3d28", _traits("COMPUTED")),
+    Category.WORKSPACE: About("workspaces", "#8f62b8", _traits("COMPUTED MADE_ONCE USUALLY_KEPT")),
     Category.ACTIVATION: About(
-        "activations",
-        "#cb5839",
-        Trait.GROWS
-        | Trait.COMPUTED
-        | Trait.SAVED
-        | Trait.SKYLINE_ACTIVATION
-        | Trait.REPLACED
-        | Trait.FREED_BY_LINE,
+        "activations", "#cb5839", _traits("GROWS COMPUTED SAVED SKYLINE_ACTIVATION REPLACED FREED_BY_LINE")
     ),
-    Category.TEMPORARY: About(
-        "temporary memory", "#edb0c8", Trait.GROWS | Trait.COMPUTED | Trait.FREED_BY_LINE
-    ),
-    Category.UNKNOWN: About("unknown", "#898e95", Trait.COMPUTED),
+    Category.TEMPORARY: About("temporary memory", "#edb0c8", _traits("GROWS COMPUTED FREED_BY_LINE")),
+    Category.UNKNOWN: About("unknown", "#898e95", _traits("COMPUTED")),
 }
 
 

@@ -189,8 +189,8 @@ class Fact:
     category: Category
     slug: str
     reason: str
-    evidence: Evidence
     where: Condition
+    evidence: Evidence = Evidence.LIFETIME
     probability: float | None = None
     by_phases: bool = True
 

@@ -13,10 +13,9 @@ from snapconv.torch_knowledge.frame_patterns import Role
 WEIGHT, GRADIENT, STATE = Category.WEIGHT, Category.GRADIENT, Category.OPTIMIZER_STATE
 ACTIVATION, INPUT, TEMPORARY = Category.ACTIVATION, Category.INPUT, Category.TEMPORARY
 WORKSPACE, CACHE = Category.WORKSPACE, Category.KV_CACHE
-ANNOTATED, BY_FREE, BY_FRAMES = Evidence.ANNOTATION, Evidence.FREE_SITE, Evidence.FRAMES
-BY_LIFETIME, BY_SIZES = Evidence.LIFETIME, Evidence.SIZES
+ANNOTATED, BY_FREE = Evidence.ANNOTATION, Evidence.FREE_SITE
+BY_FRAMES, BY_SIZES = Evidence.FRAMES, Evidence.SIZES
 
-PERSISTENT = "persistent-since-before-the-recording"
 # Rows of one slug have one reason.
 _BATCH = "made-outside-modules-used-in-forward", "copied or created outside of modules and in use in forward"
 _ZERO_GRAD = "freed-in-zero-grad", "freed inside zero_grad, or where another gradient is assigned"
@@ -53,14 +52,13 @@ FACTS = (
         WORKSPACE,
         "cublas-workspace-size",
         "as large as cuBLAS's workspace, kept, and rare; only where no C++ frame names it",
-        BY_SIZES,
         a.workspace_size,
+        BY_SIZES,
     ),
     # --- who freed it
     Fact(
         INPUT,
         *_BATCH,
-        BY_LIFETIME,
         a.before_the_graph & f.feeds_module & f.may_be_input & f.is_freed_by_engine & ~a.in_bulk,
     ),
     FrameFact(
@@ -69,12 +67,12 @@ FACTS = (
         ~made(Role.OPTIMIZER) & ~a.in_step & ~f.is_freed_in_own_forward,
         is_free_site=True,
     ),
-    Fact(GRADIENT, *_ZERO_GRAD, ANNOTATED, a.may_be_gradient & a.freed_in_zero_grad, by_phases=False),
+    Fact(GRADIENT, *_ZERO_GRAD, a.may_be_gradient & a.freed_in_zero_grad, ANNOTATED, by_phases=False),
     Fact(
         GRADIENT,
         *_ZERO_GRAD,
-        BY_FREE,
         a.may_be_gradient & (freed(Role.ZERO_GRAD) | freed(Role.SET_GRAD)),
+        BY_FREE,
         by_phases=False,
     ),
     # --- steps, optimizers and models that are built
@@ -84,11 +82,11 @@ FACTS = (
         "made-where-layers-are-built",
         "made before any forward by an `__init__` that another one calls, and in use in forward: a layer's "
         "weight",
-        BY_FRAMES,
         a.in_nested_constructors
         & f.outside
         & a.before_any_forward
         & (f.is_live_at_dump | a.in_use_in_forward),
+        BY_FRAMES,
         by_phases=False,
     ),
     Fact(
@@ -96,21 +94,20 @@ FACTS = (
         "new-value-of-a-weight",
         "made in a step by a line whose results are freed as the weights before them were: a weight's new "
         "value",
-        BY_FREE,
         a.replaces_weights & ~a.ends_within_run,
+        BY_FREE,
         by_phases=False,
     ),
-    Fact(STATE, *_KEPT_IN_STEP, ANNOTATED, a.in_step & a.in_annotated_step & ~a.ends_within_run),
-    Fact(TEMPORARY, *_FREED_IN_STEP, ANNOTATED, a.in_step & a.in_annotated_step & a.ends_within_run),
-    Fact(STATE, *_KEPT_IN_STEP, BY_FRAMES, a.in_step & ~a.ends_within_run),
-    Fact(TEMPORARY, *_FREED_IN_STEP, BY_FRAMES, a.in_step & a.ends_within_run),
+    Fact(STATE, *_KEPT_IN_STEP, a.in_step & a.in_annotated_step & ~a.ends_within_run, ANNOTATED),
+    Fact(TEMPORARY, *_FREED_IN_STEP, a.in_step & a.in_annotated_step & a.ends_within_run, ANNOTATED),
+    Fact(STATE, *_KEPT_IN_STEP, a.in_step & ~a.ends_within_run, BY_FRAMES),
+    Fact(TEMPORARY, *_FREED_IN_STEP, a.in_step & a.ends_within_run, BY_FRAMES),
     FrameFact(STATE, Role.OPTIMIZER, a.older),
     FrameFact(STATE, Role.STATES, f.is_live_at_dump | a.in_use_in_backward),
     Fact(
         STATE,
         "replaced-in-step",
         "freed in a step; from before the trace and as large as a state of it, or made before any backward",
-        BY_LIFETIME,
         a.freed_in_step
         & ((a.older & a.size_of_made_state) | (_built & ~f.mid_forward & ~a.in_nested_constructors)),
     ),
@@ -126,78 +123,70 @@ FACTS = (
         TEMPORARY,
         "freed-within-backward",
         "made by the engine, freed in the same run of backward or before the step that follows it",
-        BY_LIFETIME,
         _by_backward & a.ends_within_backward,
     ),
     Fact(
         GRADIENT,
         "kept-after-backward",
         "made by the engine, kept, as large as a weight",
-        BY_LIFETIME,
         (_by_backward | (f.lasts_throughout & made(Role.ENGINE) & ~f.has_no_frames)) & a.size_of_weight,
     ),
     Fact(
         TEMPORARY,
         "live-in-failed-backward",
         "made by the engine, as large as no weight, in a backward that ran out of memory at the trace's end",
-        BY_LIFETIME,
         _by_backward & f.is_live_at_dump & a.ends_out_of_memory & a.in_last_run,
     ),
     # --- made in forward
-    Fact(INPUT, *_BATCH, BY_FRAMES, _may_be_batch & f.from_nothing),
+    Fact(INPUT, *_BATCH, _may_be_batch & f.from_nothing, BY_FRAMES),
     Fact(
         ACTIVATION,
         *_BY_BACKWARD,
-        BY_FREE,
         f.is_freed_by_engine
         & (f.in_forward | (f.outside & f.reaches_backward) | (a.older & a.after_forward_or_own)),
+        BY_FREE,
     ),
-    Fact(ACTIVATION, *_INTO_BACKWARD, BY_LIFETIME, (f.in_forward | _between_modules) & f.reaches_backward),
+    Fact(ACTIVATION, *_INTO_BACKWARD, (f.in_forward | _between_modules) & f.reaches_backward),
     Fact(
         CACHE,
         "cache-that-grew",
         "made anew by a cache of keys and values without a backward, and kept there",
-        BY_FRAMES,
         made(Role.CACHE_UPDATE)
         & ~f.has_next_backward
         & (
             a.outlives_forward
             | (a.infers & ((f.in_forward & f.is_live_at_dump) | f.outside | f.preexisting_in_forward))
         ),
+        BY_FRAMES,
     ),
     Fact(
         CACHE,
         "cache-that-lengthened",
         "made anew by one line in forwards of an inference, each time longer by the same, and kept",
-        BY_LIFETIME,
         a.lengthened & a.infers & ~a.maybe_saves,
     ),
     Fact(
         ACTIVATION,
         "made-in-forward-and-live-at-dump",
         "made in forward, never freed, and no backward follows",
-        BY_LIFETIME,
         f.in_forward & ~f.is_freed & f.is_live_at_dump & ~f.has_next_backward,
     ),
     Fact(
         ACTIVATION,
         "live-in-failed-forward",
         "made in a forward in which memory ran out, in use then, as most of what it had made",
-        BY_LIFETIME,
         a.in_use_when_memory_ran_out,
     ),
     Fact(
         TEMPORARY,
         *_BEFORE_BACKWARD,
-        BY_LIFETIME,
         f.in_forward & f.is_freed & ~f.is_freed_by_engine & ~f.reaches_backward,
     ),
     # --- made outside of modules
-    Fact(TEMPORARY, *_BEFORE_BACKWARD, BY_LIFETIME, _between_modules & f.is_freed & ~f.reaches_backward),
+    Fact(TEMPORARY, *_BEFORE_BACKWARD, _between_modules & f.is_freed & ~f.reaches_backward),
     Fact(
         INPUT,
         *_BATCH,
-        BY_LIFETIME,
         _may_be_batch
         & f.feeds_module
         & ~f.mid_forward
@@ -208,7 +197,6 @@ FACTS = (
         TEMPORARY,
         "freed-soon-outside-modules",
         "made outside of modules, freed before the next forward or backward",
-        BY_LIFETIME,
         f.outside & f.is_freed & a.ends_before_next_phase,
     ),
 )
@@ -219,19 +207,19 @@ LATER = (
         STATE,
         "zeros-for-every-parameter",
         "kept, and filled with zeros by a line that makes one for every parameter: moments",
-        BY_SIZES,
         a.for_every_parameter & made(Role.ZEROS) & f.is_live_at_dump,
+        BY_SIZES,
     ),
     Fact(
         WEIGHT,
         "full-precision-of-every-parameter",
         "one for every parameter in full precision, made before the first backward and kept, and states are "
         "as large: the weights that the optimizer works on",
-        BY_SIZES,
         a.twice_as_large & a.before_first_backward & f.is_live_at_dump & a.size_of_made_state,
+        BY_SIZES,
     ),
-    Fact(ACTIVATION, *_INTO_BACKWARD, BY_LIFETIME, f.preexisting_in_forward),
-    Fact(INPUT, *_BATCH, BY_LIFETIME, _batch_still_there & (_like_batch | (a.older & ~a.begins_in_backward))),
+    Fact(ACTIVATION, *_INTO_BACKWARD, f.preexisting_in_forward),
+    Fact(INPUT, *_BATCH, _batch_still_there & (_like_batch | (a.older & ~a.begins_in_backward))),
 )
 
 # Evaluated last: likely, as often right as stated (measured on 60 programs of the benchmark, in all cuts).
@@ -240,7 +228,6 @@ LIKELY = (
         TEMPORARY,
         "likely-freed-by-the-program",
         "made outside of modules after a forward began, and freed, with no backward after it",
-        BY_LIFETIME,
         f.outside & f.is_freed & ~f.has_next_backward & ~a.before_any_forward,
         probability=0.95,
     ),
@@ -248,7 +235,6 @@ LIKELY = (
         ACTIVATION,
         "likely-kept-for-a-backward",
         "made outside of modules after a forward began, and still there, with no backward after it",
-        BY_LIFETIME,
         f.outside & f.is_live_at_dump & ~f.has_next_backward & ~a.before_any_forward & ~f.from_nothing,
         probability=0.85,
     ),
@@ -256,16 +242,16 @@ LIKELY = (
         ACTIVATION,
         "likely-saved-before-the-trace",
         "pre-existing, and freed, where a forward keeps results for a backward",
-        BY_LIFETIME,
         a.older & f.is_freed & a.surely_saves,
         probability=0.8,
     ),
-    Fact(  # it may be weights, states or data: any purpose would be a guess
+    # It may be weights, states or data: any purpose would be a guess.
+    Fact(
         Category.UNKNOWN,
-        PERSISTENT,
+        "persistent-since-before-the-recording",
         "there before the first event and at the dump; only its line, if it has one, may show what it is for",
-        Evidence.NONE,
         a.undecided & f.lasts_throughout,
+        Evidence.NONE,
     ),
 )
 

@@ -124,59 +124,56 @@ RECORDED = (
         Category.WEIGHT,
         "recorded-as-parameter",
         "it was the memory of a parameter of the model",
-        where=_parameters(is_buffer=False),
+        _parameters(is_buffer=False),
     ),
     _recorded(
         Category.WEIGHT,
         "recorded-as-buffer",
         "it was the memory of a buffer of the model",
-        where=_parameters(is_buffer=True),
+        _parameters(is_buffer=True),
     ),
     _recorded(
-        Category.GRADIENT,
-        "recorded-as-gradient",
-        "it was the memory of a gradient",
-        where=_named("gradients"),
+        Category.GRADIENT, "recorded-as-gradient", "it was the memory of a gradient", _named("gradients")
     ),
     _recorded(
         Category.OPTIMIZER_STATE,
         "recorded-as-optimizer-state",
         "it was the memory of an optimizer state",
-        where=_named("states"),
+        _named("states"),
     ),
     _recorded(
         Category.INPUT,
         "recorded-as-input",
         "the model was called with it, and no module made it",
-        where=_named("inputs") & ~made(Role.MODULE_CALL),
+        _named("inputs") & ~made(Role.MODULE_CALL),
     ),
     _recorded(
         Category.INPUT,
         "recorded-as-saved-input",
         "autograd saved it, and it is an input: made by no module and by no operation that has a gradient",
-        where=_target,
+        _target,
     ),
     _recorded(
         Category.ACTIVATION,
         "recorded-as-saved",
         "autograd saved it for backward, and forward did not free it again",
-        where=_named("saved") & ~feature.is_freed_in_own_forward,
+        _named("saved") & ~feature.is_freed_in_own_forward,
     ),
-    _recorded(Category.WEIGHT, *_COPY, where=_copies_of(Category.WEIGHT)),
-    _recorded(Category.OPTIMIZER_STATE, *_COPY, where=_copies_of(Category.OPTIMIZER_STATE)),
+    _recorded(Category.WEIGHT, *_COPY, _copies_of(Category.WEIGHT)),
+    _recorded(Category.OPTIMIZER_STATE, *_COPY, _copies_of(Category.OPTIMIZER_STATE)),
     _recorded(
         Category.INPUT,
         "made-by-code-of-inputs",
         "kept, and made by code that otherwise makes only inputs: the next batch",
-        where=_like_inputs,
+        _like_inputs,
     ),
 )
 # After the facts: the program may use an attribute for anything.
 ATTRIBUTES = (
-    _recorded(Category.ACTIVATION, *_ATTRIBUTE, where=_named("attributes", _written) & feature.outside),
+    _recorded(Category.ACTIVATION, *_ATTRIBUTE, _named("attributes", _written) & feature.outside),
     _recorded(
         Category.WEIGHT,
         *_ATTRIBUTE,
-        where=_named("attributes", lambda metadata: ~_written(metadata)) & feature.outside,
+        _named("attributes", lambda metadata: ~_written(metadata)) & feature.outside,
     ),
 )
