@@ -12,7 +12,15 @@ import numpy as np
 from snapconv.classification.categories import Category
 from snapconv.classification.decisions import Decided
 from snapconv.classification.features import Features, of_fullest
-from snapconv.columns import Int8Column, Int32Column, Int64Column, grouped, last_before, run_starts
+from snapconv.columns import (
+    EventColumn,
+    Int8Column,
+    Int32Column,
+    Int64Column,
+    grouped,
+    last_before,
+    run_starts,
+)
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_patterns import Role
 
@@ -57,6 +65,15 @@ def counted(sizes: Int64Column) -> Sizes:
     """Count a column of sizes."""
     found, counts = np.unique(sizes, return_counts=True)
     return Counter(dict(zip(found.tolist(), counts.tolist(), strict=True)))
+
+
+def most_at_once(sizes: Int64Column, alloc: EventColumn, end: EventColumn) -> Sizes:
+    """Count, for every size, the most that are in use at once, from the event ``alloc`` to ``end``."""
+    found: Sizes = Counter()
+    for rows in grouped(np.arange(len(sizes)), sizes):
+        n_ended = np.searchsorted(np.sort(end[rows]), np.sort(alloc[rows]), side="right")
+        found[int(sizes[rows[0]])] = int((np.arange(1, len(rows) + 1) - n_ended).max())
+    return found
 
 
 def bytes_of(sizes: Sizes) -> int:
@@ -124,7 +141,7 @@ def _by_gradients(decided: Decided) -> Parameters:
     made = np.flatnonzero(gradients & features.by_engine)
     added = decided.has(Category.TEMPORARY) & features.by_engine & features.freed_through(Role.ACCUMULATION)
     by_run = [_fullest_run(features, rows) for rows in (made, np.flatnonzero(added))]
-    there = _most_live_at_once(features, np.flatnonzero(gradients))
+    there = most_at_once(features.sizes[gradients], features.alloc[gradients], features.end[gradients])
     if bytes_of(by_run[1]) > bytes_of(by_run[0]):
         return Parameters(by_run[1] | there, Source.ADDED)
     sizes = by_run[0] | there
@@ -147,16 +164,6 @@ def _fullest_run(features: Features, rows: Int64Column) -> Sizes:
     keys, counts = np.unique(of_size * n_events + features.alloc_run_last[rows], return_counts=True)
     most = np.maximum.reduceat(counts, run_starts(keys // n_events))
     return Counter(dict(zip(sizes.tolist(), most.tolist(), strict=True)))
-
-
-def _most_live_at_once(features: Features, rows: Int64Column) -> Sizes:
-    """Count, for every size, the most of the rows that are in use at once."""
-    found: Sizes = Counter()
-    for of_size in grouped(rows, features.sizes):
-        alloc, end = np.sort(features.alloc[of_size]), np.sort(features.end[of_size])
-        n_live = np.arange(1, len(of_size) + 1) - np.searchsorted(end, alloc, side="right")
-        found[int(features.sizes[of_size[0]])] = int(n_live.max())
-    return found
 
 
 def _whole_iterations(decided: Decided) -> Int32Column:

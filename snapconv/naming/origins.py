@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from snapconv.classification.categories import Category, Evidence
-from snapconv.columns import Int8Column, Int32Column, Int64Column, read_only
+from snapconv.columns import Int8Column, Int32Column, Int64Column, distinct, read_only
 from snapconv.phases.recorded_matches import RecordedMatches
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.snapshot.stack_table import StackTable
@@ -78,13 +78,11 @@ def find_modules(
 
 
 def _by_frames(module_calls: Sequence[str], stack_id: Int32Column, known: _Known) -> Int32Column:
-    found, inverse = np.unique(stack_id, return_inverse=True)
-    ids = np.full(len(found), -1, np.int32)
-    for number, stack in enumerate(found.tolist()):
-        label = module_calls[stack] if stack >= 0 else ""
-        if label:
-            ids[number] = known.setdefault((label, Evidence.FRAMES), len(known))
-    return ids[inverse.reshape(-1)]
+    ids = np.full(len(module_calls) + 1, -1, np.int32)  # what -1 finds stands at the end
+    for stack in distinct(stack_id[stack_id >= 0]).tolist():
+        if label := module_calls[stack]:
+            ids[stack] = known.setdefault((label, Evidence.FRAMES), len(known))
+    return ids[stack_id]
 
 
 def _by_recorded_paths(ids: Int32Column, recorded: RecordedMatches, known: _Known) -> None:

@@ -11,6 +11,7 @@ from itertools import repeat
 import numpy as np
 
 from snapconv.classification.categories import Category
+from snapconv.classification.parameters import counted, most_at_once
 from snapconv.columns import Int8Column, Int32Column, Int64Column, read_only
 from snapconv.phases.recorded_matches import RecordedMatches, iteration_at
 from snapconv.replay.device_replay import AllocationTable
@@ -131,15 +132,8 @@ def _most_at_once(allocations: AllocationTable, rows: Int64Column, first: int) -
     """
     sizes, made = allocations.requested_bytes[rows], allocations.alloc_event[rows]
     end = allocations.end_event[rows]
-    n_made = Counter(sizes[made >= first].tolist())
-    time = np.concatenate((made, end[end >= 0]))
-    size = np.concatenate((sizes, sizes[end >= 0]))
-    change = np.repeat((1, -1), (len(made), len(time) - len(made)))
-    n_live: Counter[int] = Counter()
-    for i in np.lexsort((change, time)).tolist():
-        n_live[int(size[i])] += int(change[i])
-        n_made[int(size[i])] = max(n_made[int(size[i])], n_live[int(size[i])])
-    return n_made
+    end = np.where(end >= 0, end, np.iinfo(end.dtype).max)
+    return counted(sizes[made >= first]) | most_at_once(sizes, made, end)
 
 
 def _pair(weights: Int64Column, gradients: Int64Column, n_at_once: dict[int, int]) -> Int64Column:

@@ -171,22 +171,20 @@ def _in_hooks(
     A thread of the program is known by its outermost function, through which modules are called. Where the
     outermost function is torch's, or threading's, it does not distinguish threads.
     """
-    pairs = list(zip(files, stacks.frames.names, strict=True))
-    number = {pair: position for position, pair in enumerate(dict.fromkeys(pairs))}
-    function_of = np.array([number[pair] for pair in pairs], np.int64)
+    number: dict[tuple[str, str], int] = {}
+    pairs = zip(files, stacks.frames.names, strict=True)
+    function_of = np.array([number.setdefault(pair, len(number)) for pair in pairs] + [-1], np.int64)
+    may_be = np.array([not _NO_HOOK.search(name) for name in files] + [False], np.bool_)
     places = np.flatnonzero(outermost)
-    owner = stacks.owners[places]
-    function = np.full(len(stacks), -1, np.int64)
-    function[owner] = function_of[stacks.frame_ids[places]]
-    may_be_hook = np.zeros(len(stacks), np.bool_)
-    fits = np.array([not _NO_HOOK.search(name) for name in files], np.bool_)
-    may_be_hook[owner] = fits[stacks.frame_ids[places]]
+    frame = np.full(len(stacks), -1, np.int32)
+    frame[stacks.owners[places]] = stacks.frame_ids[places]
+    function = function_of[frame]
     by_engine = has[Role.ENGINE] | has[Role.RECOMPUTE]
     of_program = distinct(function[~by_engine & (has[Role.MODULE_CALL] | has[Role.LOSS])])
     if not len(of_program):
         return np.zeros(len(stacks), np.bool_)
     is_engine = has[Role.ENGINE] | np.bool_(not has_cpp)
-    return np.asarray(may_be_hook & ~is_among(function, of_program) & is_engine, np.bool_)
+    return np.asarray(may_be[frame] & ~is_among(function, of_program) & is_engine, np.bool_)
 
 
 def innermost_python(stacks: StackTable) -> Int32Column:
