@@ -65,10 +65,8 @@ class Iteration:
 class DeviceAnalysis:
     """Everything known about one device of a file; ``snapshot`` and ``facts`` are those of the whole file.
 
-    ``lines`` has the project's lines of every stack. ``features`` are what the classification went by. Names,
-    weights and activations are found when an answer first needs them.
-    ``operation_id`` (position in ``operations``) and the columns of ``classification`` and ``named`` have one
-    entry per row of ``replay.allocations``.
+    Names, weights and activations are found when an answer first needs them. ``operation_id`` (position in
+    ``operations``) and the columns of ``classification`` have one entry per row of ``replay.allocations``.
     """
 
     snapshot: Snapshot
@@ -200,10 +198,8 @@ class DeviceAnalysis:
 class Analysis:
     """A file that was read and analysed: what every answer takes.
 
-    ``snapshot`` has the file's own tables (events, segments, blocks, stacks), ``devices`` one analysis
-    per device (allocations with sizes, categories and operations; the four curves; iterations),
-    ``project`` separates the frames of the user from the rest. ``path`` is the path that was given, the
-    folder of a capture too, and ``options`` what was given beside it.
+    ``path`` is the path that was given, the folder of a capture too, and ``options`` what was given beside
+    it. ``snapshot`` has the file's own tables, ``project`` separates the frames of the user from the rest.
     """
 
     path: Path
@@ -221,10 +217,7 @@ class Analysis:
         return self.of_device(number).devices[0]
 
     def of_device(self, number: int | None) -> "Analysis":
-        """Return the same file with one of its devices alone, None for all.
-
-        Raises InputError where the file has no such device.
-        """
+        """Return the same file with one of its devices alone, None for all; else raises InputError."""
         chosen = tuple(found for found in self.devices if number in (None, found.device.device))
         if not chosen:
             raise _no_device(self.snapshot, number, (found.device for found in self.devices))
@@ -311,10 +304,7 @@ def analyze_device(
     user_rules: UserRules = NO_RULES,
     certain: bool = False,
 ) -> DeviceAnalysis:
-    """Replay and classify one device; ``user_rules`` win over ours.
-
-    ``certain``: what is likely counts as unknown.
-    """
+    """Replay and classify one device; ``user_rules`` win over ours; ``certain`` is as in the options."""
     replayed = _replayed(snapshot, device)
     allocations = replayed.allocations
     phases = find_phases(snapshot, device, allocations, facts.roles)

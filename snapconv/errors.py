@@ -1,7 +1,6 @@
 """Every exception that snapconv raises on purpose, with the exit code of the command line.
 
-A message contains what is wrong, where (a path into the file), and what to do next. This
-module imports nothing.
+A message contains what is wrong, where (a path into the file), and what to do next.
 """
 
 

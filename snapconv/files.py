@@ -153,10 +153,7 @@ def report_output(
 
 
 def checked_output(inputs: Sequence[Path], given: Path | None, ending: str, *, force: bool) -> Path:
-    """Return where an output goes: as given, or named after the last input; refuse what cannot be written.
-
-    ``ending`` is that of the default name, such as ``.view.html``.
-    """
+    """Return where an output goes: as given, or named after the last input; refuse what cannot be written."""
     output = given or default_output(inputs[-1], ending)
     check_outputs([output], force=force, inputs=inputs)
     return output
@@ -255,10 +252,7 @@ def new_files(paths: Sequence[Path], *, force: bool) -> Iterator[tuple[Path, ...
 
 
 def keep_file(path: Path, content: bytes) -> None:
-    """Put a small file of a cache in place, whole or not at all; it may be lost with the power.
-
-    Raises OSError.
-    """
+    """Put a small file of a cache in place, whole or not at all, or raise OSError; power may lose it."""
     temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}.partial")
     try:
         temporary.write_bytes(content)

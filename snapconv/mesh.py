@@ -1,7 +1,6 @@
 """The device mesh of a job: its axes, and the place of every rank on them.
 
-Ranks are numbered as torch's ``init_device_mesh`` and Megatron number them: the last axis changes with every
-rank. Imports nothing from snapconv.
+Ranks are numbered as torch's ``init_device_mesh`` and Megatron number them: the last axis changes with each.
 """
 
 from dataclasses import dataclass

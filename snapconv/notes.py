@@ -1,7 +1,4 @@
-"""Messages beside a result: notes about a file that is valid but needs care, and progress.
-
-Imports nothing from snapconv.
-"""
+"""Messages beside a result: notes about a file that is valid but needs care, and progress."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

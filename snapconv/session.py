@@ -220,10 +220,7 @@ class Session:
         }
 
     def report(self, device: int | None = None) -> MemoryReport:
-        """Return the finished figures of one device (its ordinal; by default the first in the file).
-
-        Raises InputError for a device that the file does not have.
-        """
+        """Return the finished figures of one device, by default of the first, or raise InputError."""
         return build_memory_report(self.analysis.device(device))
 
 

@@ -3,8 +3,6 @@
 A signal raises an exception wherever Python is, so that everything is tidied up. NumPy 2.4 clears one that
 comes while it looks up an attribute of an enum's member, and Python one that comes in a finalizer: then the
 work goes on. So a signal is remembered too, and raised again where a stage ends.
-
-Imports nothing from snapconv.
 """
 
 import functools

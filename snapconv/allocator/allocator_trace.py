@@ -1,7 +1,4 @@
-"""Events of the allocator as torch's trace entries, and the ledger of its counters.
-
-Independent of blocks, pools and placement.
-"""
+"""Events of the allocator as torch's trace entries, and the ledger of its counters."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,4 @@
-"""The order of the classification: facts first, then the inventory of the job, then what is like others.
-
-The first stage that marks an allocation decides. An allocation that none marks stays ``unknown``.
-"""
+"""The order of the classification: facts first, then the inventory of the job, then what is like others."""
 
 from collections.abc import Iterator
 

@@ -1,7 +1,6 @@
 """What is decided of every allocation so far, conditions over it, and facts that decide more of it.
 
-A condition is a column of booleans, joined by ``&``, ``|`` and ``~``. A fact is a row of a table: whatever
-its condition holds for gets its category, unless an earlier row has decided it.
+Conditions are joined by ``&``, ``|`` and ``~``. Of the facts that hold for a row, the first decides.
 """
 
 from collections.abc import Callable, Iterator

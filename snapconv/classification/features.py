@@ -1,7 +1,4 @@
-"""What is known of every allocation before any fact is evaluated: columns, one entry per allocation.
-
-Allocations, phases and roles of stacks in; columns out. They do not depend on categories.
-"""
+"""What is known of every allocation before any fact is evaluated: columns, one entry per allocation."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -332,11 +329,7 @@ def find_features(
 
 
 def of_fullest(rows: Int64Column, part: NDArray[np.integer[Any]], n_bytes: Int64Column) -> Int64Column:
-    """Those of the rows whose part (an iteration, a forward) has most bytes of them.
-
-    Of equals the last part: of the first iterations less is known. ``part`` and ``n_bytes`` have one entry
-    per allocation.
-    """
+    """Those of the rows whose part, such as an iteration, has most bytes of them: of equals the last part."""
     if not len(rows):
         return rows
     found, inverse = np.unique(part[rows], return_inverse=True)

@@ -1,8 +1,7 @@
 """The frame rules as data: what a frame on a stack shows about the code that ran.
 
-A frame rule gives a stack a role; ``classification/facts.py`` concludes categories from roles and
-lifetimes. Each frame rule says why it is valid, and in which torch versions its frames were seen (in real
-snapshots where a single version is named after "seen", otherwise in torch's sources, 2.0 to 2.13 as a rule).
+Each rule says why it is valid, and in which torch versions its frames were seen (in real snapshots where a
+version is named after "seen", otherwise in torch's sources).
 """
 
 import re
