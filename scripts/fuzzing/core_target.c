@@ -40,6 +40,16 @@ static void check_result(const reader *r) {
             must(id >= -2 && (id < 0 || (uint64_t)id < n_statements));
         }
     }
+    for (uint64_t i = 0; i < found.n_frames; i++) {
+        const snapconv_frame *frame = found.frames + i;
+        must(frame->name < n_statements && frame->filename < n_statements && frame->line <= INT32_MAX);
+    }
+    for (uint64_t i = 0, at = 0; i < found.n_stacks; i++) {
+        must(found.stacks[i].end >= at && found.stacks[i].memo < n_statements);
+        for (; at < found.stacks[i].end; at++) {
+            must(found.frame_ids[at] >= 0 && (uint64_t)found.frame_ids[at] < found.n_frames);
+        }
+    }
     for (uint64_t i = 0; i < found.n_unknown; i++) {
         must(found.unknown[i].text < n_statements && found.unknown[i].count);
     }

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-ABI = 2
+ABI = 3
 VARIABLE = "SNAPCONV_NATIVE"
 _MODES = ("auto", "no", "require")
 FILE = Path(__file__).with_name("core.dll" if sys.platform == "win32" else "core.so")
@@ -42,7 +42,6 @@ _FUNCTIONS = {
     "snapconv_reader_define": "ipbuiii",
     "snapconv_reader_feed": "ippLp",
     "snapconv_reader_events": "-pp",
-    "snapconv_reader_drop_column": "-pi",
     "snapconv_reader_drop_rest": "-p",
     "snapconv_reader_free": "-p",
     "snapconv_pairing_new": "pUpppppp",

@@ -5,10 +5,8 @@ with the values, ids and refusals of TraceReader; a refusal may lack its place, 
 TraceReader, which finds it again, with its path.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -28,17 +26,9 @@ from snapconv.snapshot.fields import (
     check_total,
     expect,
 )
-from snapconv.snapshot.readers.compiled_pickle import (
-    EMPTY_LIST_ID,
-    MISSING_TIME,
-    NO_ID,
-    CompiledEvents,
-    CompiledTrace,
-)
-from snapconv.snapshot.stack_table import Collected
+from snapconv.snapshot.readers.compiled_pickle import MISSING_TIME, NO_ID, FirstSeen, OddFile, trace_rows
+from snapconv.snapshot.stack_table import Collected, CompiledStacks
 from snapconv.units import shown
-
-CHUNK_EVENTS = 1 << 16
 
 
 class Action(IntEnum):
@@ -104,41 +94,29 @@ class TraceReader:
 
     collected: Collected
 
-    def read(
-        self, trace: list[object], where: str, progress: Callable[[int], None] | None = None
-    ) -> EventTable:
-        """Turn one device's trace into columns, and empty the list on the way to free its memory."""
-        parts = []
-        for start in range(0, len(trace) or 1, CHUNK_EVENTS):
-            chunk = trace[start : start + CHUNK_EVENTS]
-            trace[start : start + len(chunk)] = repeat(None, len(chunk))
-            rows = Rows(chunk, lambda i, start=start: f"{where}[{start + i}]")  # type: ignore[misc]
-            parts.append(self._read_chunk(rows))
-            if progress and chunk:
-                progress(start + len(chunk))
-        trace.clear()
-        events = _concatenate(parts)
-        check_sizes(events.action, events.size, where)
-        return events
-
-    def _read_chunk(self, rows: Rows) -> EventTable:
-        texts, place = self.collected.texts, rows.place
+    def read(self, trace: list[object], where: str) -> EventTable:
+        """Turn one device's trace into columns, and empty the list, which frees its memory."""
+        texts, rows = self.collected.texts, Rows(trace, lambda i: f"{where}[{i}]")
         action = self._actions(rows)
         addr, size = rows.ints("addr", missing=0), rows.ints("size", missing=0)
         time_us = rows.optional_ints("time_us", missing=-1)
-        check_numbers(action, addr, size, time_us, place=place)
-        return EventTable(
+        check_numbers(action, addr, size, time_us, place=rows.place)
+        events = EventTable(
             action=action,
             addr=np.where(action == Action.OOM, rows.ints("device_free", missing=0), addr),
             size=size,
             stream=rows.ints("stream", missing=0),
-            stack_id=self.collected.stacks.ids(rows.values("frames"), place),
+            stack_id=self.collected.stacks.ids(rows.values("frames"), rows.place),
             time_us=time_us,
             compile_context_id=rows.text_ids("compile_context", texts),
             user_metadata_id=rows.text_ids("user_metadata", texts),
             pool_id=rows.pool_ids("pool_id", self.collected.pools),
             internal_metadata_id=rows.text_ids("internal_metadata", texts),
         )
+        check_sizes(action, size, where)
+        self.collected.is_plot |= len(rows) > 0 and "category" in rows.rows[0]
+        trace.clear()
+        return read_only(events)
 
     def _actions(self, rows: Rows) -> Int8Column:
         values = rows.values("action")
@@ -171,20 +149,6 @@ def check_sizes(action: Int8Column, size: Int64Column, where: str) -> None:
     check_total(size[_MOVES_MEMORY[action]], where)
 
 
-def _concatenate(parts: list[EventTable]) -> EventTable:
-    columns: dict[str, Any] = {}
-    for name in EventTable.__slots__:
-        pieces = [getattr(part, name) for part in parts]
-        dtype = next((piece.dtype for piece in pieces if piece is not None), None)
-        if dtype is not None:
-            pieces = [
-                np.full(len(p), -1, dtype) if c is None else c for p, c in zip(parts, pieces, strict=True)
-            ]
-        columns[name] = None if dtype is None else np.concatenate(pieces)
-    return read_only(EventTable(**columns))
-
-
-_NOT_YET = -3  # below all ids
 # The columns of ids, in the order of TraceReader, which numbers texts by it, and their names in the core.
 _IDS = {
     "stack_id": "frames",
@@ -198,71 +162,45 @@ _IDS = {
 class CompiledTraceReader:
     """Reads traces of the compiled core; all of one file have the same ids."""
 
-    def __init__(self, collected: Collected) -> None:
-        self._collected = collected
-        # Our ids by those of the core, given in the order in which they are met.
-        self._known: dict[str, Int32Column] = {}
-        self._events: CompiledEvents | None = None
+    def __init__(self, collected: Collected, stacks: CompiledStacks) -> None:
+        self._collected, self._events = collected, stacks.events
+        n_keys, objects = len(stacks.events.objects), stacks.events.objects
+        texts = FirstSeen(n_keys, lambda key: collected.texts.id(objects[key])).ids
+        pools = FirstSeen(n_keys, self._pool_id).ids
+        self._ids = dict.fromkeys(_IDS, texts) | {"stack_id": stacks.ids_of_keys, "pool_id": pools}
+        self._n_read = 0
+        for text, n in stacks.events.unknown_actions.items():
+            collected.unknown_actions[shown(text)] += n
 
-    def read(self, trace: CompiledTrace, where: str, progress: Callable[[int], None] | None) -> EventTable:
+    def read(self, trace: list[object], where: str) -> EventTable:
         """Turn a trace into the table that TraceReader makes of the same bytes."""
-        self._events = trace.events
-        n, objects = len(trace), trace.events.objects
-        # Our ids take the place of the core's, as its columns are not read again.
-        columns = {name: trace.column(key) for name, key in _IDS.items()}
-        ids: dict[str, Any] = {
-            name: None if each is None or not (each != NO_ID).any() else each
-            for name, each in columns.items()
+        if not trace or type(trace[0]) is dict:
+            return TraceReader(self._collected).read(trace, where)
+        of_trace = trace_rows(trace)
+        if self._events.unknown_actions and of_trace.start < self._n_read:
+            raise OddFile  # they are counted in the order of the file, and reported in that of the traces
+        self._n_read, n = of_trace.stop, of_trace.stop - of_trace.start
+        columns: dict[str, Any] = {
+            name: column if column is None else column[of_trace]
+            for name, column in self._events.columns.items()
         }
-        for rows in chunks(n):
-            for name, column in ids.items():
-                if column is not None:
-                    column[rows] = self._translated(column[rows], _IDS[name], objects)
-            if progress:
-                progress(rows.stop)
-        action, time_us = trace.column("action"), _times(trace.column("time_us"))
-        addr, size = _or_zeros(trace.column("addr"), n), _or_zeros(trace.column("size"), n)
+        ids = {name: columns[key] for name, key in _IDS.items()}  # ours take the place of the core's keys
+        for name, column in ids.items():
+            if column is None or not (column != NO_ID).any():
+                ids[name] = np.full(n, -1, np.int32) if name == "stack_id" else None
+                continue
+            for rows in chunks(n):
+                column[rows] = self._ids[name](column[rows])
+        action, time_us = columns["action"], _times(columns["time_us"])
+        addr, size, stream = (_or_zeros(columns[name], n) for name in ("addr", "size", "stream"))
         check_numbers(action, addr, size, time_us, place=lambda i: f"{where}[{i}]")
         check_sizes(action, size, where)
-        if ids["stack_id"] is None:
-            ids["stack_id"] = np.full(n, -1, np.int32)
-        stream = _or_zeros(trace.column("stream"), n)
+        self._collected.is_plot |= columns["has_category"] is not None and bool(columns["has_category"][0])
         return read_only(EventTable(action, addr, size, stream, time_us=time_us, **ids))
 
-    def finish(self) -> None:
-        """Count the unknown actions of all traces, and free the raw values, which hold the traces in turn."""
-        if self._events is not None:
-            for text, n in self._events.unknown_actions.items():
-                self._collected.unknown_actions[shown(text)] += n
-            self._events.objects.clear()
-
-    def _translated(self, column: Int32Column, key: str, objects: dict[int, Any]) -> Int32Column:
-        kind = key if key in ("frames", "pool_id") else "text"
-        if kind not in self._known:
-            # The two special ids of the core stand at the end, as -1 and -2.
-            self._known[kind] = np.full(len(objects) + 2, _NOT_YET, np.int32)
-            self._known[kind][NO_ID] = -1
-        known = self._known[kind]
-        ids = np.take(known, column)
-        if ids.min() == _NOT_YET:
-            new = column[ids == _NOT_YET][::-1]
-            first = np.full(len(known), -1)
-            first[new] = np.arange(len(new))  # of several, what is written last stays
-            values = np.flatnonzero(first >= 0)
-            for value in values[np.argsort(-first[values])].tolist():
-                core_id = value if value < len(objects) else value - len(known)
-                known[value] = self._new_id(kind, core_id, objects)
-            ids = np.take(known, column)
-        return ids
-
-    def _new_id(self, kind: str, core_id: int, objects: dict[int, Any]) -> int:
-        collected = self._collected
-        if kind == "frames":
-            frames = [] if core_id == EMPTY_LIST_ID else objects[core_id]
-            return collected.stacks.id(frames, str)
-        if kind == "text":
-            return collected.texts.id(objects[core_id])
-        ids = Rows([{"pool_id": objects[core_id]}], str).pool_ids("pool_id", collected.pools)
+    def _pool_id(self, key: int) -> int:
+        pools = self._collected.pools
+        ids = Rows([{"pool_id": self._events.objects[key]}], str).pool_ids("pool_id", pools)
         return -1 if ids is None else int(ids[0])
 
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from snapconv.columns import has_code
 from snapconv.notes import Note
 from snapconv.snapshot.event_table import Action, EventTable
-from snapconv.snapshot.readers.compiled_pickle import CompiledTrace
 from snapconv.snapshot.stack_table import Collected, StackTable
 
 # The other backends follow later and write fewer keys (torch/csrc/xpu/Module.cpp; torch_npu has no times),
@@ -77,12 +76,8 @@ def infer_era(traits: AbstractSet[str], places: AbstractSet[str], backend: str =
 _ENOUGH_SEGMENTS = 50
 
 
-def traits_of_raw(raw: dict[str, object], segments: list[object], traces: Sequence[object]) -> set[str]:
-    """Return the traits that the raw value alone shows: its keys, and those of first blocks and events.
-
-    PLOT is among them where torch's profiler drew the traces (``torch.cuda._memory_viz.profile_plot``), with
-    its own few keys in every release.
-    """
+def traits_of_raw(raw: dict[str, object], segments: list[object]) -> set[str]:
+    """Return the traits that the raw value alone shows: its keys, and those of first blocks."""
     found = set(raw)
     if raw.get("allocator_settings") is None:
         found.discard("allocator_settings")
@@ -91,11 +86,6 @@ def traits_of_raw(raw: dict[str, object], segments: list[object], traces: Sequen
     blocks = [each.get("blocks") for each in segments[:_ENOUGH_SEGMENTS] if isinstance(each, dict)]
     if any(_first_has(rows, "address") for rows in blocks):
         found.add(BLOCK_ADDRESSES)
-    if any(
-        trace.has_category if isinstance(trace, CompiledTrace) else _first_has(trace, "category")
-        for trace in traces
-    ):
-        found.add(PLOT)
     return found
 
 

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from ctypes import CDLL
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +23,16 @@ from snapconv.snapshot.event_table import (
     read_annotations,
 )
 from snapconv.snapshot.fields import DEVICE, errors_of, expect, reject_shared
-from snapconv.snapshot.file_traits import Era, backend_of, infer_era, notes_of_file, places_of, traits_of_raw
-from snapconv.snapshot.readers.compiled_pickle import CompiledTrace, OddFile
+from snapconv.snapshot.file_traits import (
+    PLOT,
+    Era,
+    backend_of,
+    infer_era,
+    notes_of_file,
+    places_of,
+    traits_of_raw,
+)
+from snapconv.snapshot.readers.compiled_pickle import OddFile
 from snapconv.snapshot.readers.containers import Container, as_snapshot_dict, read_raw
 from snapconv.snapshot.recorded.metadata import KEY as METADATA_KEY
 from snapconv.snapshot.recorded.metadata import NOT_RECORDED, Metadata, RecordedProject, read_metadata
@@ -37,11 +44,10 @@ from snapconv.snapshot.segment_table import (
     read_segments,
     read_settings,
 )
-from snapconv.snapshot.stack_table import Collected, StackTable, bound_stacks
+from snapconv.snapshot.stack_table import Collected, CompiledStacks, StackTable, bound_stacks
 from snapconv.stop_signals import stage
 from snapconv.units import HOST, counted, device_name
 
-Trace = list[object] | CompiledTrace
 _Memory = tuple[SegmentTable, BlockTable]
 
 
@@ -136,18 +142,21 @@ def load_snapshot(path: str | Path, *, progress: Progress | None = None) -> Snap
 
 def _load(path: Path, progress: Progress | None, compiled: CDLL | None = None) -> Snapshot:
     """Read a file with the compiled core, or with its twin in Python."""
-    raw, container = read_raw(path, progress, compiled)
-    return _Reading(path, container, progress).read(as_snapshot_dict(raw))
+    raw, container, events = read_raw(path, progress, compiled)
+    collected = Collected(CompiledStacks(events)) if events else Collected()
+    return _Reading(path, container, progress, collected).read(as_snapshot_dict(raw))
 
 
 class _Reading:
     """One pass over the raw value; has what the tables share while they are built."""
 
-    def __init__(self, path: Path, container: Container, progress: Progress | None) -> None:
+    def __init__(
+        self, path: Path, container: Container, progress: Progress | None, collected: Collected
+    ) -> None:
         self.path = path
         self.container = container
         self.progress = progress
-        self.collected = Collected()
+        self.collected = collected
         self.notes: list[Note] = []
 
     def read(self, raw: dict[str, object]) -> Snapshot:
@@ -155,13 +164,13 @@ class _Reading:
         collected, n_bytes = self.collected, self.container.n_unpacked_bytes
         raw_segments = _list(raw.get("segments"), "segments")
         raw_traces = _list(raw.get("device_traces", raw.get("traces")), "device_traces")
-        traits = traits_of_raw(raw, raw_segments, raw_traces)
+        traits = traits_of_raw(raw, raw_segments)
         memory = read_segments(raw_segments, collected, "segments")
         where = "host_segments"
         host_memory = read_segments(_list(raw.get(where), where), collected, where, device=HOST)
         where = "external_annotations"
         annotations = read_annotations(raw.get(where), collected.texts, where)
-        *traces, host_trace = self._read_traces(raw_traces, _trace(raw.get("host_traces"), "host_traces"))
+        *traces, host_trace = self._read_traces(raw_traces, _list(raw.get("host_traces"), "host_traces"))
         settings, entries = read_settings(raw.get("allocator_settings"), "allocator_settings")
         if "expandable_segments" not in dict(entries):
             settings = replace(settings, expandable_segments=are_expandable(memory[0], traces))
@@ -170,6 +179,7 @@ class _Reading:
         stacks, left_out = bound_stacks(collected.stacks.table(), n_bytes)
         self.notes.extend(left_out)
         every_trace = [*traces, host_trace]
+        traits |= {PLOT} if collected.is_plot else set()
         traits |= dict(entries).keys() | {name for one in every_trace if len(one) for name in columns_of(one)}
         places = places_of(raw, every_trace, blocks=memory[1], host_blocks=host_memory[1])
         n_embedded = self.container.n_embedded
@@ -190,32 +200,27 @@ class _Reading:
             metadata=recorded,
         )
 
-    def _read_traces(self, raw: list[object], raw_host: Trace) -> list[EventTable]:
+    def _read_traces(self, raw: list[object], raw_host: list[object]) -> list[EventTable]:
         """Read the trace of every CUDA device, and last the one of pinned host memory."""
         named = {f"device_traces[{i}]": trace for i, trace in enumerate(raw)}
-        lists = {where: _trace(trace, where) for where, trace in named.items()} | {"host_traces": raw_host}
+        lists = {where: _list(trace, where) for where, trace in named.items()} | {"host_traces": raw_host}
         reject_shared(list(lists.values()), list(lists).__getitem__)
         if len(raw) > DEVICE.high + 1:
             raise MalformedSnapshotError(
                 f"device_traces: expected at most {DEVICE.high + 1} devices, got {len(raw)}"
             )
-        n_events, n_read = sum(map(len, lists.values())), 0
-        compiled = CompiledTraceReader(self.collected)
-        traces = []
-        for device, (where, trace) in enumerate(lists.items()):
-            progress = partial(self._report, n_read, n_events)
-            if isinstance(trace, CompiledTrace):
-                table = compiled.read(trace, where, progress)
-            else:
-                table = TraceReader(self.collected).read(trace, where, progress)
-            n_read += len(table)
-            traces.append(self._in_order(table, device if device < len(raw) else HOST))
-        compiled.finish()
-        return traces
-
-    def _report(self, n_before: int, n_events: int, done: int) -> None:
-        if self.progress:
-            self.progress("reading", n_before + done, n_events)
+        collected, stacks, traces = self.collected, self.collected.stacks, []
+        reader: TraceReader | CompiledTraceReader = TraceReader(collected)
+        if isinstance(stacks, CompiledStacks):
+            reader = CompiledTraceReader(collected, stacks)
+        for where, trace in lists.items():
+            traces.append(reader.read(trace, where))
+            if self.progress:
+                self.progress("reading", len(traces), len(lists))
+        if isinstance(stacks, CompiledStacks) and sum(map(len, traces)) != stacks.events.n_events:
+            raise OddFile  # one stands somewhere else
+        devices = [*range(len(raw)), HOST]
+        return [self._in_order(trace, device) for trace, device in zip(traces, devices, strict=True)]
 
     def _in_order(self, events: EventTable, device: int) -> EventTable:
         """Undo the shuffling of a ring buffer whose size was changed while it was full."""
@@ -250,9 +255,13 @@ def _devices(
     with_events = {i for i, trace in enumerate(traces) if len(trace)}
     ordinals = sorted(with_events.union(distinct(memory[0].device).tolist()))
     has_host = len(host_trace) > 0 or len(host_memory[0]) > 0
-    none = TraceReader(Collected()).read([], "")
     devices = [
-        _device(i, traces[i] if i < len(traces) else none, *memory, overflowed=_overflowed(raw, recorded, i))
+        _device(
+            i,
+            traces[i] if i < len(traces) else TraceReader(Collected()).read([], ""),
+            *memory,
+            overflowed=_overflowed(raw, recorded, i),
+        )
         for i in ordinals or ([] if has_host else [0])
     ]
     if has_host:
@@ -300,10 +309,6 @@ def _host_overflowed(recorded: Metadata | None, n_events: int) -> bool | None:
 def _list(value: object, where: str) -> list[object]:
     found: list[object] = [] if value is None else expect(value, list, where)
     return found
-
-
-def _trace(value: object, where: str) -> Trace:
-    return value if isinstance(value, CompiledTrace) else _list(value, where)
 
 
 @contextmanager

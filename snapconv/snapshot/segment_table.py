@@ -125,7 +125,7 @@ def _read_blocks(rows: Rows, segments: SegmentTable, collected: Collected) -> Bl
 
     blocks = Rows(list(chain.from_iterable(lists)), place)
     occupants = Rows(
-        [_newest_occupant(block, place, i) for i, block in enumerate(blocks.rows)],
+        [_newest_occupant(row, place, i) if "history" in row else {} for i, row in enumerate(blocks.rows)],
         lambda i: f"{place(i)}.history[0]",
     )
     size = blocks.ints("size", BYTES)
@@ -167,13 +167,12 @@ def _newest_occupant(block: dict[str, object], place: Place, i: int) -> dict[str
 
 def _states(blocks: Rows) -> Int8Column:
     values = blocks.values("state")
-    for i, value in enumerate(values):
-        if type(value) is not str or value not in _STATES:
-            got = f"'{shown(value)}'" if isinstance(value, str) else type(value).__name__
-            raise MalformedSnapshotError(
-                f"{blocks.place(i)}.state: expected one of {', '.join(_STATES)}, got {got}"
-            )
-    return np.array([_STATES[value] for value in values], np.int8)
+    try:
+        return np.array([_STATES[value] for value in values], np.int8)
+    except (KeyError, TypeError):
+        i = next(i for i, value in enumerate(values) if type(value) is not str or value not in _STATES)
+    got = f"'{shown(values[i])}'" if isinstance(values[i], str) else type(values[i]).__name__
+    raise MalformedSnapshotError(f"{blocks.place(i)}.state: expected one of {', '.join(_STATES)}, got {got}")
 
 
 # --- settings

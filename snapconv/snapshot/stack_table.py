@@ -17,6 +17,13 @@ import numpy as np
 from snapconv.columns import BoolColumn, Int32Column, Int64Column, read_only
 from snapconv.notes import Note
 from snapconv.snapshot.fields import Interner, Place, expect
+from snapconv.snapshot.readers.compiled_pickle import (
+    EMPTY_LIST_ID,
+    NO_ID,
+    CompiledEvents,
+    FirstSeen,
+    stack_key,
+)
 
 _MAX_LINE = 2**31 - 1
 # Longer names are no paths, and C++ symbols of which this much is enough; one text may stand in a
@@ -94,7 +101,7 @@ class StackInterner:
         self._number_of = itemgetter(self._key)
         self._stacks: dict[tuple[int | None, ...], int] = {}
         self._cut: dict[str, str] = {}  # each text once: a long one may stand in very many frames
-        self._stack_by_list: dict[int, int] = {}
+        self._id_of_list = {id(None): -1}
 
     @property
     def has_frames(self) -> bool:
@@ -107,43 +114,31 @@ class StackInterner:
         ``place(i)`` names the owner of stack ``i``. Raises MalformedSnapshotError with the path of the
         first frame that cannot be right.
         """
-        by_list, ids = self._stack_by_list, []
         for i, frames in enumerate(stacks):
-            known = by_list.get(id(frames))
-            ids.append(self.id(frames, place, i) if known is None else known)
-        return np.array(ids, np.int32)
+            if id(frames) not in self._id_of_list:
+                self._id_of_list[id(frames)] = self._id(frames, f"{place(i)}.frames")
+        return np.fromiter(map(self._id_of_list.__getitem__, map(id, stacks)), np.int32, len(stacks))
 
-    def id(self, frames: Any, place: Place, owner: int = 0) -> int:
-        """Return the id of one raw stack, that of the owner."""
-        if frames is None:
-            return -1
-        if (stack_id := self._stack_by_list.get(id(frames))) is not None:
-            return stack_id
-        if type(frames) is not list:
-            expect(frames, list, f"{place(owner)}.frames")
+    def _id(self, frames: Any, where: str) -> int:
         try:
-            key = tuple(map(self._number_of, frames))
+            key = tuple(map(self._number_of, expect(frames, list, where)))
         except (KeyError, TypeError):
-            where = f"{place(owner)}.frames"
             for i, frame in enumerate(frames):
                 if type(frame) is not dict or self._key not in frame:
                     self._add_frame(frame, f"{where}[{i}]")
             key = tuple(map(self._number_of, frames))
-        stack_id = self._stack_by_list[id(frames)] = self._stacks.setdefault(key, len(self._stacks))
-        return stack_id
+        return self._stacks.setdefault(key, len(self._stacks))
 
     def _add_frame(self, frame: object, where: str) -> None:
         values: dict[object, Any] = expect(frame, dict, where)
         name, filename, line = map(values.get, ("name", "filename", "line"))
-        if not type(name) is type(filename) is str or type(line) is not int:
-            for part, value, kind in (("name", name, str), ("filename", filename, str), ("line", line, int)):
-                if value is not None:
-                    expect(value, kind, f"{where}.{part}")
+        for part, value, kind in (("name", name, str), ("filename", filename, str), ("line", line, int)):
+            if type(value) is not kind and value is not None:
+                expect(value, kind, f"{where}.{part}")
         # CPython 3.13 reports unknown lines as -1, which torch's unsigned field shows as 2^64 - 1.
         usable = line if line is not None and 0 < line <= _MAX_LINE else 0
         texts = [self._cut.setdefault(text, text[:MAX_TEXT]) for text in (name or "", filename or "")]
-        key = (texts[0], texts[1], usable)
-        values[self._key] = self._frames.setdefault(key, len(self._frames))
+        values[self._key] = self._frames.setdefault((texts[0], texts[1], usable), len(self._frames))
 
     def table(self) -> StackTable:
         """Return everything collected so far, as read-only columns."""
@@ -156,18 +151,57 @@ class StackInterner:
         return read_only(StackTable(read_only(frames), offsets, frame_ids))
 
 
+class CompiledStacks:
+    """Collects the stacks of a file that the compiled core has read, with the ids of StackInterner."""
+
+    def __init__(self, events: CompiledEvents) -> None:
+        self.events = events
+        self._stacks = FirstSeen(len(events.objects))
+        self.ids_of_keys = self._stacks.ids
+
+    @property
+    def has_frames(self) -> bool:
+        """Whether any stack so far has a frame."""
+        return not {EMPTY_LIST_ID}.issuperset(self._stacks.keys)
+
+    def ids(self, stacks: Sequence[object], place: Place) -> Int32Column:
+        """Return the ids of many raw stacks, -1 for None. Raises OddFile for what the core did not read."""
+        return self.ids_of_keys(np.array([NO_ID if s is None else stack_key(s) for s in stacks], np.int32))
+
+    def table(self) -> StackTable:
+        """Return everything collected so far, as read-only columns."""
+        events, keys = self.events, np.array(self._stacks.keys, np.int64)
+        ends, keys_of_rows = np.append(0, events.stacks[:, 0]), events.stacks[:, 1]
+        row = np.searchsorted(keys_of_rows, keys)
+        lengths = np.where(keys == EMPTY_LIST_ID, 0, np.append(np.diff(ends), 0)[row])
+        offsets = np.append(0, np.cumsum(lengths))
+        entries = np.arange(offsets[-1]) + np.repeat(ends[row] - offsets[:-1], lengths)
+        seen = FirstSeen(len(events.frames))
+        frame_ids = seen.ids(events.frame_ids[entries])
+        names, filenames, lines = events.frames[seen.keys].T
+        texts = [tuple(map(events.objects.__getitem__, column.tolist())) for column in (names, filenames)]
+        frames = FrameTable(texts[0], texts[1], lines.astype(np.int64))
+        return read_only(StackTable(read_only(frames), offsets, frame_ids))
+
+
+Stacks = StackInterner | CompiledStacks
+
+
 @dataclass(slots=True)
 class Collected:
     """Values that the tables of a file share, and what it lacks or has that is not known, while it is read.
 
     ``sizes_missing``: a live block has no requested size (torch 1.x), and its own size replaces it.
+    ``is_plot``: torch's profiler drew the traces (``torch.cuda._memory_viz.profile_plot``), with its own few
+    keys in every release.
     """
 
-    stacks: StackInterner = field(default_factory=StackInterner)
+    stacks: Stacks = field(default_factory=StackInterner)
     texts: Interner = field(default_factory=Interner)
     pools: Interner = field(default_factory=Interner)
     unknown_actions: Counter[str] = field(default_factory=Counter)
     sizes_missing: bool = False
+    is_plot: bool = False
 
 
 # --- bounds
@@ -208,8 +242,10 @@ def _without_middles(stacks: StackTable) -> tuple[StackTable, int]:
 
 def _with_short_texts(frames: FrameTable, n_bytes: int) -> tuple[FrameTable, int]:
     """Cut long names and file names; also returns the length that is left, 0 where all are whole."""
-    texts = {text: text.encode("utf-8", "surrogatepass") for text in (*frames.names, *frames.filenames)}
     allowed = _TEXT_BYTES_PER_BYTE * n_bytes + _FREE_TEXT_BYTES
+    if 4 * sum(map(len, (*frames.names, *frames.filenames))) <= allowed:
+        return frames, 0  # no character has more bytes
+    texts = {text: text.encode("utf-8", "surrogatepass") for text in (*frames.names, *frames.filenames)}
     if sum(len(texts[text]) for text in (*frames.names, *frames.filenames)) <= allowed:
         return frames, 0
     length = max(allowed // (2 * len(frames)), 1)

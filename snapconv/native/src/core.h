@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 /* Raised with every change to this file; library.py expects the same number. */
-#define SNAPCONV_ABI 2
+#define SNAPCONV_ABI 3
 
 #if defined(_WIN32)
 #define EXPORT __declspec(dllexport)
@@ -57,24 +57,43 @@ enum field {
     FIELD_POOL,
     FIELD_CATEGORY,
     FIELD_IGNORED,
-    FIELD_FILENAME, /* of a frame: a dictionary that has it is interned */
+    FIELD_FILENAME, /* of a frame: a dictionary that has it is one */
+    FIELD_NAME,
+    FIELD_LINE,
     N_FIELDS
 };
 
-/* How often a key or an action that is not known was met; in the order of first appearance. */
+/* How often an action that is not known was met; in the order of first appearance. */
 typedef struct {
-    uint32_t text; /* memo index in the rest */
-    uint32_t is_action;
+    uint64_t text; /* memo index in the rest */
     uint64_t count;
-} unknown_word;
+} unknown_action;
+
+/* A frame: the memo indices of its texts, cut to MAX_TEXT characters, and its line, 0 where there is none. */
+typedef struct {
+    uint32_t name, filename, line;
+} snapconv_frame;
+
+/* The frame numbers of a stack begin where those of the one before end. */
+typedef struct {
+    uint64_t end;
+    uint64_t memo; /* index in the rest */
+} snapconv_stack;
 
 typedef struct {
     uint64_t n_events;
-    uint64_t n_traces; /* placeholders in the rest: bytes objects of two uint64, first event and count */
     uint64_t n_rest_bytes;
-    const uint8_t *rest; /* a pickle; its memo has every text, list and dictionary by its index */
+    /* A pickle; its memo has every text, list and dictionary by its index. In the place of a stack stands a list with
+     * a bytes object: its memo index, of four bytes; and of a trace the number of its first event and their count, of
+     * eight each. */
+    const uint8_t *rest;
     uint64_t n_unknown;
-    const unknown_word *unknown;
+    const unknown_action *unknown;
+    uint64_t n_frames;
+    const snapconv_frame *frames;
+    uint64_t n_stacks; /* distinct ones, in the order of their memo indices */
+    const snapconv_stack *stacks;
+    const int32_t *frame_ids;
     const void *columns[N_COLUMNS];
 } snapconv_events;
 
@@ -85,9 +104,8 @@ EXPORT int32_t snapconv_reader_define(reader *r, const uint8_t *text, uint32_t n
 /* Takes whole tokens only: what is beyond *n_taken has to come again, with more behind it. */
 EXPORT int32_t snapconv_reader_feed(reader *r, const uint8_t *bytes, int64_t n_bytes, int64_t *n_taken);
 EXPORT void snapconv_reader_events(const reader *r, snapconv_events *found);
-/* Frees what is of no more use: all but the columns, and a column. */
+/* Frees all but the columns. */
 EXPORT void snapconv_reader_drop_rest(reader *r);
-EXPORT void snapconv_reader_drop_column(reader *r, int32_t column);
 
 /* Pairing: the events of a device, in pieces, to lifetimes. The columns of these are the caller's, have a place
  * for every event, and get -1 where there is no such event.

@@ -3,13 +3,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NO_VALUE = -1, EMPTY_LIST = -2, MAX_UNKNOWN_KEYS = 8, FIRST_ROWS = 64 };
+enum { FIRST_ROWS = 64 };
 
-typedef struct {
-    int64_t addr, device_free, size, stream, time;
-    int32_t ids[N_COLUMNS]; /* those of int32 columns */
-    uint8_t action, is_oom, has_category;
-} event;
+const event NO_EVENT = {
+    .numbers = {[FIELD_TIME] = INT64_MIN},
+    .ids = {NO_VALUE, NO_VALUE, NO_VALUE, NO_VALUE, NO_VALUE, NO_VALUE, NO_VALUE, NO_VALUE, NO_VALUE, NO_VALUE, NO_VALUE},
+};
 
 static size_t element_bytes(int column) {
     return column >= COLUMN_FRAMES ? sizeof(int32_t) : column >= COLUMN_ADDR ? sizeof(int64_t) : 1;
@@ -86,134 +85,34 @@ static bool set_int32(event_columns *e, int column, int32_t found) {
     return true;
 }
 
-/* ODD where there are too many: then the file is no snapshot, or made to be slow. */
-static int count_unknown(event_columns *e, uint32_t text, bool is_action) {
+static int count_unknown(event_columns *e, uint32_t text) {
     for (size_t i = 0; i < e->n_unknown; i++) {
-        if (e->unknown[i].text == text && e->unknown[i].is_action == is_action) {
+        if (e->unknown[i].text == text) {
             e->unknown[i].count++;
             return MORE;
         }
     }
-    if (e->n_unknown == MAX_UNKNOWN_WORDS) {
+    if (e->n_unknown == MAX_UNKNOWN_ACTIONS) {
         return ODD;
     }
-    e->unknown[e->n_unknown++] = (unknown_word){text, is_action, 1};
+    e->unknown[e->n_unknown++] = (unknown_action){text, 1};
     return MORE;
 }
 
-static int read_int(const value *v, int64_t *to) {
-    if (v->tag == TAG_NONE) {
-        return MORE;
-    }
-    if (v->tag != TAG_INT && v->tag != TAG_LONG && v->tag != TAG_ULONG) {
+int events_add(event_columns *e, const event *found) {
+    if (!found->action && count_unknown(e, found->action_text) != MORE) {
         return ODD;
     }
-    *to = v->number;
-    return MORE;
-}
-
-/* The memo index of a value, which is None or of one of two tags; an index beyond 31 bits is odd. */
-static int read_id(const value *v, int tag, int other_tag, int32_t *to) {
-    if (v->tag == TAG_NONE) {
-        return MORE;
-    }
-    if ((v->tag != tag && v->tag != other_tag) || v->number > INT32_MAX) {
-        return ODD;
-    }
-    *to = (int32_t)v->number;
-    return MORE;
-}
-
-static int read_field(event *found, int field, const value *v, const meaning *meanings) {
-    switch (field) {
-    case FIELD_ACTION:
-        if (v->tag != TAG_TEXT) {
-            return ODD;
-        }
-        found->action = meanings[v->number].action;
-        found->is_oom = meanings[v->number].is_oom;
-        return MORE;
-    case FIELD_ADDR:
-        return read_int(v, &found->addr);
-    case FIELD_DEVICE_FREE:
-        return read_int(v, &found->device_free);
-    case FIELD_SIZE:
-        return read_int(v, &found->size);
-    case FIELD_STREAM:
-        return read_int(v, &found->stream);
-    case FIELD_TIME:
-        /* The lowest number stands for a missing time. */
-        return v->tag != TAG_NONE && v->number == INT64_MIN ? ODD : read_int(v, &found->time);
-    case FIELD_FRAMES:
-        if (v->tag == TAG_NEW_LIST) {
-            found->ids[COLUMN_FRAMES] = EMPTY_LIST;
-            return MORE;
-        }
-        return read_id(v, TAG_STACK, TAG_LIST, &found->ids[COLUMN_FRAMES]);
-    case FIELD_COMPILE_CONTEXT:
-        return read_id(v, TAG_TEXT, TAG_TEXT, &found->ids[COLUMN_COMPILE_CONTEXT]);
-    case FIELD_USER_METADATA:
-        return read_id(v, TAG_TEXT, TAG_TEXT, &found->ids[COLUMN_USER_METADATA]);
-    case FIELD_INTERNAL_METADATA:
-        return read_id(v, TAG_TEXT, TAG_TEXT, &found->ids[COLUMN_INTERNAL_METADATA]);
-    case FIELD_POOL:
-        return read_id(v, TAG_TUPLE, TAG_LIST, &found->ids[COLUMN_POOL]);
-    case FIELD_CATEGORY:
-        found->has_category = 1;
-        return MORE;
-    default:
-        return MORE;
-    }
-}
-
-static int add_row(event_columns *e, const event *found) {
+    const int64_t *numbers = found->numbers;
+    int64_t addr = numbers[found->is_oom ? FIELD_DEVICE_FREE : FIELD_ADDR];
     bool is_added = make_room(e) && set_int8(e, COLUMN_ACTION, found->action) &&
-                    set_int8(e, COLUMN_HAS_CATEGORY, found->has_category) &&
-                    set_int64(e, COLUMN_ADDR, found->is_oom ? found->device_free : found->addr, 0) &&
-                    set_int64(e, COLUMN_SIZE, found->size, 0) && set_int64(e, COLUMN_STREAM, found->stream, 0) &&
-                    set_int64(e, COLUMN_TIME, found->time, INT64_MIN);
+                    set_int8(e, COLUMN_HAS_CATEGORY, found->has_category) && set_int64(e, COLUMN_ADDR, addr, 0) &&
+                    set_int64(e, COLUMN_SIZE, numbers[FIELD_SIZE], 0) &&
+                    set_int64(e, COLUMN_STREAM, numbers[FIELD_STREAM], 0) &&
+                    set_int64(e, COLUMN_TIME, numbers[FIELD_TIME], INT64_MIN);
     for (int column = COLUMN_FRAMES; is_added && column < N_COLUMNS; column++) {
         is_added = set_int32(e, column, found->ids[column]);
     }
     e->n += is_added;
     return is_added ? MORE : NO_MEMORY;
-}
-
-int events_add(event_columns *e, const value *pairs, size_t n_pairs, const meaning *meanings) {
-    event found = {.time = INT64_MIN};
-    uint32_t seen = 0, unknown[MAX_UNKNOWN_KEYS];
-    int n_unknown = 0, status = MORE;
-    for (int i = 0; i < N_COLUMNS; i++) {
-        found.ids[i] = NO_VALUE;
-    }
-    for (size_t i = 0; i < n_pairs && status == MORE; i++) {
-        const value *key = pairs + 2 * i, *v = key + 1;
-        uint32_t text = (uint32_t)key->number;
-        int field = meanings[text].field;
-        if (v->tag == TAG_EVENTS || v->tag == TAG_TRACE) {
-            return ODD;
-        }
-        if (field != FIELD_UNKNOWN && field != FIELD_FILENAME) {
-            if (field != FIELD_IGNORED && seen & (1u << field)) {
-                return ODD; /* the last one counts in Python, in the place of the first */
-            }
-            seen |= 1u << field;
-            status = read_field(&found, field, v, meanings);
-            if (field == FIELD_ACTION && status == MORE && !found.action) {
-                status = count_unknown(e, (uint32_t)v->number, true);
-            }
-            continue;
-        }
-        for (int k = 0; k < n_unknown; k++) {
-            if (unknown[k] == text) {
-                return ODD;
-            }
-        }
-        if (n_unknown == MAX_UNKNOWN_KEYS) {
-            return ODD;
-        }
-        unknown[n_unknown++] = text;
-        status = count_unknown(e, text, false);
-    }
-    return status == MORE ? add_row(e, &found) : status;
 }

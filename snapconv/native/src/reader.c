@@ -4,13 +4,13 @@
 #include <string.h>
 
 #include "core.h"
-#include "event_columns.h"
-#include "frame_runs.h"
+#include "machine.h"
 
 enum {
     MAX_VALUES = 1 << 22, /* on the stack: 64 MiB; torch's C++ writer puts a whole list there */
     MAX_MARKS = 1 << 20,
     MAX_FRAMES = 1 << 16, /* of one stack */
+    MAX_TEXT = 4096, /* characters of a frame's text, as in stack_table.py */
     MAX_TUPLE = 3,
     MAX_INTEGER_BYTES = 9,
     CHUNK_BYTES = 1 << 24, /* these three as in plain_pickle.py, which refuses the same files */
@@ -18,36 +18,12 @@ enum {
     FEW_CONTAINERS = 1000000
 };
 
-/* An entry of the file's memo: a value without what only the stack needs. */
-typedef struct {
-    uint8_t tag;
-    uint8_t was_read; /* its container may stand in several places, and may not grow any more */
-    uint32_t id;
-} memo_entry;
-
-struct reader {
-    rest rest;
-    event_columns events;
-    meaning *meanings;
-    size_t n_meanings_max;
-    value *stack;
-    size_t n_stack, n_stack_max;
-    size_t *marks;
-    size_t n_marks, n_marks_max;
-    memo_entry *memo;
-    size_t n_memo, n_memo_max;
-    frame_runs runs;
-    uint64_t n_taken; /* bytes of whole tokens so far */
-    uint64_t frame_end; /* the farthest that a FRAME has announced */
-    uint64_t chunk_start; /* where the count of containers began */
-    uint64_t n_containers;
-};
-
 int32_t snapconv_abi(void) { return SNAPCONV_ABI; }
 
 reader *snapconv_reader_new(uint64_t seed) {
     reader *r = calloc(1, sizeof *r);
-    if (r != NULL && (!rest_init(&r->rest, seed) || !runs_init(&r->runs, seed))) {
+    if (r != NULL && (!rest_init(&r->rest, seed) || !runs_init(&r->runs, seed) ||
+                      !stacks_init(&r->stacks, seed))) {
         snapconv_reader_free(r);
         return NULL;
     }
@@ -70,20 +46,37 @@ void snapconv_reader_free(reader *r) {
     if (r != NULL) {
         free_machine(r);
         rest_free(&r->rest);
+        stacks_free(&r->stacks);
         events_free(&r->events);
         free(r);
     }
 }
 
-/* The memo index of a text; texts that are new mean nothing. */
-static uint32_t text_id(reader *r, const uint8_t *text, uint32_t n_bytes) {
+/* Bytes of the beginning of a text: of so many characters, or all. */
+static uint32_t bytes_of(const uint8_t *text, uint32_t n_bytes, uint32_t n_characters) {
+    for (uint32_t i = 0, n = 0; i < n_bytes; i++) {
+        n += (text[i] & 0xc0) != 0x80;
+        if (n > n_characters) {
+            return i;
+        }
+    }
+    return n_bytes;
+}
+
+/* Texts that are new mean nothing. */
+uint32_t text_id(reader *r, const uint8_t *text, uint32_t n_bytes) {
     uint32_t n_before = r->rest.n_statements;
     uint32_t id = rest_text(&r->rest, text, n_bytes);
     if (id == NO_ID || !reserve((void **)&r->meanings, &r->n_meanings_max, (size_t)id + 1, sizeof(meaning))) {
         return NO_ID;
     }
     if (id == n_before) {
-        r->meanings[id] = (meaning){0, 0, 0};
+        uint32_t n_cut = n_bytes > MAX_TEXT ? bytes_of(text, n_bytes, MAX_TEXT) : n_bytes;
+        uint32_t cut = n_cut < n_bytes ? text_id(r, text, n_cut) : id;
+        if (cut == NO_ID) {
+            return NO_ID;
+        }
+        r->meanings[id] = (meaning){0, 0, 0, cut};
     }
     return id;
 }
@@ -127,8 +120,6 @@ static int push(reader *r, value v) {
 static int push_plain(reader *r, int tag, int64_t number) {
     return push(r, (value){.tag = (uint8_t)tag, .memo = NO_MEMO, .number = number});
 }
-
-static size_t fence(const reader *r) { return r->n_marks ? r->marks[r->n_marks - 1] : 0; }
 
 static int push_mark(reader *r) {
     if (r->n_marks >= MAX_MARKS) {
@@ -188,13 +179,6 @@ static int get_memo(reader *r, uint64_t index) {
     return push(r, (value){.tag = entry->tag, .is_copy = 1, .memo = NO_MEMO, .number = entry->id});
 }
 
-/* Bytes of a reference to the memo; 0: the token is another. */
-static size_t reference_bytes(uint8_t opcode) { return opcode == 'h' ? 2 : opcode == 'j' ? 5 : 0; }
-
-static int push_reference(reader *r, const uint8_t *at) {
-    return get_memo(r, at[0] == 'h' ? at[1] : load_bytes(at + 1, 4));
-}
-
 /* Whether a container may be filled further: it is the one on which the file's memo has no other eye. */
 static bool may_grow(const reader *r, const value *v) {
     return !v->is_copy && (v->memo == NO_MEMO || !r->memo[v->memo].was_read);
@@ -210,13 +194,27 @@ static void settle(reader *r, value *container, int tag, int64_t number) {
     container->number = number;
 }
 
-static bool has_events(const value *items, size_t n) {
+/* Whether a value can stand in a list of the rest; the twin reads frames and stacks that are in unusual places. */
+static bool is_item(const value *v) { return v->tag != TAG_EVENTS && v->tag != TAG_FRAME && v->tag != TAG_STACK; }
+
+static bool are_items(const value *items, size_t n) {
     for (size_t i = 0; i < n; i++) {
-        if (items[i].tag == TAG_EVENTS) {
-            return true;
+        if (!is_item(items + i)) {
+            return false;
         }
     }
-    return false;
+    return true;
+}
+
+/* Whether values can stand in a dictionary of the rest, under these keys. */
+static bool are_values(const reader *r, const value *pairs, size_t n) {
+    for (size_t i = 0; i < n; i += 2) {
+        bool is_stack = pairs[i + 1].tag == TAG_STACK && r->meanings[pairs[i].number].field == FIELD_FRAMES;
+        if (!is_stack && !is_item(pairs + i + 1)) {
+            return false;
+        }
+    }
+    return true;
 }
 
 static bool are_frames(const value *items, size_t n) {
@@ -228,6 +226,21 @@ static bool are_frames(const value *items, size_t n) {
     return true;
 }
 
+/* The memo index of the stack whose frames were pushed last; NO_ID where memory or patience end. */
+static uint32_t close_stack(reader *r) {
+    uint32_t new_memo = r->rest.n_statements, memo = stacks_close(&r->stacks, new_memo);
+    return memo == new_memo ? rest_stack(&r->rest) : memo;
+}
+
+static uint32_t stack_of(reader *r, const value *frames, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        if (!stacks_push(&r->stacks, (uint32_t)frames[i].number)) {
+            return NO_ID;
+        }
+    }
+    return close_stack(r);
+}
+
 static int first_items(reader *r, value *list, const value *items, size_t n) {
     if (n == 1 && items->tag == TAG_EVENTS) {
         uint32_t n_events = items->memo;
@@ -235,11 +248,11 @@ static int first_items(reader *r, value *list, const value *items, size_t n) {
         list->memo = n_events;
         return MORE;
     }
-    if (has_events(items, n)) {
+    bool is_stack = n <= MAX_FRAMES && are_frames(items, n);
+    if (!is_stack && !are_items(items, n)) {
         return ODD;
     }
-    bool is_stack = n <= MAX_FRAMES && are_frames(items, n);
-    uint32_t id = rest_new(&r->rest, ']', items, n, 'e', is_stack);
+    uint32_t id = is_stack ? stack_of(r, items, n) : rest_new(&r->rest, ']', items, n, 'e');
     if (id == NO_ID) {
         return ODD;
     }
@@ -256,7 +269,7 @@ static int more_items(reader *r, value *list, const value *items, size_t n) {
         list->memo += items->memo;
         return MORE;
     }
-    if (list->tag != TAG_LIST || !may_grow(r, list) || has_events(items, n)) {
+    if (list->tag != TAG_LIST || !may_grow(r, list) || !are_items(items, n)) {
         return ODD;
     }
     return rest_grow(&r->rest, (uint32_t)list->number, items, n, 'e') ? MORE : NO_MEMORY;
@@ -275,7 +288,7 @@ static int fill_list(reader *r, size_t first) {
     return status;
 }
 
-/* What a new dictionary is, by its keys. A frame has plain values: interned, it is the same by identity. */
+/* What a new dictionary is, by its keys; a frame has plain values. */
 static int kind_of(const reader *r, const value *pairs, size_t n) {
     int kind = TAG_DICT;
     bool is_plain = true;
@@ -292,25 +305,79 @@ static int kind_of(const reader *r, const value *pairs, size_t n) {
     return is_plain ? kind : TAG_DICT;
 }
 
-/* An event joins those just before it on the stack, as torch's C++ writer leaves them there by the million. */
-static int add_event(reader *r, size_t first) {
-    size_t n_pairs = (r->n_stack - first) / 2, row = r->events.n;
-    value *event = r->stack + first - 1;
-    int status = events_add(&r->events, event + 1, n_pairs, r->meanings);
-    if (status != MORE) {
-        return status;
-    }
+int push_row(reader *r) {
+    int64_t row = (int64_t)r->events.n - 1;
     if (row >= UINT32_MAX - 1) {
         return ODD;
     }
-    settle(r, event, TAG_EVENTS, (int64_t)row);
-    event->memo = 1;
-    r->n_stack = first;
-    value *before = event - 1;
-    if (first - 1 > fence(r) && before->tag == TAG_EVENTS && before->number + before->memo == (int64_t)row) {
+    value *before = r->n_stack > fence(r) ? r->stack + r->n_stack - 1 : NULL;
+    if (before != NULL && before->tag == TAG_EVENTS && before->number + before->memo == row) {
         before->memo++;
-        r->n_stack--;
+        return MORE;
     }
+    return push(r, (value){.tag = TAG_EVENTS, .memo = 1, .number = row});
+}
+
+static int add_event(reader *r, size_t first) {
+    value *dict = r->stack + first - 1;
+    event found = NO_EVENT;
+    int status = MORE;
+    for (size_t i = first; i < r->n_stack && status == MORE; i += 2) {
+        status = event_set(&found, (uint32_t)r->stack[i].number, r->stack + i + 1, r->meanings);
+    }
+    if (status == MORE) {
+        status = events_add(&r->events, &found);
+    }
+    if (status != MORE) {
+        return status;
+    }
+    settle(r, dict, TAG_EVENTS, 0);
+    r->n_stack = first - 1;
+    return push_row(r);
+}
+
+/* The memo index of a frame's text, NO_ID for a value that is none. */
+static uint32_t frame_text(reader *r, const value *v) {
+    if (v->tag == TAG_NONE) {
+        return text_id(r, (const uint8_t *)"", 0);
+    }
+    return v->tag == TAG_TEXT ? r->meanings[v->number].cut : NO_ID;
+}
+
+/* Makes the dictionary below its pairs a frame. CPython 3.13 reports unknown lines as -1, which torch's unsigned field
+ * shows as 2^64 - 1. */
+static int add_frame(reader *r, size_t first) {
+    value *dict = r->stack + first - 1, *pairs = dict + 1, none = {.tag = TAG_NONE};
+    snapconv_frame frame = {frame_text(r, &none), NO_ID, 0};
+    for (size_t i = 0, n = r->n_stack - first; i < n; i += 2) {
+        const value *v = pairs + i + 1;
+        switch (r->meanings[pairs[i].number].field) {
+        case FIELD_NAME:
+            frame.name = frame_text(r, v);
+            break;
+        case FIELD_FILENAME:
+            frame.filename = frame_text(r, v);
+            break;
+        case FIELD_LINE:
+            if (v->tag != TAG_NONE && (v->tag < TAG_INT || v->tag > TAG_ULONG)) {
+                return ODD;
+            }
+            bool is_usable = v->tag != TAG_ULONG && v->number > 0 && v->number <= INT32_MAX;
+            frame.line = is_usable ? (uint32_t)v->number : 0;
+            break;
+        default:
+            break;
+        }
+    }
+    if (frame.name == NO_ID || frame.filename == NO_ID) {
+        return ODD;
+    }
+    uint32_t id = stacks_frame(&r->stacks, frame);
+    if (id == NO_ID) {
+        return ODD;
+    }
+    settle(r, dict, TAG_FRAME, id);
+    r->n_stack = first;
     return MORE;
 }
 
@@ -336,15 +403,18 @@ static int fill_dict(reader *r, size_t first) {
     if (kind == TAG_EVENTS) {
         return add_event(r, first);
     }
-    if (has_events(pairs, n)) {
+    if (kind == TAG_FRAME) {
+        return add_frame(r, first);
+    }
+    if (!are_values(r, pairs, n)) {
         return ODD;
     }
     if (dict->tag == TAG_NEW_DICT) {
-        uint32_t id = rest_new(&r->rest, '}', pairs, n, 'u', kind == TAG_FRAME);
+        uint32_t id = rest_new(&r->rest, '}', pairs, n, 'u');
         if (id == NO_ID) {
             return ODD;
         }
-        settle(r, dict, kind, id);
+        settle(r, dict, TAG_DICT, id);
     } else if (!rest_grow(&r->rest, (uint32_t)dict->number, pairs, n, 'u')) {
         return NO_MEMORY;
     }
@@ -407,7 +477,7 @@ static int read_frame(reader *r, uint64_t end_of_head, uint64_t n_bytes) {
 
 /* Ends the stream: one value is left, no frame goes on. The memo of the file is of no more use. */
 static int stop(reader *r, uint64_t end) {
-    if (r->n_stack != 1 || r->n_marks || r->frame_end > end || r->stack[0].tag >= TAG_EVENTS) {
+    if (r->n_stack != 1 || r->n_marks || r->frame_end > end || r->stack[0].tag >= TAG_EVENTS || !is_item(r->stack)) {
         return ODD;
     }
     if (!rest_finish(&r->rest, r->stack)) {
@@ -490,16 +560,16 @@ static int run(reader *r, const uint8_t *at, uint64_t offset, uint64_t n_bytes) 
 
 /* The memo index in the rest of the stack that a run is; NO_ID where not all of it are frames. */
 static uint32_t stack_of_run(reader *r, const uint8_t *bytes, size_t n) {
-    size_t n_before = r->n_stack;
-    int status = MORE;
-    for (size_t at = 0; at < n && status == MORE; at += reference_bytes(bytes[at])) {
-        status = push_reference(r, bytes + at);
+    size_t n_frames = 0;
+    for (size_t at = 0; at < n; at += reference_bytes(bytes[at])) {
+        uint64_t index = reference(bytes + at);
+        bool is_frame = index < r->n_memo && r->memo[index].tag == TAG_FRAME && n_frames++ < MAX_FRAMES;
+        if (!is_frame || !stacks_push(&r->stacks, r->memo[index].id)) {
+            stacks_cancel(&r->stacks);
+            return NO_ID;
+        }
     }
-    const value *frames = r->stack + n_before;
-    size_t n_frames = r->n_stack - n_before;
-    bool is_stack = status == MORE && n_frames <= MAX_FRAMES && are_frames(frames, n_frames);
-    r->n_stack = n_before;
-    return is_stack ? rest_new(&r->rest, ']', frames, n_frames, 'e', true) : NO_ID;
+    return close_stack(r);
 }
 
 /* The run that these bytes begin with, kept for the next time if it is new; NO_RUN where there is none. */
@@ -513,6 +583,17 @@ static uint32_t find_run(reader *r, const uint8_t *bytes, size_t n) {
     return stack == NO_ID ? NO_RUN : runs_add(&r->runs, bytes, n_run, stack);
 }
 
+uint32_t known_run(reader *r, const uint8_t *after_mark, size_t n) {
+    uint32_t run = runs_expected(&r->runs, after_mark, n);
+    if (run == NO_RUN) {
+        run = find_run(r, after_mark, n);
+    }
+    if (run != NO_RUN) {
+        runs_came(&r->runs, run);
+    }
+    return run;
+}
+
 /* Fills a new list from a run of references, whose bytes were seen before: then it is the same stack, since an entry
  * of the memo that is a frame stays one. Gives how many bytes that took, 0 where the list has to be made token by
  * token. */
@@ -524,14 +605,10 @@ static size_t fill_known_list(reader *r, const uint8_t *after_mark, size_t n) {
     if (list->tag != TAG_NEW_LIST || !may_grow(r, list)) {
         return 0;
     }
-    uint32_t run = runs_expected(&r->runs, after_mark, n);
-    if (run == NO_RUN) {
-        run = find_run(r, after_mark, n);
-    }
+    uint32_t run = known_run(r, after_mark, n);
     if (run == NO_RUN) {
         return 0;
     }
-    runs_came(&r->runs, run);
     settle(r, r->stack + r->n_stack - 1, TAG_STACK, r->runs.runs[run].stack);
     return r->runs.runs[run].n_bytes + 1;
 }
@@ -572,12 +649,17 @@ static int run_tokens(reader *r, const uint8_t *bytes, size_t n, size_t n_most, 
     size_t at = 0;
     while (status == MORE && at < n_most) {
         const uint8_t *token = bytes + at;
+        size_t n_event = *token == '}' ? read_event(r, token, n_most - at, &status) : 0;
+        if (n_event) {
+            at += n_event;
+            continue;
+        }
         size_t n_head = HEAD_BYTES[*token], n_left = n - at, n_reference = reference_bytes(*token);
         if (n_reference) { /* nearly half of all tokens */
             if (n_left < n_reference) {
                 break;
             }
-            status = push_reference(r, token);
+            status = get_memo(r, reference(token));
             at += n_reference;
             continue;
         }
@@ -626,11 +708,15 @@ int32_t snapconv_reader_feed(reader *r, const uint8_t *bytes, int64_t n_bytes, i
 void snapconv_reader_events(const reader *r, snapconv_events *found) {
     *found = (snapconv_events){
         .n_events = r->events.n,
-        .n_traces = r->rest.n_traces,
         .n_rest_bytes = r->rest.out.n,
         .rest = r->rest.out.bytes,
         .n_unknown = r->events.n_unknown,
         .unknown = r->events.unknown,
+        .n_frames = r->stacks.by_frame.n_used,
+        .frames = (const snapconv_frame *)r->stacks.frames.bytes,
+        .n_stacks = r->stacks.n,
+        .stacks = r->stacks.stacks,
+        .frame_ids = (const int32_t *)r->stacks.frame_ids.bytes,
     };
     for (int i = 0; i < N_COLUMNS; i++) {
         found->columns[i] = r->events.columns[i];
@@ -640,11 +726,5 @@ void snapconv_reader_events(const reader *r, snapconv_events *found) {
 void snapconv_reader_drop_rest(reader *r) {
     free_machine(r);
     rest_free(&r->rest);
-}
-
-void snapconv_reader_drop_column(reader *r, int32_t column) {
-    if (column >= 0 && column < N_COLUMNS) {
-        free(r->events.columns[column]);
-        r->events.columns[column] = NULL;
-    }
+    stacks_free(&r->stacks);
 }

@@ -2,11 +2,11 @@
 
 #include <string.h>
 
-enum { MAX_VALUE_BYTES = 19, PLACEHOLDER_BYTES = 16 };
+enum { MAX_VALUE_BYTES = 20 };
 
 bool rest_init(rest *r, uint64_t seed) {
     *r = (rest){0};
-    if (!table_init(&r->statements, seed) || !table_init(&r->texts, seed) || !buffer_reserve(&r->out, 2)) {
+    if (!table_init(&r->tuples, seed) || !table_init(&r->texts, seed) || !buffer_reserve(&r->out, 2)) {
         return false;
     }
     r->out.bytes[r->out.n++] = 0x80;
@@ -16,7 +16,7 @@ bool rest_init(rest *r, uint64_t seed) {
 
 void rest_free(rest *r) {
     buffer_free(&r->out);
-    table_free(&r->statements);
+    table_free(&r->tuples);
     table_free(&r->texts);
 }
 
@@ -62,11 +62,12 @@ static void put_value(rest *r, const value *v) {
         put(r, ']');
         break;
     case TAG_TRACE:
+        put(r, ']');
         put(r, 'C');
-        put(r, PLACEHOLDER_BYTES);
+        put(r, 16);
         put_number(r, (uint64_t)v->number, 8);
         put_number(r, v->memo, 8);
-        r->n_traces++;
+        put(r, 'a');
         break;
     default:
         put(r, 'j');
@@ -97,7 +98,7 @@ static uint32_t close_statement(rest *r) {
 /* Closes the statement whose bytes begin at start; or removes it where there is one with the same bytes. */
 static uint32_t close_interned(rest *r, size_t start) {
     size_t n = r->out.n - start;
-    interned *place = table_find(&r->statements, &r->out, r->out.bytes + start, n);
+    interned *place = table_find(&r->tuples, &r->out, r->out.bytes + start, n);
     if (place == NULL) {
         return NO_ID;
     }
@@ -107,7 +108,7 @@ static uint32_t close_interned(rest *r, size_t start) {
     }
     uint32_t id = close_statement(r);
     if (id != NO_ID) {
-        table_use(&r->statements, place, start, n, id);
+        table_use(&r->tuples, place, start, n, id);
     }
     return id;
 }
@@ -137,8 +138,7 @@ uint32_t rest_text(rest *r, const uint8_t *text, uint32_t n_bytes) {
     return id;
 }
 
-uint32_t rest_new(rest *r, char empty, const value *items, size_t n, char fill, bool is_interned) {
-    size_t start = r->out.n;
+uint32_t rest_new(rest *r, char empty, const value *items, size_t n, char fill) {
     if (!buffer_reserve(&r->out, 2)) {
         return NO_ID;
     }
@@ -148,7 +148,19 @@ uint32_t rest_new(rest *r, char empty, const value *items, size_t n, char fill, 
         return NO_ID;
     }
     put(r, fill);
-    return is_interned ? close_interned(r, start) : close_statement(r);
+    return close_statement(r);
+}
+
+uint32_t rest_stack(rest *r) {
+    if (!buffer_reserve(&r->out, MAX_VALUE_BYTES)) {
+        return NO_ID;
+    }
+    put(r, ']');
+    put(r, 'C');
+    put(r, 4);
+    put_number(r, r->n_statements, 4);
+    put(r, 'a');
+    return close_statement(r);
 }
 
 uint32_t rest_tuple(rest *r, const value *items, size_t n) {

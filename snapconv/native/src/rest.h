@@ -20,8 +20,8 @@ enum tag {
     TAG_FLOAT, /* number has its bits, as they stood in the file */
     TAG_TEXT, /* number is the memo index in the rest, here and below */
     TAG_TUPLE,
-    TAG_FRAME, /* a dictionary with a file name and plain values; interned */
-    TAG_STACK, /* a list of frames; interned */
+    TAG_FRAME, /* a dictionary with a file name and plain values; number is that of the frame: it is not in the rest */
+    TAG_STACK, /* a list of frames */
     TAG_DICT,
     TAG_LIST,
     TAG_NEW_DICT, /* empty so far, and in no statement yet */
@@ -42,8 +42,7 @@ typedef struct {
 typedef struct {
     buffer out;
     uint32_t n_statements;
-    uint64_t n_traces; /* placeholders written */
-    intern_table statements; /* those that are interned, but for texts */
+    intern_table tuples;
     intern_table texts; /* without what stands around them */
 } rest;
 
@@ -52,7 +51,9 @@ void rest_free(rest *r);
 
 /* Each gives the memo index of a statement, NO_ID where memory or indices do not suffice. */
 uint32_t rest_text(rest *r, const uint8_t *text, uint32_t n_bytes);
-uint32_t rest_new(rest *r, char empty, const value *items, size_t n, char fill, bool is_interned);
+uint32_t rest_new(rest *r, char empty, const value *items, size_t n, char fill);
+/* A list with its own memo index, in the place of a stack. */
+uint32_t rest_stack(rest *r);
 uint32_t rest_tuple(rest *r, const value *items, size_t n);
 /* Adds items to a list or dictionary that has a statement. */
 bool rest_grow(rest *r, uint32_t id, const value *items, size_t n, char fill);

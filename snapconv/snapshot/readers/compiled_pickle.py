@@ -1,8 +1,8 @@
-"""A pickle through the compiled core: events as columns, and everything else as plain values, as ever.
+"""A pickle through the compiled core: events and stacks as columns, and everything else as plain values.
 
 The core reads bytes through a window and keeps no object per event, frame or text. What it leaves of the file
-is another, small pickle, which Python's own unpickler reads with the same locks as any. Traces in it are
-placeholders, and become CompiledTrace.
+is another, small pickle, which Python's own unpickler reads with the same locks as any. In it a list of
+bytes, which no file has that comes here, stands for a stack or a trace: ``stack_key`` and ``trace_rows``.
 
 Whatever is odd gives OddFile, and the file goes through the twin: plain_pickle and event_table.
 Their errors are the only ones that there are, so nothing here has a message of its own.
@@ -10,10 +10,8 @@ Their errors are the only ones that there are, so nothing here has a message of 
 
 import ctypes
 import struct
-import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -27,10 +25,11 @@ _WINDOW_BYTES = 1 << 18
 _MAX_WINDOW_BYTES = 1 << 24
 _FIELDS = (
     "action addr device_free size stream time_us frames compile_context user_metadata internal_metadata "
-    "pool_id category forward_frames filename"
+    "pool_id category forward_frames filename name line"
 ).split()
 MISSING_TIME = -(1 << 63)
 NO_ID, EMPTY_LIST_ID = -1, -2
+_NOT_YET = -3  # below all ids
 
 # Puts the next bytes into a buffer and returns how many; 0 at the end.
 Fill = Callable[[memoryview], int]
@@ -40,8 +39,8 @@ class OddFile(Exception):
     """The core cannot read this; the twin can, or has the right error for it."""
 
 
-class _UnknownWord(ctypes.Structure):
-    _fields_ = (("text", ctypes.c_uint32), ("is_action", ctypes.c_uint32), ("count", ctypes.c_uint64))
+class _UnknownAction(ctypes.Structure):
+    _fields_ = (("text", ctypes.c_uint64), ("count", ctypes.c_uint64))
 
 
 _COLUMNS: tuple[tuple[str, Any], ...] = (
@@ -62,54 +61,70 @@ _COLUMNS: tuple[tuple[str, Any], ...] = (
 class _Found(ctypes.Structure):
     _fields_ = (
         ("n_events", ctypes.c_uint64),
-        ("n_traces", ctypes.c_uint64),
         ("n_rest_bytes", ctypes.c_uint64),
         ("rest", ctypes.c_void_p),
         ("n_unknown", ctypes.c_uint64),
-        ("unknown", ctypes.POINTER(_UnknownWord)),
+        ("unknown", ctypes.POINTER(_UnknownAction)),
+        ("n_frames", ctypes.c_uint64),
+        ("frames", ctypes.c_void_p),
+        ("n_stacks", ctypes.c_uint64),
+        ("stacks", ctypes.c_void_p),
+        ("frame_ids", ctypes.c_void_p),
         ("columns", ctypes.c_void_p * len(_COLUMNS)),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledEvents:
-    """The events of all traces of a file: columns by name, None for one that no event fills.
+    """The events of all traces of a file: columns by name, None for one that no event fills; and all stacks.
 
-    ``frames`` and the columns after it are keys of ``objects``, NO_ID where there is nothing, EMPTY_LIST_ID
-    for an empty list. ``unknown_actions`` counts those that no torch is known to write, in order of first
-    appearance.
+    ``frames`` and the columns after it are keys of stacks and ``objects``, NO_ID where there is nothing,
+    EMPTY_LIST_ID for an empty list. ``unknown_actions`` counts those that no torch is known to write, in
+    order of first appearance. A row of ``stacks`` has the end of its entries in ``frame_ids``, which begin
+    where those of the row before end, and its key; one of ``frames`` the keys of its name and file name, and
+    its line.
     """
 
+    n_events: int
     columns: Mapping[str, NDArray[Any] | None]
     objects: dict[int, Any]
     unknown_actions: Mapping[str, int]
+    frames: NDArray[np.uint32]
+    stacks: NDArray[np.int64]
+    frame_ids: NDArray[np.int32]
 
 
-@dataclass(frozen=True, slots=True)
-class CompiledTrace:
-    """One trace: rows of the columns that all traces share."""
+class FirstSeen:
+    """Ids in the order in which values are met, by their keys in the core."""
 
-    events: CompiledEvents
-    start: int
-    n_events: int
+    def __init__(self, n_keys: int, new_id: Callable[[int], int] | None = None) -> None:
+        # The two special keys stand at the end, as -1 and -2.
+        self._ids = np.full(n_keys + 2, _NOT_YET, np.int32)
+        self._ids[NO_ID] = NO_ID
+        self._new_id = new_id
+        self.keys: list[int] = []
 
-    def __len__(self) -> int:
-        return self.n_events
+    def ids(self, keys: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Return the ids of many keys."""
+        ids = np.take(self._ids, keys)
+        if len(ids) and ids.min() == _NOT_YET:
+            new = keys[ids == _NOT_YET][::-1]
+            first = np.full(len(self._ids), -1)
+            first[new] = np.arange(len(new))  # of several, what is written last stays
+            places = np.flatnonzero(first >= 0)
+            places[places == len(first) + EMPTY_LIST_ID] = EMPTY_LIST_ID
+            added = places[np.argsort(-first[places])].tolist()
+            n = len(self.keys)
+            self._ids[added] = list(map(self._new_id, added)) if self._new_id else range(n, n + len(added))
+            self.keys += added
+            ids = np.take(self._ids, keys)
+        return ids
 
-    def column(self, name: str) -> Any:
-        """Return the rows of a column that are of this trace."""
-        column = self.events.columns[name]
-        return None if column is None else column[self.start : self.start + self.n_events]
 
-    @property
-    def has_category(self) -> bool:
-        """Whether the first event has a category, as in what torch's profiler draws."""
-        column = self.column("has_category")
-        return column is not None and bool(column[0])
-
-
-def read_compiled(core: ctypes.CDLL, fill: Fill, actions: Mapping[str, int], *, oom: int) -> object:
-    """Read a pickle to its raw value, with every trace that stands in its place as a CompiledTrace.
+def read_compiled(
+    core: ctypes.CDLL, fill: Fill, actions: Mapping[str, int], *, oom: int
+) -> tuple[object, CompiledEvents]:
+    """Read a pickle to its raw value, without its events and stacks, and to these.
 
     ``actions`` are the codes of the known ones, ``oom`` that of the one whose address is the free memory.
     Raises OddFile, or MemoryError.
@@ -124,17 +139,39 @@ def read_compiled(core: ctypes.CDLL, fill: Fill, actions: Mapping[str, int], *, 
     except Exception as error:  # a text that is no UTF-8, say: the twin has the words for it
         raise OddFile from error
     del rest
-    words = [found.unknown[i] for i in range(found.n_unknown)]
-    unknown = {objects[word.text]: word.count for word in words if word.is_action}
+    unknown = {objects[word.text]: word.count for word in found.unknown[: found.n_unknown]}
+    stacks = _copied(found.stacks, np.int64, 2 * found.n_stacks).reshape(-1, 2)
+    frames = _copied(found.frames, np.uint32, 3 * found.n_frames).reshape(-1, 3)
+    frame_ids = _copied(found.frame_ids, np.int32, int(stacks[-1, 0]) if len(stacks) else 0)
     core.snapconv_reader_drop_rest(reader.address)
     columns = {
-        name: reader.column(number, found.columns[number], np.dtype(dtype), found.n_events)
-        for number, (name, dtype) in enumerate(_COLUMNS)
+        name: reader.column(address, np.dtype(dtype), found.n_events)
+        for address, (name, dtype) in zip(found.columns, _COLUMNS, strict=True)
     }
-    if columns["action"] is None:
-        columns["action"] = np.empty(0, np.int8)
-    events = CompiledEvents(columns, objects, unknown)
-    return _with_traces(raw, events, found.n_traces)
+    return raw, CompiledEvents(found.n_events, columns, objects, unknown, frames, stacks, frame_ids)
+
+
+def stack_key(frames: object) -> int:
+    """Return the key of the stack in whose place something stands."""
+    if not frames and type(frames) is list:
+        return EMPTY_LIST_ID
+    return _numbers(frames, "<I")[0]
+
+
+def trace_rows(trace: object) -> slice:
+    """Return the rows of the trace in whose place something stands."""
+    start, n_events = _numbers(trace, "<QQ")
+    return slice(start, start + n_events)
+
+
+def _numbers(raw: object, kind: str) -> tuple[int, ...]:
+    if type(raw) is not list or type(raw[0]) is not bytes or len(raw[0]) != struct.calcsize(kind):
+        raise OddFile
+    return struct.unpack(kind, raw[0])
+
+
+def _copied(address: int | None, dtype: Any, n: int) -> NDArray[Any]:
+    return np.frombuffer(ctypes.string_at(address or 0, n * np.dtype(dtype).itemsize), dtype)
 
 
 class _Reader:
@@ -156,18 +193,13 @@ class _Reader:
         if self.address:
             self._core.snapconv_reader_free(self.address)
 
-    def column(
-        self, number: int, address: int | None, dtype: "np.dtype[Any]", n_rows: int
-    ) -> NDArray[Any] | None:
+    def column(self, address: int | None, dtype: "np.dtype[Any]", n_rows: int) -> NDArray[Any] | None:
         """Return a column in the core's memory, which is freed with the last reference to it."""
         if address is None:
             return None
-        memory = (ctypes.c_uint8 * (n_rows * dtype.itemsize)).from_address(address)
-        weakref.finalize(memory, self._drop, number).atexit = False
-        return np.frombuffer(memoryview(memory), dtype)
-
-    def _drop(self, number: int) -> None:
-        self._core.snapconv_reader_drop_column(self.address, number)
+        memory: Any = (ctypes.c_uint8 * (n_rows * dtype.itemsize)).from_address(address)
+        memory.owner = self
+        return np.frombuffer(memory, dtype)
 
 
 def _feed(core: ctypes.CDLL, reader: int, fill: Fill) -> None:
@@ -193,26 +225,3 @@ def _feed(core: ctypes.CDLL, reader: int, fill: Fill) -> None:
             window = window + bytes(len(window))
         else:
             window[:n_left] = window[taken.value : n]
-
-
-def _with_traces(raw: object, events: CompiledEvents, n_traces: int) -> object:
-    """Put the traces in the place of their placeholders; a trace that stands anywhere else is odd."""
-    traces: list[CompiledTrace] = []
-
-    def trace_of(value: object) -> object:
-        if type(value) is not bytes:  # which no file has that comes here
-            return value
-        traces.append(CompiledTrace(events, *struct.unpack("<QQ", value)))
-        return traces[-1]
-
-    if isinstance(raw, dict):
-        key = "device_traces" if "device_traces" in raw else "traces"
-        if isinstance(raw.get(key), list):
-            raw[key] = [trace_of(value) for value in raw[key]]
-        if "host_traces" in raw:
-            raw["host_traces"] = trace_of(raw["host_traces"])
-    in_order = all(one.start < other.start for one, other in pairwise(traces))
-    # What is unknown is counted in the order of the file, and reported in that of the traces.
-    if len(traces) != n_traces or (events.unknown_actions and not in_order):
-        raise OddFile
-    return raw

@@ -25,7 +25,7 @@ from snapconv.files import open_input
 from snapconv.json_text import JsonError, read_json
 from snapconv.notes import Progress
 from snapconv.snapshot.event_table import ACTION_CODES, Action
-from snapconv.snapshot.readers.compiled_pickle import OddFile, read_compiled
+from snapconv.snapshot.readers.compiled_pickle import CompiledEvents, OddFile, read_compiled
 from snapconv.snapshot.readers.plain_pickle import load_plain_pickle
 from snapconv.units import counted, shown
 
@@ -77,8 +77,8 @@ class Container:
 
 def read_raw(
     path: Path, progress: Progress | None = None, core: CDLL | None = None
-) -> tuple[object, Container]:
-    """Read the value in a file; with the compiled core, traces in it are CompiledTrace.
+) -> tuple[object, Container, CompiledEvents | None]:
+    """Read the value in a file; with the compiled core, without its events and stacks, and to these.
 
     Raises NotASnapshotError for other formats, TruncatedFileError for files that break off,
     MalformedSnapshotError for damaged ones, UnsafePickleError for pickles that import code. With the core,
@@ -90,8 +90,9 @@ def read_raw(
             packing = _packing_of(file.peek(4))
             unpacked = _Unpacked(file, n_bytes, packing, progress) if packing else None
             source: Any = io.BufferedReader(unpacked, _PIECE_BYTES) if unpacked else file
+            compiled = None
             if core:
-                value, container = _read_compiled(core, source, n_bytes, progress)
+                value, container, compiled = _read_compiled(core, source, n_bytes, progress)
                 if unpacked:
                     while source.read(_PIECE_BYTES):
                         pass  # the end of a packed file has its checksum
@@ -103,7 +104,7 @@ def read_raw(
                 value, container = _read(io.BytesIO(data), len(data), progress)
             else:
                 value, container = _read(file, n_bytes, progress)
-            return value, replace(container, n_bytes=n_bytes, packing=packing)
+            return value, replace(container, n_bytes=n_bytes, packing=packing), compiled
     except IsADirectoryError as error:
         hint = f"name one of its files, or type `snapconv ranks {path}`"
         raise InputError(f"this is a folder without snapshot.pickle: {hint}") from error
@@ -121,7 +122,7 @@ def _nearest_name(path: Path) -> str:
 
 def _read_compiled(
     core: CDLL, source: io.BufferedReader, n_bytes: int, progress: Progress | None
-) -> tuple[object, Container]:
+) -> tuple[object, Container, CompiledEvents]:
     head = source.peek(2)
     if len(head) < 2 or head[0] != 0x80 or not 2 <= head[1] <= 5:
         raise OddFile
@@ -132,8 +133,8 @@ def _read_compiled(
             progress("loading", source.tell(), n_bytes)
         return n_read
 
-    raw = read_compiled(core, fill, ACTION_CODES, oom=Action.OOM)
-    return raw, Container("pickle", n_bytes, n_bytes, pickle_protocol=head[1])
+    raw, events = read_compiled(core, fill, ACTION_CODES, oom=Action.OOM)
+    return raw, Container("pickle", n_bytes, n_bytes, pickle_protocol=head[1]), events
 
 
 # --- packings

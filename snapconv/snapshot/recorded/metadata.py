@@ -15,7 +15,7 @@ from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, r
 from snapconv.errors import MalformedSnapshotError
 from snapconv.notes import Note
 from snapconv.snapshot.fields import ADDRESS, BYTES, DEVICE, TIME, Bounds, Rows, check_total, expect
-from snapconv.snapshot.stack_table import StackInterner
+from snapconv.snapshot.stack_table import Stacks
 
 VERSION = 1
 KEY = "snapconv"
@@ -163,9 +163,7 @@ class Metadata:
         return (*found, *self.recorder_notes)
 
 
-def read_metadata(
-    raw: object, stacks: StackInterner, *, n_bytes: int
-) -> tuple[Metadata | None, tuple[Note, ...]]:
+def read_metadata(raw: object, stacks: Stacks, *, n_bytes: int) -> tuple[Metadata | None, tuple[Note, ...]]:
     """Read the value under KEY; None with a note where it cannot be used, without a note where none is.
 
     ``n_bytes`` is the size of the file, unpacked.
@@ -179,7 +177,7 @@ def read_metadata(
     return metadata, metadata.notes()
 
 
-def _read(raw: dict[object, object], stacks: StackInterner, n_bytes: int) -> Metadata:
+def _read(raw: dict[object, object], stacks: Stacks, n_bytes: int) -> Metadata:
     version = raw.get("version")
     if type(version) is not int or version != VERSION:
         got = _plain(version) or type(version).__name__
@@ -218,7 +216,7 @@ def _rows(raw: dict[object, object], key: str) -> Rows:
     return Rows.of(raw.get(key), f"{KEY}.{key}")
 
 
-def _tensors(rows: Rows, n_parameters: int, stacks: StackInterner | None) -> RecordedTensors:
+def _tensors(rows: Rows, n_parameters: int, stacks: Stacks | None) -> RecordedTensors:
     states = _names(rows, "state")
     table = RecordedTensors(
         device=rows.ints("device", DEVICE),
@@ -296,7 +294,8 @@ def _check_size(raw: dict[object, object], n_bytes: int) -> None:
 
     lists = (rows for rows in raw.values() if isinstance(rows, list))
     rows = (row for rows in lists for row in rows if isinstance(row, dict))
-    total = sum(_ROW_BYTES + sum(map(size, row.values())) for row in rows)
+    sizes = (sum(size(value) for key, value in row.items() if key != "frames") for row in rows)
+    total = sum(_ROW_BYTES + n for n in sizes)
     if total > _BYTES_PER_BYTE * n_bytes + _FREE_BYTES:
         raise MalformedSnapshotError(f"{KEY}: the entries are together many times the size of the file")
 

@@ -15,7 +15,7 @@ CONF = "PYTORCH_CUDA_ALLOC_CONF"
 
 def settings_of(path):
     """The settings in a file; empty where it has none."""
-    raw, _ = read_raw(path)
+    raw, *_ = read_raw(path)
     return raw.get("allocator_settings", {}) if isinstance(raw, dict) else {}
 
 

@@ -3,7 +3,6 @@
 import pytest
 
 from snapconv.errors import MalformedSnapshotError
-from snapconv.snapshot import event_table
 from snapconv.snapshot.event_table import Action, TraceReader
 from snapconv.snapshot.stack_table import Collected
 from tests.builders import ADDR, MIB, START_US, TraceBuilder, frame
@@ -42,27 +41,11 @@ class TestColumns:
         reader().read(trace, "x")
         assert trace == []
 
-    @pytest.mark.parametrize("n", [1, 2, 3, 7])
-    def test_chunks_change_nothing(self, n, monkeypatch):
-        trace = TraceBuilder().segment().alloc(512).free().alloc(1024).oom(1 << 40, 5).events
-        whole = read(*trace)
-        monkeypatch.setattr(event_table, "CHUNK_EVENTS", n)
-        cut = read(*trace)
-        for name in ("action", "addr", "size", "stream", "stack_id", "time_us"):
-            assert getattr(cut, name).tolist() == getattr(whole, name).tolist()
-
-    def test_a_key_that_only_a_later_chunk_has_is_minus_one_before(self, monkeypatch):
-        monkeypatch.setattr(event_table, "CHUNK_EVENTS", 1)
+    def test_a_key_that_only_later_events_have_is_minus_one_before(self):
         table = read(event(), event(compile_context="0/0", pool_id=(0, 1), user_metadata="x"))
         assert table.compile_context_id.tolist() == [-1, 0]
         assert table.user_metadata_id.tolist() == [-1, 1]
         assert table.pool_id.tolist() == [-1, 0]
-
-    def test_progress_counts_the_events_that_were_read(self, monkeypatch):
-        monkeypatch.setattr(event_table, "CHUNK_EVENTS", 2)
-        seen = []
-        reader().read([event() for _ in range(5)], "x", seen.append)
-        assert seen == [2, 4, 5]
 
 
 class TestEras:
@@ -169,13 +152,6 @@ class TestWhatIsRefused:
         trace = [event(), value]
         with pytest.raises(MalformedSnapshotError, match=r"^device_traces\[0\]\[1\]: expected dict, got"):
             reader().read(trace, "device_traces[0]")
-
-    def test_the_path_counts_across_chunks(self, monkeypatch):
-        monkeypatch.setattr(event_table, "CHUNK_EVENTS", 2)
-        with pytest.raises(
-            MalformedSnapshotError, match=r"^device_traces\[0\]\[4\]\.size: expected int, got str$"
-        ):
-            read(*[event()] * 4, event(size="x"))
 
     def test_an_event_without_an_action_is_refused(self):
         with pytest.raises(MalformedSnapshotError, match=r"\[0\]\.action: expected str, got nothing"):

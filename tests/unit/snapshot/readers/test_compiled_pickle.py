@@ -11,10 +11,10 @@ import pytest
 from snapconv.native.library import core
 from snapconv.snapshot.event_table import ACTION_CODES, Action
 from snapconv.snapshot.readers import compiled_pickle
-from snapconv.snapshot.readers.compiled_pickle import CompiledTrace, OddFile, read_compiled
+from snapconv.snapshot.readers.compiled_pickle import OddFile, read_compiled
 from tests.builders import TraceBuilder, frame
 from tests.fuzz.corpus import PLAIN, RICH, cpp_pickle
-from tests.twins import assert_twins_agree, goes_through_core, needs_core, plain
+from tests.twins import assert_twins_agree, goes_through_core, needs_core
 
 pytestmark = needs_core
 
@@ -35,12 +35,6 @@ def read(content: bytes, *, n_at_once: int = 1 << 18):
     return read_compiled(
         core(), lambda window: file.readinto(window[:n_at_once]), ACTION_CODES, oom=Action.OOM
     )
-
-
-def columns(raw):
-    trace = raw["device_traces"][0]
-    assert isinstance(trace, CompiledTrace)
-    return {name: plain(trace.events.columns[name]) for name, _ in compiled_pickle._COLUMNS}
 
 
 @pytest.mark.parametrize("path", pickles_in(FIXTURES), ids=lambda path: path.name)
@@ -65,12 +59,12 @@ def test_every_writer_goes_through_the_core(name, tmp_path):
 @pytest.mark.parametrize("n_at_once", [1, 2, 7, 1000])
 @pytest.mark.parametrize("name", ["protocol-2", "protocol-4", "cpp-writer"])
 def test_the_pieces_in_which_a_file_comes_change_nothing(name, n_at_once):
-    assert columns(read(PLAIN[name], n_at_once=n_at_once)) == columns(read(PLAIN[name]))
+    assert repr(read(PLAIN[name], n_at_once=n_at_once)) == repr(read(PLAIN[name]))
 
 
 def test_a_window_grows_for_a_text_that_does_not_fit(monkeypatch):
     monkeypatch.setattr(compiled_pickle, "_WINDOW_BYTES", 64)
-    raw = read(pickle.dumps({"segments": [], "x": "y" * 100_000}, 4))
+    raw, _ = read(pickle.dumps({"segments": [], "x": "y" * 100_000}, 4))
     assert raw["x"] == "y" * 100_000
 
 
@@ -102,6 +96,7 @@ ODD = {
     "an event that stands twice": pickle.dumps(
         {"segments": [], "device_traces": [[event := {"action": "alloc", "addr": 1, "size": 1}, event]]}, 4
     ),
+    "an empty dictionary that is filled with nothing": b"\x80\x04}(\x8c\x08segments](}(ueu.",
     "an event in no trace": pickle.dumps({"segments": [{"action": "alloc"}], "device_traces": []}, 4),
     "a trace in another place": pickle.dumps({"segments": [], "x": [{"action": "alloc"}]}, 4),
     "an event without an action": pickle.dumps({"segments": [], "device_traces": [[{"addr": 1}, event]]}, 4),
