@@ -73,12 +73,12 @@ class Session:
     def explain(self, question: str, *, device: int | None = None) -> Explanation:
         """Explain the allocations of an address (``0x7f3c40001000``) or an event (``#1234``).
 
-        Raises ValueError for another question, InputError where there is no such allocation or device.
+        Raises ValueError for any other text, InputError if there is no such allocation or device.
         """
         return explain(self.analysis.of_device(device), question)
 
     def of_device(self, device: int | None) -> "Session":
-        """Return the same file with one of its devices alone; raises InputError where it has none such."""
+        """Return the same file with one of its devices alone; raises InputError if it lacks the device."""
         return Session(self.analysis.of_device(device))
 
     def at(self, moment: str = "peak", *, device_total: int | None = None) -> tuple[MomentState, ...]:
@@ -111,10 +111,9 @@ class Session:
         replay: bool = True,
         progress: Progress | None = None,
     ) -> tuple[OutOfMemory, Remedies | None]:
-        """Explain why the first request of a device failed that did.
+        """Explain the first failed request of a device, or the peak in a file without one.
 
-        With changes that get past it, each tried by a replay, unless ``replay`` is False. Without a failed
-        allocation in the file, it is the memory at the peak.
+        With changes that get past the request, each tried by a replay, unless ``replay`` is False.
         """
         analysis = self.analysis.device(device)
         return explain_oom(analysis, device_total=device_total, replay=replay, progress=progress)
@@ -149,11 +148,11 @@ class Session:
     def what_if(
         self, request: Request | str, *, batch_scale: float = 1.0, progress: Progress | None = None
     ) -> tuple[SettingTrials | None, ...]:
-        """Every device under other settings of the allocator, or with less memory, by replays of its trace.
+        """Replay every device's trace under other settings of the allocator, or with less memory.
 
-        What is tried: ``"expandable_segments:True"``, or ``snapconv.Request.read("max_split_size_mb:128",
-        capacity="38GiB")``. None for pinned host memory, whose allocator is another. ``batch_scale``
-        estimates another batch size.
+        A request is ``"expandable_segments:True"``, or ``snapconv.Request.read("max_split_size_mb:128",
+        capacity="38GiB")``. ``batch_scale`` estimates another batch size. The result is None for pinned host
+        memory, which has another allocator.
         """
         tried = Request.read(request) if isinstance(request, str) else request
         return tuple(

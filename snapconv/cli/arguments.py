@@ -31,8 +31,8 @@ _ARGUMENTS = {
     "a capture's folder, or - for the standard input.",
     "oom.snapshot": "SNAPSHOT | A snapshot or a capture; without one, --message explains torch's own text.",
     "newer": "NEWER | A second file, recorded later: both on one axis, with what differs.",
-    "old": "OLD | The file to compare with: a snapshot or a capture.",
-    "new": "NEW | The file to judge.",
+    "old": "OLD | The older file: a snapshot or a capture.",
+    "new": "NEW | The newer file.",
     "question": "ADDR-OR-EVENT | An event such as '#1234' (the page of `snapconv view` shows it for every "
     "allocation), or an address such as 0x7f3c40001000, also inside a block.",
     "patterns": "PATTERN | Snapshots, captures, folders, globs in quotes, @LIST for a file with one a "
@@ -50,7 +50,7 @@ _OPTIONS = {
     "here. Default: all Python files that are not installed.",
     "include": "PACKAGE_OR_PATH | Count a library as part of the project too: a package such as timm.models, "
     "or a folder as the file has it. May be repeated. Always counted: transformers.models, diffusers.models.",
-    "rules": "Your own patterns of frames for categories (TOML), evaluated before snapconv's rules.",
+    "rules": "A TOML file with your own rules for categories; they come before snapconv's.",
     "certain": "Count only what is certain: what is likely becomes unknown.",
     "device": "N | This device only, or `host` for pinned memory. Default: each.",
     "device_total": "SIZE | The device's memory, such as 80GiB, where the file does not have it (nvidia-smi "
@@ -74,18 +74,18 @@ _OPTIONS = {
     "by": "WHAT | line, module, operation or category. Default: line.",
     "all_frames": "Show libraries and C++ too, not only the project's frames.",
     "capacity": "SIZE | The memory that torch may have, such as 78GiB.",
-    "what_if.capacity": "SIZE | What torch can have of the device, such as 38GiB. Default: as much as it "
-    "likes, or, where a request failed, what it had then.",
+    "what_if.capacity": "SIZE | The memory that torch may have, such as 38GiB. Default: no limit, or, if a "
+    "request failed, what it had then.",
     "card": "SIZE | A card's whole memory, such as 40GiB, minus memory outside PyTorch (recorded if a "
     "request failed, else 1 GiB).",
     "setting": "KEY:VALUE,… | Try these in place of the file's own, written as in PYTORCH_CUDA_ALLOC_CONF. "
     "May be repeated: each is an alternative.",
-    "search": "Try the sensible settings, and rank them by what they reserve.",
-    "batch_scale": "X | Estimate X times the batch size: by category, what grows with it.",
+    "search": "Try the usual settings, and rank them by what they reserve.",
+    "batch_scale": "X | Estimate X times the batch size: categories that grow with it, times X.",
     "save": "SIZE | The bytes to save at the peak, such as 10GiB.",
     "stack": "Show whole stacks, also that of the free.",
     "message": "LOG | A file with torch's message, or the message itself; - is the standard input.",
-    "no_replay": "Do not try what would have helped.",
+    "no_replay": "Do not replay the trace to try what would have helped.",
     # Limits.
     "max_peak": "SIZE | The most that may be allocated at once, such as 38GiB.",
     "max_reserved": "SIZE | The most that may be reserved at once.",
@@ -116,10 +116,10 @@ _OPTIONS = {
     "watch.output": "FOLDER | The folder for captures, or the URL of one in a store, to which a thread "
     "copies them. Default: captures, here.",
     "record.force": "Replace an existing capture.",
-    "warm_up": "Iterations before the first that is looked at closely. Default: 1.",
+    "warm_up": "Iterations before those of --iterations. Default: 1.",
     "iterations": "Iterations to record the memory of; after one more, as many are timed. Default: 1.",
     "stop": "End the script when all is recorded, instead of letting it run on.",
-    "batch_size": "For providers. Default: that of the input provider.",
+    "batch_size": "The batch size for a file with providers. Default: that of its input provider.",
     "record.device": "The CUDA device to make the current one, and to time. Default: time that of LOCAL_RANK "
     "where it is visible, or the one that is current when CUDA starts.",
     "record.project_root": "Count only what is below this folder as your own code. Default: all Python files "
@@ -127,18 +127,18 @@ _OPTIONS = {
     "record.include": "PACKAGE_OR_PATH | Count a library as your own code too when the capture is read: a "
     "package such as timm.models, or a folder. May be repeated. Always counted: transformers.models, "
     "diffusers.models.",
-    "record.stacks": "WHICH | Record C++ frames too (all), which is all that backward has, or only Python's. "
-    "Default: all.",
+    "record.stacks": "WHICH | Record C++ frames too (all), the only ones that backward has, or only Python's "
+    "(python). Default: all.",
     "watch.stacks": "WHICH | Record Python's frames only (python), which costs least, or those of C++ too "
     "(all). Default: python.",
     "record.max_entries": "How many events torch keeps, the newest. Default: 1000000.",
     "watch.max_entries": "How many events torch keeps, the newest. Default: 100000.",
-    "max_captures": "Write at most so many. Default: 3.",
+    "max_captures": "Write at most N captures. Default: 3.",
     "all_ranks": "When memory runs out in one rank, write captures of all. FOLDER must be shared.",
     # Recording without a GPU.
     "simulate": "Record without a GPU: the unchanged script runs on the CPU.",
     "no_compute": "With --simulate: follow shapes only. Fast with a model of any size; no values, no times. "
-    "Files of what was not computed are not written. Ends the script when all is recorded.",
+    "Files with values not computed are not kept. Ends the script when all is recorded.",
     "routing": "HOW | With --no-compute: spread tokens evenly over experts (balanced), or send most to the "
     "same ones (worst). Default: balanced.",
     **dict.fromkeys(

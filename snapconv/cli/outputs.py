@@ -90,7 +90,7 @@ def export(
     read: ReadOptions,
     quiet: bool = False,
 ) -> None:
-    """Write its memory over time as a trace for Perfetto.
+    """Write memory over time as a trace for Perfetto.
 
     Every device with its curves, categories, iterations, phases and annotations; ui.perfetto.dev opens it.
     """

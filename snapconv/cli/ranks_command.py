@@ -39,8 +39,8 @@ def ranks(
     """Compare the ranks of a job: which differs, in what, and at which line; `snapconv FOLDER` does it too.
 
     It also shows which ranks ran out of memory, and what the others had left. A file that cannot be read is a
-    row with its error, and the command ends with 3. Results are kept: a second run reads only files that are
-    new or have changed.
+    row with its error, and the exit code is then 3 or 4. Results are kept: a second run reads only files that
+    are new or have changed.
     """
     from snapconv.analysis import AnalysisOptions
     from snapconv.ranks.job import JobOptions, JobStopped, default_cache, read_job

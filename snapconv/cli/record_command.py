@@ -116,7 +116,7 @@ def record(
 ) -> None:
     """Run a training script and record its memory and its times.
 
-    It becomes a capture. The script runs as with `python ENTRY ARGS`; an iteration is an optimizer step.
+    The result is a capture. The script runs as with `python ENTRY ARGS`; an iteration is an optimizer step.
     """
     from snapconv.recorder.options import MAX_ENTRIES, RecordingOptions
     from snapconv.recorder.program.entry import find_file, find_module
@@ -208,7 +208,7 @@ def _record(
     is_first = process_rank() in ("", str(min(ranks, default=0)))
     tell = say if is_first and not quiet else silent
     if options.simulation is not None and not options.simulation.compute:
-        tell("shapes are followed, values are not: numbers read as 0, and branches go the way of more memory")
+        tell("only shapes are computed: values read as 0, and a branch on one takes the way with more calls")
     with lasting_until_exit() as until_exit:
         recorded = run(entry, args, options, say=tell, until_exit=until_exit)
     if not recorded.is_child:  # else the parent process has the capture, and says so

@@ -66,7 +66,8 @@ def read_job(
     """Read the files of a job and compare its ranks; docs/guide/ranks.md has the kinds of patterns.
 
     The report has ``findings``, ``groups``, ``files`` and ``to_json()``. A file that cannot be read is a row
-    with its error. Raises InputError where no file is found or no worker can work, JobStopped for Ctrl-C.
+    with its error. Without a client it starts processes, so a script needs ``if __name__ == "__main__":``.
+    Raises InputError where no file is found or no worker can work, JobStopped for Ctrl-C.
     """
     options = options or JobOptions()
     mesh = Mesh.parse(options.mesh) if isinstance(options.mesh, str) else options.mesh
