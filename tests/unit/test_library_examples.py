@@ -77,8 +77,9 @@ def test_every_column_is_read_only(session):
     found = [
         *columns(session),
         *columns(session.devices[0].weights, "weights"),
+        *columns(session.devices[0].facts.roles, "roles"),
     ]  # those are found when asked for
     device = "session.analysis.devices"
-    some = {f"{device}.replay.allocations.addr", f"{device}.facts.roles.has", "weights.row"}
+    some = {f"{device}.replay.allocations.addr", "roles.has", "weights.row"}
     assert some <= {path for path, _ in found}
     assert [path for path, column in found if column.flags.writeable] == []
