@@ -113,7 +113,8 @@ def read_segments(
 def _read_blocks(rows: Rows, segments: SegmentTable, collected: Collected) -> BlockTable:
     lists = [[] if blocks is None else blocks for blocks in rows.values("blocks")]
     for i, blocks in enumerate(lists):
-        expect(blocks, list, f"{rows.place(i)}.blocks")
+        if type(blocks) is not list:
+            expect(blocks, list, f"{rows.place(i)}.blocks")
     reject_shared(lists, lambda i: f"{rows.place(i)}.blocks")
     counts = np.fromiter(map(len, lists), np.int64, len(lists))
     first = np.concatenate(([0], np.cumsum(counts)))
@@ -168,7 +169,7 @@ def _newest_occupant(block: dict[str, object], place: Place, i: int) -> dict[str
 def _states(blocks: Rows) -> Int8Column:
     values = blocks.values("state")
     try:
-        return np.array([_STATES[value] for value in values], np.int8)
+        return np.fromiter(map(_STATES.__getitem__, values), np.int8, len(values))
     except (KeyError, TypeError):
         i = next(i for i, value in enumerate(values) if type(value) is not str or value not in _STATES)
     got = f"'{shown(values[i])}'" if isinstance(values[i], str) else type(values[i]).__name__

@@ -13,6 +13,7 @@ enum {
     MAX_TEXT = 4096, /* characters of a frame's text, as in stack_table.py */
     MAX_TUPLE = 3,
     MAX_INTEGER_BYTES = 9,
+    COUNTED_BYTES = 240, /* at once, by numbers of 8 bits; vectors leave no rest of it */
     CHUNK_BYTES = 1 << 24, /* these three as in plain_pickle.py, which refuses the same files */
     MIN_CONTAINER_BYTES = 4,
     FEW_CONTAINERS = 1000000
@@ -617,7 +618,7 @@ static uint64_t count_containers(const uint8_t *bytes, size_t n) {
     uint64_t total = 0;
     while (n) {
         uint8_t found = 0;
-        size_t n_now = n < UINT8_MAX ? n : UINT8_MAX;
+        size_t n_now = n < COUNTED_BYTES ? n : COUNTED_BYTES;
         for (size_t i = 0; i < n_now; i++) {
             found = (uint8_t)(found + ((bytes[i] == ']') | (bytes[i] == '}') | (bytes[i] == 0x8f)));
         }
