@@ -91,7 +91,37 @@ def test_lists_beyond_one_batch_of_the_pickler_are_one_trace(writer, tmp_path):
     assert len(tables["devices"][0]["events"]["action"][1]) == 4501
 
 
+LONG = "\u00e9" * 4096
+FRAMES = {
+    "texts longer than are kept": [frame(LONG, LONG), frame(LONG + "a", LONG), frame(LONG, LONG + "b")],
+    "lines that are none": [frame(line=line) for line in (-1, 0, 1, 2**31 - 1, 2**31, 2**63, 2**64 - 1)],
+    "what is missing": [{"filename": "a"}, {"filename": None, "name": None, "line": None}, frame("", "", 0)],
+    "other keys": [frame(), frame() | {"fx_node_op": "output"}, frame() | {"fx_node_op": "placeholder"}],
+}
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_frames_that_say_the_same_are_one(name, tmp_path):
+    builder = TraceBuilder().segment()
+    for one in FRAMES[name]:
+        builder.alloc(512, frames=[one, one]).free(frames=[one, frame()])
+    path = tmp_path / "x.pickle"
+    path.write_bytes(pickle.dumps(builder.snapshot(), 4))
+    assert goes_through_core(path)
+    assert_twins_agree(path)
+
+
+def with_frame(one) -> bytes:
+    event = {"action": "alloc", "addr": 1, "size": 1, "frames": [one]}
+    return pickle.dumps({"segments": [], "device_traces": [[event]]}, 4)
+
+
 ODD = {
+    "a frame that is in no stack": pickle.dumps(RICH | {"x": frame()}, 4),
+    "a stack in another place": pickle.dumps(RICH | {"x": [frame()]}, 4),
+    "a frame without a file name": with_frame({"name": "f"}),
+    "a line that is no integer": with_frame(frame(line=True)),
+    "a name that is no text": with_frame(frame(name=5)),
     "cut off": pickle.dumps(RICH, 4)[:-1],
     "an event that stands twice": pickle.dumps(
         {"segments": [], "device_traces": [[event := {"action": "alloc", "addr": 1, "size": 1}, event]]}, 4
