@@ -1,8 +1,8 @@
 """One device's trace as columns: an EventTable, read in Python or by the compiled core; and the annotations.
 
-TraceReader reads torch's list of TraceEntry dictionaries. CompiledTraceReader takes the columns of the core,
-with the values, ids and refusals of TraceReader; a refusal may lack its place, since it sends the file to
-TraceReader, which finds it again, with its path.
+read_trace reads torch's list of TraceEntry dictionaries. CompiledTraceReader takes the columns of the core,
+with the values, ids and refusals of read_trace; a refusal may lack its place, since it sends the file to
+read_trace, which finds it again, with its path.
 """
 
 from dataclasses import dataclass
@@ -88,46 +88,41 @@ class EventTable:
         return len(self.action)
 
 
-@dataclass(slots=True)
-class TraceReader:
-    """Reads traces of torch's dictionaries."""
+def read_trace(trace: list[object], where: str, collected: Collected) -> EventTable:
+    """Turn one device's trace into columns, and empty the list, which frees its memory."""
+    rows, texts = Rows(trace, lambda i: f"{where}[{i}]"), collected.texts
+    action = _actions(rows, collected)
+    addr, size = rows.ints("addr", missing=0), rows.ints("size", missing=0)
+    time_us = rows.optional_ints("time_us", missing=-1)
+    check_numbers(action, addr, size, time_us, place=rows.place)
+    events = EventTable(
+        action=action,
+        addr=np.where(action == Action.OOM, rows.ints("device_free", missing=0), addr),
+        size=size,
+        stream=rows.ints("stream", missing=0),
+        stack_id=collected.stacks.ids(rows.values("frames"), rows.place),
+        time_us=time_us,
+        compile_context_id=rows.text_ids("compile_context", texts),
+        user_metadata_id=rows.text_ids("user_metadata", texts),
+        pool_id=rows.pool_ids("pool_id", collected.pools),
+        internal_metadata_id=rows.text_ids("internal_metadata", texts),
+    )
+    check_sizes(action, size, where)
+    collected.is_plot |= len(rows) > 0 and "category" in rows.rows[0]
+    trace.clear()
+    return read_only(events)
 
-    collected: Collected
 
-    def read(self, trace: list[object], where: str) -> EventTable:
-        """Turn one device's trace into columns, and empty the list, which frees its memory."""
-        texts, rows = self.collected.texts, Rows(trace, lambda i: f"{where}[{i}]")
-        action = self._actions(rows)
-        addr, size = rows.ints("addr", missing=0), rows.ints("size", missing=0)
-        time_us = rows.optional_ints("time_us", missing=-1)
-        check_numbers(action, addr, size, time_us, place=rows.place)
-        events = EventTable(
-            action=action,
-            addr=np.where(action == Action.OOM, rows.ints("device_free", missing=0), addr),
-            size=size,
-            stream=rows.ints("stream", missing=0),
-            stack_id=self.collected.stacks.ids(rows.values("frames"), rows.place),
-            time_us=time_us,
-            compile_context_id=rows.text_ids("compile_context", texts),
-            user_metadata_id=rows.text_ids("user_metadata", texts),
-            pool_id=rows.pool_ids("pool_id", self.collected.pools),
-            internal_metadata_id=rows.text_ids("internal_metadata", texts),
-        )
-        check_sizes(action, size, where)
-        self.collected.is_plot |= len(rows) > 0 and "category" in rows.rows[0]
-        trace.clear()
-        return read_only(events)
-
-    def _actions(self, rows: Rows) -> Int8Column:
-        values = rows.values("action")
-        try:
-            return np.fromiter(map(ACTION_CODES.__getitem__, values), np.int8, len(values))
-        except (KeyError, TypeError):
-            pass
-        for i, value in enumerate(values):
-            if expect(value, str, f"{rows.place(i)}.action") not in ACTION_CODES:
-                self.collected.unknown_actions[shown(value)] += 1
-        return np.array([ACTION_CODES.get(value, 0) for value in values], np.int8)
+def _actions(rows: Rows, collected: Collected) -> Int8Column:
+    values = rows.values("action")
+    try:
+        return np.fromiter(map(ACTION_CODES.__getitem__, values), np.int8, len(values))
+    except (KeyError, TypeError):
+        pass
+    for i, value in enumerate(values):
+        if expect(value, str, f"{rows.place(i)}.action") not in ACTION_CODES:
+            collected.unknown_actions[shown(value)] += 1
+    return np.array([ACTION_CODES.get(value, 0) for value in values], np.int8)
 
 
 def check_numbers(
@@ -149,7 +144,7 @@ def check_sizes(action: Int8Column, size: Int64Column, where: str) -> None:
     check_total(size[_MOVES_MEMORY[action]], where)
 
 
-# The columns of ids, in the order of TraceReader, which numbers texts by it, and their names in the core.
+# The columns of ids, in the order of read_trace, which numbers texts by it, and their names in the core.
 _IDS = {
     "stack_id": "frames",
     "compile_context_id": "compile_context",
@@ -168,14 +163,14 @@ class CompiledTraceReader:
         texts = FirstSeen(n_keys, lambda key: collected.texts.id(objects[key])).ids
         pools = FirstSeen(n_keys, self._pool_id).ids
         self._ids = dict.fromkeys(_IDS, texts) | {"stack_id": stacks.ids_of_keys, "pool_id": pools}
-        self._n_read = 0
+        self.n_events, self._n_read = stacks.events.n_events, 0
         for text, n in stacks.events.unknown_actions.items():
             collected.unknown_actions[shown(text)] += n
 
     def read(self, trace: list[object], where: str) -> EventTable:
-        """Turn a trace into the table that TraceReader makes of the same bytes."""
+        """Turn a trace into the table that read_trace makes of the same bytes."""
         if not trace or type(trace[0]) is dict:
-            return TraceReader(self._collected).read(trace, where)
+            return read_trace(trace, where, self._collected)
         of_trace = trace_rows(trace)
         if self._events.unknown_actions and of_trace.start < self._n_read:
             raise OddFile  # they are counted in the order of the file, and reported in that of the traces

@@ -19,8 +19,8 @@ from snapconv.snapshot.event_table import (
     AnnotationTable,
     CompiledTraceReader,
     EventTable,
-    TraceReader,
     read_annotations,
+    read_trace,
 )
 from snapconv.snapshot.fields import DEVICE, errors_of, expect, reject_shared
 from snapconv.snapshot.file_traits import (
@@ -210,14 +210,13 @@ class _Reading:
                 f"device_traces: expected at most {DEVICE.high + 1} devices, got {len(raw)}"
             )
         collected, stacks, traces = self.collected, self.collected.stacks, []
-        reader: TraceReader | CompiledTraceReader = TraceReader(collected)
-        if isinstance(stacks, CompiledStacks):
-            reader = CompiledTraceReader(collected, stacks)
+        compiled = CompiledTraceReader(collected, stacks) if isinstance(stacks, CompiledStacks) else None
         for where, trace in lists.items():
-            traces.append(reader.read(trace, where))
+            table = compiled.read(trace, where) if compiled else read_trace(trace, where, collected)
+            traces.append(table)
             if self.progress:
                 self.progress("reading", len(traces), len(lists))
-        if isinstance(stacks, CompiledStacks) and sum(map(len, traces)) != stacks.events.n_events:
+        if compiled and sum(map(len, traces)) != compiled.n_events:
             raise OddFile  # one stands somewhere else
         devices = [*range(len(raw)), HOST]
         return [self._in_order(trace, device) for trace, device in zip(traces, devices, strict=True)]
@@ -258,7 +257,7 @@ def _devices(
     devices = [
         _device(
             i,
-            traces[i] if i < len(traces) else TraceReader(Collected()).read([], ""),
+            traces[i] if i < len(traces) else read_trace([], "", Collected()),
             *memory,
             overflowed=_overflowed(raw, recorded, i),
         )

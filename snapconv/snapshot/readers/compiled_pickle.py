@@ -194,7 +194,7 @@ class _Reader:
             self._core.snapconv_reader_free(self.address)
 
     def column(self, address: int | None, dtype: "np.dtype[Any]", n_rows: int) -> NDArray[Any] | None:
-        """Return a column in the core's memory, which is freed with the last reference to it."""
+        """Return a column in the core's memory, which is freed with the last of all columns."""
         if address is None:
             return None
         memory: Any = (ctypes.c_uint8 * (n_rows * dtype.itemsize)).from_address(address)

@@ -3,7 +3,7 @@
 import pytest
 
 from snapconv.errors import MalformedSnapshotError
-from snapconv.snapshot.event_table import Action, TraceReader
+from snapconv.snapshot.event_table import Action, read_trace
 from snapconv.snapshot.stack_table import Collected
 from tests.builders import ADDR, MIB, START_US, TraceBuilder, frame
 
@@ -12,12 +12,8 @@ OF_MEMORY = (
 )
 
 
-def reader() -> TraceReader:
-    return TraceReader(Collected())
-
-
 def read(*trace, into=None):
-    return (into or reader()).read([dict(event) for event in trace], "device_traces[0]")
+    return read_trace([dict(event) for event in trace], "device_traces[0]", into or Collected())
 
 
 def event(action="alloc", **fields):
@@ -38,7 +34,7 @@ class TestColumns:
 
     def test_the_raw_list_is_emptied(self):
         trace = [event(), event()]
-        reader().read(trace, "x")
+        read_trace(trace, "x", Collected())
         assert trace == []
 
     def test_a_key_that_only_later_events_have_is_minus_one_before(self):
@@ -65,17 +61,17 @@ class TestEras:
         assert read(without, event(frames=[]), event(frames=[frame()])).stack_id.tolist() == [-1, 0, 1]
 
     def test_texts_and_pools_are_interned(self):
-        into = reader()
+        into = Collected()
         table = read(
             event(compile_context="N/A", user_metadata="", pool_id=(0, 0)),
             event(compile_context="0/0", user_metadata="", pool_id=(0, 1)),
             event(compile_context="N/A", user_metadata="step", pool_id=(0, 0)),
             into=into,
         )
-        texts = into.collected.texts.values()
+        texts = into.texts.values()
         assert [texts[i] for i in table.compile_context_id] == ["N/A", "0/0", "N/A"]
         assert [texts[i] for i in table.user_metadata_id] == ["", "", "step"]
-        assert [into.collected.pools.values()[i] for i in table.pool_id] == [(0, 0), (0, 1), (0, 0)]
+        assert [into.pools.values()[i] for i in table.pool_id] == [(0, 0), (0, 1), (0, 0)]
 
     def test_some_events_without_a_time_have_minus_one(self):
         without = event()
@@ -99,17 +95,17 @@ class TestEras:
         "action", [a for a in Action if a is not Action.UNKNOWN], ids=lambda a: a.name.lower()
     )
     def test_every_action_of_torch_and_torch_npu_is_known(self, action):
-        into = reader()
+        into = Collected()
         assert read(event(action.name.lower()), into=into).action.tolist() == [action]
-        assert into.collected.unknown_actions == {}
+        assert into.unknown_actions == {}
 
 
 class TestWhatIsCounted:
     def test_unknown_actions_are_counted_and_kept_as_unknown(self):
-        into = reader()
+        into = Collected()
         table = read(event("teleport"), event(), event("teleport"), event("x"), into=into)
         assert table.action.tolist() == [0, Action.ALLOC, 0, 0]
-        assert into.collected.unknown_actions == {"teleport": 2, "x": 1}
+        assert into.unknown_actions == {"teleport": 2, "x": 1}
 
 
 class TestWhatIsRefused:
@@ -151,7 +147,7 @@ class TestWhatIsRefused:
     def test_an_event_must_be_a_dictionary(self, value):
         trace = [event(), value]
         with pytest.raises(MalformedSnapshotError, match=r"^device_traces\[0\]\[1\]: expected dict, got"):
-            reader().read(trace, "device_traces[0]")
+            read_trace(trace, "device_traces[0]", Collected())
 
     def test_an_event_without_an_action_is_refused(self):
         with pytest.raises(MalformedSnapshotError, match=r"\[0\]\.action: expected str, got nothing"):
