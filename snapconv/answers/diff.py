@@ -90,9 +90,9 @@ class Change(Generic[_Key]):
 class DeviceDiff:
     """Two devices compared; the rows that changed the peak most stand first.
 
-    ``allocated`` and ``reserved`` are peaks; ``likely`` is the part of the allocated with a likely category,
-    and not a certain one. ``old_iterations`` and ``new_iterations`` have the peak of every
-    iteration. ``modules`` are only those with a path: the lines of calls are in ``lines``.
+    ``allocated`` and ``reserved`` are peaks; ``likely`` is the part of the allocated with a likely category.
+    ``old_iterations`` and ``new_iterations`` have the peak of every iteration. ``modules`` are only those
+    with a path: the lines of calls are in ``lines``.
     """
 
     old_device: int

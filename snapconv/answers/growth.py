@@ -123,8 +123,7 @@ class UnfreedLine:
 class GrowthReport:
     """The growth on one device: the bytes allocated when each iteration ended, and the lines that grow.
 
-    ``lines`` stand by their bytes, most first. ``unknown`` says why growth
-    per iteration cannot be seen in the file, and is empty where it can; ``never_freed`` stands in for it.
+    ``unknown`` says why growth per iteration cannot be seen; ``never_freed`` then stands in for it.
     """
 
     device: int

@@ -240,11 +240,7 @@ def report_stacks(stacks: StackTable, ids: Int64Column, is_project: BoolColumn) 
 
 
 def fitting_frames(
-    entries: Sequence[Any],
-    n_bytes: int,
-    *,
-    n_cut_stacks: int,
-    device: int,
+    entries: Sequence[Any], n_bytes: int, *, n_cut_stacks: int, device: int
 ) -> tuple[int, tuple[Note, ...]]:
     """Return how many frames an entry keeps of each end of its stack, and a note if some are left out.
 

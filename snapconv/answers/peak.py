@@ -253,10 +253,9 @@ def group_modules(modules: Sequence[ModuleTotal]) -> list[tuple[int, str]]:
 class DeviceMemory:
     """The memory of a device at a moment; None: not known.
 
-    ``free_bytes`` is the driver's, which torch writes at a failed
-    allocation alone: ``measured_event`` is the one that it is of. ``outside_bytes`` was in use then and not
-    torch's. At other moments ``at_most_bytes`` is the most that can have been. ``is_simulated``: there was no
-    device, and nothing outside torch.
+    ``free_bytes`` is the driver's, which torch writes at a failed allocation alone: ``measured_event`` is the
+    one that it is of. ``outside_bytes`` was in use then and not torch's. At other moments ``at_most_bytes``
+    is the most that can have been. ``is_simulated``: there was no device, and nothing outside torch.
     """
 
     total_bytes: int | None

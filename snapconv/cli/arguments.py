@@ -115,7 +115,6 @@ _OPTIONS = {
     "s3://bucket/run, to copy it to in the end. Default: the entry's name and .capture, here.",
     "watch.output": "FOLDER | The folder for captures, or the URL of one in a store, to which a thread "
     "copies them. Default: captures, here.",
-    "record.force": "Replace an existing capture.",
     "warm_up": "Iterations before those of --iterations. Default: 1.",
     "iterations": "Iterations to record the memory of; after one more, as many are timed. Default: 1.",
     "stop": "End the script when all is recorded, instead of letting it run on.",
@@ -124,17 +123,6 @@ _OPTIONS = {
     "where it is visible, or the one that is current when CUDA starts.",
     "record.project_root": "Count only what is below this folder as your own code. Default: all Python files "
     "that are not installed, shown from the current folder.",
-    "record.include": "PACKAGE_OR_PATH | Count a library as your own code too when the capture is read: a "
-    "package such as timm.models, or a folder. May be repeated. Always counted: transformers.models, "
-    "diffusers.models.",
-    "record.stacks": "WHICH | Record C++ frames too (all), the only ones that backward has, or only Python's "
-    "(python). Default: all.",
-    "watch.stacks": "WHICH | Record Python's frames only (python), which costs least, or those of C++ too "
-    "(all). Default: python.",
-    "record.max_entries": "How many events torch keeps, the newest. Default: 1000000.",
-    "watch.max_entries": "How many events torch keeps, the newest. Default: 100000.",
-    "max_captures": "Write at most N captures. Default: 3.",
-    "all_ranks": "When memory runs out in one rank, write captures of all. FOLDER must be shared.",
     # Recording without a GPU.
     "simulate": "Record without a GPU: the unchanged script runs on the CPU.",
     "no_compute": "With --simulate: follow shapes only. Fast with a model of any size; no values, no times. "

@@ -83,12 +83,7 @@ def view(
 
 
 def export(
-    snapshot: Path,
-    *,
-    output: str | None = None,
-    force: bool = False,
-    read: ReadOptions,
-    quiet: bool = False,
+    snapshot: Path, *, output: str | None = None, force: bool = False, read: ReadOptions, quiet: bool = False
 ) -> None:
     """Write memory over time as a trace for Perfetto.
 

@@ -43,11 +43,7 @@ def verdict(snapshot: Path, *, read: ReadOptions) -> Answer:
 
 @question("peak.MomentState")
 def summary(
-    snapshot: Path,
-    *,
-    at: str = "peak",
-    device_total: str | None = None,
-    read: ReadOptions,
+    snapshot: Path, *, at: str = "peak", device_total: str | None = None, read: ReadOptions
 ) -> Answer:
     """Show what is live at the peak, or at any other moment.
 
@@ -192,11 +188,7 @@ def growth(snapshot: Path, *, read: ReadOptions) -> Answer:
 
 @question("advice.findings.Advice")
 def advise(
-    snapshot: Path,
-    *,
-    capacity: str | None = None,
-    save: str | None = None,
-    read: ReadOptions,
+    snapshot: Path, *, capacity: str | None = None, save: str | None = None, read: ReadOptions
 ) -> Answer:
     """Say what to change in the program, and how much memory each change saves.
 

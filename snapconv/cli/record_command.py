@@ -35,15 +35,7 @@ if TYPE_CHECKING:
 
 # Options that hardly any script has. Behind the script they are meant for snapconv, and a script that reads
 # no arguments would run without them.
-_ONLY_OURS = (
-    "--simulate",
-    "--no-compute",
-    "--cublas-workspace",
-    "--stop",
-    "--stacks",
-    "--max-entries",
-    "--project-root",
-)
+_ONLY_OURS = "--simulate --no-compute --cublas-workspace --stop --stacks --max-entries --project-root".split()
 
 
 class RecordCommand(Command):
@@ -130,9 +122,7 @@ def record(
     options = RecordingOptions(
         output=upload.folder / place if upload else place,
         project_root=(project_root or _folder(found)).absolute(),
-        includes=tuple(  # a package as it is, a path that begins with a dot in full
-            os.path.normpath(Path(one).absolute()) if one.startswith(".") else one for one in include or ()
-        ),
+        includes=tuple(map(_include, include or ())),
         is_root_given=project_root is not None,
         stacks=stacks,
         max_entries=max_entries or MAX_ENTRIES,
@@ -179,6 +169,11 @@ def _folder(entry: "Entry") -> Path:
         return Path()
     script = Path(entry.path).absolute().parent
     return Path() if script.is_relative_to(Path.cwd()) else script
+
+
+def _include(text: str) -> str:
+    """Return a path as a capture contains it: a package as it is, a path that begins with a dot in full."""
+    return os.path.normpath(Path(text).absolute()) if text.startswith(".") else text
 
 
 def _check_for_providers(entry: "Entry", args: list[str], batch_size: int | None) -> None:

@@ -212,8 +212,8 @@ class Kind:
     """A kind of finding: its sentences, and the detector that finds it.
 
     A fault keeps memory for nothing, a trade has a price; what is free has none that most programs notice.
-    ``estimated`` says why its bytes are an estimate; empty
-    where the replay is exact. ``at_any_size``: what grows without an end need not be large yet.
+    ``estimated`` says why its bytes are an estimate; empty where the replay is exact. ``at_any_size``: what
+    grows without an end need not be large yet.
     """
 
     slug: str

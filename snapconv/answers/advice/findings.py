@@ -162,10 +162,7 @@ KINDS = (
     Kind(
         slug="checkpointing",
         what="{modules} keep their activations for backward.",
-        how=(
-            "{how}",
-            "{beside}",
-        ),
+        how=("{how}", "{beside}"),
         costs="recomputes {share} of the forward (by {measure})",
         wrong_if="modules share inputs, as skip connections do",
         detect=checkpointed_modules,

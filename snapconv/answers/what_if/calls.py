@@ -12,11 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from snapconv.allocator.allocator_settings import (
-    MIN_BLOCK_BYTES,
-    SMALL_REQUEST_BYTES,
-    AllocatorSettings,
-)
+from snapconv.allocator.allocator_settings import MIN_BLOCK_BYTES, SMALL_REQUEST_BYTES, AllocatorSettings
 from snapconv.allocator.allocator_trace import DEFAULT_POOL, PoolId
 from snapconv.allocator.blocks import LiveBlock, SegmentLayout
 from snapconv.columns import BoolColumn, Int8Column, Int64Column, read_only, run_starts
@@ -65,11 +61,10 @@ class AllocatorCalls:
     """Calls in the order of the trace, one row each, and the memory before the first of them.
 
     ``row`` is a row of the allocations, -1 where none is meant; ``event`` the event that shows the call.
-    ``requested_bytes``, ``stream`` and ``pool`` (position in ``pools``, as ``default_pool``) have one
-    entry for each allocation. ``own`` are the
-    settings that the trace was recorded with, as far as the file has them. ``n_missing`` counts calls that
-    must have been, but are not in the trace; ``n_unsure_returns`` how often a DEVICE_IS_FULL may have been an
-    EMPTY_CACHE, since no stack shows it.
+    ``requested_bytes``, ``stream`` and ``pool`` (position in ``pools``, as ``default_pool``) have one entry
+    for each allocation. ``own`` are the settings that the trace was recorded with, as far as the file has
+    them. ``n_missing`` counts calls that must have been, but are not in the trace; ``n_unsure_returns`` how
+    often a DEVICE_IS_FULL may have been an EMPTY_CACHE, since no stack shows it.
     """
 
     operation: Int8Column

@@ -9,6 +9,7 @@ import numpy as np
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.findings import advise, goal_of
 from snapconv.answers.notes import device_notes
+from snapconv.answers.oom.failed_allocation import failed_allocations
 from snapconv.answers.peak import EITHER_LABEL, summary_totals
 from snapconv.answers.timeline import TimelineLevel, bytes_by_category, find_segment_lifetimes, timeline_level
 from snapconv.answers.verdict import FileVerdict, find_verdict
@@ -147,14 +148,13 @@ def _advice(analysis: DeviceAnalysis) -> Iterator[dict[str, object]]:
 
 
 def _oom(analysis: DeviceAnalysis) -> Iterator[dict[str, int]]:
-    events = analysis.device.events
-    for event in analysis.phases.oom_events[:_MOST_OOM].tolist():
+    for one in failed_allocations(analysis)[:_MOST_OOM]:
         yield {
-            "event": event,
-            "requested": int(events.size[event]),
-            "free": int(events.addr[event]),
-            "allocated": analysis.replay.allocated.at(event),
-            "reserved": analysis.replay.reserved.at(event),
+            "event": one.event,
+            "requested": one.block_bytes,
+            "free": one.device_free_bytes,
+            "allocated": one.allocated_bytes,
+            "reserved": one.reserved_bytes,
         }
 
 

@@ -1,9 +1,8 @@
 """The allocations of a device for a page: grouped by kind, so that millions of rows take few bytes.
 
 A kind is what many allocations have in common: a size, and a trait, which is a stack with a category and all
-else that mostly follows from the stack. A training job makes the same
-allocations in every iteration; sorted by kind, their events grow by the same number again and again, which
-compresses to almost nothing. The page has every allocation, and so what was live at any moment, exactly.
+else that mostly follows from the stack. A training job makes the same allocations in every iteration; sorted
+by kind, their events grow by the same number again and again, which compresses to almost nothing.
 """
 
 from dataclasses import dataclass

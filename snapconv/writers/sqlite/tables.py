@@ -228,31 +228,26 @@ def _schema(database: Database) -> Iterator[str]:
 
 
 @contextmanager
-def _sqlite_errors(path: Path) -> Iterator[None]:
-    """Turn the errors of SQLite about the file or the disk into an OutputWriteError."""
-    try:
-        yield
-    except sqlite3.OperationalError as error:
-        if getattr(error, "sqlite_errorcode", None) == _SQL_IS_WRONG:
-            raise
-        reason = f"SQLite reports '{error}'; check the free space, quota and permissions of {path.parent}"
-        raise OutputWriteError(f"cannot write {path}: {reason}") from error
-
-
-@contextmanager
 def _new_database(temporary: Path, *, output: Path) -> Iterator[sqlite3.Connection]:
     """Open an empty file as a database, in one transaction that is committed at the end.
 
     ``temporary`` is absolute; ``output`` is the name for messages. No other process has the file, so
-    SQLite is set to take no locks: some cluster file systems have none.
+    SQLite is set to take no locks: some cluster file systems have none. Its errors about the file or the disk
+    become an OutputWriteError.
     """
     uri = f"{temporary.as_uri()}?nolock=1"
-    with _sqlite_errors(output), closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection:
-        for pragma in _PRAGMAS:
-            connection.execute(pragma)
-        connection.execute("BEGIN")
-        yield connection
-        connection.execute("COMMIT")
+    try:
+        with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection:
+            for pragma in _PRAGMAS:
+                connection.execute(pragma)
+            connection.execute("BEGIN")
+            yield connection
+            connection.execute("COMMIT")
+    except sqlite3.OperationalError as error:
+        if getattr(error, "sqlite_errorcode", None) == _SQL_IS_WRONG:
+            raise
+        reason = f"SQLite reports '{error}'; check the free space, quota and permissions of {output.parent}"
+        raise OutputWriteError(f"cannot write {output}: {reason}") from error
 
 
 def write_rows(

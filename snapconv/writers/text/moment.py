@@ -224,8 +224,7 @@ def _holder_lines(holders: "Sequence[SegmentHolder]", moment: str) -> Iterator[s
 
 
 def summary_lines(
-    reports: "Sequence[tuple[Path, MemoryReport]]",
-    time: "tuple[Path, TimeReport] | None" = None,
+    reports: "Sequence[tuple[Path, MemoryReport]]", time: "tuple[Path, TimeReport] | None" = None
 ) -> Iterator[str]:
     """Yield the summary of all devices, and of the times where there are any, line by line."""
     for number, (path, report) in enumerate(reports):

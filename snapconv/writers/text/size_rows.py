@@ -47,11 +47,7 @@ def size_row(n_bytes: int, text: str) -> str:
 
 
 def size_rows(
-    rows: Sequence[tuple[int, str]],
-    noun: str,
-    *,
-    rest: Sequence[tuple[int, str]] = (),
-    plural: str = "",
+    rows: Sequence[tuple[int, str]], noun: str, *, rest: Sequence[tuple[int, str]] = (), plural: str = ""
 ) -> Iterator[str]:
     """Yield the first rows, the sum of the others, and those of the ``rest`` that have bytes."""
     shown, more = rows[: most_rows()], rows[most_rows() :]
