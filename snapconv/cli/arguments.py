@@ -123,6 +123,14 @@ _OPTIONS = {
     "where it is visible, or the one that is current when CUDA starts.",
     "record.project_root": "Count only what is below this folder as your own code. Default: all Python files "
     "that are not installed, shown from the current folder.",
+    "record.stacks": "WHICH | Record C++ frames too (all), the only ones that backward has, or only Python's "
+    "(python). Default: all.",
+    "watch.stacks": "WHICH | Record Python's frames only (python), which costs least, or those of C++ too "
+    "(all). Default: python.",
+    "record.max_entries": "How many events torch keeps, the newest. Default: 1000000.",
+    "watch.max_entries": "How many events torch keeps, the newest. Default: 100000.",
+    "max_captures": "Write at most N captures. Default: 3.",
+    "all_ranks": "When memory runs out in one rank, write captures of all. FOLDER must be shared.",
     # Recording without a GPU.
     "simulate": "Record without a GPU: the unchanged script runs on the CPU.",
     "no_compute": "With --simulate: follow shapes only. Fast with a model of any size; no values, no times. "
