@@ -114,11 +114,16 @@ static uint32_t close_interned(rest *r, size_t start) {
 }
 
 uint32_t rest_text(rest *r, const uint8_t *text, uint32_t n_bytes) {
+    const interned *last = &r->last_text;
+    if (last->is_used && last->n_bytes == n_bytes && memcmp(r->out.bytes + last->offset, text, n_bytes) == 0) {
+        return last->id;
+    }
     interned *place = table_find(&r->texts, &r->out, text, n_bytes);
     if (place == NULL) {
         return NO_ID;
     }
-    if (place->is_used) { /* most are: every event has a text for its action */
+    if (place->is_used) {
+        r->last_text = *place;
         return place->id;
     }
     if (!buffer_reserve(&r->out, (size_t)n_bytes + 5)) {

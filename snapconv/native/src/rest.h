@@ -44,6 +44,7 @@ typedef struct {
     uint32_t n_statements;
     intern_table tuples;
     intern_table texts; /* without what stands around them */
+    interned last_text; /* the same comes again and again: that of an event's compile context */
 } rest;
 
 bool rest_init(rest *r, uint64_t seed);
