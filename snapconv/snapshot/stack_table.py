@@ -5,7 +5,7 @@ repetition without looking inside; content settles the rest (after a JSON round 
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
@@ -35,7 +35,7 @@ MAX_DEPTH = 4096
 _TEXT_BYTES_PER_BYTE, _FREE_TEXT_BYTES = 4, 512 << 10
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FrameTable:
     """Distinct frames. ``lines`` (int64) is 0 where the file has no usable line number."""
 
@@ -45,6 +45,21 @@ class FrameTable:
 
     def __len__(self) -> int:
         return len(self.names)
+
+    @cached_property
+    def files(self) -> tuple[str, ...]:
+        """The distinct file names: many frames share a few."""
+        return tuple(dict.fromkeys(self.filenames))
+
+    @cached_property
+    def file_id(self) -> Int32Column:
+        """The position of every frame's file among ``files``."""
+        place = {file: number for number, file in enumerate(self.files)}
+        return np.fromiter(map(place.__getitem__, self.filenames), np.int32, len(self))
+
+    def in_files(self, is_wanted: Callable[[str], bool]) -> BoolColumn:
+        """Mark the frames of some files, each of which is looked at once."""
+        return np.array([is_wanted(file) for file in self.files], np.bool_)[self.file_id]
 
 
 @dataclass(frozen=True)
@@ -83,9 +98,10 @@ class StackTable:
 
     def only(self, frames: BoolColumn) -> "StackTable":
         """Return the stacks with some of their frames alone; stacks and frames keep their ids."""
-        is_kept = self.with_frames(frames)
-        n_before = np.concatenate(([0], np.cumsum(is_kept)))
-        return read_only(StackTable(self.frames, n_before[self.offsets], self.frame_ids[is_kept]))
+        places = np.flatnonzero(self.with_frames(frames))
+        return read_only(
+            StackTable(self.frames, np.searchsorted(places, self.offsets), self.frame_ids[places])
+        )
 
 
 class StackInterner:

@@ -14,12 +14,11 @@ from snapconv.columns import (
     distinct,
     is_among,
     read_only,
-    run_starts,
     stable_order,
 )
 from snapconv.snapshot.stack_table import FrameTable, StackTable
 from snapconv.stacks.paths import for_every_frame, is_native, is_python, normal
-from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, Role
+from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, FrameRule, Role
 
 
 def matching_frames(frames: FrameTable, rules: Sequence[tuple[str, str]]) -> Iterator[BoolColumn]:
@@ -31,8 +30,8 @@ def matching_frames(frames: FrameTable, rules: Sequence[tuple[str, str]]) -> Ite
         return
     functions, files = zip(*rules, strict=True)
     in_name = _found(functions, frames.names)
-    in_file = _found(files, (file.replace("\\", "/") for file in frames.filenames))
-    yield from map(np.logical_and, in_name, in_file)
+    in_file = _found(files, (file.replace("\\", "/") for file in frames.files))
+    yield from in_name & in_file[:, frames.file_id]
 
 
 def _found(patterns: tuple[str, ...], texts: Iterable[str]) -> BoolColumn:
@@ -87,7 +86,18 @@ _IN_CLOSURE = (Role.MODULE_CALL, Role.LOSS, Role.ENGINE, Role.ZERO_GRAD)
 # But a decorator of torch's, such as no_grad, may be around a hook.
 _NO_HOOK = re.compile(r"(^|/)(torch/(?!utils/_contextlib)|threading\.py$)")
 _OF_TORCH = re.compile(r"(^|/)torch/")
-_OPTIMIZERS_OF_TORCH = "optimizer-file"
+
+
+def _bits(is_meant: Callable[[FrameRule], bool]) -> int:
+    """Return a number with a bit for each of some rules: all rules of a frame, or a stack, are one number."""
+    return sum(1 << number for number, rule in enumerate(FRAME_RULES) if is_meant(rule))
+
+
+assert len(FRAME_RULES) < 64
+_BITS = np.left_shift(1, np.arange(len(FRAME_RULES)))
+_BITS_OF_ROLE = np.array([_bits(lambda rule, role=role: rule.role == role) for role in Role])
+_OF_OUTERMOST = _bits(lambda rule: rule.is_outermost)
+_OPTIMIZERS_OF_TORCH = _bits(lambda rule: rule.slug == "optimizer-file")
 
 
 def assign_roles(stacks: StackTable) -> StackRoles:
@@ -95,47 +105,60 @@ def assign_roles(stacks: StackTable) -> StackRoles:
 
     A stack of a closure that was given to an optimizer's step has not the role of an optimizer.
     """
-    innermost = np.full((len(Role), len(stacks)), _NOWHERE)
-    rule_id = np.full((len(Role), len(stacks)), -1, np.int32)
-    python = np.array([is_python(name) for name in stacks.frames.filenames], np.bool_)
-    outermost = _outermost(stacks, python)
-    by_slug: dict[str, Int64Column] = {}
-    patterns = [(rule.function, rule.file) for rule in FRAME_RULES]
-    fitting = matching_frames(stacks.frames, patterns)
-    for number, (rule, frames) in enumerate(zip(FRAME_RULES, fitting, strict=True)):
-        if not frames.any():
-            continue
-        is_match = stacks.with_frames(frames)
-        place = by_slug[rule.slug] = innermost_places(
-            stacks, is_match & outermost if rule.is_outermost else is_match
-        )
-        innermost[rule.role] = np.minimum(innermost[rule.role], place)
-        rule_id[rule.role][(place < _NOWHERE) & (rule_id[rule.role] < 0)] = number
-    has = innermost < _NOWHERE
-    files = [normal(name) for name in stacks.frames.filenames]
-    is_foreign = np.array([is_python(name) and not _OF_TORCH.search(name) for name in files], np.bool_)
-    in_closure = innermost[list(_IN_CLOSURE)].min(axis=0) < innermost[Role.OPTIMIZER]
-    if _OPTIMIZERS_OF_TORCH in by_slug:
-        # One of torch's calls no Python code that is not torch's, but for a closure.
-        place = by_slug[_OPTIMIZERS_OF_TORCH]
-        in_closure |= (innermost_places(stacks, stacks.with_frames(is_foreign)) < place) & (place < _NOWHERE)
-    through_modules = innermost[[Role.MODULE_CALL, Role.LOSS]].min(axis=0) < innermost[Role.OPTIMIZER]
-    in_closure |= _through_closures(stacks, files, is_foreign, through_modules, innermost[Role.OPTIMIZER])
+    python, is_empty = stacks.only(stacks.frames.in_files(is_python)), np.diff(stacks.offsets) == 0
+    rules = _rules_of_entries(stacks)
+    of_stack = np.zeros(len(stacks), np.int64)
+    of_stack[~is_empty] = np.bitwise_or.reduceat(rules, stacks.offsets[:-1][~is_empty])
+    has = (of_stack & _BITS_OF_ROLE[:, None]) != 0
+    rule_id = np.full(has.shape, -1, np.int32)
+    for number in np.flatnonzero(np.bitwise_or.reduce(of_stack) & _BITS)[::-1].tolist():
+        rule_id[FRAME_RULES[number].role, (of_stack & _BITS[number]) != 0] = number
+    in_closure = _in_closures(stacks, rules, has)
     has[Role.OPTIMIZER] &= ~in_closure
-    rule_id[Role.OPTIMIZER][in_closure] = -1
-    has_cpp = any(is_native(name) for name in stacks.frames.filenames)
-    in_hook = _in_hooks(stacks, files, has, outermost, has_cpp=has_cpp)
-    is_empty = np.diff(stacks.offsets) == 0
-    of_stacks = (has, rule_id, is_empty, in_closure, in_hook)
-    return read_only(StackRoles(stacks, stacks.only(python), *of_stacks, has_cpp=has_cpp))
+    rule_id[Role.OPTIMIZER, in_closure] = -1
+    has_cpp = any(map(is_native, stacks.frames.files))
+    in_hook = _in_hooks(python, has, has_cpp=has_cpp)
+    return read_only(StackRoles(stacks, python, has, rule_id, is_empty, in_closure, in_hook, has_cpp=has_cpp))
+
+
+def _rules_of_entries(stacks: StackTable) -> Int64Column:
+    """Return the bits of the rules that each entry of ``frame_ids`` fits."""
+    patterns = [(rule.function, rule.file) for rule in FRAME_RULES]
+    of_frame = _BITS @ np.array(list(matching_frames(stacks.frames, patterns)))
+    found = stacks.with_frames(of_frame)
+    if (of_frame & _OF_OUTERMOST).any():
+        places = np.flatnonzero(stacks.with_frames(stacks.frames.in_files(is_python)))
+        first, after = (
+            np.searchsorted(places, stacks.offsets[:-1]),
+            np.searchsorted(places, stacks.offsets[1:]),
+        )
+        is_inner = np.ones(len(found), np.bool_)
+        is_inner[places[after[after > first] - 1]] = False
+        found[is_inner] &= ~_OF_OUTERMOST
+    return found
+
+
+def _in_closures(stacks: StackTable, rules: Int64Column, has: BoolColumn) -> BoolColumn:
+    """Mark the stacks of closures: what no optimizer does itself is further in than its frames."""
+
+    def innermost(bits: int) -> Int64Column:
+        return innermost_places(stacks, (rules & bits) != 0)
+
+    frames, step = stacks.frames, innermost(_BITS_OF_ROLE[Role.OPTIMIZER])
+    found = innermost(np.bitwise_or.reduce(_BITS_OF_ROLE[list(_IN_CLOSURE)])) < step
+    is_foreign = frames.in_files(lambda name: is_python(normal(name)) and not _OF_TORCH.search(normal(name)))
+    # One of torch's calls no Python code that is not torch's, but for a closure.
+    place = innermost(_OPTIMIZERS_OF_TORCH)
+    if (place < _NOWHERE).any():
+        found |= (innermost_places(stacks, stacks.with_frames(is_foreign)) < place) & (place < _NOWHERE)
+    if (found & has[Role.OPTIMIZER] & (has[Role.MODULE_CALL] | has[Role.LOSS])).any():
+        through_modules = innermost(_BITS_OF_ROLE[Role.MODULE_CALL] | _BITS_OF_ROLE[Role.LOSS]) < step
+        found |= _through_closures(stacks, is_foreign, through_modules, step)
+    return found
 
 
 def _through_closures(
-    stacks: StackTable,
-    files: list[str],
-    is_foreign: BoolColumn,
-    through_modules: BoolColumn,
-    step: Int64Column,
+    stacks: StackTable, is_foreign: BoolColumn, through_modules: BoolColumn, step: Int64Column
 ) -> BoolColumn:
     """Mark the stacks through a function that a step calls, if a module runs through it in another one.
 
@@ -145,9 +168,7 @@ def _through_closures(
     """
     found = np.zeros(len(step), np.bool_)
     through_step = np.flatnonzero(step < _NOWHERE)
-    if not through_modules[through_step].any():
-        return found
-    names = stacks.frames.names
+    names, files = stacks.frames.names, list(map(normal, stacks.frames.filenames))
 
     def called(stack: int) -> tuple[str, str, str] | None:
         """Return the step's file, and the first closure or function of another file that it calls, if any."""
@@ -163,33 +184,29 @@ def _through_closures(
     return found
 
 
-def _in_hooks(
-    stacks: StackTable, files: list[str], has: BoolColumn, outermost: BoolColumn, *, has_cpp: bool
-) -> BoolColumn:
+def _in_hooks(python: StackTable, has: BoolColumn, *, has_cpp: bool) -> BoolColumn:
     """Mark the stacks of hooks: of Python code, not torch's, that the engine's own thread called.
 
     A thread of the program is known by its outermost function, through which modules are called. Where the
-    outermost function is torch's, or threading's, it does not distinguish threads.
+    outermost function is torch's, or threading's, it does not distinguish threads. ``python``: the Python
+    frames of the stacks.
     """
+    frames, is_any = python.frames, np.diff(python.offsets) > 0
+    frame = np.full(len(is_any), -1, np.int32)
+    frame[is_any] = python.frame_ids[python.offsets[1:][is_any] - 1]
     number: dict[tuple[str, str], int] = {}
-    pairs = zip(files, stacks.frames.names, strict=True)
-    function_of = np.array([number.setdefault(pair, len(number)) for pair in pairs] + [-1], np.int64)
-    may_be = np.array([not _NO_HOOK.search(name) for name in files] + [False], np.bool_)
-    places = np.flatnonzero(outermost)
-    frame = np.full(len(stacks), -1, np.int32)
-    frame[stacks.owners[places]] = stacks.frame_ids[places]
+    function_of = np.full(len(frames) + 1, -1, np.int64)
+    for one in distinct(frame[is_any]).tolist():
+        pair = normal(frames.filenames[one]), frames.names[one]
+        function_of[one] = number.setdefault(pair, len(number))
     function = function_of[frame]
+    may_be = np.append(frames.in_files(lambda name: not _NO_HOOK.search(normal(name))), False)
     by_engine = has[Role.ENGINE] | has[Role.RECOMPUTE]
     of_program = distinct(function[~by_engine & (has[Role.MODULE_CALL] | has[Role.LOSS])])
     if not len(of_program):
-        return np.zeros(len(stacks), np.bool_)
+        return np.zeros(len(is_any), np.bool_)
     is_engine = has[Role.ENGINE] | np.bool_(not has_cpp)
     return np.asarray(may_be[frame] & ~is_among(function, of_program) & is_engine, np.bool_)
-
-
-def innermost_python(stacks: StackTable) -> Int32Column:
-    """For every stack its innermost Python frame, -1 without one."""
-    return innermost_frames(stacks, np.array([is_python(name) for name in stacks.frames.filenames], np.bool_))
 
 
 def innermost_frames(stacks: StackTable, marked: BoolColumn) -> Int32Column:
@@ -206,11 +223,9 @@ _NOWHERE = np.iinfo(np.int64).max
 def innermost_places(stacks: StackTable, is_marked: BoolColumn) -> Int64Column:
     """For every stack the place of the first that is marked, among all frames of all stacks, or _NOWHERE."""
     places = np.flatnonzero(is_marked)
-    owner = stacks.owners[places]
-    first = run_starts(owner)
-    found = np.full(len(stacks), _NOWHERE)
-    found[owner[first]] = places[first]
-    return found
+    number = np.searchsorted(places, stacks.offsets)
+    first = np.append(places, _NOWHERE)[number[:-1]]
+    return np.where(number[:-1] < number[1:], first, _NOWHERE)
 
 
 def stacks_by_frame(stacks: StackTable) -> Callable[[int], Int32Column]:
@@ -223,12 +238,3 @@ def stacks_by_frame(stacks: StackTable) -> Callable[[int], Int32Column]:
         return distinct(stacks.owners[order[first:after]])
 
     return stacks_with
-
-
-def _outermost(stacks: StackTable, marked: BoolColumn) -> BoolColumn:
-    """Mark, among all frames of all stacks, the last of each that is marked."""
-    places = np.flatnonzero(stacks.with_frames(marked))
-    owner = stacks.owners[places]
-    mark = np.zeros(len(stacks.frame_ids), np.bool_)
-    mark[places[np.append(owner[1:] != owner[:-1], True)[: len(owner)]]] = True
-    return mark
