@@ -85,6 +85,7 @@ def is_hidden(path: str) -> bool:
     return bool(_HIDDEN.search(path))
 
 
+@for_every_frame
 def installed_part(path: str) -> str | None:
     """Return a normal path below the folder that an installer filled: ``torch/nn/functional.py``.
 

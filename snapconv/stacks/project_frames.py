@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from snapconv.columns import BoolColumn, Int64Column, read_only
+from snapconv.columns import BoolColumn, Int64Column, read_only, sums_by
 from snapconv.snapshot.recorded.metadata import NOT_RECORDED, RecordedProject
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.paths import (
@@ -103,8 +103,7 @@ def find_project(
     ``includes`` are libraries that count too, beside those that were recorded. Where no file is the user's,
     the package counts that the program was started in.
     """
-    filenames = stacks.frames.filenames
-    paths = tuple(map(normal, filenames))
+    frames, paths = stacks.frames, list(map(normal, stacks.frames.files))
     every = dict.fromkeys(paths)
     mine = _not_installed(set(paths))
     if bytes_of_stack is None:
@@ -118,32 +117,32 @@ def find_project(
         for path in every
         if path in mine and (_belongs(path, chosen) or not (is_named or is_hidden(path)))
     }
-    entry = None if own or is_named or includes else _entry_package(stacks, paths, bytes_of_stack)
+    entry = None if own or is_named or includes else _entry_package(stacks, bytes_of_stack)
     wanted = dict.fromkeys((*MODEL_LIBRARIES, *([entry] if entry else ()), *recorded.includes, *includes))
     included = [parse_include(text, root=chosen) for text in wanted]
     included_by = {path: [one.text for one in included if one.contains(path)] for path in every}
     own |= {path for path, by in included_by.items() if by and is_python(path)}
     used = {text for by in included_by.values() for text in by}
-    shown = {path: _shown(path, chosen, is_own=path in own) for path in every}
+    shown = [_shown(path, chosen, is_own=path in own) for path in paths]
     project = Project(
         root=chosen,
         seen_root=seen,
         is_inferred=not (root or recorded.root),
-        is_project=np.array([path in own for path in paths], np.bool_),
-        relative_paths=tuple(shown[path] for path in paths),
+        is_project=frames.in_files(lambda file: normal(file) in own),
+        relative_paths=tuple(map(shown.__getitem__, frames.file_id.tolist())),
         includes=tuple(text for text in wanted if text in used),
         unused_includes=tuple(t for t in wanted if t not in used and t not in MODEL_LIBRARIES),
     )
     return read_only(project)
 
 
-def _entry_package(stacks: StackTable, paths: tuple[str, ...], bytes_of_stack: Int64Column) -> str | None:
+def _entry_package(stacks: StackTable, bytes_of_stack: Int64Column) -> str | None:
     """Return the installed package that a program without a file of the user's was started in.
 
     Console scripts (``yolo train``) and modules (``-m trl.scripts.sft``) have none: the package with the
     outermost line stands for the project.
     """
-    packages = [_package(path) for path in paths]
+    packages = [_package(normal(file)) for file in stacks.frames.filenames]
     n_bytes: Counter[str] = Counter()
     for stack, stack_bytes in enumerate(bytes_of_stack.tolist()):
         frames = reversed(stacks.frames_of(stack).tolist())
@@ -195,28 +194,30 @@ def _drive(path: str) -> str:
 
 
 def _infer_root(
-    stacks: StackTable, paths: tuple[str, ...], mine: set[str], bytes_of_stack: Int64Column
+    stacks: StackTable, paths: Sequence[str], mine: set[str], bytes_of_stack: Int64Column
 ) -> str | None:
     """Return the common folder of the user's files, from the script that most of the bytes come from.
 
-    What starts a program, as a launcher does, is in all stacks too, but never innermost.
+    ``paths`` are those of the distinct files. What starts a program, as a launcher does, is in all stacks
+    too, but never innermost.
     """
-    is_mine = np.array([p in mine and is_absolute(p) and not is_notebook(p) for p in paths], np.bool_)
-    if not is_mine.any():
+    names, file_id = stacks.frames.names, stacks.frames.file_id
+    is_own = np.array([p in mine and is_absolute(p) and not is_notebook(p) for p in paths], np.bool_)
+    if not is_own.any():
         return None
-    is_script = is_mine & np.array([name == "<module>" for name in stacks.frames.names], np.bool_)
     folder_of = [posixpath.dirname(path) for path in paths]
-    folders = {folder_of[frame] for frame in np.flatnonzero(is_mine).tolist()}
-    scripts = {folder_of[frame] for frame in np.flatnonzero(is_script).tolist()}
-    innermost: Counter[str] = Counter(dict.fromkeys(folders, 0))
-    for frame, n_bytes in zip(
-        innermost_frames(stacks, is_mine).tolist(), bytes_of_stack.tolist(), strict=True
-    ):
-        if frame >= 0:
-            innermost[folder_of[frame]] += n_bytes
+    is_mine = is_own[file_id]
+    scripts = {
+        folder_of[file_id[one]] for one in np.flatnonzero(is_mine).tolist() if names[one] == "<module>"
+    }
+    frame = innermost_frames(stacks, is_mine)
+    n_bytes = sums_by(file_id[frame[frame >= 0]], bytes_of_stack[frame >= 0], len(paths))
+    innermost: Counter[str] = Counter()
+    for file in np.flatnonzero(is_own).tolist():
+        innermost[folder_of[file]] += int(n_bytes[file])
     # Even a folder that contains projects, where the script is right in it: no other root has the script.
     common = _most_bytes_below(scripts, innermost) if scripts else _most(innermost)
-    for folder in sorted(folders):
+    for folder in sorted(innermost):
         wider = posixpath.commonpath([common, folder]) if common[:1] == folder[:1] else ""
         if not _is_too_wide(wider):
             common = wider

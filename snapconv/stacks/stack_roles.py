@@ -18,7 +18,7 @@ from snapconv.columns import (
 )
 from snapconv.snapshot.stack_table import FrameTable, StackTable
 from snapconv.stacks.paths import for_every_frame, is_native, is_python, normal
-from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, FrameRule, Role
+from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, Role
 
 
 def matching_frames(frames: FrameTable, rules: Sequence[tuple[str, str]]) -> Iterator[BoolColumn]:
@@ -88,16 +88,15 @@ _NO_HOOK = re.compile(r"(^|/)(torch/(?!utils/_contextlib)|threading\.py$)")
 _OF_TORCH = re.compile(r"(^|/)torch/")
 
 
-def _bits(is_meant: Callable[[FrameRule], bool]) -> int:
+def _bits(column: str, value: object) -> int:
     """Return a number with a bit for each of some rules: all rules of a frame, or a stack, are one number."""
-    return sum(1 << number for number, rule in enumerate(FRAME_RULES) if is_meant(rule))
+    return sum(1 << number for number, rule in enumerate(FRAME_RULES) if getattr(rule, column) == value)
 
 
 assert len(FRAME_RULES) < 64
 _BITS = np.left_shift(1, np.arange(len(FRAME_RULES)))
-_BITS_OF_ROLE = np.array([_bits(lambda rule, role=role: rule.role == role) for role in Role])
-_OF_OUTERMOST = _bits(lambda rule: rule.is_outermost)
-_OPTIMIZERS_OF_TORCH = _bits(lambda rule: rule.slug == "optimizer-file")
+_BITS_OF_ROLE = np.array([_bits("role", role) for role in Role])
+_OF_OUTERMOST, _OPTIMIZERS_OF_TORCH = _bits("is_outermost", True), _bits("slug", "optimizer-file")
 
 
 def assign_roles(stacks: StackTable) -> StackRoles:
@@ -125,7 +124,7 @@ def _rules_of_entries(stacks: StackTable) -> Int64Column:
     """Return the bits of the rules that each entry of ``frame_ids`` fits."""
     patterns = [(rule.function, rule.file) for rule in FRAME_RULES]
     of_frame = _BITS @ np.array(list(matching_frames(stacks.frames, patterns)))
-    found = stacks.with_frames(of_frame)
+    found: Int64Column = np.take(of_frame, stacks.frame_ids)
     if (of_frame & _OF_OUTERMOST).any():
         places = np.flatnonzero(stacks.with_frames(stacks.frames.in_files(is_python)))
         first, after = (
