@@ -305,7 +305,8 @@ def analyze_device(
     certain: bool = False,
 ) -> DeviceAnalysis:
     """Replay and classify one device; ``user_rules`` win over ours; ``certain`` is as in the options."""
-    replayed = _replayed(snapshot, device)
+    replayed = replay(snapshot, device)
+    _ = replayed.active.peak_event  # found while there is room for a curve, which is not kept
     allocations = replayed.allocations
     phases = find_phases(snapshot, device, allocations, facts.roles)
     recorded = None
@@ -326,13 +327,6 @@ def analyze_device(
         classification=classification,
         iterations=tuple(_iterations(replayed.allocated, phases)),
     )
-
-
-def _replayed(snapshot: Snapshot, device: DeviceSnapshot) -> Replay:
-    replayed = replay(snapshot, device)
-    for curve in (replayed.requested, replayed.active, replayed.reserved):
-        _ = curve.peak_event  # found while there is room for a curve, which is not kept
-    return replayed
 
 
 def _iterations(allocated: Curve, phases: Phases) -> Iterator[Iteration]:

@@ -211,17 +211,15 @@ def _silent_steps(snapshot: Snapshot, device: DeviceSnapshot, certain: Int8Colum
 
 def _frees_have_stacks(events: EventTable, allocations: AllocationTable, roles: StackRoles) -> bool:
     """Return whether frees have stacks of their own: with context='alloc' they repeat those of allocs."""
-    both = (allocations.alloc_event >= 0) & (allocations.free_requested_event >= 0)
-    alloc = events.stack_id[allocations.alloc_event[both]]
-    free = events.stack_id[allocations.free_requested_event[both]]
+    requested = allocations.free_requested_event
+    both = (allocations.alloc_event >= 0) & (requested >= 0)
+    alloc, free = events.stack_id[allocations.alloc_event[both]], allocations.free_stack_id[both]
     # Two stacks without a frame are the same stack, and are no evidence.
-    captured = (alloc >= 0) & (free >= 0)
-    captured[captured] = ~roles.is_empty[alloc[captured]]
+    captured = np.append(~roles.is_empty, False)[alloc] & (free >= 0)
     if not captured.any():
-        requested = allocations.free_requested_event
         stacks = events.stack_id[requested[requested >= 0]]
         return not len(stacks) or bool(np.any(stacks >= 0))
-    return bool(np.mean(alloc[captured] == free[captured]) < 0.9)
+    return bool(np.count_nonzero(captured & (alloc == free)) / np.count_nonzero(captured) < 0.9)
 
 
 def _labels(
@@ -235,25 +233,34 @@ def _labels(
     stack = events.stack_id
     if not free_sites_known:
         stack = np.where(events.action == Action.ALLOC, stack, -1).astype(np.int32)
-    label = np.zeros(len(events), np.int8)
-    label[in_step & ~by_stack(roles.in_closure, stack)] = Phase.OPTIMIZER
-    forward = roles.of(Role.MODULE_CALL, stack) | roles.of(Role.LOSS, stack)
-    label[forward] = Phase.FORWARD
-    # A step may be given a closure with a forward and a backward in it; of one that the trace begins in, the
-    # forward may be lost.
-    may_have_closure = np.logical_and.accumulate(in_step) | np.bool_(np.any(forward & in_step))
-    label[is_engine(roles, stack) & (~in_step | may_have_closure)] = Phase.BACKWARD
-    label[roles.of(Role.ZERO_GRAD, stack) | in_zero_grad] = Phase.OTHER
-    label[roles.of(Role.OPTIMIZER, stack)] = Phase.OPTIMIZER
+    # What -1 finds stands at the end. The second row is that of stacks in a step: its engine is no backward.
+    has, of_stack = roles.has, np.zeros((2, len(roles.stacks) + 1), np.int8)
+    forward = np.append(has[Role.MODULE_CALL] | has[Role.LOSS], False)
+    of_stack[:, forward] = Phase.FORWARD
+    of_stack[0, :-1][_engine_stacks(roles)] = Phase.BACKWARD
+    of_stack[:, :-1][:, has[Role.ZERO_GRAD]] = Phase.OTHER
+    of_stack[:, :-1][:, has[Role.OPTIMIZER]] = Phase.OPTIMIZER
+    label: Int8Column = np.take(of_stack[0], stack)
+    if len(rows := np.flatnonzero(in_step)):
+        mine = stack[rows]
+        # A step may be given a closure with a forward and a backward in it; of one that the trace begins in,
+        # the forward may be lost.
+        may_have_closure = (rows == np.arange(len(rows))) | forward[mine].any()
+        found = np.where(may_have_closure, label[rows], of_stack[1][mine])
+        label[rows] = np.where((found == 0) & ~by_stack(roles.in_closure, mine), int(Phase.OPTIMIZER), found)
+    label[in_zero_grad & (label != int(Phase.OPTIMIZER))] = Phase.OTHER
     return label
 
 
-def is_engine(roles: StackRoles, stack_ids: Int32Column) -> BoolColumn:
+def _engine_stacks(roles: StackRoles) -> BoolColumn:
     """Stacks of the autograd engine; with Python-only stacks its thread shows as an empty stack."""
-    engine = roles.of(Role.ENGINE, stack_ids) | roles.of(Role.RECOMPUTE, stack_ids)
-    if roles.has_cpp or roles.is_empty.all():
-        return engine
-    return np.asarray(engine | ((stack_ids >= 0) & roles.is_empty[stack_ids]))
+    engine: BoolColumn = roles.has[Role.ENGINE] | roles.has[Role.RECOMPUTE]
+    return engine if roles.has_cpp or roles.is_empty.all() else engine | roles.is_empty
+
+
+def is_engine(roles: StackRoles, stack_ids: Int32Column) -> BoolColumn:
+    """Return whether the autograd engine was at work in each of these stacks; False for -1."""
+    return by_stack(_engine_stacks(roles), stack_ids)
 
 
 def _iterations(phase: Int8Column, run_ends: Int64Column, silent_steps: Int64Column) -> Int32Column:

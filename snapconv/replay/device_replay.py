@@ -178,37 +178,41 @@ def replay(snapshot: Snapshot, device: DeviceSnapshot) -> Replay:
 
 
 def _allocation_table(device: DeviceSnapshot, lifetimes: Lifetimes, sizes: BlockSizes) -> AllocationTable:
-    events, blocks = device.events, device.blocks
+    events, blocks, segments = device.events, device.blocks, device.segments
+    alloc, n_old = lifetimes.alloc_event, int(np.searchsorted(lifetimes.alloc_event, 0))  # these stand first
     # Where a column's value comes from: the alloc, else the final block, else the first free.
-    event = first_known(lifetimes.alloc_event, lifetimes.free_requested_event, lifetimes.end_event)
-    from_block = (lifetimes.block_id >= 0) & (lifetimes.alloc_event < 0)
-    block, segment = lifetimes.block_id, _rows(blocks.segment_id, lifetimes.block_id)
-    requested = np.where(from_block, _rows(blocks.requested_bytes, block), _rows(events.size, event))
-    traced = _rows(sizes.of_event, lifetimes.alloc_event)
-    known = np.where(block >= 0, _rows(blocks.block_bytes, block), traced)
-    is_unknown = (lifetimes.alloc_event < 0) & (lifetimes.block_id < 0)
-    rows = np.flatnonzero(is_unknown)
-    is_exact = ~is_unknown
+    event = alloc.copy()
+    event[:n_old] = first_known(lifetimes.free_requested_event[:n_old], lifetimes.end_event[:n_old])
+    live = np.flatnonzero(lifetimes.block_id >= 0)
+    block = lifetimes.block_id[live]
+    segment, n_live_old = blocks.segment_id[block], int(np.searchsorted(live, n_old))
+    requested, stream = _rows(events.size, event), _rows(events.stream, event)
+    requested[live[:n_live_old]] = blocks.requested_bytes[block[:n_live_old]]
+    stream[live[:n_live_old]] = segments.stream[segment[:n_live_old]]
+    known = _rows(sizes.of_event, alloc)
+    known[live] = blocks.block_bytes[block]
+    rows, is_exact = np.flatnonzero(lifetimes.block_id[:n_old] < 0), np.ones(len(alloc), np.bool_)
     known[rows], is_exact[rows] = _sizes_from_space(lifetimes.addr[rows], requested[rows], sizes)
-    stack = first_known(_rows(events.stack_id, lifetimes.alloc_event), _rows(blocks.stack_id, block))
-    pool = _rows(device.segments.pool_id, segment)
+    stack = _rows(events.stack_id, alloc)
+    stack[live] = first_known(stack[live], blocks.stack_id[block])
+    pool, is_pending = np.full(len(alloc), -1, np.int32), np.zeros(len(alloc), np.bool_)
+    pool[live], is_pending[live] = segments.pool_id[segment], blocks.state[block] == BlockState.PENDING_FREE
     if events.pool_id is not None:
         pool = first_known(pool, _rows(events.pool_id, event))
-    state = _rows(blocks.state, block)
     table = AllocationTable(
-        alloc_event=lifetimes.alloc_event,
+        alloc_event=alloc,
         free_requested_event=lifetimes.free_requested_event,
         free_completed_event=lifetimes.free_completed_event,
         end_event=lifetimes.end_event,
         addr=lifetimes.addr,
-        stream=np.where(from_block, _rows(device.segments.stream, segment), _rows(events.stream, event)),
+        stream=stream,
         requested_bytes=requested,
         block_bytes=known,
         is_exact=is_exact,
-        is_pending_at_end=state == BlockState.PENDING_FREE,
-        pool_id=pool.astype(np.int32),
-        stack_id=stack.astype(np.int32),
-        free_stack_id=_rows(events.stack_id, lifetimes.free_requested_event).astype(np.int32),
+        is_pending_at_end=is_pending,
+        pool_id=pool.astype(np.int32, copy=False),
+        stack_id=stack.astype(np.int32, copy=False),
+        free_stack_id=_rows(events.stack_id, lifetimes.free_requested_event).astype(np.int32, copy=False),
     )
     return read_only(table)
 
@@ -260,15 +264,13 @@ def _block_curve(allocations: AllocationTable, n_events: int, name: str) -> Curv
     n_before = int(np.searchsorted(alloc, 0))  # those stand first
 
     def make() -> Int64Column:
-        # An event begins one allocation at most, and ends one at most.
-        change = np.zeros(n_events, np.int64)
-        change[alloc[n_before:]] = n_bytes[n_before:]
+        # An event begins one allocation at most, and ends one at most; what has no end is behind the last.
+        change = np.zeros(n_events + 1, np.int64)
+        np.add.at(change, alloc[n_before:], n_bytes[n_before:])  # three times as fast as brackets
         for part in chunks(len(end)):
-            is_ended = end[part] >= 0
-            change[end[part][is_ended]] -= n_bytes[part][is_ended]
-        after = np.cumsum(change, out=change)
-        after += start
-        return after
+            np.subtract.at(change, end[part], n_bytes[part])
+        change[0] += start
+        return np.cumsum(change[:-1], out=change[:-1])
 
     def at(event: int) -> int:
         n_begun = int(np.searchsorted(alloc, event, side="right"))
@@ -294,7 +296,9 @@ def _reserved_curve(device: DeviceSnapshot) -> tuple[Curve, int]:
     def at(event: int) -> int:
         return int(totals[np.searchsorted(moves, event, side="right")])
 
-    return Curve(int(totals[0]), make, at), int(totals.min())
+    curve = Curve(int(totals[0]), make, at)
+    curve.peak_event = int(np.append(-1, moves)[totals.argmax()])
+    return curve, int(totals.min())
 
 
 _COUNTED_NOTES = {
