@@ -259,7 +259,7 @@ def _kept(analysis: DeviceAnalysis) -> _Kept:
     has_frames = np.append(np.diff(analysis.snapshot.stacks.offsets) > 0, [False])
     is_evidence = has_frames[allocations.stack_id[row]] & np.bool_(_is_last_complete(phases))
     is_evidence &= ~np.isin(analysis.classification.category[row], categories_with(Trait.MADE_ONCE))
-    steps = np.flatnonzero(phases.certain == Phase.OPTIMIZER)
+    steps = np.flatnonzero(has_code(phases.certain, Phase.OPTIMIZER))
     after = allocations.alloc_event[row] > (steps[-1] if len(steps) else len(phases.certain))
     return _Kept(
         row=row,
@@ -278,7 +278,7 @@ def _is_last_complete(phases: Phases) -> bool:
     first, before, end = np.searchsorted(phases.iteration, (last - 1, last, last + 1)).tolist()
     if phases.ends_in_oom:
         return False
-    has_step = bool(np.any(phases.certain[before:end] == Phase.OPTIMIZER))
+    has_step = bool(has_code(phases.certain[before:end], Phase.OPTIMIZER).any())
     return has_step or end - before >= 0.9 * (before - first)
 
 

@@ -128,8 +128,8 @@ def before_the_graph(decided: Decided) -> BoolColumn:
 def may_be_gradient(decided: Decided) -> BoolColumn:
     """Made by the engine, by the program after a backward, or pre-existing; by a module if it is compiled."""
     features = decided.features
-    by_module = features.made_through(Role.MODULE_CALL)
-    by_module &= ~(features.by_engine & features.made_through(Role.COMPILED))
+    compiled = features.by_engine & features.made_through(Role.COMPILED)
+    by_module = features.made_through(Role.MODULE_CALL) & ~compiled
     by_program = features.outside & (features.alloc > features.phases.first(Phase.BACKWARD))
     return (features.by_engine | by_program | ~features.is_traced) & ~by_module
 
@@ -232,6 +232,8 @@ def lengthened(decided: Decided) -> BoolColumn:
 def in_use_when_memory_ran_out(decided: Decided) -> BoolColumn:
     """In use when memory ran out in its forward, as most of what that had made."""
     features = decided.features
+    if not len(features.phases.oom_events):
+        return np.zeros(len(features.alloc), np.bool_)
     oom = next_of(features.phases.oom_events, features.alloc, features.n_events)
     failed = features.in_forward & (oom <= features.alloc_run_last)
     in_use = failed & (features.end > oom)

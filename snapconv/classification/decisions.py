@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from snapconv.classification.categories import NO_RULE, Category, Certainty, Evidence
 from snapconv.classification.features import Features
-from snapconv.columns import BoolColumn, Int8Column, Int32Column, distinct, has_code, read_only
+from snapconv.columns import BoolColumn, Int8Column, Int32Column, distinct, has_code, read_only, rows_of
 from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, Role
 
 _Found = TypeVar("_Found")
@@ -102,18 +102,18 @@ class Decided:
 
     def add(self, proposal: Proposal) -> None:
         """Give a category to the proposed rows that are still open."""
-        rows = np.flatnonzero(proposal.where & self.is_open)
+        rows = rows_of(proposal.where & self.is_open)
         if not len(rows):
             return
-        self.is_open[rows], self.category[rows] = False, proposal.category
-        self._evidence[rows] = proposal.evidence
+        self.is_open[rows], self.category[rows] = False, int(proposal.category)
+        self._evidence[rows] = int(proposal.evidence)
         self._reason_id[rows] = self._reasons.setdefault(proposal.slug, len(self._reasons))
         if proposal.category:
-            probability = 1 if proposal.probability is None else proposal.probability[rows]
             is_recorded = proposal.evidence in (Evidence.USER_RULE, Evidence.METADATA)
-            certain = Certainty.RECORDED if is_recorded else Certainty.CERTAIN
-            self._probability[rows] = probability
-            self._certainty[rows] = np.where(probability >= CERTAIN, certain, Certainty.LIKELY)
+            self._certainty[rows] = int(Certainty.RECORDED if is_recorded else Certainty.CERTAIN)
+            self._probability[rows] = 1 if proposal.probability is None else proposal.probability[rows]
+            if proposal.probability is not None:
+                self._certainty[rows[proposal.probability[rows] < CERTAIN]] = int(Certainty.LIKELY)
 
     def result(self) -> Classification:
         """Return the finished columns."""
@@ -224,7 +224,7 @@ class FrameFact:
         if not has_role.any():
             return
         evidence = Evidence.FREE_SITE if self.is_free_site else Evidence.FRAMES
-        rows = np.flatnonzero(has_role & self.where.of(decided))
+        rows = rows_of(has_role & self.where.of(decided))
         rule_ids = roles.rule_id[self.role][stack[rows]]
         for number in distinct(rule_ids).tolist():
             where = features.mask(rows[rule_ids == number])

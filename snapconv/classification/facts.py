@@ -163,7 +163,7 @@ FACTS = (
         CACHE,
         "cache-that-lengthened",
         "made anew by one line in forwards of an inference, each time longer by the same, and kept",
-        a.lengthened & a.infers & ~a.maybe_saves,
+        a.infers & a.lengthened & ~a.maybe_saves,
     ),
     Fact(
         ACTIVATION,

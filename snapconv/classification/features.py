@@ -151,8 +151,15 @@ class Features:
         return np.take(np.append(self.roles.is_empty, np.True_), self.allocations.stack_id)
 
     def made_through(self, role: Role) -> BoolColumn:
-        """Allocations made through code of this role."""
-        return self.roles.of(role, self.allocations.stack_id)
+        """Allocations made through code of this role; read-only."""
+        if role not in self._made_through:
+            found = self._made_through[role] = self.roles.of(role, self.allocations.stack_id)
+            found.setflags(write=False)
+        return self._made_through[role]
+
+    @cached_property
+    def _made_through(self) -> dict[Role, BoolColumn]:
+        return {}
 
     def freed_through(self, role: Role) -> BoolColumn:
         """Allocations freed from code of this role, where the file has the stacks of frees."""
@@ -259,7 +266,9 @@ class Features:
         phase, alloc, n_events = self.phases.phase, self.alloc, self.n_events
         # Gradients may be freed just before backward. What comes after a run is where another one begins.
         begins = run_starts(phase)
-        after = next_of(begins[phase[begins] != Phase.OTHER], at(self.phases.run_last, alloc), n_events)
+        after = next_of(
+            begins[~has_code(phase[begins], Phase.OTHER)], at(self.phases.run_last, alloc), n_events
+        )
         found = self.outside & has_code(at(phase, alloc), Phase.FORWARD)
         found &= has_code(at(phase, after), Phase.BACKWARD)
         known = self.phases.free_sites_known

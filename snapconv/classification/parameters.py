@@ -18,6 +18,8 @@ from snapconv.columns import (
     Int32Column,
     Int64Column,
     grouped,
+    has_code,
+    is_among,
     last_before,
     run_starts,
 )
@@ -151,7 +153,7 @@ def _by_gradients(decided: Decided) -> Parameters:
         return Parameters(sizes, Source.BEFORE)
     if features.phases.optimizers.may_be_several:
         return Parameters(sizes, Source.SEVERAL)
-    is_whole = np.isin(features.iteration[made], decided.shared(_whole_iterations)).any()
+    is_whole = is_among(features.iteration[made], decided.shared(_whole_iterations)).any()
     return Parameters(sizes, Source.WHOLE if is_whole else Source.PART)
 
 
@@ -169,16 +171,16 @@ def _fullest_run(features: Features, rows: Int64Column) -> Sizes:
 def _whole_iterations(decided: Decided) -> Int32Column:
     """Find the iterations whose backward the trace has from its beginning: a forward comes before it."""
     shown, iteration = decided.features.phases.certain, decided.features.phases.iteration
-    backward = np.flatnonzero(shown == int(Phase.BACKWARD))
+    backward = np.flatnonzero(has_code(shown, Phase.BACKWARD))
     first = backward[run_starts(iteration[backward])]
-    forward = last_before(np.flatnonzero(shown == int(Phase.FORWARD)), first)
+    forward = last_before(np.flatnonzero(has_code(shown, Phase.FORWARD)), first)
     return np.asarray(iteration[first[(forward >= 0) & (iteration[forward] == iteration[first])]])
 
 
 def _step_lines(decided: Decided) -> list[Sizes]:
     """Count what every stack of a step makes, in the iteration in which it makes most; the largest first."""
     features = decided.features
-    step = features.is_traced & (features.alloc_phase == Phase.OPTIMIZER) & features.has_stack
+    step = features.is_traced & has_code(features.alloc_phase, Phase.OPTIMIZER) & features.has_stack
     found = []
     for of_line in grouped(np.flatnonzero(step), features.allocations.stack_id):
         found.append(counted(features.sizes[of_fullest(of_line, features.iteration, features.sizes)]))

@@ -75,6 +75,8 @@ def _freed_by_line(decided: Decided) -> Iterator[Proposal]:
     compiled = features.freed_through(Role.COMPILED) & features.is_freed_by_engine
     by_program = features.is_freed & (~features.is_freed_by_engine | compiled) & (site >= 0)
     older = by_program & ~features.is_traced & decided.is_open
+    if not older.any():
+        return
     seen = np.flatnonzero(by_program & features.is_traced & is_among(site, site[older]))
     lived = features.end - features.alloc
     for which in categories_with(Trait.FREED_BY_LINE):

@@ -146,12 +146,12 @@ def find_phases(
     phase, begins, ends, lasts = _runs(merged)
     counted = recorded_iterations(snapshot.metadata, events) if snapshot.metadata else None
     silent_steps = _silent_steps(snapshot, device, merged)
-    has_steps = bool(np.any(phase == Phase.OPTIMIZER)) or len(silent_steps) > 0
+    has_steps = bool(has_code(phase, Phase.OPTIMIZER).any()) or len(silent_steps) > 0
     if counted is not None:
         iteration = counted
     else:
         closing = Phase.OPTIMIZER if has_steps else Phase.BACKWARD
-        iteration = _iterations(phase, ends[phase[begins] == closing], silent_steps)
+        iteration = _iterations(phase, ends[has_code(phase[begins], closing)], silent_steps)
     found = Phases(
         certain=certain,
         phase=phase,
@@ -163,7 +163,9 @@ def find_phases(
         n_iterations=int(iteration[-1]) + 1 if n else 1,
         free_sites_known=free_sites_known,
         is_recorded=marked is not None,
-        has_steps=has_steps or counted is not None or bool(np.any(in_hook & (certain == Phase.OPTIMIZER))),
+        has_steps=has_steps
+        or counted is not None
+        or bool(np.any(in_hook & has_code(certain, Phase.OPTIMIZER))),
         optimizers=find_optimizers(snapshot, roles),
         oom_events=np.flatnonzero(has_code(events.action, Action.OOM)),
         ends_in_oom=bool(len(device.events) and device.events.action[-1] == Action.OOM),
@@ -205,8 +207,8 @@ def _silent_steps(snapshot: Snapshot, device: DeviceSnapshot, certain: Int8Colum
     event = recorded_functions(snapshot, device, _STEP)[2] + 1
     event = event[(event > 0) & (event < len(certain))]
     # A hook's step is within a backward that goes on at once.
-    in_backward = (certain[event - 1] == Phase.BACKWARD) & (certain[event] == Phase.BACKWARD)
-    return np.asarray(event[(certain[event - 1] != Phase.OPTIMIZER) & ~in_backward], np.int64)
+    in_backward = has_code(certain[event - 1], Phase.BACKWARD) & has_code(certain[event], Phase.BACKWARD)
+    return np.asarray(event[~(has_code(certain[event - 1], Phase.OPTIMIZER) | in_backward)], np.int64)
 
 
 def _frees_have_stacks(events: EventTable, allocations: AllocationTable, roles: StackRoles) -> bool:
@@ -232,7 +234,7 @@ def _labels(
 ) -> Int8Column:
     stack = events.stack_id
     if not free_sites_known:
-        stack = np.where(events.action == Action.ALLOC, stack, -1).astype(np.int32)
+        stack = np.where(has_code(events.action, Action.ALLOC), stack, -1).astype(np.int32)
     # What -1 finds stands at the end. The second row is that of stacks in a step: its engine is no backward.
     has, of_stack = roles.has, np.zeros((2, len(roles.stacks) + 1), np.int8)
     forward = np.append(has[Role.MODULE_CALL] | has[Role.LOSS], False)
@@ -274,7 +276,7 @@ def _iterations(phase: Int8Column, run_ends: Int64Column, silent_steps: Int64Col
     # What follows the last step without another forward or backward still belongs to it.
     last = int(ends[-1]) if len(ends) else -1
     rest = phase[last + 1 :]
-    if last >= 0 and not np.any((rest == Phase.FORWARD) | (rest == Phase.BACKWARD)):
+    if last >= 0 and not (has_code(rest, Phase.FORWARD) | has_code(rest, Phase.BACKWARD)).any():
         iteration[last + 1 :] = iteration[last]
     return iteration
 

@@ -74,7 +74,7 @@ def _walk_compiled(
     compiled = core()
     if compiled is None:
         return None
-    live = np.flatnonzero(blocks.state != BlockState.INACTIVE)
+    live = np.flatnonzero(~has_code(blocks.state, BlockState.INACTIVE))
     given = (segments.addr, segments.total_bytes, segments.is_expandable)
     given_blocks = (blocks.segment_id[live], blocks.addr[live])
     columns = [np.ascontiguousarray(column) for column in (*given, *given_blocks)]

@@ -196,7 +196,10 @@ def _allocation_table(device: DeviceSnapshot, lifetimes: Lifetimes, sizes: Block
     stack = _rows(events.stack_id, alloc)
     stack[live] = first_known(stack[live], blocks.stack_id[block])
     pool, is_pending = np.full(len(alloc), -1, np.int32), np.zeros(len(alloc), np.bool_)
-    pool[live], is_pending[live] = segments.pool_id[segment], blocks.state[block] == BlockState.PENDING_FREE
+    pool[live], is_pending[live] = (
+        segments.pool_id[segment],
+        has_code(blocks.state[block], BlockState.PENDING_FREE),
+    )
     if events.pool_id is not None:
         pool = first_known(pool, _rows(events.pool_id, event))
     table = AllocationTable(
@@ -284,9 +287,11 @@ def _block_curve(allocations: AllocationTable, n_events: int, name: str) -> Curv
 def _reserved_curve(device: DeviceSnapshot) -> tuple[Curve, int]:
     """Return the curve, and its lowest value."""
     events = device.events
-    moves = np.flatnonzero((events.action >= Action.SEGMENT_ALLOC) & (events.action <= Action.SEGMENT_UNMAP))
+    moves = np.flatnonzero(
+        (events.action >= int(Action.SEGMENT_ALLOC)) & (events.action <= int(Action.SEGMENT_UNMAP))
+    )
     action, n_bytes = events.action[moves], events.size[moves]
-    is_more = (action == Action.SEGMENT_ALLOC) | (action == Action.SEGMENT_MAP)
+    is_more = has_code(action, Action.SEGMENT_ALLOC) | has_code(action, Action.SEGMENT_MAP)
     totals = np.cumsum(np.concatenate(([0], np.where(is_more, n_bytes, -n_bytes))))
     totals += int(device.segments.total_bytes.sum()) - int(totals[-1])
 
@@ -397,7 +402,7 @@ def _has_graph_trees(names: tuple[str, ...], filenames: tuple[str, ...]) -> bool
 
 def _checkpoint_note(events: EventTable, active: Curve) -> Note | None:
     """Compare with the active total that torch itself wrote at every ``snapshot`` event."""
-    at = np.flatnonzero((events.action == Action.SNAPSHOT) & (events.size > 0))
+    at = np.flatnonzero(has_code(events.action, Action.SNAPSHOT) & (events.size > 0))
     if not len(at):
         return None
     off = np.abs(active.after[at] - events.size[at])

@@ -61,12 +61,12 @@ def pair_events(events: EventTable, blocks: BlockTable) -> Lifetimes:
     is_release = releases(events, blocks)
     columns, n_orphans, n_implicit = _pair_compiled(events, is_release) or _pair(events, is_release)
     *traced_events, addr = columns
-    live = np.flatnonzero(blocks.state != BlockState.INACTIVE)
+    is_untraced = ~has_code(blocks.state, BlockState.INACTIVE)
+    live = np.flatnonzero(is_untraced)
     is_open = traced_events[-1] < 0
     block_of_open = _find(addr[is_open], blocks.addr[live], live)
     block_id = np.full(len(addr), -1, np.int64)
     block_id[is_open] = block_of_open
-    is_untraced = blocks.state != BlockState.INACTIVE
     is_untraced[block_of_open[block_of_open >= 0]] = False
     untraced = np.flatnonzero(is_untraced)
     none = np.full(len(untraced), -1, np.int32)
@@ -109,7 +109,7 @@ def releases(events: EventTable, blocks: BlockTable) -> BoolColumn:
     if completed.any():
         return completed | free
     requests = has_code(events.action, Action.FREE_REQUESTED)
-    waiting = blocks.addr[blocks.state == BlockState.PENDING_FREE]
+    waiting = blocks.addr[has_code(blocks.state, BlockState.PENDING_FREE)]
     newest_first = np.flatnonzero(requests & is_among(events.addr, waiting))[::-1]
     _, last = np.unique(events.addr[newest_first], return_index=True)
     requests[newest_first[last]] = False
