@@ -118,12 +118,13 @@ def is_among(values: NDArray[np.integer[Any]], others: ArrayLike) -> BoolColumn:
 
     ``np.isin`` sorts all where these differ widely, as sizes do, and imports masked arrays for it.
     """
-    known = distinct(np.asarray(others))
+    known = np.asarray(others)
     if len(known) <= _FEW:
         found = np.zeros(values.shape, np.bool_)
         for one in known.tolist():
             found |= values == one
         return found
+    known = distinct(known)
     if int(known[-1]) - int(known[0]) <= _TABLE_ROWS * (len(values) + len(known)):
         return np.isin(values, known, kind="table")
     place = np.minimum(np.searchsorted(known, values), len(known) - 1)

@@ -18,11 +18,20 @@ import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.classification.categories import Category, Trait, categories_with
-from snapconv.columns import BoolColumn, Int64Column, grouped, has_code, is_among, read_only, sums_by, take
+from snapconv.columns import (
+    BoolColumn,
+    Int64Column,
+    grouped,
+    has_code,
+    is_among,
+    read_only,
+    run_starts,
+    stable_order,
+    take,
+)
 from snapconv.notes import Note
 from snapconv.phases.trace_phases import Phase, Phases
 from snapconv.stacks.project_lines import SourceLine, line_values
-from snapconv.stacks.stack_roles import innermost_frames
 from snapconv.units import counted, format_bytes
 
 # Two may be chance: a state that is made late, an expert that is used for the first time. Three are weak.
@@ -256,9 +265,9 @@ def _kept(analysis: DeviceAnalysis) -> _Kept:
     row = np.flatnonzero((made >= 0) & (freed > made))
     # Without frames it may be anyone's; where the last iteration was cut short, what it would have freed is
     # still there.
-    has_frames = np.append(np.diff(analysis.snapshot.stacks.offsets) > 0, [False])
-    is_evidence = has_frames[allocations.stack_id[row]] & np.bool_(_is_last_complete(phases))
-    is_evidence &= ~np.isin(analysis.classification.category[row], categories_with(Trait.MADE_ONCE))
+    is_evidence = (analysis.facts.project_frame > -2)[allocations.stack_id[row]]
+    is_evidence &= np.bool_(_is_last_complete(phases))
+    is_evidence &= ~is_among(analysis.classification.category[row], categories_with(Trait.MADE_ONCE))
     steps = np.flatnonzero(has_code(phases.certain, Phase.OPTIMIZER))
     after = allocations.alloc_event[row] > (steps[-1] if len(steps) else len(phases.certain))
     return _Kept(
@@ -288,10 +297,9 @@ def _of_lines(analysis: DeviceAnalysis, kept: _Kept, done: Sequence[int]) -> Ite
     ``done`` are the stacks that do.
     """
     allocations = analysis.allocations
-    line_of_stack = innermost_frames(analysis.snapshot.stacks, analysis.project.is_project)
-    line = np.append(line_of_stack, [-1]).astype(np.int64)[kept.key]  # the last is that of stack -1
-    lines_done = [int(line_of_stack[stack]) for stack in done if stack >= 0]
-    wanted = np.flatnonzero((line >= 0) & ~np.isin(line, lines_done))
+    line_of_stack = analysis.facts.project_frame.astype(np.int64)
+    line = line_of_stack[kept.key]
+    wanted = np.flatnonzero((line >= 0) & ~is_among(line, line_of_stack[list(done)]))
     for _, run, _ in _runs(take(replace(kept, key=line), wanted), analysis.phases.n_iterations):
         if run.n_iterations >= _LEAST_OF_LINE:
             stack_ids = allocations.stack_id[run.rows].astype(np.int64)
@@ -319,14 +327,18 @@ def _runs(kept: _Kept, n_iterations: int) -> Iterator[tuple[int, _Run, _Kept]]:
 
 def _sums(key: Int64Column, n_bytes: Int64Column) -> tuple[Int64Column, Int64Column]:
     """Return the distinct keys, and the sum of the bytes of each."""
-    keys, place = np.unique(key, return_inverse=True)
-    return keys, sums_by(place.reshape(-1), n_bytes, len(keys))
+    order = stable_order(key)
+    starts = run_starts(key[order])
+    # NumPy has no sum of no parts.
+    sums = np.add.reduceat(n_bytes[order], starts) if len(starts) else n_bytes
+    return key[order[starts]], sums
 
 
 def _groups(kept: _Kept) -> Iterator[tuple[int, _Kept]]:
-    """Group the allocations by key, where a key has one for each of enough iterations."""
+    """Group the allocations by key, where a key may have one for each of enough iterations."""
     for rows in grouped(np.arange(len(kept.row)), kept.key):
-        if len(rows) >= LEAST_ITERATIONS:
+        # The last iteration may be counted as two.
+        if len(rows) >= LEAST_ITERATIONS and len(run_starts(kept.made[rows])) >= LEAST_ITERATIONS - 1:
             yield int(kept.key[rows[0]]), take(kept, rows)
 
 

@@ -59,10 +59,10 @@ def sums_by_name(
     first, group = number_groups(*(key[rows] for key in keys))
     found: dict[_Name, Sum] = {}
     values = zip(*(key[rows[first]].tolist() for key in keys), strict=True)
-    for key, (n, _, *n_bytes) in zip(values, _figures_by(analysis, rows, group, len(first)), strict=True):
-        named = name(*key)
-        before = found.get(named, (0, 0, 0))
-        found[named] = Sum(*(one + other for one, other in zip(before, (n, *n_bytes), strict=True)))
+    figures = _figures_by(analysis, rows, group, len(first))
+    for key, (n, _, n_bytes, n_likely) in zip(values, figures, strict=True):
+        n_before, bytes_before, likely_before = found.get(named := name(*key), (0, 0, 0))
+        found[named] = Sum(n_before + n, bytes_before + n_bytes, likely_before + n_likely)
     return found
 
 

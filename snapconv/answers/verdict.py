@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
-from snapconv.answers.advice.findings import advise
+from snapconv.answers.advice.findings import cheap_faults
 from snapconv.answers.fragmentation import free_memory
 from snapconv.answers.growth import Growth, find_growth, growing_sentence, growth_notes
 from snapconv.answers.moments import worst_event
@@ -98,7 +98,7 @@ def find_verdict(analysis: DeviceAnalysis, growing: Sequence[Growth] | None = No
         or _unused(analysis)
         or _peak(analysis)
     )
-    found = advise(analysis, cheap=True).faults
+    found = cheap_faults(analysis)
     faults = {one.what.removesuffix("."): one.held_bytes for one in found}
     details = [
         f"fault: {one.what.removesuffix('.')}: {format_bytes(one.held_bytes)} at the peak"
@@ -216,15 +216,17 @@ def largest_causes(
     analysis: DeviceAnalysis, live: BoolColumn, *, n_most: int = N_CAUSES
 ) -> tuple[Cause, ...]:
     """Find the largest parts of the live memory, by category and line."""
-    lines = analysis.lines
+    lines, frame = analysis.lines, np.take(analysis.facts.project_frame, analysis.allocations.stack_id)
 
-    def named(code: int, stack: int) -> tuple[str, SourceLine | None, bool]:
+    def named(code: int, frame: int) -> tuple[str, SourceLine | None, bool]:
         label = EITHER_LABEL if code == _EITHER_CODE else Category(code).label
-        return label, lines.innermost(stack), lines.has_frames(stack)
+        return label, lines.of_frame(frame) if frame >= 0 else None, frame >= -1
 
-    code = np.where(is_either(analysis), _EITHER_CODE, analysis.classification.category)
-    sums = sums_by_name(analysis, live, named, code, analysis.allocations.stack_id)
-    largest = sorted(sums.items(), key=lambda item: (-item[1].block_bytes, str(item[0])))[:n_most]
+    code = np.where(is_either(analysis), np.int8(_EITHER_CODE), analysis.classification.category)
+    sums = sums_by_name(analysis, live, named, code, frame)
+    most = sorted((one.block_bytes for one in sums.values()), reverse=True)[:n_most]
+    shown = [item for item in sums.items() if item[1].block_bytes >= most[-1]]
+    largest = sorted(shown, key=lambda item: (-item[1].block_bytes, str(item[0])))[:n_most]
     return tuple(
         Cause(one.block_bytes, one.n_allocations, category, line, one.likely_bytes, has_stack)
         for (category, line, has_stack), one in largest

@@ -21,6 +21,7 @@ from snapconv.columns import (
     has_code,
     is_among,
     last_before,
+    rows_of,
     run_starts,
 )
 from snapconv.phases.trace_phases import Phase
@@ -53,7 +54,8 @@ def copied_weights(evidence: Evidence) -> Iterator[Detected]:
     is_known = analysis.recorded is not None or has_code(category, Category.OPTIMIZER_STATE).any()
     n_in_use = _STATES_OF_ADAM if features.has_next_backward.any() and not is_known else 0
     is_clone = features.outside & ~features.made_through(Role.PLACEMENT)
-    is_clone[is_clone] = _follow_validation(evidence, np.flatnonzero(is_clone))
+    if evidence.is_large(rows_of(is_clone & ~is_other & evidence.live)):
+        is_clone[is_clone] = _follow_validation(evidence, rows_of(is_clone))
     for is_copy, n_states, values in (
         (is_loaded & ~is_other, n_in_use, _LOADED),
         (is_clone & ~is_other, 0, _CLONED),
@@ -97,13 +99,10 @@ def _follow_validation(evidence: Evidence, rows: Int64Column) -> BoolColumn:
 
 def _of_line(evidence: Evidence, rows: Int64Column) -> list[Int64Column]:
     """Group allocations by the line of the project, and by the forwards before them: made in one go."""
-    table, lines = evidence.analysis.allocations, evidence.calls.lines
-    stacks, group = np.unique(table.stack_id[rows], return_inverse=True)
-    numbers = dict[object, int]()
-    of_stack = [numbers.setdefault(lines.innermost(one), len(numbers)) for one in stacks.tolist()]
+    table, line = evidence.analysis.allocations, np.maximum(evidence.analysis.facts.project_frame, -1)
     made = np.sort(table.alloc_event[evidence.analysis.features.in_forward])
     key = np.zeros(len(table), np.int64)
-    key[rows] = np.array(of_stack, np.int64)[group.reshape(-1)] * (len(made) + 1)
+    key[rows] = line[table.stack_id[rows]].astype(np.int64) * (len(made) + 1)
     key[rows] += np.searchsorted(made, table.alloc_event[rows])
     return grouped(rows, key)
 
@@ -116,14 +115,16 @@ def early_batches(evidence: Evidence) -> Iterator[Detected]:
     category = analysis.classification.category
     is_batch = has_code(category, Category.INPUT)
     is_batch |= has_code(category, Category.UNKNOWN) & is_among(table.stack_id, table.stack_id[is_batch])
-    found = _of_line(evidence, np.flatnonzero(is_batch & features.outside))
+    found = _of_line(evidence, rows_of(is_batch & features.outside))
     bursts = [rows for rows in found if len(rows) >= _LEAST_BATCHES]
     if bursts:
         # What a model returns may be put together outside it: that is no copy to the GPU.
         is_copy = np.array([name == "to" for name in (*analysis.operations, "")])[analysis.operation_id]
         copies = (rows[is_copy[rows]] for rows in bursts)
         bursts = [rows for rows in copies if len(rows) >= _LEAST_BATCHES]
-    steps = _steps(evidence, int(table.alloc_event[bursts[0][-1]])) if bursts else np.zeros(0, np.int64)
+    if not bursts:
+        return
+    steps = _steps(evidence, int(table.alloc_event[bursts[0][-1]]))
     begun, ended = np.searchsorted(steps, table.alloc_event), np.searchsorted(steps, features.end)
     of_line = dict[SourceLine | None, list[Int64Column]]()
     for rows in bursts:

@@ -10,7 +10,7 @@ import numpy as np
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.changes import Change, Demand, Peak
 from snapconv.classification.categories import Trait, categories_with
-from snapconv.columns import BoolColumn, Int32Column, Int64Column, grouped, has_code, sums_by
+from snapconv.columns import BoolColumn, Int32Column, Int64Column, grouped, has_code, is_among, sums_by
 from snapconv.phases.trace_phases import Phase
 from snapconv.snapshot.event_table import Action
 from snapconv.stacks.paths import normal
@@ -140,13 +140,17 @@ class Evidence:
     def is_computed(self) -> BoolColumn:
         """What forward and backward make, but for weights, gradients and states."""
         analysis = self.analysis
-        made = np.isin(analysis.classification.category, categories_with(Trait.COMPUTED))
+        made = is_among(analysis.classification.category, categories_with(Trait.COMPUTED))
         in_step = has_code(analysis.features.alloc_phase, Phase.OPTIMIZER)
         return np.asarray(made & ~in_step & analysis.features.is_traced)
 
     def is_worth(self, n_bytes: int, share: float = LEAST_SHARE) -> bool:
         """Return whether bytes are a large enough part of the memory at the moment."""
-        return n_bytes >= max(int(self.moment.n_bytes * share), 1)
+        return n_bytes >= self.least_bytes(share)
+
+    def least_bytes(self, share: float = LEAST_SHARE) -> int:
+        """Return the bytes that are a large enough part of the memory at the moment."""
+        return max(int(self.moment.n_bytes * share), 1)
 
     def is_large(self, rows: Int64Column, share: float = LEAST_SHARE) -> bool:
         """Return whether allocations are worth a finding."""

@@ -28,6 +28,7 @@ from snapconv.columns import (
     has_code,
     is_among,
     number_groups,
+    rows_of,
     run_starts,
     stable_order,
     sums_by,
@@ -100,11 +101,11 @@ class _Finder:
         self.freed = freed = self.table.freed_event
         self.burst = np.where(freed >= 0, calls.n_allocs[np.maximum(freed, 0)], -1)
         # A number for the Python frames that freed each allocation; stacks differ in C++ too.
-        known = self._paths = dict[tuple[int, ...], int]()
+        self._python, known = analysis.facts.roles.python, dict[bytes, int]()
         number_of = np.zeros(len(analysis.snapshot.stacks) + 1, np.int32)  # the last: no stack
-        for stack in np.flatnonzero(np.bincount(self.table.free_stack_id + 1)) - 1:
-            number_of[stack] = known.setdefault(calls.path(int(stack)), len(known))
-        self.path_id = number_of[self.table.free_stack_id]
+        for stack in distinct(self.table.free_stack_id).tolist():
+            number_of[stack] = known.setdefault(self._python.frames_of(stack).tobytes(), len(known))
+        self.path_id, self._paths = np.take(number_of, self.table.free_stack_id), known
         self._n_events = len(analysis.device.events)
         self._frees: dict[int, tuple[Int64Column, Int64Column]] = {}
 
@@ -130,8 +131,8 @@ class _Finder:
         """
         first, group = number_groups(self.path_id[rows], self.burst[rows])
         n_bytes = sums_by(group, self.table.block_bytes[kept], len(first))
-        is_worth = np.array(list(map(evidence.is_worth, n_bytes.tolist())), np.bool_)
-        for places in grouped(np.flatnonzero(is_worth[group]), group):
+        is_worth = n_bytes >= evidence.least_bytes()
+        for places in grouped(rows_of(is_worth[group]), group):
             yield rows[places], kept[places]
 
     def finished(self, evidence: Evidence) -> Iterator[_Burst]:
@@ -174,7 +175,8 @@ class _Finder:
 
     def everywhere(self, path: tuple[int, ...]) -> Iterator[_Burst]:
         """Find what a line freed too late, in the whole trace."""
-        rows = np.flatnonzero((self.path_id == self._paths[path]) & (self.burst >= 0))
+        number = self._paths[np.array(path[::-1], np.int32).tobytes()]
+        rows = rows_of((self.path_id == number) & (self.burst >= 0))
         yield from filter(None, map(self.replaced, grouped(rows, self.burst)[:_MOST_BURSTS]))
 
     def replaced(self, rows: Int64Column) -> _Burst | None:
@@ -272,7 +274,7 @@ class _Finder:
         began = self.calls.began(burst.path, first)
         live = np.flatnonzero(table.live_at(began - 1))
         category = self.analysis.classification.category[live]
-        live = live[~np.isin(category, categories_with(Trait.READ_BY_EVERYTHING))]
+        live = live[~is_among(category, categories_with(Trait.READ_BY_EVERYTHING))]
         is_read = np.isin(table.requested_bytes[rows], table.requested_bytes[live])
         # Of its stack: equal modules share one, so the next of a stack may be another module's.
         n_before = int(np.searchsorted(table.alloc_event, 0))
@@ -297,13 +299,16 @@ def kept_gradients(evidence: Evidence) -> Iterator[Detected]:
     """
     analysis, moment = evidence.analysis, evidence.moment.event
     table, phases = analysis.allocations, analysis.phases
+    is_gradient = has_code(analysis.classification.category, Category.GRADIENT)
+    if not evidence.is_large(rows_of(is_gradient & evidence.live)):
+        return
     idle = _idle_ranges(phases)
     begun = idle[idle[:, 0] <= moment]
     if not len(begun) or moment > phases.run_end[begun[-1, 1]]:
         return
     # Those of before the trace may be a sum, unless they are freed before the first backward.
     is_idle = (table.alloc_event >= 0) | (table.freed_event >= 0) & (table.freed_event <= idle[0, 1])
-    rows = np.flatnonzero(has_code(analysis.classification.category, Category.GRADIENT) & is_idle)
+    rows = rows_of(is_gradient & is_idle)
     mine = rows[evidence.live[rows] & (table.alloc_event[rows] < begun[-1, 0])]
     if not evidence.is_large(mine) or len(rows) * len(idle) > _MOST_RANGES:
         return

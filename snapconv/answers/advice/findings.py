@@ -290,26 +290,20 @@ def advise(
     goal_bytes: int | None = None,
     capacity: int | None = None,
     trades: bool = False,
-    cheap: bool = False,
     replays: bool = True,
     forward_ms: Mapping[str, float] | None = None,
 ) -> Advice:
     """Find what to change; ``goal_bytes`` is the peak to reach, and asks for trades unless faults reach it.
 
-    ``capacity``: what may be reserved, where settings are tried. ``cheap``: only the faults that are found
-    without looking long. ``replays``: find the new peaks by the allocator model, which takes longer.
+    ``capacity``: what may be reserved, where settings are tried. ``replays``: find the new peaks by the
+    allocator model, which takes longer.
     ``forward_ms``: the times of a capture, see times.forward_times.
     """
     demand = Demand(analysis)
     trades = trades or goal_bytes is not None
-    wanted = [kind for kind in KINDS if kind.sort == FAULT or trades or (kind.is_free and replays)]
-    kinds = [kind for kind in wanted if kind.is_cheap or not cheap]
-    unknown, rounds = _why_unknown(analysis), 1 if cheap else _ROUNDS
-    # The faults, then what is free, then the trades, each with the largest first.
-    found = [] if unknown else [*_search(demand, kinds, goal_bytes, rounds=rounds, forward_ms=forward_ms)]
-    found = sorted(found, key=_rank)[:MOST_FINDINGS]
-    peak_of = demand.replayed if replays and not cheap else demand.without
-    found = sorted((_measured(one, peak_of, demand) for one in found), key=_rank)
+    kinds = [kind for kind in KINDS if kind.sort == FAULT or trades or (kind.is_free and replays)]
+    unknown, peak_of = _why_unknown(analysis), demand.replayed if replays else demand.without
+    found = [] if unknown else _search(demand, kinds, peak_of, goal_bytes, forward_ms)
     if replays and (goal_bytes is not None or not trades):
         found = _without_needless(found, goal_bytes, demand)
     failed = analysis.phases.oom_events[:1].tolist()
@@ -333,6 +327,14 @@ def advise(
         contents=_contents(analysis, demand.peak.event),
         unknown=unknown,
     )
+
+
+def cheap_faults(analysis: DeviceAnalysis) -> list[Finding]:
+    """Find the faults that show without a long look, at the peak alone."""
+    if _why_unknown(analysis):
+        return []
+    demand = Demand(analysis)
+    return _search(demand, [kind for kind in KINDS if kind.is_cheap], demand.without, rounds=1)
 
 
 def _without_needless(found: list[Finding], goal_bytes: int | None, demand: Demand) -> list[Finding]:
@@ -420,10 +422,23 @@ def _why_unknown(analysis: DeviceAnalysis) -> str:
 def _search(
     demand: Demand,
     kinds: Sequence[Kind],
-    goal_bytes: int | None,
+    peak_of: Callable[[Sequence[Change]], Peak],
+    goal_bytes: int | None = None,
+    forward_ms: Mapping[str, float] | None = None,
     *,
-    rounds: int,
+    rounds: int = _ROUNDS,
+) -> list[Finding]:
+    """Return the faults, then what is free, then the trades, each with the largest first."""
+    found = sorted(_found(demand, kinds, goal_bytes, forward_ms, rounds), key=_rank)[:MOST_FINDINGS]
+    return sorted((_measured(one, peak_of, demand) for one in found), key=_rank)
+
+
+def _found(
+    demand: Demand,
+    kinds: Sequence[Kind],
+    goal_bytes: int | None,
     forward_ms: Mapping[str, float] | None,
+    rounds: int,
 ) -> Iterator[Finding]:
     """Find faults at the peak, at the peak that is left without them, and so on; then trades."""
     calls, changes = LineCalls(demand.analysis), list[Change]()
