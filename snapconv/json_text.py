@@ -8,7 +8,7 @@ import json
 import mmap
 import sys
 from collections.abc import Callable
-from dataclasses import is_dataclass
+from dataclasses import asdict, is_dataclass
 from functools import cache
 from types import NoneType
 from typing import Any, NoReturn, TypeVar, cast, get_args, get_origin, get_type_hints
@@ -132,6 +132,8 @@ def _plain(value: Any) -> object:
 
 def _writable(value: object) -> object:
     """Return equal values without what orjson refuses: surrogates, and numbers beyond 64 bits."""
+    if is_dataclass(value):
+        value = asdict(cast(Any, value))
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, int) and not _INT64_MIN <= value <= _UINT64_MAX:

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -189,13 +189,13 @@ class _RowCache:
         if row.error is None and (path := self._path(one)) is not None:
             with suppress(OSError):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                keep_file(path, write_json(asdict(row)))
+                keep_file(path, write_json(row))
 
     def _path(self, one: JobInput) -> Path | None:
         if self._folder is None or one.version is None:
             return None
         name = one.path if "://" in one.path else os.path.abspath(one.path)  # noqa: PTH100  # no links followed
-        key = write_json([VERSION, _ROW_VERSION, self._options, name, one.version, asdict(one.place)])
+        key = write_json([VERSION, _ROW_VERSION, self._options, name, one.version, one.place])
         digest = sha256(key).hexdigest()
         return self._folder / digest[:2] / f"{digest[2:]}.json"
 

@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from snapconv.analysis import Analysis, AnalysisOptions, analyze_file
@@ -54,7 +54,7 @@ class RankRequest:
     ) -> str:
         """Return the JSON of a request by the options that a job has."""
         request = cls(place, options.project_root, options.includes, options.certain, reports, mark)
-        return write_json(asdict(request)).decode()
+        return write_json(request).decode()
 
     @classmethod
     def from_text(cls, text: str) -> "RankRequest":
@@ -68,7 +68,7 @@ def read_rank(text: str) -> str:
 
 
 def _answer(file: RankFile) -> str:
-    return write_json({"snapconv": VERSION, "file": asdict(file)}).decode()
+    return write_json({"snapconv": VERSION, "file": file}).decode()
 
 
 def _read(request: RankRequest) -> RankFile:

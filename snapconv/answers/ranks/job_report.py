@@ -261,14 +261,15 @@ class _Comparison:
     def __init__(self, entries: Sequence[Entry]) -> None:
         self._n = len(entries)
         self._least = _LEAST_SHARE * median(entry.device.peak_bytes for entry in entries)
-        self._lines: dict[RankLine, list[int]] = defaultdict(list)
+        lines: dict[RankLine, list[int]] = defaultdict(list)
         figures: dict[str, list[int]] = defaultdict(list)
         for entry in entries:
             for name, value in _figures(entry.device).items():
                 figures[name].append(value)
             for line in entry.device.lines:
-                self._lines[line.key].append(line.block_bytes)
+                lines[line.key].append(line.block_bytes)
         self.figures = {name: self._spread(figures[name]) for name in sorted(figures)}
+        self._lines = {key: self._spread(known) for key, known in lines.items()}
 
     def _spread(self, known: Sequence[int]) -> tuple[int, float]:
         """Return the median and the least difference that counts; what a device does not have is 0."""
@@ -302,11 +303,10 @@ class _Comparison:
     def _odd_lines(self, device: RankDevice) -> Iterator[tuple[int, str, str]]:
         """Yield by how much a line differs, its category, and the same in words."""
         mine = {line.key: line.block_bytes for line in device.lines}
-        for key, known in self._lines.items():
+        for key, (middle, least) in self._lines.items():
             # A line that a row does not list has at most as much as the row leaves unlisted.
             if key not in mine and device.unlisted_bytes > self._least:
                 continue
-            middle, least = self._spread(known)
             more = mine.get(key, 0) - middle
             if abs(more) > least:
                 others = f"group median {format_bytes(middle)}" if middle else "none in its group"

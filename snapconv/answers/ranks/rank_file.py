@@ -39,7 +39,7 @@ class RankLine:
     @property
     def key(self) -> "RankLine":
         """The line without its bytes, which is the same in every rank."""
-        return replace(self, block_bytes=0)
+        return RankLine(self.category, self.file, self.line, self.function, 0, self.has_stack)
 
     @property
     def place(self) -> str:
