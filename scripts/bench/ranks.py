@@ -98,9 +98,11 @@ def measured(folder: Path, case: str, n_workers: int) -> tuple[float, int, int, 
     script = folder.parent / f"measure_{case.replace(' ', '_')}.py"  # new processes import what started them
     script.write_text(program, encoding="utf-8")
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     done = subprocess.run(
         [sys.executable, str(script), str(folder), str(n_workers), case],
-        env={**os.environ, "PYTHONPATH": path},
+        # Bytecode is kept, as that of an installed package is.
+        env={**kept, "PYTHONPATH": path, "PYTHONPYCACHEPREFIX": str(folder.parent / "bytecode")},
         stdout=subprocess.PIPE,
         check=True,
     )

@@ -15,15 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from snapconv.analysis import Analysis, AnalysisOptions, analyze_file
-from snapconv.answers.memory_report import build_memory_report
 from snapconv.answers.ranks.rank_file import RankFile, rank_file
 from snapconv.errors import InputError, OutputWriteError, SnapconvError
 from snapconv.files import SNAPSHOT_NAME
 from snapconv.json_text import dataclass_from, read_json, write_json
 from snapconv.ranks.job_files import is_remote, open_store
 from snapconv.version import VERSION
-from snapconv.writers.sqlite.skyline_reports import memory_database
-from snapconv.writers.sqlite.tables import write_databases
 
 _PIECE_BYTES = 4 << 20
 # Left free for others on the disk of temporary files.
@@ -128,6 +125,11 @@ def _remove_left_behind() -> None:
 
 def _write_reports(target: str, mark: str, file: RankFile, analysis: Analysis) -> None:
     """Write the memory report of every device, to a folder or a store; one that is there is replaced."""
+    # Every worker imports this module before its first file.
+    from snapconv.answers.memory_report import build_memory_report
+    from snapconv.writers.sqlite.skyline_reports import memory_database
+    from snapconv.writers.sqlite.tables import write_databases
+
     name = [f"rank{file.rank}"] if file.rank is not None else file.file.replace("\\", "/").split("/")[-2:]
     stem = "-".join(filter(None, (*name, file.dump, mark)))
     with tempfile.TemporaryDirectory(prefix=_FOLDER) if is_remote(target) else nullcontext(target) as folder:

@@ -124,11 +124,11 @@ def answers(
 
 
 def _together(requests: Mapping[str, int | None], n_waiting: int) -> Iterator[str]:
-    """Put the requests of small files together, a line each, if there are enough for all workers."""
-    lines, n_lines = list[str](), min(_MOST_TOGETHER, len(requests) // n_waiting)
-    room = _MOST_BYTES_TOGETHER
-    for text, n_bytes in requests.items():
+    """Put the requests of small files together, a line each: ever fewer, so that all workers end together."""
+    lines, room = list[str](), _MOST_BYTES_TOGETHER
+    for number, (text, n_bytes) in enumerate(requests.items()):
         needed = _MOST_BYTES_TOGETHER if n_bytes is None else n_bytes
+        n_lines = min(_MOST_TOGETHER, (len(requests) - number + len(lines)) // n_waiting)
         if lines and (needed > room or len(lines) >= n_lines):
             yield "\n".join(lines)
             lines, room = [], _MOST_BYTES_TOGETHER
