@@ -152,6 +152,8 @@ def next_of(events: NDArray[np.integer[Any]], after: NDArray[np.integer[Any]], n
 
     ``n_events`` where there is none. By a table of all: a search for each of many takes longer.
     """
+    if not len(events):
+        return np.full(len(after), n_events, np.int32)
     following = np.append(events, n_events).astype(np.int32)
     table = np.repeat(following, np.diff(following, prepend=-1))
     return np.asarray(np.take(table, np.minimum(after, n_events - 1) + 1))

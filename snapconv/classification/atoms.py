@@ -40,14 +40,14 @@ trains = Condition(is_training)
 older = ~f.is_traced
 in_step = _column(lambda f: f.is_traced & has_code(f.alloc_phase, Phase.OPTIMIZER))
 in_backward = _column(lambda f: has_code(f.alloc_phase, Phase.BACKWARD))
-in_annotated_step = _column(lambda f: np.append(f.phases.in_step, np.False_)[f.alloc].astype(np.bool_))
+in_annotated_step = _column(lambda f: at(f.phases.in_step, f.alloc))
 kept_by_program = f.is_live_at_dump & (f.outside | f.preexisting_outside)
 before_first_backward = _column(lambda f: f.alloc < f.phases.first(Phase.BACKWARD))
 before_any_forward = _column(lambda f: f.alloc < f.alloc[f.in_forward].min(initial=f.n_events))
 in_last_run = _column(lambda f: f.alloc_run_last == f.n_events - 1)
 # --- who freed it, and when
 freed_in_step = _column(lambda f: has_code(f.end_phase, Phase.OPTIMIZER))
-freed_in_zero_grad = _column(lambda f: np.append(f.phases.in_zero_grad, np.False_)[f.end].astype(np.bool_))
+freed_in_zero_grad = _column(lambda f: at(f.phases.in_zero_grad, f.end))
 ends_within_run = _column(lambda f: f.end <= f.alloc_run_last)
 ends_within_backward = ends_within_run & _column(
     lambda f: (f.end <= f.alloc_run_end) | has_code(at(f.phases.phase, f.alloc_run_last + 1), Phase.OPTIMIZER)

@@ -138,17 +138,17 @@ class Condition:
         return found if isinstance(found, np.ndarray) else np.full(len(decided.category), found, np.bool_)
 
     def __and__(self, other: "Condition") -> "Condition":
-        def find(decided: Decided) -> BoolColumn:
-            mine = self.of(decided)
-            return mine & other.of(decided) if mine.any() else mine
+        def find(decided: Decided) -> BoolColumn | bool:
+            mine = self.find(decided)
+            return mine & other.find(decided) if np.count_nonzero(mine) else mine
 
         return Condition(find)
 
     def __or__(self, other: "Condition") -> "Condition":
-        return Condition(lambda decided: self.of(decided) | other.of(decided))
+        return Condition(lambda decided: self.find(decided) | other.find(decided))
 
     def __invert__(self) -> "Condition":
-        return Condition(lambda decided: ~self.of(decided))
+        return Condition(lambda decided: np.logical_not(self.find(decided)))
 
 
 def atom(find: Callable[[Decided], BoolColumn | bool]) -> Condition:
@@ -224,7 +224,7 @@ class FrameFact:
         if not has_role.any():
             return
         evidence = Evidence.FREE_SITE if self.is_free_site else Evidence.FRAMES
-        rows = rows_of(has_role & self.where.of(decided))
+        rows = rows_of(has_role & self.where.find(decided))
         rule_ids = roles.rule_id[self.role][stack[rows]]
         for number in distinct(rule_ids).tolist():
             where = features.mask(rows[rule_ids == number])

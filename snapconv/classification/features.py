@@ -275,7 +275,8 @@ class Features:
         kept = self.is_freed_by_engine if known else self.end >= self.next_backward
         first = first_before(self.next_backward, alloc, np.flatnonzero(self.by_module & kept), n_events)
         rows = np.flatnonzero(found & (alloc < first) & (first < n_events))
-        found[rows[self._is_data(rows)]] = False
+        if len(rows):
+            found[rows[self._is_data(rows)]] = False
         return found
 
     def _is_data(self, rows: Int64Column) -> BoolColumn:

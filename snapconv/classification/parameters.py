@@ -194,13 +194,15 @@ def halves_of_every_parameter(decided: Decided) -> Int8Column:
     """
     features, wanted = decided.features, find_parameters(decided).sizes
     found = np.zeros(len(features.alloc), np.int8)
+    if len(wanted) < 2:
+        return found
     scaled = {halves: Counter({size * halves // 2: n for size, n in wanted.items()}) for halves in (1, 2, 4)}
+    known = [(halves, sizes, bytes_of(sizes)) for halves, sizes in scaled.items()]
     rows = np.flatnonzero((features.outside | features.preexisting_outside) & features.has_stack)
     stack = features.allocations.stack_id.astype(np.int64)
     for of_line in grouped(rows, stack * (features.phases.n_iterations + 2) + features.iteration + 1):
         n_made = int(features.sizes[of_line].sum())
-        for halves, sizes in scaled.items() if len(of_line) > 1 < len(wanted) else ():
-            n_wanted = bytes_of(sizes)
+        for halves, sizes, n_wanted in known if len(of_line) > 1 else ():
             if _NEARLY * n_wanted <= n_made <= n_wanted / _NEARLY:
                 agreeing = bytes_of(counted(features.sizes[of_line]) & sizes)
                 if agreeing >= _NEARLY * n_wanted:
