@@ -31,7 +31,6 @@ from snapconv.snapshot.load import DeviceSnapshot, Snapshot
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.project_frames import Project
 from snapconv.stacks.project_lines import MAX_LINES_OF_AN_END, SourceLine, both_ends
-from snapconv.stacks.stack_roles import innermost_frames
 from snapconv.stop_signals import stage
 from snapconv.units import device_argument, device_kind
 from snapconv.version import VERSION
@@ -232,8 +231,8 @@ def report_stacks(stacks: StackTable, ids: Int64Column, is_project: BoolColumn) 
         stack_id=ids,
         table=table,
         n_frames=np.diff(table.offsets),
-        innermost_frame_id=innermost_frames(table, np.ones_like(is_project)),
-        project_frame_id=innermost_frames(table, is_project),
+        innermost_frame_id=table.innermost,
+        project_frame_id=table.only(is_project).innermost,
         frame_id=np.arange(len(table.frames)) if is_whole else distinct(table.frame_ids).astype(np.int64),
         is_project=is_project,
     )

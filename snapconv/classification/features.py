@@ -24,7 +24,7 @@ from snapconv.columns import (
 from snapconv.phases.recorded_matches import RecordedMatches
 from snapconv.phases.trace_phases import Phase, Phases, is_engine
 from snapconv.replay.device_replay import AllocationTable, Replay
-from snapconv.stacks.stack_roles import StackRoles, innermost_frames
+from snapconv.stacks.stack_roles import StackRoles
 from snapconv.stop_signals import stage
 from snapconv.torch_knowledge.frame_patterns import Role
 
@@ -311,12 +311,7 @@ class Features:
 
     def lines_of(self, stack_id: Int32Column) -> Int32Column:
         """Return the innermost Python frame of stacks; -1 for none, and for no stack."""
-        return np.take(self._innermost, stack_id)
-
-    @cached_property
-    def _innermost(self) -> Int32Column:
-        python = self.roles.python
-        return np.append(innermost_frames(python, np.ones(len(python.frames), np.bool_)), np.int32(-1))
+        return np.take(np.append(self.roles.python.innermost, np.int32(-1)), stack_id)
 
     def mask(self, rows: Int64Column) -> BoolColumn:
         """Rows by number -> one bool per allocation."""

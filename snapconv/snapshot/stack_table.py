@@ -75,6 +75,12 @@ class StackTable:
         """The stack of every entry of ``frame_ids``."""
         return np.repeat(np.arange(len(self), dtype=np.int32), np.diff(self.offsets))
 
+    @cached_property
+    def innermost(self) -> Int32Column:
+        """The innermost frame of every stack, -1 without one."""
+        frames = np.append(self.frame_ids, np.int32(-1))[self.offsets[:-1]]
+        return np.where(np.diff(self.offsets) > 0, frames, np.int32(-1))
+
     def __len__(self) -> int:
         return len(self.offsets) - 1
 

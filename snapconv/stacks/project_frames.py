@@ -22,7 +22,6 @@ from snapconv.stacks.paths import (
     is_under,
     normal,
 )
-from snapconv.stacks.stack_roles import innermost_frames
 
 # Folders that contain projects and are none; also every direct child of the second group. Some
 # images mount a single project at /workspace, others clone several below it. The root is what paths are shown
@@ -210,7 +209,7 @@ def _infer_root(
     scripts = {
         folder_of[file_id[one]] for one in np.flatnonzero(is_mine).tolist() if names[one] == "<module>"
     }
-    frame = innermost_frames(stacks, is_mine)
+    frame = stacks.only(is_mine).innermost
     n_bytes = sums_by(file_id[frame[frame >= 0]], bytes_of_stack[frame >= 0], len(paths))
     innermost: Counter[str] = Counter()
     for file in np.flatnonzero(is_own).tolist():

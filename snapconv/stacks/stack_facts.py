@@ -22,7 +22,7 @@ from snapconv.columns import Int32Column, read_only
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.paths import is_generated, is_library, is_python, is_standard_library, normal
 from snapconv.stacks.project_frames import Project
-from snapconv.stacks.stack_roles import StackRoles, assign_roles, innermost_frames
+from snapconv.stacks.stack_roles import StackRoles, assign_roles
 from snapconv.torch_knowledge.operation_catalog import UNNAMED, name_in_native, name_in_node
 
 _COMPILED = "compiled"
@@ -86,7 +86,7 @@ class StackFacts:
 
         The last is that of stack -1.
         """
-        found = innermost_frames(self.stacks, self.project.is_project)
+        found = self.stacks.only(self.project.is_project).innermost
         return np.append(np.where(self.roles.is_empty, np.int32(-2), found), np.int32(-2))
 
     @cached_property

@@ -191,8 +191,7 @@ def _in_hooks(python: StackTable, has: BoolColumn, *, has_cpp: bool) -> BoolColu
     frames of the stacks.
     """
     frames, is_any = python.frames, np.diff(python.offsets) > 0
-    frame = np.full(len(is_any), -1, np.int32)
-    frame[is_any] = python.frame_ids[python.offsets[1:][is_any] - 1]
+    frame = np.where(is_any, np.append(python.frame_ids, np.int32(-1))[python.offsets[1:] - 1], np.int32(-1))
     number: dict[tuple[str, str], int] = {}
     function_of = np.full(len(frames) + 1, -1, np.int64)
     for one in distinct(frame[is_any]).tolist():
@@ -206,14 +205,6 @@ def _in_hooks(python: StackTable, has: BoolColumn, *, has_cpp: bool) -> BoolColu
         return np.zeros(len(is_any), np.bool_)
     is_engine = has[Role.ENGINE] | np.bool_(not has_cpp)
     return np.asarray(may_be[frame] & ~is_among(function, of_program) & is_engine, np.bool_)
-
-
-def innermost_frames(stacks: StackTable, marked: BoolColumn) -> Int32Column:
-    """For every stack the innermost of the marked frames, -1 without one."""
-    place = innermost_places(stacks, stacks.with_frames(marked))
-    frames = np.full(len(stacks), -1, np.int32)
-    frames[place < _NOWHERE] = stacks.frame_ids[place[place < _NOWHERE]]
-    return frames
 
 
 _NOWHERE = np.iinfo(np.int64).max
