@@ -42,7 +42,7 @@ static uint64_t check_result(const reader *r) {
         sum = with_bytes(sum, at, at == NULL ? 0 : found.n_events * n_bytes);
         for (size_t i = 0; at != NULL && column >= COLUMN_FRAMES && i < found.n_events; i++) {
             int32_t id = ((const int32_t *)found.columns[column])[i];
-            must(id >= -2 && (id < 0 || (uint64_t)id < n_statements));
+            must(id >= -1 && (id < 0 || (uint64_t)id < (column == COLUMN_FRAMES ? found.n_stacks : n_statements)));
         }
     }
     for (uint64_t i = 0; i < found.n_frames; i++) {

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-ABI = 3
+ABI = 4
 VARIABLE = "SNAPCONV_NATIVE"
 _MODES = ("auto", "no", "require")
 FILE = Path(__file__).with_name("core.dll" if sys.platform == "win32" else "core.so")
@@ -44,6 +44,7 @@ _FUNCTIONS = {
     "snapconv_reader_events": "-pp",
     "snapconv_reader_drop_rest": "-p",
     "snapconv_reader_free": "-p",
+    "snapconv_number": "LpLpLpL",
     "snapconv_pairing_new": "pUpppppp",
     "snapconv_pairing_add": "ipLLpp",
     "snapconv_pairing_finish": "-pp",

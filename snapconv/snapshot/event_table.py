@@ -159,10 +159,10 @@ class CompiledTraceReader:
 
     def __init__(self, collected: Collected, stacks: CompiledStacks) -> None:
         self._collected, self._events = collected, stacks.events
-        n_keys, objects = len(stacks.events.objects), stacks.events.objects
-        texts = FirstSeen(n_keys, lambda key: collected.texts.id(objects[key])).ids
-        pools = FirstSeen(n_keys, self._pool_id).ids
-        self._ids = dict.fromkeys(_IDS, texts) | {"stack_id": stacks.ids_of_keys, "pool_id": pools}
+        core, objects = stacks.events.core, stacks.events.objects
+        texts = FirstSeen(core, len(objects), lambda key: collected.texts.id(objects[key])).ids
+        pools = FirstSeen(core, len(objects), self._pool_id).ids
+        self._ids = dict.fromkeys(_IDS, texts) | {"stack_id": stacks.ids_of_rows, "pool_id": pools}
         self.n_events, self._n_read = stacks.events.n_events, 0
         for text, n in stacks.events.unknown_actions.items():
             collected.unknown_actions[shown(text)] += n
@@ -179,13 +179,13 @@ class CompiledTraceReader:
             name: column if column is None else column[of_trace]
             for name, column in self._events.columns.items()
         }
-        ids = {name: columns[key] for name, key in _IDS.items()}  # ours take the place of the core's keys
+        ids = {name: columns[key] for name, key in _IDS.items()}  # ours take the place of the core's
         for name, column in ids.items():
             if column is None or not (column != NO_ID).any():
                 ids[name] = np.full(n, -1, np.int32) if name == "stack_id" else None
                 continue
             for rows in chunks(n):
-                column[rows] = self._ids[name](column[rows])
+                self._ids[name](column[rows])
         action, time_us = columns["action"], _times(columns["time_us"])
         addr, size, stream = (_or_zeros(columns[name], n) for name in ("addr", "size", "stream"))
         check_numbers(action, addr, size, time_us, place=lambda i: f"{where}[{i}]")

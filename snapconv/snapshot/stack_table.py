@@ -17,13 +17,7 @@ import numpy as np
 from snapconv.columns import BoolColumn, Int32Column, Int64Column, read_only
 from snapconv.notes import Note
 from snapconv.snapshot.fields import Interner, Place, expect
-from snapconv.snapshot.readers.compiled_pickle import (
-    EMPTY_LIST_ID,
-    NO_ID,
-    CompiledEvents,
-    FirstSeen,
-    stack_key,
-)
+from snapconv.snapshot.readers.compiled_pickle import NO_ID, CompiledEvents, FirstSeen, stack_row
 
 _MAX_LINE = 2**31 - 1
 # Longer names are no paths, and C++ symbols of which this much is enough; one text may stand in a
@@ -178,27 +172,26 @@ class CompiledStacks:
 
     def __init__(self, events: CompiledEvents) -> None:
         self.events = events
-        self._stacks = FirstSeen(len(events.objects))
-        self.ids_of_keys = self._stacks.ids
+        self._ends = np.append(0, events.stacks[:, 0])
+        self._seen = FirstSeen(events.core, len(events.stacks))
+        self.ids_of_rows = self._seen.ids
 
     @property
     def has_frames(self) -> bool:
         """Whether any stack so far has a frame."""
-        return not {EMPTY_LIST_ID}.issuperset(self._stacks.keys)
+        return bool(np.diff(self._ends)[self._seen.keys].any())
 
     def ids(self, stacks: Sequence[object], place: Place) -> Int32Column:
         """Return the ids of many raw stacks, -1 for None. Raises OddFile for what the core did not read."""
-        return self.ids_of_keys(np.array([NO_ID if s is None else stack_key(s) for s in stacks], np.int32))
+        return self.ids_of_rows(np.array([NO_ID if s is None else stack_row(s) for s in stacks], np.int32))
 
     def table(self) -> StackTable:
         """Return everything collected so far, as read-only columns."""
-        events, keys = self.events, np.array(self._stacks.keys, np.int64)
-        ends, keys_of_rows = np.append(0, events.stacks[:, 0]), events.stacks[:, 1]
-        row = np.searchsorted(keys_of_rows, keys)
-        lengths = np.where(keys == EMPTY_LIST_ID, 0, np.append(np.diff(ends), 0)[row])
+        events, rows, ends = self.events, self._seen.keys, self._ends
+        lengths = np.diff(ends)[rows]
         offsets = np.append(0, np.cumsum(lengths))
-        entries = np.arange(offsets[-1]) + np.repeat(ends[row] - offsets[:-1], lengths)
-        seen = FirstSeen(len(events.frames))
+        entries = np.arange(offsets[-1]) + np.repeat(ends[rows] - offsets[:-1], lengths)
+        seen = FirstSeen(events.core, len(events.frames))
         frame_ids = seen.ids(events.frame_ids[entries])
         names, filenames, lines = events.frames[seen.keys].T
         texts = [tuple(map(events.objects.__getitem__, column.tolist())) for column in (names, filenames)]

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 /* Raised with every change to this file; library.py expects the same number. */
-#define SNAPCONV_ABI 3
+#define SNAPCONV_ABI 4
 
 #if defined(_WIN32)
 #define EXPORT __declspec(dllexport)
@@ -33,8 +33,8 @@ enum column {
     COLUMN_SIZE,
     COLUMN_STREAM,
     COLUMN_TIME, /* INT64_MIN where it is missing */
-    COLUMN_FRAMES, /* int32 from here on: memo indices of the rest; -1: missing, -2: an empty list */
-    COLUMN_COMPILE_CONTEXT,
+    COLUMN_FRAMES, /* int32 from here on: numbers of stacks, -1 where it is missing */
+    COLUMN_COMPILE_CONTEXT, /* memo indices of the rest, the same way */
     COLUMN_USER_METADATA,
     COLUMN_INTERNAL_METADATA,
     COLUMN_POOL,
@@ -84,14 +84,14 @@ typedef struct {
     uint64_t n_events;
     uint64_t n_rest_bytes;
     /* A pickle; its memo has every text, list and dictionary by its index. In the place of a stack stands a list with
-     * a bytes object: its memo index, of four bytes; and of a trace the number of its first event and their count, of
+     * a bytes object: its number, of four bytes; and of a trace the number of its first event and their count, of
      * eight each. */
     const uint8_t *rest;
     uint64_t n_unknown;
     const unknown_action *unknown;
     uint64_t n_frames;
     const snapconv_frame *frames;
-    uint64_t n_stacks; /* distinct ones, in the order of their memo indices */
+    uint64_t n_stacks;
     const snapconv_stack *stacks;
     const int32_t *frame_ids;
     const void *columns[N_COLUMNS];
@@ -106,6 +106,13 @@ EXPORT int32_t snapconv_reader_feed(reader *r, const uint8_t *bytes, int64_t n_b
 EXPORT void snapconv_reader_events(const reader *r, snapconv_events *found);
 /* Frees all but the columns. */
 EXPORT void snapconv_reader_drop_rest(reader *r);
+
+/* Puts numbers, in the order in which keys are met, in the place of keys; -1 stays. numbers has that of every key, -1
+ * where it was not met yet, and met the n_met keys so far, with room for all. Gives how many there are then, -1 where
+ * one is out of bounds.
+ */
+EXPORT int64_t snapconv_number(int32_t *keys, int64_t n, int32_t *numbers, int64_t n_keys, int32_t *met,
+                               int64_t n_met);
 
 /* Pairing: the events of a device, in pieces, to lifetimes. The columns of these are the caller's, have a place
  * for every event, and get -1 where there is no such event.

@@ -13,7 +13,7 @@ typedef struct {
     uint32_t cut; /* the text itself, or where it is too long for a frame, its beginning */
 } meaning;
 
-enum { MAX_UNKNOWN_ACTIONS = 32, NO_VALUE = -1, EMPTY_LIST = -2 };
+enum { MAX_UNKNOWN_ACTIONS = 32, NO_VALUE = -1 };
 
 typedef struct {
     void *columns[N_COLUMNS];
@@ -38,7 +38,7 @@ void events_free(event_columns *e);
 /* Adds an event; ODD where there are too many unknown actions: then the file is no snapshot, or made to be slow. */
 int events_add(event_columns *e, const event *found);
 
-/* The memo index of a value, which is None or of one of two tags; an index beyond 31 bits is odd. */
+/* The number of a value, which is None or of one of two tags; one beyond 31 bits is odd. */
 static inline int event_set_id(event *e, int column, const value *v, int tag, int other_tag) {
     if (v->tag == TAG_NONE) {
         return MORE;
@@ -77,10 +77,6 @@ static inline int event_set(event *e, uint32_t key, const value *v, const meanin
     case FIELD_ACTION:
         return event_set_action(e, v, meanings);
     case FIELD_FRAMES:
-        if (v->tag == TAG_NEW_LIST) {
-            e->ids[COLUMN_FRAMES] = EMPTY_LIST;
-            return MORE;
-        }
         return event_set_id(e, COLUMN_FRAMES, v, TAG_STACK, TAG_STACK);
     case FIELD_COMPILE_CONTEXT:
         return event_set_id(e, COLUMN_COMPILE_CONTEXT, v, TAG_TEXT, TAG_TEXT);

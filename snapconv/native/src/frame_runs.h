@@ -9,7 +9,7 @@
 typedef struct {
     uint64_t offset; /* of its bytes among those of all runs */
     uint32_t n_bytes;
-    uint32_t stack; /* its memo index in the rest */
+    uint32_t stack;
     uint32_t after; /* where in the history stands what came after it the last time; or beyond its end */
 } frame_run;
 

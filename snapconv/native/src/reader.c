@@ -207,11 +207,13 @@ static bool are_items(const value *items, size_t n) {
     return true;
 }
 
-/* Whether values can stand in a dictionary of the rest, under these keys. */
-static bool are_values(const reader *r, const value *pairs, size_t n) {
+/* Gives values the form that they have in a dictionary of the rest; false where one can be in none. */
+static bool to_rest(const reader *r, value *pairs, size_t n) {
     for (size_t i = 0; i < n; i += 2) {
-        bool is_stack = pairs[i + 1].tag == TAG_STACK && r->meanings[pairs[i].number].field == FIELD_FRAMES;
-        if (!is_stack && !is_item(pairs + i + 1)) {
+        value *v = pairs + i + 1;
+        if (v->tag == TAG_STACK && r->meanings[pairs[i].number].field == FIELD_FRAMES) {
+            v->number = (int64_t)r->stacks.stacks[v->number].memo;
+        } else if (!is_item(v)) {
             return false;
         }
     }
@@ -227,10 +229,18 @@ static bool are_frames(const value *items, size_t n) {
     return true;
 }
 
-/* The memo index of the stack whose frames were pushed last; NO_ID where memory or patience end. */
+/* The number of the stack whose frames were pushed last; NO_ID where memory or patience end. */
 static uint32_t close_stack(reader *r) {
-    uint32_t new_memo = r->rest.n_statements, memo = stacks_close(&r->stacks, new_memo);
-    return memo == new_memo ? rest_stack(&r->rest) : memo;
+    size_t n_before = r->stacks.n;
+    uint32_t stack = stacks_close(&r->stacks, r->rest.n_statements);
+    return r->stacks.n > n_before && rest_stack(&r->rest, stack) == NO_ID ? NO_ID : stack;
+}
+
+bool settle_frames(reader *r, const value *key, value *list) {
+    if (list->tag == TAG_NEW_LIST && r->meanings[key->number].field == FIELD_FRAMES) {
+        *list = (value){.tag = TAG_STACK, .memo = NO_MEMO, .number = close_stack(r)};
+    }
+    return list->tag != TAG_STACK || list->number != NO_ID;
 }
 
 static uint32_t stack_of(reader *r, const value *frames, size_t n) {
@@ -396,7 +406,7 @@ static int fill_dict(reader *r, size_t first) {
         return ODD;
     }
     for (size_t i = 0; i < n; i += 2) {
-        if (pairs[i].tag != TAG_TEXT) {
+        if (pairs[i].tag != TAG_TEXT || !settle_frames(r, pairs + i, pairs + i + 1)) {
             return ODD;
         }
     }
@@ -407,7 +417,7 @@ static int fill_dict(reader *r, size_t first) {
     if (kind == TAG_FRAME) {
         return add_frame(r, first);
     }
-    if (!are_values(r, pairs, n)) {
+    if (!to_rest(r, pairs, n)) {
         return ODD;
     }
     if (dict->tag == TAG_NEW_DICT) {
@@ -559,7 +569,7 @@ static int run(reader *r, const uint8_t *at, uint64_t offset, uint64_t n_bytes) 
     }
 }
 
-/* The memo index in the rest of the stack that a run is; NO_ID where not all of it are frames. */
+/* The stack that a run is; NO_ID where not all of it are frames. */
 static uint32_t stack_of_run(reader *r, const uint8_t *bytes, size_t n) {
     size_t n_frames = 0;
     for (size_t at = 0; at < n; at += reference_bytes(bytes[at])) {

@@ -156,14 +156,14 @@ uint32_t rest_new(rest *r, char empty, const value *items, size_t n, char fill) 
     return close_statement(r);
 }
 
-uint32_t rest_stack(rest *r) {
+uint32_t rest_stack(rest *r, uint32_t stack) {
     if (!buffer_reserve(&r->out, MAX_VALUE_BYTES)) {
         return NO_ID;
     }
     put(r, ']');
     put(r, 'C');
     put(r, 4);
-    put_number(r, r->n_statements, 4);
+    put_number(r, stack, 4);
     put(r, 'a');
     return close_statement(r);
 }

@@ -21,7 +21,7 @@ enum tag {
     TAG_TEXT, /* number is the memo index in the rest, here and below */
     TAG_TUPLE,
     TAG_FRAME, /* a dictionary with a file name and plain values; number is that of the frame: it is not in the rest */
-    TAG_STACK, /* a list of frames */
+    TAG_STACK, /* a list of frames; number is that of the stack, but in the rest its memo index */
     TAG_DICT,
     TAG_LIST,
     TAG_NEW_DICT, /* empty so far, and in no statement yet */
@@ -53,8 +53,8 @@ void rest_free(rest *r);
 /* Each gives the memo index of a statement, NO_ID where memory or indices do not suffice. */
 uint32_t rest_text(rest *r, const uint8_t *text, uint32_t n_bytes);
 uint32_t rest_new(rest *r, char empty, const value *items, size_t n, char fill);
-/* A list with its own memo index, in the place of a stack. */
-uint32_t rest_stack(rest *r);
+/* What stands for a stack. */
+uint32_t rest_stack(rest *r, uint32_t stack);
 uint32_t rest_tuple(rest *r, const value *items, size_t n);
 /* Adds items to a list or dictionary that has a statement. */
 bool rest_grow(rest *r, uint32_t id, const value *items, size_t n, char fill);

@@ -46,18 +46,35 @@ bool stacks_push(stack_table *s, uint32_t frame) {
     return true;
 }
 
-uint32_t stacks_close(stack_table *s, uint32_t new_memo) {
+uint32_t stacks_close(stack_table *s, uint32_t memo) {
     size_t start = end_of_last(s), n_bytes = s->frame_ids.n - start;
-    interned *place = table_find(&s->by_frame_ids, &s->frame_ids, s->frame_ids.bytes + start, n_bytes);
+    bool has_room = buffer_reserve(&s->frame_ids, 1) && /* where there is no frame yet */
+                    reserve((void **)&s->stacks, &s->n_max, s->n + 1, sizeof *s->stacks);
+    interned *place =
+        has_room ? table_find(&s->by_frame_ids, &s->frame_ids, s->frame_ids.bytes + start, n_bytes) : NULL;
     if (place == NULL || place->is_used) {
         stacks_cancel(s);
         return place == NULL ? NO_ID : place->id;
     }
-    if (!reserve((void **)&s->stacks, &s->n_max, s->n + 1, sizeof *s->stacks)) {
-        stacks_cancel(s);
-        return NO_ID;
+    table_use(&s->by_frame_ids, place, start, n_bytes, (uint32_t)s->n);
+    s->stacks[s->n] = (snapconv_stack){s->frame_ids.n / sizeof(int32_t), memo};
+    return (uint32_t)s->n++;
+}
+
+int64_t snapconv_number(int32_t *keys, int64_t n, int32_t *numbers, int64_t n_keys, int32_t *met, int64_t n_met) {
+    for (int64_t i = 0; i < n; i++) {
+        int32_t key = keys[i];
+        if (key < 0) {
+            continue;
+        }
+        if (key >= n_keys) {
+            return -1;
+        }
+        if (numbers[key] < 0) {
+            numbers[key] = (int32_t)n_met;
+            met[n_met++] = key;
+        }
+        keys[i] = numbers[key];
     }
-    table_use(&s->by_frame_ids, place, start, n_bytes, new_memo);
-    s->stacks[s->n++] = (snapconv_stack){s->frame_ids.n / sizeof(int32_t), new_memo};
-    return new_memo;
+    return n_met;
 }

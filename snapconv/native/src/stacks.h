@@ -21,8 +21,9 @@ void stacks_free(stack_table *s);
 uint32_t stacks_frame(stack_table *s, snapconv_frame frame);
 /* Adds a frame to the stack that comes next. */
 bool stacks_push(stack_table *s, uint32_t frame);
-/* Ends it: gives the memo index of the stack that is the same, or else keeps this one with the new index. */
-uint32_t stacks_close(stack_table *s, uint32_t new_memo);
+/* Ends it: the number of the stack that is the same, or else a new one, which has this memo index in the rest. NO_ID
+ * where memory or patience end. */
+uint32_t stacks_close(stack_table *s, uint32_t memo);
 /* Forgets the frames that were added to it. */
 void stacks_cancel(stack_table *s);
 

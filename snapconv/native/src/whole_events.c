@@ -113,7 +113,8 @@ static size_t read_pairs(reader *r, const uint8_t *bytes, size_t n, event *found
             return 0;
         }
         size_t n_value = read_value(r, token + n_key, n - at - n_key, &v);
-        if (n_value == 0 || event_set(found, (uint32_t)key.number, &v, r->meanings) != MORE) {
+        bool is_there = n_value && (v.tag != TAG_NEW_LIST || settle_frames(r, &key, &v));
+        if (!is_there || event_set(found, (uint32_t)key.number, &v, r->meanings) != MORE) {
             return 0;
         }
         at += n_key + n_value;

@@ -2,7 +2,7 @@
 
 The core reads bytes through a window and keeps no object per event, frame or text. What it leaves of the file
 is another, small pickle, which Python's own unpickler reads with the same locks as any. In it a list of
-bytes, which no file has that comes here, stands for a stack or a trace: ``stack_key`` and ``trace_rows``.
+bytes, which no file has that comes here, stands for a stack or a trace: ``stack_row`` and ``trace_rows``.
 
 Whatever is odd gives OddFile, and the file goes through the twin: plain_pickle and event_table.
 Their errors are the only ones that there are, so nothing here has a message of its own.
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from snapconv.native.library import DONE, MORE, NO_MEMORY, random_seed
+from snapconv.native.library import DONE, MORE, NO_MEMORY, address, random_seed
 from snapconv.snapshot.readers.plain_pickle import load_own_pickle
 
 _WINDOW_BYTES = 1 << 18
@@ -28,8 +28,7 @@ _FIELDS = (
     "pool_id category forward_frames filename name line"
 ).split()
 MISSING_TIME = -(1 << 63)
-NO_ID, EMPTY_LIST_ID = -1, -2
-_NOT_YET = -3  # below all ids
+NO_ID = -1
 
 # Puts the next bytes into a buffer and returns how many; 0 at the end.
 Fill = Callable[[memoryview], int]
@@ -78,13 +77,13 @@ class _Found(ctypes.Structure):
 class CompiledEvents:
     """The events of all traces of a file: columns by name, None for one that no event fills; and all stacks.
 
-    ``frames`` and the columns after it are keys of stacks and ``objects``, NO_ID where there is nothing,
-    EMPTY_LIST_ID for an empty list. ``unknown_actions`` counts those that no torch is known to write, in
-    order of first appearance. A row of ``stacks`` has the end of its entries in ``frame_ids``, which begin
-    where those of the row before end, and its key; one of ``frames`` the keys of its name and file name, and
-    its line.
+    ``frames`` are rows of ``stacks``, the columns after it keys of ``objects``, NO_ID where there is nothing.
+    ``unknown_actions`` counts those that no torch is known to write, in order of first appearance. A row of
+    ``stacks`` begins with the end of its entries in ``frame_ids``, where those of the next begin; one of
+    ``frames`` has the keys of its name and file name, and its line.
     """
 
+    core: ctypes.CDLL
     n_events: int
     columns: Mapping[str, NDArray[Any] | None]
     objects: dict[int, Any]
@@ -95,30 +94,25 @@ class CompiledEvents:
 
 
 class FirstSeen:
-    """Ids in the order in which values are met, by their keys in the core."""
+    """Ids of the core's keys in the order in which they are met; or what ``new_id`` gives for each."""
 
-    def __init__(self, n_keys: int, new_id: Callable[[int], int] | None = None) -> None:
-        # The two special keys stand at the end, as -1 and -2.
-        self._ids = np.full(n_keys + 2, _NOT_YET, np.int32)
-        self._ids[NO_ID] = NO_ID
-        self._new_id = new_id
-        self.keys: list[int] = []
+    def __init__(self, core: ctypes.CDLL, n_keys: int, new_id: Callable[[int], int] | None = None) -> None:
+        self._core, self._new_id = core, new_id
+        self._numbers, self._met = np.full(n_keys, NO_ID, np.int32), np.empty(n_keys, np.int32)
+        self._new_ids: list[int] = []
+        self.keys = self._met[:0]
 
     def ids(self, keys: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Return the ids of many keys."""
-        ids = np.take(self._ids, keys)
-        if len(ids) and ids.min() == _NOT_YET:
-            new = keys[ids == _NOT_YET][::-1]
-            first = np.full(len(self._ids), -1)
-            first[new] = np.arange(len(new))  # of several, what is written last stays
-            places = np.flatnonzero(first >= 0)
-            places[places == len(first) + EMPTY_LIST_ID] = EMPTY_LIST_ID
-            added = places[np.argsort(-first[places])].tolist()
-            n = len(self.keys)
-            self._ids[added] = list(map(self._new_id, added)) if self._new_id else range(n, n + len(added))
-            self.keys += added
-            ids = np.take(self._ids, keys)
-        return ids
+        """Put the ids of many keys in their place, and return them."""
+        numbers, met, n_met = address(self._numbers), address(self._met), len(self.keys)
+        n = self._core.snapconv_number(address(keys), len(keys), numbers, len(self._numbers), met, n_met)
+        if n < 0:
+            raise OddFile
+        self.keys = self._met[:n]
+        if self._new_id is not None:
+            self._new_ids += map(self._new_id, self.keys[n_met:].tolist())
+            keys[:] = np.take(np.array([*self._new_ids, NO_ID], np.int32), keys)
+        return keys
 
 
 def read_compiled(
@@ -148,13 +142,11 @@ def read_compiled(
         name: reader.column(address, np.dtype(dtype), found.n_events)
         for address, (name, dtype) in zip(found.columns, _COLUMNS, strict=True)
     }
-    return raw, CompiledEvents(found.n_events, columns, objects, unknown, frames, stacks, frame_ids)
+    return raw, CompiledEvents(core, found.n_events, columns, objects, unknown, frames, stacks, frame_ids)
 
 
-def stack_key(frames: object) -> int:
-    """Return the key of the stack in whose place something stands."""
-    if not frames and type(frames) is list:
-        return EMPTY_LIST_ID
+def stack_row(frames: object) -> int:
+    """Return the row of the stack in whose place something stands."""
     return _numbers(frames, "<I")[0]
 
 
@@ -165,7 +157,7 @@ def trace_rows(trace: object) -> slice:
 
 
 def _numbers(raw: object, kind: str) -> tuple[int, ...]:
-    if type(raw) is not list or type(raw[0]) is not bytes or len(raw[0]) != struct.calcsize(kind):
+    if type(raw) is not list or not raw or type(raw[0]) is not bytes or len(raw[0]) != struct.calcsize(kind):
         raise OddFile
     return struct.unpack(kind, raw[0])
 
