@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
+from weakref import WeakMethod
 
 from snapconv.errors import SnapconvError
 from snapconv.notes import Note
@@ -119,7 +120,8 @@ class Driver:
         if torch.cuda.is_initialized():
             self.cuda_starts()
         else:
-            torch.cuda._lazy_call(self.cuda_starts)  # it keeps this object for as long as the process lives
+            starts = WeakMethod(self.cuda_starts)  # the queue may last as long as the process
+            torch.cuda._lazy_call(lambda: (start := starts()) and start())
 
     def cuda_starts(self) -> None:
         """Do once what needs CUDA: who starts it again after a failure runs the queue from its beginning."""
@@ -150,8 +152,7 @@ class Driver:
             if self.observer is not None:
                 self.observer.iteration_began(self.iteration)
         elif self.timer:
-            begin, is_warm_up = self.timer.begin, part is Part.TIMING_WARM_UP
-            self.guards.of(Feature.TIMES).run(begin, self.iteration, is_warm_up)
+            self.guards.of(Feature.TIMES).run(self.timer.begin, self.iteration, part is Part.TIMING_WARM_UP)
 
     def _observe(self) -> None:
         """Observe all steps, or those that are chosen; what an OOM needs is recorded when there is one."""

@@ -71,8 +71,7 @@ def refuse_without_cuda() -> None:
 def require_gpu() -> None:
     """Raise NoCudaError unless torch has a GPU to use; this starts the driver, so the program is over.
 
-    torch's own answers do not do: a CUDA build without a driver dumps an empty snapshot and reports
-    success. (CPU build and driverless CUDA build of torch 2.13 were tried.)
+    A CUDA build without a driver dumps an empty snapshot and reports success (tried with torch 2.13).
     """
     import torch
 
@@ -107,8 +106,7 @@ def _has_driver() -> bool:
 def choose_device(requested: int | None) -> int:
     """Return the device to time, once CUDA has started; one that was requested becomes the current one.
 
-    LOCAL_RANK names the device of this process by custom, but not where the launcher made one device
-    visible to each process. It does not change the current device: that is the program's own business.
+    LOCAL_RANK names it by custom, where it is visible; the current device stays the program's own business.
     """
     import torch
 

@@ -143,8 +143,7 @@ def _scalers(report: Report, guard: Guard) -> AbstractContextManager[None]:
 def _backward_passes(report: Report, guard: Guard) -> AbstractContextManager[None]:
     """Report every backward pass.
 
-    ``Tensor.backward`` too, and not only what it calls: a mode for torch functions is taken off while it
-    runs and put back after it, so that the timer's can only come and go outside of it.
+    ``Tensor.backward`` too, which takes function modes off while it runs: the timer's come and go outside.
     """
     import torch
 

@@ -114,12 +114,9 @@ class SharedOom:
         self._before = self._changed()  # an earlier job's
         self._over, self._captured, self._is_ours = threading.Event(), threading.Event(), False
         self._once = threading.Lock()
-        self._thread = threading.Thread(target=self._listen, name="snapconv-oom", daemon=True)
         self._former: Any = None
-
-    def start(self) -> None:
-        """Listen from now on, and hold SIGTERM back where the program has no handler of its own."""
-        self._thread.start()
+        threading.Thread(target=self._listen, name="snapconv-oom", daemon=True).start()
+        # SIGTERM is held back where the program has no handler of its own.
         is_main = threading.current_thread() is threading.main_thread()
         if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             self._former = signal.signal(signal.SIGTERM, self._wait_and_end)

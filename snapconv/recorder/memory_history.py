@@ -25,14 +25,13 @@ if TYPE_CHECKING:
     from snapconv.simulation import Simulation
 
 # (device, requested bytes, device's total bytes, device's free bytes)
-OutOfMemoryObserver = Callable[[int, int, int, int], None]
+OutOfMemoryObserver = Callable[[int, int, int, int], object]
 
 
 def start(options: RecordingOptions) -> None:
     """Let torch record every event from here on; what it had recorded before is deleted.
 
-    CUDA has started: recording reaches the devices of the allocator, which has them from then on.
-    torch 2.8 added ``clear_history``: before, events are deleted anyway.
+    CUDA has started, so its devices are there. torch 2.8 added ``clear_history``; before, all is deleted.
     """
     import torch
 
@@ -48,12 +47,11 @@ def stop() -> None:
     torch.cuda.memory._record_memory_history(None)
 
 
-def is_on() -> bool | None:
-    """Whether history is on; None where this torch has no such query."""
+def is_on() -> bool:
+    """Whether history is on."""
     import torch
 
-    is_enabled = getattr(torch._C, "_cuda_isHistoryEnabled", None)
-    return bool(is_enabled()) if is_enabled else None
+    return bool(torch._C._cuda_isHistoryEnabled())
 
 
 @contextmanager

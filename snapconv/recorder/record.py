@@ -21,7 +21,7 @@ from snapconv.recorder.guard import Guard, fault_note
 from snapconv.recorder.memory_history import nothing_allocated
 from snapconv.recorder.options import RecordedProgram, RecordingOptions
 from snapconv.recorder.program import script, script_signals
-from snapconv.recorder.program.entry import Entry, imported, load_providers, provider_module
+from snapconv.recorder.program.entry import Entry, load_providers, provider_module
 from snapconv.recorder.program.own_frames import call_user
 from snapconv.recorder.program.script import (
     Ended,
@@ -160,7 +160,7 @@ class OneCapture:
         """Take the snapshot and turn the history off, so that it does not slow the timed iterations down."""
         if driver.uses_device:
             driver.say("taking the snapshot; to name C++ frames for the first time takes torch a while")
-        if memory_history.is_on() is False:
+        if not memory_history.is_on():
             self._note(
                 "history-off",
                 f"{self._options.program.path} switched torch's memory history off, and with it the "
@@ -324,7 +324,7 @@ def _run_providers(entry: Entry, argv: Sequence[str], driver: Driver) -> None:
     """Build the model once; every iteration gets inputs of its own, which go when it ends."""
     batch_size = driver.options.batch_size
     arguments = () if batch_size is None else (batch_size,)
-    with script.surroundings(entry.path, argv), imported(provider_module(entry)) as module:
+    with script.surroundings(entry.path, argv), provider_module(entry) as module:
         model, inputs, iteration = load_providers(entry, module)
         step = call_user(iteration, call_user(model))
         while not driver.is_complete:

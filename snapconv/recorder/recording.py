@@ -35,8 +35,6 @@ from snapconv.recorder.schedule import Part
 from snapconv.recorder.torch_surface import changed_notes
 
 _LOG = logging.getLogger("snapconv")
-
-
 # What a job has been told to do: it may begin many recordings, in many ranks.
 _TOLD: set[str] = set()
 
@@ -71,7 +69,6 @@ class ChosenCaptures:
             driver.run_in_turn(partial(self.capture, from_thread=True), driver, "other-oom", ended)
 
         self._shared_oom = SharedOom(driver.options.output, capture)
-        self._shared_oom.start()
         driver.parts.callback(self._shared_oom.close)
 
     def cuda_started(self, driver: Driver) -> bool:

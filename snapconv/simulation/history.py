@@ -50,8 +50,7 @@ class EventRings:
     ) -> None:
         """Turn recording on or off: off forgets the trace, "state" keeps a ring of one entry.
 
-        As torch/csrc/cuda/memory_snapshot.cpp does. What follows since torch 2.14 requests the history of
-        pinned host memory, which is not simulated.
+        As torch/csrc/cuda/memory_snapshot.cpp does; what follows since torch 2.14 is of host memory.
         """
         known = enabled in (None, "state", "all") and context in _CONTEXTS and stacks in ("python", "all")
         if not known:
@@ -96,10 +95,7 @@ class EventRings:
 
 # The metrics and their figures under their keys in torch's nested dict (DeviceStats in
 # c10/core/CachingDeviceAllocator.h): the value, the highest since the last reset, all that went in and out.
-_METRICS = (
-    *("allocation", "segment", "active", "allocated_bytes", "reserved_bytes", "active_bytes"),
-    "requested_bytes",
-)
+_METRICS = "allocation segment active allocated_bytes reserved_bytes active_bytes requested_bytes".split()
 _POOLS = ("all", "small_pool", "large_pool")
 _FIGURES = ("current", "peak", "allocated", "freed")
 # What an event does to a block: the sign, what counts blocks, and what adds their bytes.
@@ -247,10 +243,9 @@ class Capture(NamedTuple):
 
 
 class Stacks:
-    """Captures stacks, and fills in their frames later.
+    """Captures stacks, each a list of one ``Capture``, and fills in their frames later.
 
-    A captured stack is a list of one ``Capture``; ``symbolise`` replaces it, in place, by frame dicts,
-    so that a reference to the list keeps the frames.
+    ``symbolise`` replaces it by frame dicts, so that a reference to the list keeps the frames.
     """
 
     def __init__(self) -> None:

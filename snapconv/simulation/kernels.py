@@ -42,10 +42,7 @@ class Kernels:
 
 
 def _plain(operation: Any, key: str) -> Callable[..., Any]:
-    """Return an operation past our kernel: without autocast, or as torch composes it of others.
-
-    Not ``decompose()``: it prefers Python's decompositions, which copy where C++ returns its argument.
-    """
+    """Return an operation past our kernel: without autocast, or as C++ composes it (``decompose`` copies)."""
     if key == "AutogradCPU":
         return partial(operation._op_dk, torch._C.DispatchKey.CompositeImplicitAutograd)
     keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
@@ -215,8 +212,7 @@ def _float32_inputs(plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any
     """Cast every low-precision argument, and run the operation without autocast."""
 
     def cast(value: Any) -> Any:
-        is_low = isinstance(value, torch.Tensor) and _is_low(value)
-        return value.to(torch.float32) if is_low else value
+        return value.to(torch.float32) if isinstance(value, torch.Tensor) and _is_low(value) else value
 
     return plain(*map(cast, args), **{key: cast(value) for key, value in kwargs.items()})
 

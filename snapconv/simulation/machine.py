@@ -18,6 +18,7 @@ from snapconv.allocator.blocks import AddressSpace
 from snapconv.allocator.caching_allocator import CachingAllocator, ModelOutOfMemory
 from snapconv.errors import RecorderError, SettingError
 from snapconv.notes import Note
+from snapconv.recorder.memory_history import OutOfMemoryObserver
 from snapconv.recorder.program.own_frames import for_program, holders
 from snapconv.simulation.history import EventRings, Stacks, Statistics
 from snapconv.units import counted
@@ -56,8 +57,6 @@ def _clock() -> Callable[[], int]:
     start_ns = time.time_ns() - time.perf_counter_ns()
     return lambda: (start_ns + time.perf_counter_ns()) // 1000
 
-
-Observer = Callable[[int, int, int, int], object]
 
 _FIRST_ADDR = 0x7F00_0000_0000
 _ADDRS_PER_DEVICE = 1 << 40
@@ -99,7 +98,7 @@ class Machine:
         self.stacks = Stacks()
         self.devices = [self._device(index) for index in range(options.n_devices)]
         self.current_device = 0
-        self.observers: list[Observer] = []
+        self.observers: list[OutOfMemoryObserver] = []
         # Called before any figure is read: an allocation may still be undecided.
         self.settle: Callable[[], None] = lambda: None
         # Called with a device and its counters after each allocation.

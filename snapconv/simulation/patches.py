@@ -152,13 +152,12 @@ class Calls:
 
 
 # The namespaces of torch's own operations, in 2.13 and 2.15.
-_OF_TORCH = {
-    *("aten", "prim", "prims", "profiler", "c10d", "_c10d_functional", "_c10d_functional_autograd"),
-    *("c10d_functional", "_dtensor", "_native", "_native_aot", "_quantized", "coor", "debugprims", "export"),
-    *("flex_gemm", "flex_lib", "fsdp", "inductor", "inductor_prims", "mempool", "mkl", "mkldnn"),
-    *("mkldnn_prepacked", "onednn", "quantized", "quantized_decomposed", "rngprims", "sparse", "streams"),
-    "symm_mem",
-}
+_OF_TORCH = frozenset(
+    "aten prim prims profiler c10d _c10d_functional _c10d_functional_autograd c10d_functional _dtensor "
+    "_native _native_aot _quantized coor debugprims export flex_gemm flex_lib fsdp inductor "
+    "inductor_prims mempool mkl mkldnn mkldnn_prepacked onednn quantized quantized_decomposed rngprims "
+    "sparse streams symm_mem".split()
+)
 
 
 class LibraryKernel(TorchDispatchMode):  # type: ignore[misc]

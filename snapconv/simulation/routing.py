@@ -42,8 +42,7 @@ _FEW = 16
 _MAX_TRIES = 8
 # Their results have as many rows as values select.
 _SELECTING = {
-    *("nonzero", "masked_select", "_unique2", "unique_consecutive", "unique_dim", "bincount"),
-    *("repeat_interleave", "nms"),
+    *"nonzero masked_select _unique2 unique_consecutive unique_dim bincount repeat_interleave nms".split()
 }
 # They take rows from their first argument.
 _TAKING = {"index", "_unsafe_index", "index_select", "gather", "embedding"}

@@ -328,8 +328,7 @@ def _restore(tracker: Tracker, real: Any, storage: Any, location: str) -> Any:
 def patch_wrappers(tracker: Tracker, patches: Patches) -> None:
     """Let tensors that wrap others (quantized, doubled, …) be on a device, without memory of their own.
 
-    The wrapper itself would have C++ code look for a CUDA device, so it is made for the CPU, and only reports
-    that it is on the device; what it is made of is tracked as any tensor is.
+    They are made for the CPU, as C++ code would look for a CUDA device; their parts are tracked as any.
     """
     real = torch.Tensor._make_wrapper_subclass
 

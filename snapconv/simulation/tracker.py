@@ -22,12 +22,7 @@ from snapconv.recorder.observe.tensors import Location
 from snapconv.recorder.program.own_frames import for_program, has_interrupted
 from snapconv.recorder.torch_surface import Feature
 from snapconv.simulation.branches import ENGINE_CALLER, ValuesRead, likelihood_of
-from snapconv.simulation.evaluation import (
-    NO_MEMORY_FROM_BYTES,
-    Evaluation,
-    Invocation,
-    has_values,
-)
+from snapconv.simulation.evaluation import NO_MEMORY_FROM_BYTES, Evaluation, Invocation, has_values
 from snapconv.simulation.history import OWN_FOLDER
 from snapconv.simulation.machine import Machine
 from snapconv.simulation.operations import FakeStorages, Kind, Operation, describe
@@ -272,10 +267,7 @@ class Tracker:
 # derivatives written in C++ cannot be distinguished; their operands are mostly kept.)
 _SUMS = {"add"}
 # Inside a node, these write into fresh zeros on a GPU (torch/csrc/autograd/FunctionsManual.cpp).
-_SCATTERS = {
-    *("index_put", "_index_put_impl", "scatter", "scatter_add", "index_add", "masked_scatter"),
-    *("put", "index_fill"),
-}
+_SCATTERS = {*"index_put _index_put_impl scatter scatter_add index_add masked_scatter put index_fill".split()}
 
 
 @dataclass(slots=True, eq=False)

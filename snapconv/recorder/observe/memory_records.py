@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable
 from itertools import count
 from typing import Any
 
-from snapconv.recorder.observe.models import Frame, Key, Models, Place
+from snapconv.recorder.observe.models import Frame, Key, Models
 from snapconv.recorder.observe.tensors import (
     Row,
     graph_nodes,
@@ -46,7 +46,7 @@ class MemoryRecords:
             rows.popitem(last=False)
 
     def parameters(self) -> None:
-        """Note every parameter and buffer on the device; of what no module has, no view of a module's."""
+        """Note every parameter and buffer on the device, but no loose tensor that is a view of a module's."""
         of_modules: set[tuple[int, int]] = set()
         for place in self._models.places():
             tensor = place.tensor()
@@ -59,8 +59,9 @@ class MemoryRecords:
             of_modules |= where
             if len(pieces) == 1:
                 self._note_move(place.key, pieces[0])
+            about = {"name": place.name, "kind": place.kind, "module": place.module, "frames": place.frames}
             for row in pieces:
-                self._put("parameters", _about(place, tensor) | row, place.key)
+                self._put("parameters", about | shape_and_type(tensor) | row, place.key)
 
     def _note_move(self, key: Key, row: Row) -> None:
         """Keep where a parameter was before, if its memory is another now: `p.data = p.data * m`."""
@@ -186,16 +187,6 @@ class MemoryRecords:
             "optimizer_states": rows("former_states", "optimizer_states"),
             **{kind: rows(kind) for kind in ("inputs", "saved", "attributes", "copies")},
         }
-
-
-def _about(place: Place, tensor: "Tensor") -> Row:
-    return {
-        "name": place.name,
-        "kind": place.kind,
-        "module": place.module,
-        **shape_and_type(tensor),
-        "frames": place.frames,
-    }
 
 
 def _frames(frames: Iterable[Frame]) -> list[Row]:

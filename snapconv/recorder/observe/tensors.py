@@ -58,10 +58,9 @@ def _items(value: Any) -> Iterator[tuple[object, Any]]:
 
 
 def plain_tensors(tensor: Tensor) -> tuple[Tensor, ...]:
-    """Return the tensors with memory that a tensor is made of: itself, unless it is a wrapper.
+    """Return the tensors with memory that a tensor is made of: itself, but for wrappers; this copies nothing.
 
-    None of this copies: ``_indices`` and ``_values`` are views, and a wrapper only names its parts. A
-    parameter of a lazy module has no memory yet, and fails on every query.
+    A parameter of a lazy module has no memory yet, and fails on every query.
     """
     torch = _torch()
     if type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided:

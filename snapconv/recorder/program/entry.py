@@ -166,22 +166,16 @@ def load_providers(entry: Entry, module: ModuleType) -> list[Callable[..., Any]]
     return found  # type: ignore[return-value]  # callable, as checked
 
 
-def provider_module(entry: Entry) -> ModuleType:
-    """Return the empty module that a providers file is run in; never ``__main__``, as with Skyline."""
-    name = entry.stem if entry.stem.isidentifier() and entry.stem not in sys.modules else "snapconv_entry"
-    module = ModuleType(name)
-    module.__file__ = str(Path(entry.path).absolute())
-    return module
-
-
 @contextmanager
-def imported(module: ModuleType) -> Iterator[ModuleType]:
-    """Make a module known by its name: dataclasses and pickle look it up."""
-    sys.modules[module.__name__] = module
+def provider_module(entry: Entry) -> Iterator[ModuleType]:
+    """Make the empty module that a providers file is run in; never ``__main__``, as with Skyline."""
+    name = entry.stem if entry.stem.isidentifier() and entry.stem not in sys.modules else "snapconv_entry"
+    module = sys.modules[name] = ModuleType(name)  # dataclasses and pickle look it up
+    module.__file__ = str(Path(entry.path).absolute())
     try:
         yield module
     finally:
-        sys.modules.pop(module.__name__, None)
+        sys.modules.pop(name, None)
 
 
 def _names(prefix: str) -> list[str]:

@@ -20,8 +20,6 @@ from snapconv.recorder.torch_surface import Feature
 
 # AccumulateGrad has this number: it runs as soon as it can, and belongs to no call.
 _FIRST = (1 << 64) - 1
-
-
 # A loop over tens of thousands of elements would otherwise fill the memory with rows and events.
 MAX_CALLS = 200_000
 
@@ -76,7 +74,6 @@ class Iteration:
         import torch
 
         self._times, self._backward_times = guards.of(Feature.TIMES), guards.of(Feature.BACKWARD_TIMES)
-
         self.sections = [Section()]
         self.backward_passes: list[BackwardPass] = []
         self.left_over: list[Call] = []

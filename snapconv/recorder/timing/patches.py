@@ -64,10 +64,7 @@ def function_mode(around: Around, guard: Guard, *, inside: Sequence[Any]) -> Ite
 
 
 def _n_outer(modes: list[Any], outer: Sequence[Any]) -> int:
-    """Count the modes that must stay outermost: torch looks for its default device right there.
-
-    Not so the device of ``with torch.device(…)``, which ends by popping what is innermost.
-    """
+    """Count the modes that stay outermost: a default device, but not one of ``with torch.device(…)``."""
     import torch
 
     default = getattr(getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None), "device_context", None)

@@ -108,7 +108,7 @@ def _phase(section: Section, *, has_backward: bool) -> str:
 
 
 def _forward_work(calls: list[Call]) -> range:
-    """Return the places from the first call of forward work to the last; before is the batch's copying."""
+    """Return the places of the first to the last call of forward work: the batch is copied before."""
     work = [place for place, call in enumerate(calls) if call.is_forward_work]
     return range(work[0], work[-1] + 1) if work else range(0)
 
@@ -145,15 +145,13 @@ class Timer:
 
     def __enter__(self) -> "Timer":
         self._modes_outside = patches.modes_now()
-        self._listen(self._run, Feature.CUSTOM_FUNCTION_TIMES, patches.patch_function_apply, self._around)
-        self._listen(self._run, Feature.COMPILED_FUNCTION_TIMES, patches.compiled_functions, self._around)
+        self._listen(self._run, Feature.CUSTOM_FUNCTION_TIMES, patches.patch_function_apply)
+        self._listen(self._run, Feature.COMPILED_FUNCTION_TIMES, patches.compiled_functions)
         return self
 
-    def _listen(
-        self, parts: ExitStack, feature: Feature, listen: Callable[..., Any], *arguments: Any
-    ) -> None:
+    def _listen(self, parts: ExitStack, feature: Feature, listen: Callable[..., Any]) -> None:
         guard = self._guards.of(feature)
-        guard.enter(parts, lambda: listen(*arguments, guard))
+        guard.enter(parts, lambda: listen(self._around, guard))
 
     def __exit__(self, *_: object) -> None:
         self._stop()
@@ -184,7 +182,7 @@ class Timer:
         self._interception.listen(listeners, is_first=True)
         listening.callback(times.finish, self._interception.leave, listeners)
         times.enter(listening, lambda: patches.function_mode(self._around, times, inside=self._modes_outside))
-        self._listen(listening, Feature.OPAQUE_MODULE_TIMES, patches.opaque_modules, self._around)
+        self._listen(listening, Feature.OPAQUE_MODULE_TIMES, patches.opaque_modules)
 
     def end(self) -> None:
         """End the iteration and read its times, which waits for the device."""

@@ -36,7 +36,8 @@ def write(tmp_path, monkeypatch):
 
 def load(path):
     entry = find_file(path)
-    return load_providers(entry, provider_module(entry))
+    with provider_module(entry) as module:
+        return load_providers(entry, module)
 
 
 # --- what an entry is
