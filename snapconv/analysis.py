@@ -19,7 +19,7 @@ from snapconv.classification.classify import HOST_ORDER, ORDER, classify
 from snapconv.classification.decisions import Classification
 from snapconv.classification.features import Features, find_features
 from snapconv.classification.user_rules import NO_RULES, UserRule, UserRules, match_rules, read_rules
-from snapconv.columns import Int32Column, Int64Column, has_code, sums_by
+from snapconv.columns import Int32Column, Int64Column, has_code, rows_of, sums_by
 from snapconv.errors import InputError
 from snapconv.naming.origins import Modules, find_modules, name_allocations
 from snapconv.naming.weight_table import WeightTable, match_weights, recorded_weights
@@ -288,8 +288,8 @@ def _requested_by_stack(snapshot: Snapshot) -> Int64Column:
     totals = np.zeros(len(snapshot.stacks), np.int64)
     for device in snapshot.devices:
         events, blocks = device.events, device.blocks
-        is_alloc = has_code(events.action, Action.ALLOC) & (events.stack_id >= 0)
-        totals += sums_by(events.stack_id[is_alloc], events.size[is_alloc], len(totals))
+        allocs = rows_of(has_code(events.action, Action.ALLOC) & (events.stack_id >= 0))
+        totals += sums_by(events.stack_id[allocs], events.size[allocs], len(totals))
         has_stack = blocks.stack_id >= 0
         totals += sums_by(blocks.stack_id[has_stack], blocks.block_bytes[has_stack], len(totals))
     return totals

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import fields, replace
-from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -86,11 +85,17 @@ def stable_order(values: NDArray[Any]) -> Int64Column:
     return np.argsort(values, kind="stable")
 
 
-def grouped(rows: Int64Column, key: NDArray[Any]) -> list[Int64Column]:
-    """Return the rows in groups of one key each, by key; ``key`` has one entry for every row number."""
+def grouped(rows: Int64Column, key: NDArray[Any], *, least: int = 1) -> list[Int64Column]:
+    """Return the rows in groups of one key each, by key, those of ``least`` rows and more.
+
+    ``key`` has one entry for every row number.
+    """
     order = rows[stable_order(key[rows])]
-    bounds = [*run_starts(key[order]).tolist(), len(order)]
-    return [order[first:after] for first, after in pairwise(bounds)]
+    first = run_starts(key[order])
+    after = np.append(first[1:], len(order))[: len(first)]
+    is_wanted = after - first >= least
+    bounds = zip(first[is_wanted].tolist(), after[is_wanted].tolist(), strict=True)
+    return [order[begin:end] for begin, end in bounds]
 
 
 def number_groups(*keys: NDArray[Any]) -> tuple[Int64Column, Int64Column]:

@@ -18,6 +18,7 @@ import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.classification.categories import Category, Trait, categories_with
+from snapconv.classification.features import at
 from snapconv.columns import (
     BoolColumn,
     Int64Column,
@@ -25,6 +26,7 @@ from snapconv.columns import (
     has_code,
     is_among,
     read_only,
+    rows_of,
     run_starts,
     stable_order,
     take,
@@ -258,11 +260,8 @@ def find_growth(analysis: DeviceAnalysis) -> tuple[Growth, ...]:
 
 def _kept(analysis: DeviceAnalysis) -> _Kept:
     allocations, phases = analysis.allocations, analysis.phases
-    freed_event, last = allocations.freed_event, phases.n_iterations - 1
-    made = analysis.iteration.astype(np.int64)
-    freed = np.full(len(allocations), phases.n_iterations, np.int64)
-    freed[freed_event >= 0] = phases.iteration[freed_event[freed_event >= 0]]
-    row = np.flatnonzero((made >= 0) & (freed > made))
+    made, freed = analysis.iteration, at(phases.iteration, allocations.freed_event, phases.n_iterations)
+    row = rows_of((made >= 0) & (freed > made))
     # Without frames it may be anyone's; where the last iteration was cut short, what it would have freed is
     # still there.
     is_evidence = (analysis.facts.project_frame > -2)[allocations.stack_id[row]]
@@ -273,11 +272,11 @@ def _kept(analysis: DeviceAnalysis) -> _Kept:
     return _Kept(
         row=row,
         key=allocations.stack_id[row].astype(np.int64),
-        made=made[row],
-        freed=freed[row],
+        made=made[row].astype(np.int64),
+        freed=freed[row].astype(np.int64),
         n_bytes=allocations.block_bytes[row],
         is_weak_evidence=is_evidence,
-        after_last_step=after & (made[row] == last),
+        after_last_step=after & (made[row] == phases.n_iterations - 1),
     )
 
 
@@ -336,9 +335,8 @@ def _sums(key: Int64Column, n_bytes: Int64Column) -> tuple[Int64Column, Int64Col
 
 def _groups(kept: _Kept) -> Iterator[tuple[int, _Kept]]:
     """Group the allocations by key, where a key may have one for each of enough iterations."""
-    for rows in grouped(np.arange(len(kept.row)), kept.key):
-        # The last iteration may be counted as two.
-        if len(rows) >= LEAST_ITERATIONS and len(run_starts(kept.made[rows])) >= LEAST_ITERATIONS - 1:
+    for rows in grouped(np.arange(len(kept.row)), kept.key, least=LEAST_ITERATIONS):
+        if len(run_starts(kept.made[rows])) >= LEAST_ITERATIONS - 1:  # the last may be counted as two
             yield int(kept.key[rows[0]]), take(kept, rows)
 
 

@@ -6,7 +6,7 @@ are never in the trace, and a ring buffer overwrites the oldest events. Columns 
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,7 @@ from snapconv.units import counted, format_bytes
 _LEAST_INEXACT = 100
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class AllocationTable:
     """Every allocation of one device, one row per lifetime: pre-existing ones first, then by event.
 
@@ -66,7 +66,7 @@ class AllocationTable:
     def __len__(self) -> int:
         return len(self.addr)
 
-    @property
+    @cached_property
     def freed_event(self) -> EventColumn:
         """The event at which each stopped counting as allocated: its free_requested, or else its end."""
         return first_known(self.free_requested_event, self.end_event)
@@ -335,7 +335,7 @@ def _notes(
         yield Note(slug, f"{count} {text}") if count else None
     yield _pending_note(device.events, result.allocations)
     yield _skipped_note(device.events, result.allocations)
-    if not device.is_host and _has_graph_trees(frames.names, frames.filenames):
+    if not device.is_host and _has_graph_trees(frames):
         # They restore a pool by freeing and allocating everything in it at once.
         yield Note(
             "cuda-graph-pools",
@@ -394,10 +394,9 @@ def _skipped_note(events: EventTable, allocations: AllocationTable) -> Note | No
     return None
 
 
-@lru_cache(maxsize=1)  # every device of a file has the same frames
-def _has_graph_trees(names: tuple[str, ...], filenames: tuple[str, ...]) -> bool:
-    restores = any("setCheckpointPoolState" in name for name in names)
-    return restores or any(name.endswith("cudagraph_trees.py") for name in filenames)
+def _has_graph_trees(frames: FrameTable) -> bool:
+    restores = any("setCheckpointPoolState" in name for name in set(frames.names))
+    return restores or any(name.endswith("cudagraph_trees.py") for name in frames.files)
 
 
 def _checkpoint_note(events: EventTable, active: Curve) -> Note | None:

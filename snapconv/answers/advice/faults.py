@@ -18,6 +18,7 @@ from snapconv.answers.advice.evidence import Detected, Evidence, LineCalls
 from snapconv.answers.advice.references import ends_without_graph
 from snapconv.answers.growth import Fate, by_line, find_growth, growth_notes
 from snapconv.classification.categories import ABOUT, Category, Trait, categories_with
+from snapconv.classification.features import at
 from snapconv.columns import (
     BoolColumn,
     EventColumn,
@@ -99,7 +100,7 @@ class _Finder:
         self.analysis, self.calls, self.table = analysis, calls, analysis.allocations
         # A row's, once: there are thousands of bursts, and each looks at a few rows.
         self.freed = freed = self.table.freed_event
-        self.burst = np.where(freed >= 0, calls.n_allocs[np.maximum(freed, 0)], -1)
+        self.burst = at(calls.n_allocs, freed, -1)
         # A number for the Python frames that freed each allocation; stacks differ in C++ too.
         self._python, known = analysis.facts.roles.python, dict[bytes, int]()
         number_of = np.zeros(len(analysis.snapshot.stacks) + 1, np.int32)  # the last: no stack
