@@ -20,7 +20,7 @@ from snapconv.errors import InputError
 from snapconv.files import open_input
 from snapconv.notes import Note
 from snapconv.snapshot.stack_table import StackTable
-from snapconv.stacks.stack_roles import matching_frames
+from snapconv.stacks.stack_roles import fitting_rules
 
 # Every pattern is tried on every name of a file, at a cost in proportion to both: far more than people write.
 _MOST_RULES, _MOST_CHARACTERS = 200, 10_000
@@ -76,8 +76,9 @@ NO_RULES = read_only(UserRules((), np.zeros((0, 0), np.bool_)))
 def match_rules(rules: Sequence[UserRule], stacks: StackTable) -> UserRules:
     """Search the frames of every stack, each distinct name and file once per rule."""
     has = np.zeros((len(rules), len(stacks)), np.bool_)
-    patterns = [(rule.function, rule.file) for rule in rules]
-    for row, frames in zip(has, matching_frames(stacks.frames, patterns), strict=True):
+    of_frame = fitting_rules(stacks.frames, [(rule.function, rule.file) for rule in rules]) if rules else []
+    for number, row in enumerate(has):
+        frames = np.array([fits >> number & 1 for fits in of_frame], np.bool_)
         row[stacks.owners[stacks.with_frames(frames)]] = True
     return read_only(UserRules(tuple(rules), has))
 

@@ -1,7 +1,7 @@
 """The roles of every stack: the frame rules, applied once per distinct frame and stack."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -21,30 +21,24 @@ from snapconv.stacks.paths import for_every_frame, is_native, is_python, normal
 from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, Role
 
 
-def matching_frames(frames: FrameTable, rules: Sequence[tuple[str, str]]) -> Iterator[BoolColumn]:
-    """Yield the frames that each rule fits: its first pattern in their name, its second in their file.
+def fitting_rules(frames: FrameTable, rules: Sequence[tuple[str, str]]) -> list[int]:
+    """Return a number for every frame, with a bit for each rule that it fits.
 
-    An empty pattern fits any.
+    The first pattern of a rule is found in its name, the second in its file; an empty one fits any.
     """
-    if not rules:
-        return
-    functions, files = zip(*rules, strict=True)
-    in_name = _found(functions, frames.names)
-    in_file = _found(files, (file.replace("\\", "/") for file in frames.files))
-    yield from in_name & in_file[:, frames.file_id]
-
-
-def _found(patterns: tuple[str, ...], texts: Iterable[str]) -> BoolColumn:
-    """Return whether each pattern, a row, is found in each text."""
-    marks = b"".join(map(_finder(patterns), texts))
-    return np.ascontiguousarray(np.frombuffer(marks, np.bool_).reshape(-1, len(patterns)).T)
+    of_name, of_file = (_finder(patterns) for patterns in zip(*rules, strict=True))
+    in_file = [of_file(file.replace("\\", "/")) for file in frames.files]
+    return [
+        of_name(name) & in_file[file]
+        for name, file in zip(frames.names, frames.file_id.tolist(), strict=True)
+    ]
 
 
 @lru_cache(maxsize=4)
-def _finder(patterns: tuple[str, ...]) -> Callable[[str], bytes]:
+def _finder(patterns: tuple[str, ...]) -> Callable[[str], int]:
     """Return a function that marks the patterns found in a text; files of a job have the same texts."""
-    searches = [re.compile(pattern).search for pattern in patterns]
-    return for_every_frame(lambda text: bytes(search(text) is not None for search in searches))
+    searches = [(1 << number, re.compile(pattern).search) for number, pattern in enumerate(patterns)]
+    return for_every_frame(lambda text: sum(bit for bit, search in searches if search(text)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,16 +117,13 @@ def assign_roles(stacks: StackTable) -> StackRoles:
 def _rules_of_entries(stacks: StackTable) -> Int64Column:
     """Return the bits of the rules that each entry of ``frame_ids`` fits."""
     patterns = [(rule.function, rule.file) for rule in FRAME_RULES]
-    of_frame = _BITS @ np.array(list(matching_frames(stacks.frames, patterns)))
+    of_frame = np.array(fitting_rules(stacks.frames, patterns), np.int64)
     found: Int64Column = np.take(of_frame, stacks.frame_ids)
     if (of_frame & _OF_OUTERMOST).any():
         places = np.flatnonzero(stacks.with_frames(stacks.frames.in_files(is_python)))
-        first, after = (
-            np.searchsorted(places, stacks.offsets[:-1]),
-            np.searchsorted(places, stacks.offsets[1:]),
-        )
+        number = np.searchsorted(places, stacks.offsets)
         is_inner = np.ones(len(found), np.bool_)
-        is_inner[places[after[after > first] - 1]] = False
+        is_inner[places[number[1:][number[1:] > number[:-1]] - 1]] = False
         found[is_inner] &= ~_OF_OUTERMOST
     return found
 
