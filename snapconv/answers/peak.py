@@ -253,9 +253,9 @@ def group_modules(modules: Sequence[ModuleTotal]) -> list[tuple[int, str]]:
 class DeviceMemory:
     """The memory of a device at a moment; None: not known.
 
-    ``free_bytes`` is the driver's, which torch writes at a failed allocation alone: ``measured_event`` is the
-    one that it is of. ``outside_bytes`` was in use then and not torch's. At other moments ``at_most_bytes``
-    is the most that can have been. ``is_simulated``: there was no device, and nothing outside torch.
+    ``free_bytes`` is the driver's figure, which torch writes only at a failed allocation, ``measured_event``.
+    ``outside_bytes`` was in use outside torch then; at other moments ``at_most_bytes`` is its upper limit.
+    ``is_simulated``: there was no device, and nothing outside torch.
     """
 
     total_bytes: int | None
@@ -272,9 +272,9 @@ class MomentState:
     """The memory of a device just after an event; None: before the first event, or not in the file.
 
     ``annotations`` are the names of the spans that the event is in, outermost first. ``lines`` and
-    ``modules`` leave out what has none; ``categories``, ``operations`` and ``pools`` sum to the allocated
-    bytes. ``gradient_or_state`` is the part of the unknown that is one of these. ``job``: what explains
-    all that was there before the trace. ``no_stack_bytes``: those of which no stack was recorded.
+    ``modules`` leave out memory without one; ``categories``, ``operations`` and ``pools`` sum to the
+    allocated bytes. ``gradient_or_state`` is the part of the unknown that is one of these. ``job`` explains
+    all memory from before the trace. ``no_stack_bytes`` have no recorded stack.
     """
 
     device: int

@@ -45,9 +45,9 @@ class TreeNode:
 class MemoryTree:
     """The tree of one device at a moment; in ``nodes`` stands a node, then what is below it, largest first.
 
-    A node is below the last one before it with a depth of one less. Those of depth 0 sum to the whole. Of
-    ``n_cut_stacks`` stacks with little memory the innermost lines are left out, which would be many times the
-    file's size; their memory is that of the last line that is there.
+    A node's parent is the last node before it whose depth is one less. Nodes of depth 0 sum to the whole.
+    ``n_cut_stacks`` stacks with little memory are cut, as the tree would be many times as large as the file:
+    their memory counts for the last line that is left.
     """
 
     device: int

@@ -71,8 +71,8 @@ class Cause:
 class FileVerdict:
     """The most important fact of a device's memory; ``command`` is the next one to type, before the file.
 
-    Before the program, where it is ``record``. ``also`` are further sentences of less weight. ``faults`` are
-    those found cheaply, and the bytes that each holds at the peak.
+    If it is ``record``, it goes before the program. ``also`` are further sentences of less weight. ``faults``
+    are those found cheaply, with the bytes that each holds at the peak.
     """
 
     device: int

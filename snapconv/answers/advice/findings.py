@@ -245,11 +245,11 @@ class Finding:
 class Advice:
     """The findings on one device, the largest first, and the peak with all of them together.
 
-    ``goal_bytes``: what the peak should be at most, None where no such question was put. ``enough``: the
-    numbers of the findings, from 1 on, that reach it: each that does so alone, and the first others that do
-    together. ``fits_already``: the program runs in the capacity as it is. ``setting``: the allocator setting
-    that reserves least. ``contents`` has the bytes of each category at the peak, the largest first.
-    ``unknown`` says why nothing can be found, and is empty where something could be.
+    ``goal_bytes``: the most that the peak should be, None if no goal was given. ``enough``: the numbers of
+    the findings, from 1 on, that reach it: each one that does so alone, and the first others that do
+    together. ``fits_already``: the program fits into the capacity without a change. ``setting``: the
+    allocator setting that reserves least. ``contents`` has the bytes of each category at the peak, the
+    largest first. ``unknown`` says why nothing can be found, else it is empty.
     """
 
     device: int

@@ -136,9 +136,9 @@ class MemorySummary:
 class MessageAnswer:
     """The answer of ``oom --message``; ``n_messages`` of torch's allocator are in it, and this is the first.
 
-    ``kind`` says whose text it is, ``meaning`` what one without figures usually means. ``outside_bytes`` is
-    what is in use on the device and not torch's, ``own_outside_bytes`` the part of it that this process has
-    itself. ``verdict`` None: the figures do not say why. ``summary`` is of a table beside it, or alone.
+    ``kind`` says whose text it is, ``meaning`` what a text without figures usually means. ``outside_bytes``
+    are in use on the device outside torch's allocator, ``own_outside_bytes`` those of this process.
+    ``verdict`` None: the figures do not say why. ``summary`` is that of a table in the text, if it has one.
     """
 
     kind: str
