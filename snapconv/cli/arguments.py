@@ -130,7 +130,8 @@ _OPTIONS = {
     "record.max_entries": "How many events torch keeps, the newest. Default: 1000000.",
     "watch.max_entries": "How many events torch keeps, the newest. Default: 100000.",
     "max_captures": "Write at most N captures. Default: 3.",
-    "all_ranks": "When memory runs out in one rank, write captures of all. FOLDER must be shared.",
+    "all_ranks": "When memory runs out in one rank, write captures of all: needs a shared FOLDER, or "
+    "torch.distributed.",
     # Recording without a GPU.
     "simulate": "Record without a GPU: the unchanged script runs on the CPU.",
     "no_compute": "With --simulate: follow shapes only. Fast with a model of any size; no values, no times. "

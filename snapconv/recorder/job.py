@@ -1,9 +1,10 @@
 """The place of this process in a distributed job: its rank, the number of ranks, its place in a device mesh.
 
 By its rank a process is chosen to be recorded, and its captures are named. Memory that runs out in one rank
-may give a capture of every rank. The rank that runs out leaves a sign: a file in the folder of the
-captures, which all ranks share. In every other rank a thread looks for it twice a second. Launchers end
-these ranks by SIGTERM soon after, which waits here until the capture is written, for 20 s at most.
+may give a capture of every rank. The rank that runs out leaves a sign: a file in the folder of the captures,
+and a key in the job's own store where it has one. In every other rank a thread looks for it twice a second.
+Launchers end these ranks by SIGTERM soon after, which waits here until the capture is written, for 20 s at
+most.
 """
 
 import gc
@@ -103,7 +104,7 @@ def _of_mesh() -> dict[str, int]:
 _EVERY_S = 0.5
 # torchrun sends SIGKILL 30 s after SIGTERM, SLURM by default too.
 _LONGEST_S = 20.0
-_FILE = ".memory-ran-out"
+_FILE, _KEY = ".memory-ran-out", "snapconv/memory-ran-out"
 
 
 class SharedOom:
@@ -112,6 +113,8 @@ class SharedOom:
     def __init__(self, folder: Path, capture: Callable[[str], None]) -> None:
         self._file, self._capture = folder / _FILE, capture
         self._before = self._changed()  # an earlier job's
+        self._store: Any = None
+        self._is_store_gone = False
         self._over, self._captured, self._is_ours = threading.Event(), threading.Event(), False
         self._once = threading.Lock()
         self._former: Any = None
@@ -126,6 +129,7 @@ class SharedOom:
         self._is_ours = True
         with suppress(OSError):
             self._file.write_text(f"rank {process_rank() or '?'}\n", encoding="utf-8")
+        self._ask_store(lambda store: store.set(_key(), process_rank()))
 
     def close(self) -> None:
         """Stop listening; a sign that is there already is still answered."""
@@ -135,8 +139,10 @@ class SharedOom:
             signal.signal(signal.SIGTERM, self._former)
 
     def _listen(self) -> None:
-        while not self._captured.is_set() and not self._over.wait(_EVERY_S):
+        while not self._over.wait(_EVERY_S):
             self._answer()
+            if self._captured.is_set():
+                return
 
     def _answer(self) -> None:
         """Capture once, where another rank left the sign."""
@@ -153,7 +159,19 @@ class SharedOom:
         with suppress(OSError):
             if self._changed() != self._before:
                 return self._file.read_text(encoding="utf-8", errors="replace").strip()[:40] or "a rank"
-        return ""
+        words = self._ask_store(lambda store: store.get(_key()) if store.check([_key()]) else b"")
+        return f"rank {words.decode('ascii', 'replace')[:20]}" if words else ""
+
+    def _ask_store(self, ask: Callable[[Any], Any]) -> Any:
+        """Query the store of the job; one that fails is not queried again, as torch prints that each time."""
+        if self._is_store_gone:
+            return None
+        try:
+            self._store = self._store or _connected()
+            return None if self._store is None else ask(self._store)
+        except Exception:  # noqa: BLE001  # torch's own, of many kinds
+            self._is_store_gone = True
+            return None
 
     def _changed(self) -> int:
         try:
@@ -167,3 +185,22 @@ class SharedOom:
             self._captured.wait(_LONGEST_S)
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
+
+
+def _key() -> str:
+    """Name the key of this start of the job: a store outlives its restarts."""
+    return f"{_KEY}/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+
+
+def _connected() -> Any:
+    """Connect to the job's store by a connection of our own: its own may be waiting for other ranks."""
+    import torch
+
+    address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT", "")
+    if not address or not port.isdecimal() or not torch.distributed.is_initialized():
+        return None
+    from datetime import timedelta
+
+    return torch.distributed.TCPStore(
+        address, int(port), is_master=False, wait_for_workers=False, timeout=timedelta(seconds=2)
+    )

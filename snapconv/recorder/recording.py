@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from snapconv.errors import OutputError, RecorderError, SnapconvError
+from snapconv.errors import OutputError, SnapconvError
 from snapconv.recorder import environment, memory_history
 from snapconv.recorder.capture_folder import Upload, free_name, is_store, write_capture_somewhere
 from snapconv.recorder.driver import Driver
@@ -237,8 +237,6 @@ class Recording:
         environment.require_torch()
         environment.refuse_without_cuda()
         if is_store(self._output):
-            if driver.options.on_other_oom:
-                raise RecorderError(f"all ranks share a folder for this: name one instead of {self._output}")
             say, warn = partial(_LOG.info, "snapconv: %s"), partial(_LOG.warning, "snapconv: %s")
             self._policy.upload = Upload(self._output, say=say, warn=warn)
             driver.options = replace(driver.options, output=self._policy.upload.folder)
