@@ -38,7 +38,11 @@ def check_output(output: Path, *, force: bool) -> None:
 def write_capture_somewhere(
     output: Path, snapshot: dict[str, Any], timing: dict[str, Any] | None, *, force: bool
 ) -> tuple[Path, int]:
-    """Write a capture and return its place and size: beside ``output`` where that was lost meanwhile."""
+    """Write a capture and return its path and its size in bytes.
+
+    What was recorded may have taken a day. So where ``output`` can no longer be written, the capture goes to
+    the nearest folder above it that can, or else to the one for temporary files. A full disk is an error.
+    """
     try:
         return output, write_capture(output, snapshot, timing, force=force)
     except OutputError as error:

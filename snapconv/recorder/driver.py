@@ -1,7 +1,8 @@
 """The life cycle of every recording inside the user's program: hooks on, iterations, captures, all off.
 
 A policy decides what an iteration is for, when a capture is due, and what becomes of it and of failures:
-``record.py`` for a run that is recorded once, ``recording.py`` for chosen moments of a job.
+``record.py`` for a run that is recorded once, ``recording.py`` for chosen moments of a job. Its methods
+are called within the driver's guard.
 """
 
 import threading
@@ -43,7 +44,10 @@ _MAX_ITERATIONS = 10_000
 
 
 class Driver:
-    """One recording; no method raises what is ours. ``iteration`` is the one that runs."""
+    """One recording; its public methods are called from within the user's program.
+
+    None of them raises an error of snapconv: ``guard.failure`` has it. ``iteration`` is the one that runs.
+    """
 
     def __init__(
         self,
@@ -111,20 +115,27 @@ class Driver:
     def wait_for_cuda(self) -> None:
         """Turn the history on when the program starts CUDA, or now where it has started already.
 
-        torch calls us before the first allocation: whatever needs the device goes through
-        ``torch.cuda._lazy_init``, which runs what was queued (torch 2.1 to 2.15). A failure in there would
-        become the program's ``DeferredCudaCallError``, and a forked child has the queue: hence the guard.
+        That is before the first allocation: whatever needs the device goes through
+        ``torch.cuda._lazy_init``, which runs what was queued (torch 2.1 to 2.15). A failure in a queued call
+        would become the program's ``DeferredCudaCallError``, and a forked child inherits the queue. So the
+        work runs in the guard, which keeps failures and does nothing in a child.
         """
         import torch
 
         if torch.cuda.is_initialized():
             self.cuda_starts()
         else:
-            starts = WeakMethod(self.cuda_starts)  # the queue may last as long as the process
-            torch.cuda._lazy_call(lambda: (start := starts()) and start())
+            cuda_starts = WeakMethod(self.cuda_starts)  # torch may keep its queue until the process ends
+
+            def start() -> None:
+                work = cuda_starts()
+                if work is not None:
+                    work()
+
+            torch.cuda._lazy_call(start)
 
     def cuda_starts(self) -> None:
-        """Do once what needs CUDA: who starts it again after a failure runs the queue from its beginning."""
+        """Do what needs CUDA, once: if another queued call fails, the next start runs the queue again."""
         if not self.has_cuda and not self._is_closed:
             self.guard.run(self._cuda_started)
 
@@ -173,6 +184,7 @@ class Driver:
         )
 
     def _cuda_started(self) -> None:
+        """Do all that needs CUDA: nothing is allocated yet, unless the program had started CUDA before."""
         try:
             environment.require_history()  # the program may have brought its own allocator
             is_wanted = self.policy.cuda_started(self)

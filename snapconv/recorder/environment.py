@@ -51,7 +51,7 @@ def _build() -> tuple[str, bool, bool] | None:
 
 
 def refuse_without_cuda() -> None:
-    """Raise NoCudaError or TorchMissingError where no program can use CUDA; start and import nothing."""
+    """Raise NoCudaError (without torch TorchMissingError) if no program can use CUDA; import nothing."""
     if sys.modules.get("torch") is None and find_spec("torch") is None:
         raise _no_torch()
     build = _build()
@@ -69,9 +69,10 @@ def refuse_without_cuda() -> None:
 
 
 def require_gpu() -> None:
-    """Raise NoCudaError unless torch has a GPU to use; this starts the driver, so the program is over.
+    """Raise NoCudaError unless torch has a GPU to use; to be called when the program is over.
 
-    A CUDA build without a driver dumps an empty snapshot and reports success (tried with torch 2.13).
+    It starts the driver. A CUDA build without a driver dumps an empty snapshot and reports success (tried
+    with torch 2.13).
     """
     import torch
 
@@ -95,7 +96,10 @@ def _no_gpu(version: str, why: str) -> NoCudaError:
 
 
 def _has_driver() -> bool:
-    """Whether the NVIDIA driver's library is there; to load it starts nothing and reads no environment."""
+    """Return whether the library of the NVIDIA driver is there, without which no CUDA program runs.
+
+    Loading it starts nothing: it reads its environment variables when it is initialized.
+    """
     try:
         ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
     except OSError:
@@ -106,7 +110,8 @@ def _has_driver() -> bool:
 def choose_device(requested: int | None) -> int:
     """Return the device to time, once CUDA has started; one that was requested becomes the current one.
 
-    LOCAL_RANK names it by custom, where it is visible; the current device stays the program's own business.
+    By default it is that of LOCAL_RANK, as is the custom; but where the launcher made one device visible to
+    each process, LOCAL_RANK is beyond them. It does not become the current device: the program chooses that.
     """
     import torch
 

@@ -105,7 +105,10 @@ class Guard:
             return None
 
     def takes(self, failure: BaseException) -> bool:
-        """Keep a failure of ours; what is the program's has to reach it, also where it broke our work off."""
+        """Keep a failure of ours and return True; False for the program's own, which has to reach it.
+
+        Where the program's exception interrupted our work, the feature ends: it may be half updated.
+        """
         if is_fault(failure):
             self.keep(failure)
             return True
@@ -170,7 +173,7 @@ class Guard:
     ) -> Callable[..., Any]:
         """Make a wrapper that runs ``work(call, *arguments)``, where ``call()`` is the program's own call.
 
-        It has the name and the docstring of the original, or of ``like``.
+        The wrapper has the name and the docstring of the original, or of ``like``.
         """
 
         @stands_in

@@ -143,7 +143,8 @@ def _scalers(report: Report, guard: Guard) -> AbstractContextManager[None]:
 def _backward_passes(report: Report, guard: Guard) -> AbstractContextManager[None]:
     """Report every backward pass.
 
-    ``Tensor.backward`` too, which takes function modes off while it runs: the timer's come and go outside.
+    ``Tensor.backward`` too, and not only what it calls: it takes function modes off while it runs, and puts
+    them back afterwards. The timer's mode can only come and go outside of it.
     """
     import torch
 
@@ -169,7 +170,11 @@ def _backward_passes(report: Report, guard: Guard) -> AbstractContextManager[Non
 
 
 def _optimizers(report: Report, guard: Guard) -> AbstractContextManager[None]:
-    """Report every optimizer that is built: a wrapper such as SAM lets another step, and has states too."""
+    """Report every optimizer that is built.
+
+    torch has hooks for those that step. A wrapper such as SAM never does: it keeps states of its own and lets
+    another optimizer step.
+    """
     from torch.optim import Optimizer
 
     def built(build: Callable[[], None], optimizer: Any, *_: Any, **__: Any) -> None:
@@ -180,7 +185,11 @@ def _optimizers(report: Report, guard: Guard) -> AbstractContextManager[None]:
 
 
 def _copies(report: Report, guard: Guard) -> AbstractContextManager[None]:
-    """Report what ``copy.deepcopy`` and pickles make: it goes through no registration hook."""
+    """Report tensors that ``copy.deepcopy`` makes, and modules that get their state from a copy or a pickle.
+
+    They are averaged models, target networks, the best weights so far. Such a module goes through no
+    registration hook, and a copied ``state_dict`` belongs to no module at all.
+    """
     import torch
 
     def copied(call: Callable[[], Any], tensor: Any, *_: Any, **__: Any) -> Any:
@@ -200,6 +209,7 @@ def _copies(report: Report, guard: Guard) -> AbstractContextManager[None]:
 
 @contextmanager
 def _removed_at_the_end(*hooks: Any) -> Iterator[None]:
+    """Remove hooks of torch when the context ends."""
     try:
         yield
     finally:
@@ -274,7 +284,10 @@ def _wrapped(guard: Guard, *wrappers: tuple[Any, str, Callable[..., Any]]) -> It
 
 @contextmanager
 def replaced(holder: Any, name: str, ours: Any, *, even_if_wrapped: bool = False) -> Iterator[None]:
-    """Let ours stand in for an attribute; what others put around it stays, unless ``even_if_wrapped``."""
+    """Let ours stand in for an attribute; at the end put back what the object itself had.
+
+    Where other code has wrapped ours meanwhile, its wrapper stays, unless ``even_if_wrapped``.
+    """
     # vars() and not getattr: a class must lose again what it only inherited.
     original = vars(holder).get(name, _ABSENT)
     setattr(holder, name, ours)

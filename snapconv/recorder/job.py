@@ -1,10 +1,12 @@
 """The place of this process in a distributed job: its rank, the number of ranks, its place in a device mesh.
 
-By its rank a process is chosen to be recorded, and its captures are named. Memory that runs out in one rank
-may give a capture of every rank. The rank that runs out leaves a sign: a file in the folder of the captures,
-and a key in the job's own store where it has one. In every other rank a thread looks for it twice a second.
-Launchers end these ranks by SIGTERM soon after, which waits here until the capture is written, for 20 s at
-most.
+Launchers set environment variables: torchrun and accelerate, SLURM's srun, and mpirun. By its rank a process
+is chosen to be recorded, and its captures are named.
+
+When memory runs out in one rank, every rank may write a capture: the state of the whole job at that moment.
+The rank that runs out leaves a sign: a file in the folder of the captures, and a key in the job's own store
+where it has one. In every other rank a thread looks for it twice a second. Launchers end these ranks by
+SIGTERM soon after, which waits here until the capture is written, for 20 s at most.
 """
 
 import gc

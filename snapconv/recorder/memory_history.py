@@ -31,7 +31,8 @@ OutOfMemoryObserver = Callable[[int, int, int, int], object]
 def start(options: RecordingOptions) -> None:
     """Let torch record every event from here on; what it had recorded before is deleted.
 
-    CUDA has started, so its devices are there. torch 2.8 added ``clear_history``; before, all is deleted.
+    CUDA must have started: recording reaches only the devices that the allocator has by then. torch 2.8 added
+    ``clear_history``; before, events are deleted anyway.
     """
     import torch
 
@@ -48,7 +49,7 @@ def stop() -> None:
 
 
 def is_on() -> bool:
-    """Whether history is on."""
+    """Return whether torch records its memory history."""
     import torch
 
     return bool(torch._C._cuda_isHistoryEnabled())
@@ -106,7 +107,7 @@ def now_us() -> int:
 
 
 class SpanLog:
-    """Phases or iterations so far, the newest, one at a time; each has an annotation in the trace, too."""
+    """The newest phases or iterations, one at a time; each has an annotation in the trace, too."""
 
     def __init__(self, max_spans: int) -> None:
         self.rows: deque[dict[str, Any]] = deque(maxlen=max_spans)
@@ -141,7 +142,10 @@ class SpanLog:
             span["ended_us"] = now_us()
 
     def to_trace(self, annotations: Any) -> Callable[[int], int]:
-        """Return how to bring a time to the trace's clock: by the distance at the annotation before."""
+        """Return a function from a time of ours (µs) to the trace's clock, inferred from annotations.
+
+        The difference of the two clocks is that at the last annotation before the time.
+        """
         shifts = self._shifts(annotations if isinstance(annotations, list) else []) or [(0, 0)]
         times = [before_us for before_us, _ in shifts]
 
@@ -191,7 +195,8 @@ def contents_now(
 ) -> dict[str, Any]:
     """Return a snapshot of now with its metadata, all but how the program ended.
 
-    Raises NothingAllocatedError where nothing was allocated, or torch has no driver and does not mention it.
+    Raises NothingAllocatedError where torch has nothing to report: nothing was allocated, or it has no driver
+    and does not mention it.
     """
     import torch
 

@@ -1,7 +1,8 @@
 """Run a program and record it: what ``snapconv record`` and ``snapconv watch`` call.
 
 The user's program runs inside, and keeps its own exit code and traceback: a failure of ours is
-reported beside it, never in its place.
+reported beside it, never in its place. ``OneCapture`` is the policy of ``record``: warm-up, memory, times,
+and one capture, however the program ends.
 """
 
 import sys
@@ -53,10 +54,12 @@ _LONG_S = 120
 
 @dataclass(frozen=True, slots=True)
 class RecordOutcome:
-    """The capture, the program's own exit code and exception, and our failure with its traceback.
+    """The outcome of a program and of its recording.
 
-    With neither a path nor a failure, the program failed before it allocated anything on a device.
-    ``is_child``: this is a process which the program forked, and the parent does the rest.
+    ``path`` is the capture, None where none could be written; ``exit_code`` and ``raised`` are the program's
+    own; ``failure`` is ours, if any, and ``report`` its traceback. With neither a path nor a failure, the
+    program failed before it allocated anything on a device. ``is_child``: the program forked this process,
+    and the parent does the rest.
     """
 
     path: Path | None
@@ -248,7 +251,8 @@ def record(
 ) -> RecordOutcome:
     """Run an entry and write its capture.
 
-    ``until_exit`` keeps a simulation until the process ends: threads and functions of ``atexit`` go on.
+    ``until_exit`` keeps a simulation until the process ends: threads and ``atexit`` functions still run after
+    the script's last line.
     Raises SnapconvError only before any user code runs, and for providers that are not as they must be.
     """
     check_output(options.output, force=options.force)
@@ -359,7 +363,8 @@ def watch(
 ) -> tuple[int, BaseException | None]:
     """Run a script or module as ``python ENTRY ARGV`` would; record it from its import of torch on.
 
-    Returns its exit code and what it raised. ``until_exit`` keeps a simulation until the process ends.
+    Returns its exit code and what it raised. Our own failures become warnings and never reach the program.
+    ``until_exit`` keeps a simulation until the process ends.
     """
     with ExitStack() as parts:
         parts.enter_context(script_signals.deferred_handlers())

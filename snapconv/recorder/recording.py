@@ -254,7 +254,10 @@ def close(driver: Driver) -> None:
 
 
 def _on_signal(number: int, policy: ChosenCaptures) -> Callable[[], None]:
-    """Remember a signal for the end of a step, and call its former handler; return what restores that."""
+    """Handle a signal here first and then in its former handler; return a function that restores that one.
+
+    The signal is only remembered: it may come at any moment, and a snapshot is taken between two steps.
+    """
     before = signals.getsignal(number)
 
     def hear(received: int, frame: FrameType | None) -> None:
@@ -275,7 +278,8 @@ class MeasuredBlock:
     """A block of code whose memory is measured and recorded; on a simulated GPU where there is none.
 
     The figures are the allocator's own counters, while the block lasts and afterwards; the ``captures`` are
-    written when it ends. ``simulate`` None: where torch finds no GPU. The pytest plugin uses it.
+    written when it ends. ``simulate`` None: where torch finds no GPU. A process can have one simulation at a
+    time. The pytest plugin uses it.
     """
 
     def __init__(self, folder: Path, *, simulate: bool | None = None) -> None:

@@ -45,9 +45,9 @@ class Part(Enum):
 
 
 def plan(*, warm_up: int, iterations: int, has_timing: bool) -> tuple[Part, ...]:
-    """Return what each iteration is for: memory and times apart, as capturing stacks slows the host."""
+    """Return the part of each iteration: none has memory and times, as capturing stacks slows the host."""
     memory = [Part.WARM_UP] * warm_up + [Part.MEMORY] * iterations
-    # Entering the timer compiles what is compiled once more; that is no iteration's time.
+    # Entering the timer makes torch.compile compile again, which belongs to no iteration's time.
     timing = [Part.TIMING_WARM_UP] + [Part.TIMING] * iterations
     return (*memory, *(timing if has_timing else ()))
 
@@ -92,7 +92,8 @@ class StepCounter:
     def saw(self, sign: Sign) -> None:
         """End the iteration, unless another sign counts.
 
-        The first of a greater sign ends nothing that a lesser has: a backward pass before ``step()``.
+        The first of a greater sign ends nothing that a lesser one has ended already: a backward pass before
+        the first ``snapconv.step()``.
         """
         is_new = sign > self._sign
         if sign < self._sign or (is_new and self._has_ended):

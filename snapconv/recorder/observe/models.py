@@ -89,7 +89,10 @@ class Registrations:
         return list(self._seen.keys())
 
     def frames(self, places: "Iterable[tuple[Module, str]]", tensor: "Tensor") -> tuple[Frame, ...]:
-        """Return the stack that first registered a tensor, leaf first; its places' oldest, if none did."""
+        """Return the stack in which a tensor of these places was registered first, leaf first.
+
+        Conversions may put new objects into old places: then the oldest registration of a place counts.
+        """
         found = [
             registration
             for module, name in places
@@ -130,7 +133,10 @@ class Place:
 
 
 class Models:
-    """The places of the parameters and buffers of a model, or of all; then of what only optimizers have."""
+    """The places of all parameters and buffers: of the given model, or of every module without a parent.
+
+    Tensors of ``optimizers`` that no module has follow.
+    """
 
     def __init__(
         self,
@@ -264,7 +270,8 @@ def _tensor_in(optimizer: Any, place: str) -> "Tensor | None":
 def _named_modules(roots: list[Module]) -> Iterator[tuple[str, Module]]:
     """Return every module with its dotted name.
 
-    Several models (a GAN) have the names of their classes before it; one beside mere buffers needs none.
+    Several models (a GAN) would share names: each gets that of its class before them. A model beside modules
+    that have only buffers needs none.
     """
     main = [root for root in roots if next(root.parameters(), None) is not None]
     numbers: Counter[str] = Counter()

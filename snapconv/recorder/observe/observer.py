@@ -1,8 +1,11 @@
 """Observation of what memory is for while a job trains, without changing a single allocation.
 
-Its hooks wait for no device and keep no tensor alive. A program goes through phases: forward, which begins
-where a model is called from outside of all modules, backward, and the optimizer's steps. Each is written into
-the trace too, as ``snapconv:forward`` and so on.
+It uses only hooks that leave the sequence of allocations as it is: registration hooks, global module hooks,
+optimizer hooks, saved-tensor hooks that hand back the memory they got. None waits for the device or keeps a
+tensor alive.
+
+A program goes through phases: forward, which begins where a model is called from outside of all modules,
+backward, and the optimizer's steps. Each is written into the trace too, as ``snapconv:forward`` and so on.
 """
 
 import os
@@ -31,7 +34,8 @@ class Observer:
     """Watches one program from ``start`` to ``stop``; ``facts`` is what it learned.
 
     Without a ``model`` the models are found among the modules that are built after ``start``. It works in
-    the thread that made it, whichever imports torch, and in no forked child.
+    the thread that made it, whichever imports torch, and in no forked child. After a failure of its own it
+    records no more.
     """
 
     def __init__(
@@ -127,7 +131,11 @@ class Observer:
         self._run(self._note_all)
 
     def facts(self, snapshot: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the metadata's ``parameters`` to ``phases``, their times by the clock of ``snapshot``."""
+        """Return the keys ``parameters`` to ``phases`` of a capture's metadata.
+
+        Times are on the clock of ``snapshot``, as far as its annotations show it. After a failure the keys
+        hold the rows from before it.
+        """
         convert = self._phases.to_trace(snapshot.get("external_annotations"))
         return {**self._records.facts(convert), "phases": self._phases.facts(convert)}
 
@@ -161,7 +169,7 @@ class Observer:
     def _call_begins(self, module: "Module", args: Any) -> None:
         self._running.append(module)
         if len(self._running) == 1:
-            # Global hooks are not given keyword arguments: those of torch's _call_impl, which live as long.
+            # Global hooks get no keyword arguments: take those of torch's _call_impl, alive during the call.
             frame = next(program_frames(), None)
             self._begin_forward(module, (args, frame and frame.f_locals.get("kwargs")))
 

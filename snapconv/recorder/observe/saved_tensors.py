@@ -46,7 +46,7 @@ class SavedTensors:
         self._parts = ExitStack()
 
     def start(self) -> None:
-        """Prepare to take our hooks away for custom functions, and for torch.func, which runs under none."""
+        """Prepare to remove our hooks in custom functions and torch.func, which refuses to run with any."""
         import torch
 
         autograd, name = torch._C._autograd, "_saved_tensors_hooks_disable"
@@ -100,7 +100,10 @@ class SavedTensors:
             self._is_there = False
 
     def _keep_from_being_compiled(self) -> None:
-        """Exclude the hooks from torch.compile, which takes a second, once that is loaded."""
+        """Exclude the hooks from torch.compile, which would compile them where it calls them.
+
+        Only when dynamo is loaded: this takes a second, and a little of every call.
+        """
         if not self._is_kept_from_it and "torch._dynamo" in sys.modules:
             not_compiled = sys.modules["torch"].compiler.disable
             pack, unpack = self._hooks()

@@ -22,7 +22,10 @@ class Location:
 
 
 def locate(tensor: "Tensor") -> Location | None:
-    """Return where a tensor's storage lies; None off CUDA devices. A simulation replaces this function."""
+    """Return where a tensor's storage lies; None for one that is not on a CUDA device, or has no storage.
+
+    It is all that differs between real and simulated recording: a simulation replaces this function.
+    """
     if tensor.device.type != "cuda" or tensor.layout is not _torch().strided:
         return None
     try:
@@ -58,9 +61,10 @@ def _items(value: Any) -> Iterator[tuple[object, Any]]:
 
 
 def plain_tensors(tensor: Tensor) -> tuple[Tensor, ...]:
-    """Return the tensors with memory that a tensor is made of: itself, but for wrappers; this copies nothing.
+    """Return the tensors with memory that a tensor is made of: itself, unless it is a wrapper.
 
-    A parameter of a lazy module has no memory yet, and fails on every query.
+    Nothing is copied: ``_indices`` and ``_values`` are views, and a wrapper only names its parts. A parameter
+    of a lazy module has no memory yet, and fails on every query.
     """
     torch = _torch()
     if type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided:

@@ -56,12 +56,9 @@ _LAUNCHERS = {
     "accelerate.commands.launch": "-m",
     "deepspeed": "--module",
 }
-# ``snapconv.step`` under whatever name a script imports it.
-_MARKS_STEPS = re.compile(
-    r"^\s*(?:import .*?\bsnapconv(?: +as +(\w+))?\s*[,;#\n](?s:.*)\b(?(1)\1|snapconv)\.step\b"
-    r"|from +snapconv +import\b[^;\n]*\bstep\b)",
-    re.MULTILINE,
-)
+# Imports of snapconv, under whatever name, and of ``step`` from it.
+_IMPORTS = re.compile(r"^\s*import .*?\bsnapconv(?: +as +(\w+))?(?=\s*(?:$|[,;#]))", re.MULTILINE)
+_IMPORTS_STEP = re.compile(r"^\s*from +snapconv +import\b[^;\n]*\bstep\b", re.MULTILINE)
 _N_RANKS = re.compile(r"(--(?:nproc[-_]per[-_]node|nnodes|num[-_]processes|num[-_]gpus|num[-_]nodes)[= ])\S+")
 
 
@@ -113,7 +110,10 @@ def find_module(name: str) -> Entry:
 
 
 def find_file(path: str) -> Entry:
-    """Read a script, or a file of providers; a name without a file is that of a console script (``yolo``)."""
+    """Read a script, or a file of providers, which is known by the names of the functions that it defines.
+
+    A name without a file here is that of a console script, such as ``yolo``.
+    """
     installed = shutil.which(path) if Path(path).name == path and not Path(path).exists() else None
     code, defined, marks_steps = _compile(installed or path)
     if installed:
@@ -131,7 +131,10 @@ def find_file(path: str) -> Entry:
 
 
 def _compile(path: str) -> tuple[CodeType, set[str], bool]:
-    """Compile a script; return the names that it binds at the top level, too, and ``marks_steps``."""
+    """Compile a script; return the names that it binds at the top level, too, and ``marks_steps``.
+
+    The code names the absolute path, as Python's own does.
+    """
     file = Path(path)
     try:
         source = file.read_bytes()
@@ -152,7 +155,13 @@ def _compile(path: str) -> tuple[CodeType, set[str], bool]:
     except ValueError as error:  # null bytes, before Python 3.12
         raise EntryPointError(f"{path} is not valid Python: {error}") from error
     names = {symbol.get_name() for symbol in symbols if symbol.is_assigned() or symbol.is_imported()}
-    return code, names, _MARKS_STEPS.search(text) is not None
+    return code, names, _marks_steps(text)
+
+
+def _marks_steps(text: str) -> bool:
+    """Return whether a script uses ``snapconv.step``, as far as its text shows."""
+    names = [name or "snapconv" for name in _IMPORTS.findall(text)]
+    return bool(_IMPORTS_STEP.search(text)) or any(re.search(rf"\b{name}\.step\b", text) for name in names)
 
 
 def load_providers(entry: Entry, module: ModuleType) -> list[Callable[..., Any]]:

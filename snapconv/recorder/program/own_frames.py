@@ -111,7 +111,7 @@ def clean_snapshot(raw_snapshot: dict[str, Any]) -> None:
 
 
 def holders(raw_snapshot: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """List what has stacks in a snapshot."""
+    """Yield all that may have a stack in a snapshot: segments, their blocks, and events."""
     for segment in (*raw_snapshot.get("segments", ()), *raw_snapshot.get("host_segments", ())):
         yield segment
         yield from segment.get("blocks", ())

@@ -27,12 +27,15 @@ from snapconv.recorder.program.own_frames import call_user, is_ours, stands_in
 
 
 def run_script(entry: Entry, argv: Sequence[str], *_: object) -> ModuleType:
-    """Run a script or a module as ``__main__``, and return that: what its names hold lives as long."""
+    """Run a script, a module or a package's ``__main__`` module as ``__main__``. Its exceptions go through.
+
+    Returns this ``__main__``: the objects of its names live as long as it does.
+    """
     if entry.code is not None:
         with surroundings(entry.path, argv):
             return _run_as_main(entry.code, str(Path(entry.path).absolute()))
     with _restored([entry.path, *argv], first_on_path=str(Path.cwd())):
-        # As pdb does; it imports the parent packages, which is the user's code already.
+        # pdb uses this function of runpy too. It imports the parent packages, which runs the user's code.
         find = runpy._get_module_details  # type: ignore[attr-defined]
         _, spec, code = call_user(find, entry.path, EntryPointError)
         sys.argv[0] = spec.origin
@@ -182,7 +185,10 @@ def warnings_name_the_user() -> AbstractContextManager[None]:
 
 @contextmanager
 def when_imported(name: str, work: Callable[[], object]) -> Iterator[None]:
-    """Do work once a module has been imported, or now if it has; whoever imports it waits for the work."""
+    """Do work as soon as a module has been imported, or now where it has been already.
+
+    Once, and not after the context. Whoever imports the module waits for the work, which must not raise.
+    """
     if name in sys.modules:
         work()
         yield

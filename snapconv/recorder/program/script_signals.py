@@ -2,7 +2,8 @@
 
 A handler may raise: a watchdog's TimeoutError, Ctrl-C. Python runs it between any two steps of what the main
 thread does, so also in our hooks, where its exception would be lost, or leave the recording half updated.
-So while a recording lasts, a handler that finds the main thread in work of ours waits until that is over.
+So while a recording lasts, a handler that finds the main thread in work of ours waits until that is over:
+the signal is sent again until then. Only the stack at a signal shows this, so hooks cost nothing more for it.
 ``signal.signal`` and ``signal.getsignal`` are replaced meanwhile: the script sees its own handlers.
 """
 

@@ -105,7 +105,10 @@ class Iteration:
         kwargs: dict[str, Any],
         module: Any = None,
     ) -> Any:
-        """Call a torch function and record it; guarded by hand, as marks stand right before and after it."""
+        """Call a torch function and record it, unless it is a part of another.
+
+        It is guarded by hand, so that nothing stands between the marks and the call.
+        """
         if self._times.failure is not None:
             return function(*args, **kwargs)
         try:

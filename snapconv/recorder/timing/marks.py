@@ -1,7 +1,8 @@
 """Points in time and stacks: taken at a call for a microsecond, and read when the iteration is over.
 
 On a GPU a mark is a CUDA event: making one waits for nothing, and what lies between two is known
-once the device has come past the second. Without one a mark is the processor's time.
+once the device has come past the second. Without one a mark is the processor's time. torch gathers a stack,
+and it is put into words afterwards.
 """
 
 import os
@@ -140,7 +141,10 @@ Lines = dict[tuple[str, str], list[tuple[int, int]]]
 
 
 def lines_of_methods(base: type) -> Lines:
-    """Return where ``self`` is an instance of a class or a subclass: in methods, and in what they define."""
+    """Return the lines where a variable ``self`` is an instance of a class or its subclasses.
+
+    A function inside of a method counts if it uses that ``self``, and so do a subclass's other bases.
+    """
     found: Lines = defaultdict(list)
     classes, seen = [base], {base}
     for kind in classes:  # grows as it goes

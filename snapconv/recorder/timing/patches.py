@@ -1,9 +1,13 @@
 """Functions of torch that the timer replaces while it measures.
 
-A function mode sees the calls, outside of all modes that the user has entered, so that those end in the order
-in which they began. ``Function.apply``, whose calls it does not see, and ``torch.compile`` are replaced for
-the whole run, since scripts keep them under names of their own (``square = Square.apply``). What is compiled
-or scripted is one call, in which the mode is taken off.
+* A torch function mode sees the calls, outside of all modes that the user has entered: so those end as they
+  would without it, whenever the timer begins and ends.
+* ``Function.apply``, whose calls no mode sees, is replaced for the whole run, since scripts keep it under
+  names of their own (``square = Square.apply``).
+* ``torch.compile`` is replaced for the same reason, and the calls of compiled and scripted modules are. Each
+  is one call, in which the mode is taken off.
+
+Between timed iterations only the wrappers of ``Function.apply`` and of compiled functions are called.
 """
 
 import functools
@@ -37,7 +41,10 @@ def modes_now() -> list[Any]:
 
 
 def change_modes(change: Callable[[list[Any]], Iterable[Any]]) -> None:
-    """Replace the stack of modes by what ``change`` makes of it, which keeps the program's in their order."""
+    """Replace the stack of modes by what ``change`` makes of it.
+
+    The program's own modes must keep their order: one that ends takes the innermost off.
+    """
     import torch
 
     n_modes = torch._C._len_torch_function_stack()
@@ -48,7 +55,7 @@ def change_modes(change: Callable[[list[Any]], Iterable[Any]]) -> None:
 
 @contextmanager
 def function_mode(around: Around, guard: Guard, *, inside: Sequence[Any]) -> Iterator[None]:
-    """Hand every torch function call of this thread to ``around``, which guards itself."""
+    """Hand every torch function call of this thread, within the modes ``inside``, to ``around``; no guard."""
     listener = _mode_type()()
     listener.around, listener.name_of = around, guard.hook_with_result(name_of, otherwise=lambda _: None)
 
@@ -64,7 +71,10 @@ def function_mode(around: Around, guard: Guard, *, inside: Sequence[Any]) -> Ite
 
 
 def _n_outer(modes: list[Any], outer: Sequence[Any]) -> int:
-    """Count the modes that stay outermost: a default device, but not one of ``with torch.device(…)``."""
+    """Count the modes that must stay outermost: torch looks for its default device right there.
+
+    Not so the device of ``with torch.device(…)``, which ends by taking the innermost mode off.
+    """
     import torch
 
     default = getattr(getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None), "device_context", None)
@@ -94,7 +104,11 @@ def _mode_type() -> Any:
 
 
 def name_of(function: Any) -> str | None:
-    """Return the name of a torch function's row, as Skyline has it; None where it answers a question."""
+    """Return the name of a torch function's row; None for one that only answers a question (``is_…``).
+
+    Names are Skyline's: ``conv2d``, ``add_``, and ``rsub`` for ``__rsub__``. A property that makes a view has
+    its own name (``T``).
+    """
     name = str(getattr(function, "__name__", type(function).__name__))
     if name == "__get__":
         name = str(getattr(getattr(function, "__self__", None), "__name__", name))

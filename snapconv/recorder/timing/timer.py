@@ -1,6 +1,7 @@
 """The times of a script's operations: one row per outermost torch call, forward and backward.
 
-Marks are put before and after every call, and into autograd's graph, and read when the iteration is over.
+Nothing is run twice, and no tensor is kept. Marks are put before and after every call, and into autograd's
+graph, and read when the iteration is over.
 docs/design/timing.md explains the figures, docs/reference/capture.md has the schema of timing.json.
 """
 
@@ -91,7 +92,11 @@ class Columns:
 
 
 def tile(ended: Iteration) -> None:
-    """Give every node the time up to the next one: what the engine does in between is not left out."""
+    """Give every node the time from its beginning to that of the next one, so that nothing is left out.
+
+    The engine's work between two nodes thus counts for the first one: adding up and checking gradients, and
+    AccumulateGrad, which belongs to no call.
+    """
     for run in ended.backward_passes:
         marks = [*(mark for _, mark in run.nodes), run.end]
         for (call, _), pair in zip(run.nodes, pairwise(marks), strict=True):
@@ -108,7 +113,10 @@ def _phase(section: Section, *, has_backward: bool) -> str:
 
 
 def _forward_work(calls: list[Call]) -> range:
-    """Return the places of the first to the last call of forward work: the batch is copied before."""
+    """Return the places from the first to the last call that ran in a module or that autograd recorded.
+
+    Calls before these belong to the batch, such as its copies, or to the iteration before, such as its loss.
+    """
     work = [place for place, call in enumerate(calls) if call.is_forward_work]
     return range(work[0], work[-1] + 1) if work else range(0)
 
@@ -117,7 +125,11 @@ SCHEMA_VERSION = 1
 
 
 class Timer:
-    """Times the iterations between ``begin`` and ``end``; a context around all of the user's code."""
+    """Times the iterations between ``begin`` and ``end``; changes no result and no allocation.
+
+    A context manager, entered before the user's code defines anything and left after it. Between timed
+    iterations only a check of one variable runs, in ``Function.apply`` and in compiled functions.
+    """
 
     def __init__(
         self,
@@ -163,7 +175,10 @@ class Timer:
         self._clock: Clock = CudaClock(device) if self._clock_name == "cuda" else CpuClock()
 
     def begin(self, iteration: int, warm_up: bool = False) -> None:  # noqa: FBT001, FBT002  # through the guard
-        """Begin an iteration on this thread; the times of a warm-up, which creates events, do not count."""
+        """Begin to time an iteration, on the thread that runs it.
+
+        A warm-up's times do not count: it creates the CUDA events, which takes longer than recording them.
+        """
         self._stop()
         if self._columns is None or self._is_warm_up:
             self._columns = Columns(self._clock, StackRecorder(), self._module_path)
