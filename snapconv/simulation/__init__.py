@@ -1,7 +1,8 @@
 """An unmodified CUDA script on a computer without a GPU: torch's CUDA interface, simulated.
 
 Beneath torch's Python interface: ``torch.cuda`` and ``torch._C`` answer as a CUDA build does, memory comes
-from the model of the caching allocator, and the tensors are computed on the CPU, or not at all.
+from the model of the caching allocator, and the tensors are computed on the CPU, or not at all. Nothing else
+of the recorder need know. Importing this imports no torch.
 
 ``Simulation.patched`` replaces what every simulation needs, ``_patch_features`` what it can do without; both
 name the module that does it: ``cuda`` torch.cuda and torch._C, ``tensors`` methods and places of tensors,

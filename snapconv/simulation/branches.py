@@ -67,7 +67,10 @@ def _reading_frame() -> FrameType | None:
 
 
 def _deciding(frame: FrameType | None) -> tuple[str, _Test, bool] | None:
-    """Return the file and the test that a value decides, maybe a caller's, and whether True makes it true."""
+    """Find the file and the test that a value decides: the caller's, of a function that returns the value.
+
+    The third is whether the value makes the test true by being true.
+    """
     is_returned_plain = True
     while frame is not None:
         (line, column), end = _position(frame)
@@ -278,7 +281,10 @@ class ValuesRead:
             self._skipped.setdefault(f"{shortened(found[0])}:{first}" + (f"-{last}" if last != first else ""))
 
     def add_numbers(self, what: str) -> None:
-        """Count numbers that the program was given, and where they decide what runs, but in torch."""
+        """Count numbers that the program was given, and where they decide a branch, except torch's own.
+
+        Which way such a branch goes is not known here. torch's own tests look for infinities.
+        """
         self.add(what)
         found = _deciding(_reading_frame())
         if found is not None and not found[0].startswith(torch_folder()):
@@ -346,9 +352,10 @@ def users_own_place() -> str:
     """Name the innermost line outside the standard library if it is the program's, nothing otherwise."""
     for frame in program_frames():
         filename = frame.f_code.co_filename
-        is_library = any(folder in filename for folder in _LIBRARY_FOLDERS)
-        if is_library or not filename.startswith((_STANDARD_LIBRARY, "<")):
-            return "" if is_library else f"{shortened(filename)}:{frame.f_lineno}"
+        if any(folder in filename for folder in _LIBRARY_FOLDERS):
+            return ""
+        if not filename.startswith((_STANDARD_LIBRARY, "<")):
+            return f"{shortened(filename)}:{frame.f_lineno}"
     return ""
 
 

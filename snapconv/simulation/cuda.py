@@ -119,7 +119,7 @@ def _functions(machine: Machine) -> dict[str, Callable[..., Any]]:
         "getAllocatorBackend": _answer("native"),
         "attach_out_of_memory_observer": machine.observers.append,
         "record_memory_history": machine.record_history,
-        # The arguments of torch 2.0, which are still accepted.
+        # torch still accepts the arguments of 2.0; here those about stacks mean nothing: all are recorded.
         "record_memory_history_legacy": lambda is_on, _, max_entries, *__: machine.record_history(
             "all" if is_on else None, "all", "python", max_entries
         ),
@@ -198,7 +198,10 @@ def _scatter(tensor: Any, devices: Any, chunk_sizes: Any, dim: int, streams: Any
 
 
 def _parse_to(real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Let ``.to(0)`` mean the simulated device 0, and ``.to(tensor)`` where that tensor is simulated."""
+    """Let ``.to(0)`` mean the simulated device 0, and ``.to(tensor)`` the one where the tensor is simulated.
+
+    C++ code has no accelerator, and sees where the tensor's values are.
+    """
     other = args[0] if args else kwargs.get("tensor")
     if isinstance(other, torch.Tensor):
         rest = {key: value for key, value in kwargs.items() if key != "tensor"}

@@ -56,7 +56,10 @@ _SILENTLY_WRITTEN = {"native_batch_norm": _STATISTICS, "cudnn_batch_norm": _STAT
 
 @dataclass(slots=True, eq=False)
 class Invocation:
-    """A call of an operation, its tensors and where they are; it runs once, with ``result`` or ``raised``."""
+    """A call of an operation: its arguments, the tensors in them, and where those are.
+
+    It is run at most once, with these arguments or others: ``result`` and ``raised`` are of that run.
+    """
 
     func: Any
     args: Any
@@ -225,11 +228,11 @@ class Evaluation:
         return self._is_small(tensors_in((shapes,)))
 
     def _is_small(self, tensors: Iterable[Any]) -> bool:
-        return all(
-            tensor.numel() * tensor.element_size()
-            <= (_MAX_FLOAT_BYTES if dtype.is_floating_point or dtype.is_complex else _MAX_INTEGRAL_BYTES)
-            for tensor, dtype in ((tensor, tensor.dtype) for tensor in tensors)
-        )
+        def limit(dtype: Any) -> int:
+            is_integral = not (dtype.is_floating_point or dtype.is_complex)
+            return _MAX_INTEGRAL_BYTES if is_integral else _MAX_FLOAT_BYTES
+
+        return all(tensor.numel() * tensor.element_size() <= limit(tensor.dtype) for tensor in tensors)
 
     def _is_overwritten(self, call: Invocation) -> bool:
         """Say whether an operation gives values back to a tensor that had lost them; it has them then."""
@@ -244,7 +247,10 @@ class Evaluation:
         return False
 
     def _decisive_arguments(self, call: Invocation) -> Any:
-        """Return arguments that decide alone, else None: ``running & False`` ends a loop that waits."""
+        """Return the arguments that give an operation's result where one operand decides it, else None.
+
+        ``False & x`` is False whatever x is: so a loop that waits for a maximum length ends.
+        """
         name, args = call.operation.name, call.args
         absorbing = _ABSORBING.get(name.removesuffix("_"))
         if absorbing is None or len(args) != 2 or len(call.inputs) != 2:

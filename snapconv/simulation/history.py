@@ -50,7 +50,8 @@ class EventRings:
     ) -> None:
         """Turn recording on or off: off forgets the trace, "state" keeps a ring of one entry.
 
-        As torch/csrc/cuda/memory_snapshot.cpp does; what follows since torch 2.14 is of host memory.
+        As torch/csrc/cuda/memory_snapshot.cpp does. The arguments added in torch 2.14 request the history of
+        pinned host memory, which is not simulated.
         """
         known = enabled in (None, "state", "all") and context in _CONTEXTS and stacks in ("python", "all")
         if not known:
@@ -234,7 +235,10 @@ _ENGINE = (
 
 
 class Capture(NamedTuple):
-    """A captured stack: torch's handle, autograd's node, and C++ functions of a GPU's operation alone."""
+    """A captured stack: torch's handle, and the node that the autograd engine was evaluating.
+
+    ``within`` are C++ functions that a GPU's operation calls and the simulated one does not.
+    """
 
     handle: Any
     node: str | None
@@ -245,7 +249,7 @@ class Capture(NamedTuple):
 class Stacks:
     """Captures stacks, each a list of one ``Capture``, and fills in their frames later.
 
-    ``symbolise`` replaces it by frame dicts, so that a reference to the list keeps the frames.
+    ``symbolise`` replaces the ``Capture`` in that list by frame dicts: who has the list has the frames then.
     """
 
     def __init__(self) -> None:
@@ -353,7 +357,10 @@ def _without_detours(python: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _without_engine_caller(python: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], bool]:
-    """Cut off what called the engine, at the outermost call; return whether the engine is running."""
+    """Cut off what called the engine; return whether the engine is running.
+
+    The outermost call counts: a nested one runs on the engine's own thread.
+    """
     name, end = _ENGINE_CALL
     for i in range(len(python) - 1, -1, -1):
         if python[i]["name"] == name and python[i]["filename"].endswith(end):

@@ -27,7 +27,7 @@ _FLASH_MAX_HEAD_SIZE = 256
 
 
 class Kernels:
-    """Kernels of our own, in the dispatcher: they hold for C++ callers too, and in every thread."""
+    """Kernels of our own, in torch's dispatcher: so they hold for C++ callers too, and in every thread."""
 
     def __init__(self, patches: Patches) -> None:
         self._library = torch.library.Library("aten", "IMPL")
@@ -42,7 +42,10 @@ class Kernels:
 
 
 def _plain(operation: Any, key: str) -> Callable[..., Any]:
-    """Return an operation past our kernel: without autocast, or as C++ composes it (``decompose`` copies)."""
+    """Return an operation past our kernel: without autocast, or as torch composes it of others.
+
+    Not ``decompose()``: it prefers Python's decompositions, which copy where C++ returns its argument.
+    """
     if key == "AutogradCPU":
         return partial(operation._op_dk, torch._C.DispatchKey.CompositeImplicitAutograd)
     keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
@@ -126,7 +129,10 @@ def _as_bias(attn_mask: Any, query: Any) -> Any:
 
 
 def cuda_only_operations() -> dict[Any, Callable[..., None]]:
-    """Return, by overload, what fills given results of CUDA's shapes, for operations that only CUDA has."""
+    """Return, by overload, functions that compute operations that only CUDA has.
+
+    Each fills the results that it is given, which have CUDA's shapes, by way of the CPU's fused kernel.
+    """
     aten = torch.ops.aten
     forward = aten._scaled_dot_product_flash_attention_for_cpu.default
     backward = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
@@ -156,9 +162,10 @@ def cuda_only_operations() -> dict[Any, Callable[..., None]]:
 
 
 def patch_triton(forget: Callable[[Any], None] | None, patches: Patches) -> None:
-    """Launch no Triton kernel; its arguments lose their values, as which of them it writes is not known.
+    """Launch no Triton kernel: it would allocate nothing, and all its arguments lose their values.
 
-    Without ``forget`` values are wanted, and a launch, for which there is no driver, is an error.
+    Which of them a kernel writes is not known. Without ``forget`` values are wanted, and a launch, for which
+    there is no driver, is an error.
     """
 
     def run(_kernel: Any, *args: Any, **kwargs: Any) -> None:
@@ -231,8 +238,11 @@ def _is_low(tensor: Any) -> bool:
 
 
 def group_tensors(lists: Any, with_indices: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
-    """Group by the device that a first tensor reports, for foreach kernels as on a GPU, and its type."""
-    # In other lists a tensor may be None, and a list may be empty.
+    """Group by the simulated device and the type, so that foreach kernels are chosen as on a GPU.
+
+    Columns of the lists stay together. The tensors of the first list decide; in another one a tensor may be
+    None, or it is empty.
+    """
     groups: dict[Any, tuple[list[list[Any]], list[int]]] = {}
     for i, tensor in enumerate(lists[0]):
         key = (tensor.device, tensor.dtype)

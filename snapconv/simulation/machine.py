@@ -85,7 +85,8 @@ class Device:
 class Machine:
     """All simulated devices, used by one thread at a time.
 
-    A garbage collection may free tensors in an allocation, which the allocator must not see: such frees wait.
+    A garbage collection may free tensors in the middle of an allocation. Such frees wait until it is done, as
+    the allocator cannot be entered twice.
     """
 
     def __init__(self, options: SimulationOptions) -> None:

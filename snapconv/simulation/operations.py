@@ -126,7 +126,7 @@ def written_arguments(operation: Operation, given: dict[str, Any]) -> Any:
 
 
 def result_shapes(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Return results as meta tensors; raise NotImplementedError where shapes depend on values."""
+    """Return an operation's results as meta tensors; raise NotImplementedError if values decide shapes."""
 
     def as_meta(tensor: Any) -> Any:
         return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta")

@@ -128,7 +128,7 @@ class Calls:
             self._local.call = before
 
     def mode(self) -> Any:
-        """Make the mode that keeps ``current`` up to date, and takes a bare number for a device's."""
+        """Make the mode that keeps ``current`` up to date; a bare number as a device means a simulated one."""
         local = self._local
 
         class CallMode(TorchFunctionMode):  # type: ignore[misc]

@@ -1,7 +1,8 @@
 """torch.distributed with the one process that is simulated: a job of one rank, with NCCL or without.
 
 What NCCL would do with one rank is known without it: a collective leaves what it works on in place as it is,
-and copies what has a place of its own to go to. More ranks are refused, but for gloo's, on the CPU.
+and copies what has a place of its own to go to. More ranks are refused, except with gloo: then each process
+has its simulated GPU, and tensors on the CPU go to the others.
 """
 
 import os
@@ -116,8 +117,10 @@ def _init_process_group(tracker: Tracker, real: Callable[..., Any], *args: Any, 
 def _world_size(arguments: dict[str, Any]) -> int:
     """Find how many ranks there are to be; 0 where nothing defines it: torch has a message for that."""
     given = arguments.get("world_size", -1)
+    if given > 0:
+        return int(given)
     in_url = re.search(r"[?&]world_size=(\d+)", arguments.get("init_method") or "")
-    text = str(given) if given > 0 else in_url[1] if in_url else os.environ.get("WORLD_SIZE", "")
+    text = in_url[1] if in_url else os.environ.get("WORLD_SIZE", "")
     return int(text) if text.isdecimal() else 0
 
 

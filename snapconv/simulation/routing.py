@@ -98,7 +98,10 @@ class Group:
 
 @dataclass(slots=True, eq=False)
 class Share:
-    """``n`` selected rows, their bytes, and how many do not grow with them: rounded blocks, padded rows."""
+    """``n`` selected rows, and the bytes in memory for them.
+
+    ``margin_bytes`` do not grow in proportion to the rows: they round blocks up, and pad rows.
+    """
 
     group: Group
     n: int

@@ -2,7 +2,8 @@
 
 Class attributes are replaced and not watched by a mode, so that the answers are the same in every thread and
 beneath every other mode. Of what makes tensors, only what would request a CUDA device from C++ code that it
-does not have: of data, of files, of other tensors' memory. Of other factories the operation mode sees it.
+does not have: of data, of files, of other tensors' memory. Factories without data (zeros, randn, …) need
+nothing: the operation mode sees their device.
 """
 
 from collections.abc import Callable
@@ -281,7 +282,7 @@ def _from_data(
 
 
 def _default_device() -> Any:
-    """Return the default device; torch.get_default_device() makes a tensor, and would end here again."""
+    """Return the default device; torch.get_default_device() makes a tensor to find it, and would recurse."""
     modes = reversed(_get_current_function_mode_stack())
     return next((mode.device for mode in modes if isinstance(mode, DeviceContext)), "cpu")
 
@@ -328,7 +329,8 @@ def _restore(tracker: Tracker, real: Any, storage: Any, location: str) -> Any:
 def patch_wrappers(tracker: Tracker, patches: Patches) -> None:
     """Let tensors that wrap others (quantized, doubled, …) be on a device, without memory of their own.
 
-    They are made for the CPU, as C++ code would look for a CUDA device; their parts are tracked as any.
+    A wrapper is made for the CPU, since C++ code would look for a CUDA device, and only reports that it is on
+    the device. The tensors in it are tracked as any others.
     """
     real = torch.Tensor._make_wrapper_subclass
 

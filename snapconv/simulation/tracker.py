@@ -1,7 +1,8 @@
 """Operations on tensors -> mallocs and frees on the simulated devices.
 
 Sees every operation below autograd. Decides on which device its results lie, has it computed on the CPU or
-by shape alone, and accounts for the memory of its results.
+by shape alone, and accounts for the memory of its results: new blocks, blocks taken over by sums that a GPU
+makes in place, and the workspaces of cuBLAS.
 """
 
 import os
@@ -385,10 +386,10 @@ _USES_BLAS = {"mm", "addmm", "_addmm_activation", "bmm", "baddbmm", "addbmm", "m
 
 
 class BlasWorkspaces:
-    """One workspace per device, stream and thread, given at the first use and never freed; ``made`` has all.
+    """One workspace per device, stream and thread, given at the first use and never freed.
 
     torch has one handle per thread. Backward runs on a thread of its own for each device on a GPU, whoever
-    calls it.
+    calls it. ``made`` has the addresses of all, for a benchmark of how well workspaces are recognized.
     """
 
     def __init__(self, machine: Machine) -> None:

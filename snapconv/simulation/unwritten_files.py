@@ -308,7 +308,10 @@ def _archive_class(files: FileVersions, to: To, real: type) -> type:
 
 
 def patch_checkpoints(tracker: Tracker, patches: Patches) -> None:
-    """Let torch.load leave large tensors in their files: it has their shapes and types from the header."""
+    """Let torch.load leave large tensors in their files; small ones are read.
+
+    A large one has its shape and type from the header, and as little memory as any other without values.
+    """
 
     def unread(real: Real, reader: Any, name: str, n_bytes: int, kind: Any) -> Any:
         if kind is not torch.UntypedStorage or not tracker.is_large(n_bytes):
