@@ -96,10 +96,7 @@ def _no_gpu(version: str, why: str) -> NoCudaError:
 
 
 def _has_driver() -> bool:
-    """Return whether the library of the NVIDIA driver is there, without which no CUDA program runs.
-
-    Loading it starts nothing: it reads its environment variables when it is initialized.
-    """
+    """Return whether the NVIDIA driver's library can be loaded, which does not initialize the driver."""
     try:
         ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
     except OSError:

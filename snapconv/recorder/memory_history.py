@@ -142,10 +142,7 @@ class SpanLog:
             span["ended_us"] = now_us()
 
     def to_trace(self, annotations: Any) -> Callable[[int], int]:
-        """Return a function from a time of ours (µs) to the trace's clock, inferred from annotations.
-
-        The difference of the two clocks is that at the last annotation before the time.
-        """
+        """Return a function that brings a time (µs) to the trace's clock by the last annotation before."""
         shifts = self._shifts(annotations if isinstance(annotations, list) else []) or [(0, 0)]
         times = [before_us for before_us, _ in shifts]
 

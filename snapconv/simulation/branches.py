@@ -281,10 +281,7 @@ class ValuesRead:
             self._skipped.setdefault(f"{shortened(found[0])}:{first}" + (f"-{last}" if last != first else ""))
 
     def add_numbers(self, what: str) -> None:
-        """Count numbers that the program was given, and where they decide a branch, except torch's own.
-
-        Which way such a branch goes is not known here. torch's own tests look for infinities.
-        """
+        """Count numbers that the program was given, and where they decide a branch, except those of torch."""
         self.add(what)
         found = _deciding(_reading_frame())
         if found is not None and not found[0].startswith(torch_folder()):

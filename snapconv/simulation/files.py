@@ -293,8 +293,8 @@ class FileVersions:
     def patch(self, patches: Patches, replaced: dict[Real, Any]) -> None:
         """Replace functions by every name that a module has for them: ``tarfile`` has its own for ``open``.
 
-        ``replaced`` has for each function the one that takes its place, which is called with the original as its
-        first argument; or what the function does to the file that is its first argument (``To``).
+        Each has a function that does its work, called with the original first, or a ``To``: what it does to
+        the file that is its first argument.
         """
         # Not guarded: torch's own would write over files.
         wrapped = {id(real): self.wrapped(real, ours) for real, ours in replaced.items()}

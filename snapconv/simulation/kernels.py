@@ -129,10 +129,7 @@ def _as_bias(attn_mask: Any, query: Any) -> Any:
 
 
 def cuda_only_operations() -> dict[Any, Callable[..., None]]:
-    """Return, by overload, functions that compute operations that only CUDA has.
-
-    Each fills the results that it is given, which have CUDA's shapes, by way of the CPU's fused kernel.
-    """
+    """Return, by overload, functions that fill results of CUDA-only operations by the CPU's fused kernel."""
     aten = torch.ops.aten
     forward = aten._scaled_dot_product_flash_attention_for_cpu.default
     backward = aten._scaled_dot_product_flash_attention_for_cpu_backward.default

@@ -98,10 +98,7 @@ class Group:
 
 @dataclass(slots=True, eq=False)
 class Share:
-    """``n`` selected rows, and the bytes in memory for them.
-
-    ``margin_bytes`` do not grow in proportion to the rows: they round blocks up, and pad rows.
-    """
+    """``n`` selected rows, their bytes in memory, and bytes that do not grow with it: rounding, padding."""
 
     group: Group
     n: int

@@ -308,10 +308,7 @@ def _archive_class(files: FileVersions, to: To, real: type) -> type:
 
 
 def patch_checkpoints(tracker: Tracker, patches: Patches) -> None:
-    """Let torch.load leave large tensors in their files; small ones are read.
-
-    A large one has its shape and type from the header, and as little memory as any other without values.
-    """
+    """Let torch.load leave large tensors in their files; the headers there have their shapes and types."""
 
     def unread(real: Real, reader: Any, name: str, n_bytes: int, kind: Any) -> Any:
         if kind is not torch.UntypedStorage or not tracker.is_large(n_bytes):

@@ -46,10 +46,7 @@ class MemoryRecords:
             rows.popitem(last=False)
 
     def parameters(self) -> None:
-        """Note every parameter and buffer that is on the device.
-
-        A tensor outside all modules is left out at the address of a module's: it is a view of that one.
-        """
+        """Note every parameter and buffer on the device, but no loose tensor that is a view of a module's."""
         of_modules: set[tuple[int, int]] = set()
         for place in self._models.places():
             tensor = place.tensor()

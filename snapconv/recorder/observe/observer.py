@@ -133,8 +133,7 @@ class Observer:
     def facts(self, snapshot: Mapping[str, Any]) -> dict[str, Any]:
         """Return the keys ``parameters`` to ``phases`` of a capture's metadata.
 
-        Times are on the clock of ``snapshot``, as far as its annotations show it. After a failure the keys
-        hold the rows from before it.
+        Times are on the clock of ``snapshot``, as far as its annotations show it.
         """
         convert = self._phases.to_trace(snapshot.get("external_annotations"))
         return {**self._records.facts(convert), "phases": self._phases.facts(convert)}

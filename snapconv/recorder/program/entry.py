@@ -110,10 +110,7 @@ def find_module(name: str) -> Entry:
 
 
 def find_file(path: str) -> Entry:
-    """Read a script, or a file of providers, which is known by the names of the functions that it defines.
-
-    A name without a file here is that of a console script, such as ``yolo``.
-    """
+    """Read a script, a file of providers, or, by a name without a file, a console script such as ``yolo``."""
     installed = shutil.which(path) if Path(path).name == path and not Path(path).exists() else None
     code, defined, marks_steps = _compile(installed or path)
     if installed:
@@ -131,10 +128,7 @@ def find_file(path: str) -> Entry:
 
 
 def _compile(path: str) -> tuple[CodeType, set[str], bool]:
-    """Compile a script; return the names that it binds at the top level, too, and ``marks_steps``.
-
-    The code names the absolute path, as Python's own does.
-    """
+    """Compile a script; return the names that it binds at the top level, too, and ``marks_steps``."""
     file = Path(path)
     try:
         source = file.read_bytes()
@@ -147,7 +141,7 @@ def _compile(path: str) -> tuple[CodeType, set[str], bool]:
     except OSError as error:
         raise EntryPointError(f"the entry file {path} cannot be read: {error.strerror}") from error
     try:
-        code = compile(source, str(file.absolute()), "exec", dont_inherit=True)
+        code = compile(source, str(file.absolute()), "exec", dont_inherit=True)  # the path as Python has it
         text = decode_source(source)
         symbols = symtable(text, path, "exec").get_symbols()
     except SyntaxError as error:

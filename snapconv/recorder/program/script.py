@@ -27,10 +27,7 @@ from snapconv.recorder.program.own_frames import call_user, is_ours, stands_in
 
 
 def run_script(entry: Entry, argv: Sequence[str], *_: object) -> ModuleType:
-    """Run a script, a module or a package's ``__main__`` module as ``__main__``. Its exceptions go through.
-
-    Returns this ``__main__``: the objects of its names live as long as it does.
-    """
+    """Run a script or module as ``__main__``, and return it: the objects of its names live as long as it."""
     if entry.code is not None:
         with surroundings(entry.path, argv):
             return _run_as_main(entry.code, str(Path(entry.path).absolute()))

@@ -106,8 +106,7 @@ def _mode_type() -> Any:
 def name_of(function: Any) -> str | None:
     """Return the name of a torch function's row; None for one that only answers a question (``is_…``).
 
-    Names are Skyline's: ``conv2d``, ``add_``, and ``rsub`` for ``__rsub__``. A property that makes a view has
-    its own name (``T``).
+    Names are Skyline's: ``conv2d``, ``add_``, ``rsub`` for ``__rsub__``, and ``T`` for that property.
     """
     name = str(getattr(function, "__name__", type(function).__name__))
     if name == "__get__":

@@ -175,10 +175,7 @@ class Timer:
         self._clock: Clock = CudaClock(device) if self._clock_name == "cuda" else CpuClock()
 
     def begin(self, iteration: int, warm_up: bool = False) -> None:  # noqa: FBT001, FBT002  # through the guard
-        """Begin to time an iteration, on the thread that runs it.
-
-        A warm-up's times do not count: it creates the CUDA events, which takes longer than recording them.
-        """
+        """Begin an iteration on this thread. A warm-up's times do not count: it creates the CUDA events."""
         self._stop()
         if self._columns is None or self._is_warm_up:
             self._columns = Columns(self._clock, StackRecorder(), self._module_path)
