@@ -129,11 +129,6 @@ class Features:
         return self.has_next_backward & (self.end >= self.next_backward)
 
     @cached_property
-    def events_of_training(self) -> Int64Column:
-        """The events that show a backward or a step."""
-        return self.phases.events_of_training
-
-    @cached_property
     def iteration(self) -> Int32Column:
         """The iteration of the alloc; -1 for what is pre-existing."""
         return at(self.phases.iteration, self.alloc, -1)
@@ -296,7 +291,7 @@ class Features:
             data > last_before(alloc[self.in_forward], alloc[rows])
         )
         is_renewed = is_among(stack[rows], stack[self.outside & self.is_freed])
-        comes = np.maximum(data, last_before(self.events_of_training, alloc[rows]))
+        comes = np.maximum(data, last_before(self.phases.events_of_training, alloc[rows]))
         may_be = comes > last_before(alloc[self.in_forward & of_layers], alloc[rows])
         may_be |= is_among(sizes[rows], sizes[is_copied])
         return found | (self.feeds_module[rows] & is_renewed & may_be)

@@ -85,7 +85,7 @@ def bytes_of(sizes: Sizes) -> int:
 
 def is_training(decided: Decided) -> bool:
     """Whether the job trains: the trace has a backward or a step, or gradients or states are known."""
-    shown = len(decided.features.events_of_training) > 0
+    shown = len(decided.features.phases.events_of_training) > 0
     return shown or bool(decided.has(Category.OPTIMIZER_STATE, Category.GRADIENT).any())
 
 

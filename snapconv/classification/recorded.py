@@ -66,7 +66,7 @@ def _before_this_forward(decided: Decided) -> BoolColumn:
     """No forward has run yet since the last backward or step."""
     features = decided.features
     forward = last_before(np.flatnonzero(has_code(features.phases.certain, Phase.FORWARD)), features.alloc)
-    return np.asarray(forward <= last_before(features.events_of_training, features.alloc))
+    return np.asarray(forward <= last_before(features.phases.events_of_training, features.alloc))
 
 
 # A target was there before forward: what was computed after one, such as a teacher's answer, is none. But

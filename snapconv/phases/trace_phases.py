@@ -7,6 +7,7 @@ what the optimizers of the trace keep for every parameter. Columns in, columns o
 import re
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from snapconv.columns import (
     has_code,
     next_of,
     read_only,
+    rows_of,
 )
 from snapconv.phases.annotation_spans import recorded_functions
 from snapconv.phases.recorded_matches import recorded_iterations, recorded_phases
@@ -70,7 +72,7 @@ class Optimizers:
     may_be_several: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Phases:
     """Phases of one device, one entry per event unless noted otherwise.
 
@@ -99,12 +101,10 @@ class Phases:
     ends_in_oom: bool
     optimizers: Optimizers
 
-    @property
+    @cached_property
     def events_of_training(self) -> Int64Column:
         """The events that show a backward or a step."""
-        return np.flatnonzero(
-            has_code(self.certain, Phase.BACKWARD) | has_code(self.certain, Phase.OPTIMIZER)
-        )
+        return rows_of(has_code(self.certain, Phase.BACKWARD) | has_code(self.certain, Phase.OPTIMIZER))
 
     def iteration_at(self, event: int) -> int | None:
         """Return the iteration of an event; None before the first, and where nothing ends an iteration."""

@@ -10,7 +10,7 @@ import numpy as np
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.changes import Change, Demand, Peak
 from snapconv.classification.categories import Trait, categories_with
-from snapconv.columns import BoolColumn, Int32Column, Int64Column, grouped, has_code, is_among, sums_by
+from snapconv.columns import BoolColumn, Int32Column, Int64Column, grouped, has_code, is_among
 from snapconv.phases.trace_phases import Phase
 from snapconv.snapshot.event_table import Action
 from snapconv.stacks.paths import normal
@@ -195,14 +195,10 @@ class Evidence:
 
     def main_line(self, rows: Int64Column) -> SourceLine | None:
         """Return the line of the project that made most bytes of some allocations."""
-        table = self.analysis.allocations
-        stacks, group = np.unique(table.stack_id[rows], return_inverse=True)
-        sums = sums_by(group.reshape(-1), table.block_bytes[rows], len(stacks))
-        of_line: dict[SourceLine, int] = {}
-        for stack, n_bytes in zip(stacks.tolist(), sums.tolist(), strict=True):
-            if line := self.calls.lines.innermost(stack):
-                of_line[line] = of_line.get(line, 0) + n_bytes
-        return max(of_line, key=lambda line: (of_line[line], line), default=None)
+        frame = np.take(self.analysis.facts.project_frame, self.analysis.allocations.stack_id)
+        groups = grouped(rows[frame[rows] >= 0], frame)
+        lines = ((self.bytes_of(mine), self.calls.lines.of_frame(int(frame[mine[0]]))) for mine in groups)
+        return max(((n_bytes, line) for n_bytes, line in lines if line), default=(0, None))[1]
 
 
 def is_operation(analysis: DeviceAnalysis, *words: str) -> BoolColumn:

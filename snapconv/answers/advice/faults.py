@@ -50,15 +50,13 @@ _MOST_BURSTS, _MOST_ROWS = 2000, 1 << 16
 class _Burst:
     """Old allocations that one line freed together, and the first event of the call that replaced them.
 
-    ``path``: the Python frames down to that line. ``is_unfinished``: the moment is within that call, and the
-    line does not free the old allocations, as when memory runs out in it.
+    ``path``: the Python frames down to that line.
     """
 
     rows: Int64Column
     call: int
     path: tuple[int, ...]
     is_graph: bool
-    is_unfinished: bool = False
 
 
 def previous_kept(evidence: Evidence) -> Iterator[Detected]:
@@ -172,7 +170,7 @@ class _Finder:
             rows = rows[np.isin(freed, found.rows)]
             rows = rows[self.table.alloc_event[rows] < call]
             if len(rows) and (found.is_graph or self.is_never_read(found)):
-                yield _Burst(rows, call, found.path, found.is_graph, is_unfinished=True)
+                yield _Burst(rows, call, found.path, found.is_graph)
 
     def everywhere(self, path: tuple[int, ...]) -> Iterator[_Burst]:
         """Find what a line freed too late, in the whole trace."""

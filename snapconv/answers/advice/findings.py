@@ -334,7 +334,7 @@ def cheap_faults(analysis: DeviceAnalysis) -> list[Finding]:
     if _why_unknown(analysis):
         return []
     demand = Demand(analysis)
-    return _search(demand, [kind for kind in KINDS if kind.is_cheap], demand.without, rounds=1)
+    return _search(demand, [kind for kind in KINDS if kind.is_cheap], demand.without)
 
 
 def _without_needless(found: list[Finding], goal_bytes: int | None, demand: Demand) -> list[Finding]:
@@ -425,22 +425,17 @@ def _search(
     peak_of: Callable[[Sequence[Change]], Peak],
     goal_bytes: int | None = None,
     forward_ms: Mapping[str, float] | None = None,
-    *,
-    rounds: int = _ROUNDS,
 ) -> list[Finding]:
     """Return the faults, then what is free, then the trades, each with the largest first."""
-    found = sorted(_found(demand, kinds, goal_bytes, forward_ms, rounds), key=_rank)[:MOST_FINDINGS]
+    found = sorted(_found(demand, kinds, goal_bytes, forward_ms), key=_rank)[:MOST_FINDINGS]
     return sorted((_measured(one, peak_of, demand) for one in found), key=_rank)
 
 
 def _found(
-    demand: Demand,
-    kinds: Sequence[Kind],
-    goal_bytes: int | None,
-    forward_ms: Mapping[str, float] | None,
-    rounds: int,
+    demand: Demand, kinds: Sequence[Kind], goal_bytes: int | None, forward_ms: Mapping[str, float] | None
 ) -> Iterator[Finding]:
     """Find faults at the peak, at the peak that is left without them, and so on; then trades."""
+    rounds = 1 if all(kind.is_cheap for kind in kinds) else _ROUNDS
     calls, changes = LineCalls(demand.analysis), list[Change]()
     moment, known, seen = demand.peak, set(), np.zeros(len(demand.analysis.allocations), np.bool_)
     for _ in range(rounds):

@@ -357,7 +357,7 @@ def test_a_long_loop_is_looked_up_in_columns_that_are_made_once(advice_on, monke
     """A column over all allocations for each burst of frees made the cost the square of the loop's length."""
     made, freed_event = [], AllocationTable.freed_event
     monkeypatch.setattr(
-        AllocationTable, "freed_event", property(lambda table: made.append(1) or freed_event.fget(table))
+        AllocationTable, "freed_event", property(lambda table: made.append(1) or freed_event.func(table))
     )
     (fault,) = advice_on(outputs(deletes=False, n=200)).faults
     assert fault.n_allocations == 199
