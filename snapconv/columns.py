@@ -91,11 +91,10 @@ def grouped(rows: Int64Column, key: NDArray[Any], *, least: int = 1) -> list[Int
     ``key`` has one entry for every row number.
     """
     order = rows[stable_order(key[rows])]
-    first = run_starts(key[order])
-    after = np.append(first[1:], len(order))[: len(first)]
-    is_wanted = after - first >= least
-    bounds = zip(first[is_wanted].tolist(), after[is_wanted].tolist(), strict=True)
-    return [order[begin:end] for begin, end in bounds]
+    bounds = np.append(run_starts(key[order]), len(order))
+    wanted = rows_of(np.diff(bounds) >= least)
+    ranges = zip(bounds[wanted].tolist(), bounds[wanted + 1].tolist(), strict=True)
+    return [order[first:after] for first, after in ranges]
 
 
 def number_groups(*keys: NDArray[Any]) -> tuple[Int64Column, Int64Column]:

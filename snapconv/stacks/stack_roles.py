@@ -14,6 +14,7 @@ from snapconv.columns import (
     distinct,
     is_among,
     read_only,
+    rows_of,
     stable_order,
 )
 from snapconv.snapshot.stack_table import FrameTable, StackTable
@@ -130,21 +131,24 @@ def _rules_of_entries(stacks: StackTable) -> Int64Column:
 
 def _in_closures(stacks: StackTable, rules: Int64Column, has: BoolColumn) -> BoolColumn:
     """Mark the stacks of closures: what no optimizer does itself is further in than its frames."""
+    found, steps = np.any(has[list(_IN_CLOSURE)], axis=0), rows_of(has[Role.OPTIMIZER])
+    mine, rules = stacks.take(steps), rules[np.repeat(has[Role.OPTIMIZER], np.diff(stacks.offsets))]
 
     def innermost(bits: int) -> Int64Column:
-        return innermost_places(stacks, (rules & bits) != 0)
+        return innermost_places(mine, (rules & bits) != 0)
 
-    frames, step = stacks.frames, innermost(_BITS_OF_ROLE[Role.OPTIMIZER])
-    found = innermost(np.bitwise_or.reduce(_BITS_OF_ROLE[list(_IN_CLOSURE)])) < step
-    is_foreign = frames.in_files(lambda name: is_python(normal(name)) and not _OF_TORCH.search(normal(name)))
+    step, place = innermost(_BITS_OF_ROLE[Role.OPTIMIZER]), innermost(_OPTIMIZERS_OF_TORCH)
+    within = innermost(np.bitwise_or.reduce(_BITS_OF_ROLE[list(_IN_CLOSURE)])) < step
+    is_foreign = stacks.frames.in_files(
+        lambda name: is_python(normal(name)) and not _OF_TORCH.search(normal(name))
+    )
     # One of torch's calls no Python code that is not torch's, but for a closure.
-    place = innermost(_OPTIMIZERS_OF_TORCH)
-    if (place < _NOWHERE).any():
-        found |= (innermost_places(stacks, stacks.with_frames(is_foreign)) < place) & (place < _NOWHERE)
-    if (found & has[Role.OPTIMIZER] & (has[Role.MODULE_CALL] | has[Role.LOSS])).any():
+    within |= (innermost_places(mine, mine.with_frames(is_foreign)) < place) & (place < _NOWHERE)
+    if (within & (has[Role.MODULE_CALL] | has[Role.LOSS])[steps]).any():
         through_modules = innermost(_BITS_OF_ROLE[Role.MODULE_CALL] | _BITS_OF_ROLE[Role.LOSS]) < step
-        found |= _through_closures(stacks, is_foreign, through_modules, step)
-    return found
+        within |= _through_closures(mine, is_foreign, through_modules, step)
+    np.put(found, steps, within)
+    return np.asarray(found)
 
 
 def _through_closures(
@@ -154,10 +158,8 @@ def _through_closures(
 
     For optimizers that are none of torch's: their own code shows nothing. A closure also puts the batch on
     the device, and computes what no module does. In the step's own file, where states are made too, it is
-    known by its name. ``step``: the place of the innermost frame of an optimizer.
+    known by its name. ``stacks`` are those of steps, ``step`` the places of the optimizers' frames.
     """
-    found = np.zeros(len(step), np.bool_)
-    through_step = np.flatnonzero(step < _NOWHERE)
     names, files = stacks.frames.names, list(map(normal, stacks.frames.filenames))
 
     def called(stack: int) -> tuple[str, str, str] | None:
@@ -168,10 +170,8 @@ def _through_closures(
         other = next(may_be, None)
         return None if other is None else (files[own[0]], names[other], files[other])
 
-    closures = {called(stack) for stack in through_step[through_modules[through_step]].tolist()} - {None}
-    if closures:
-        found[[stack for stack in through_step.tolist() if called(stack) in closures]] = True
-    return found
+    closures = {called(stack) for stack in rows_of(through_modules).tolist()} - {None}
+    return np.array([called(stack) in closures for stack in range(len(stacks))], np.bool_)
 
 
 def _in_hooks(python: StackTable, has: BoolColumn, *, has_cpp: bool) -> BoolColumn:
