@@ -83,7 +83,7 @@ def to_sqlite(
     databases = [memory_database(output, report, extended=extended) for output, report in reports]
     time = (time_outputs[0], time_report_of(timing, snapshot, options.analysis)) if timing else None
     if time:
-        databases.append(time_database(*time))
+        databases.append(time_database(*time, extended=extended))
     write_databases(databases, force=force, progress=writing)
     n_bytes = snapshot.container.n_unpacked_bytes + (timing.n_bytes if timing else 0)
     of_reports = (note for _, report in reports for note in report.notes)

@@ -101,6 +101,6 @@ def time_report(folder: Path, *, root: str = ROOT, **changes: Any) -> TimeReport
     return build_time_report(timing, find_project(timing.stacks, root=root))
 
 
-def write_time_report(path: Path, report: TimeReport) -> None:
+def write_time_report(path: Path, report: TimeReport, *, extended: bool) -> None:
     """Write a report to its file."""
-    write_databases([time_database(path, report)], force=False)
+    write_databases([time_database(path, report, extended=extended)], force=False)

@@ -17,6 +17,7 @@ from snapconv.cli.terminal import JSON_VERSION
 from snapconv.json_text import read_json
 from snapconv.snapshot.recorded import metadata, timing_file
 from snapconv.writers.sqlite.extended_memory import SCHEMA_VERSION
+from snapconv.writers.sqlite.extended_times import TIME_SCHEMA_VERSION
 from snapconv.writers.sqlite.job_database import JOB_SCHEMA_VERSION
 
 ROOT = Path(__file__).parents[2]
@@ -308,8 +309,8 @@ def versions() -> str:
         ("Skyline's tables", "1, `PRAGMA user_version`", "[memory](schema.md), [time](time-schema.md)"),
         (
             "tables of `--extended`",
-            f"{SCHEMA_VERSION}, `schema_version` in `snapconv_report`",
-            "[memory](schema.md)",
+            f"memory {SCHEMA_VERSION}, time {TIME_SCHEMA_VERSION}, `schema_version` in `snapconv_report`",
+            "[memory](schema.md), [time](time-schema.md)",
         ),
         (
             "tables of `snapconv ranks`",

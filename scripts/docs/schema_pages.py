@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from snapconv.answers.memory_report import CURVES, END_ALLOCATED, PEAK_ACTIVATIONS, PEAK_ALLOCATED
 from snapconv.writers.sqlite.extended_memory import EXTENDED_TABLES, EXTENDED_VIEWS
+from snapconv.writers.sqlite.extended_times import EXTENDED_TIME_TABLES
 from snapconv.writers.sqlite.job_database import JOB_TABLES
 from snapconv.writers.sqlite.skyline_reports import TABLES, TIME_TABLES
 from snapconv.writers.sqlite.tables import Table, View
@@ -16,7 +17,7 @@ def _schema_page(
     introduction: str,
     *,
     skyline: tuple[str, Sequence[Table]],
-    extended: tuple[str, Sequence[Table]] = ("", ()),
+    extended: tuple[str, Sequence[Table]],
     views: Sequence[View] = (),
     examples: Sequence[tuple[str, str]],
     values: Values | None = None,
@@ -30,7 +31,8 @@ def _schema_page(
         introduction,
         skyline[0],
         *describe(skyline[1]),
-        *([extended[0], *describe(extended[1])] if extended[1] else []),
+        extended[0],
+        *describe(extended[1]),
         *(["## The views of `--extended`", *describe(views)] if views else []),
         "## Questions and queries",
         *(f"{question}\n\n```sql\n{query}\n```" for question, query in examples),
@@ -254,8 +256,9 @@ Made by `scripts/make_docs.py` out of the program; a test fails when the two dif
 
 A run time report is an SQLite file about one device, made from the `timing.json` of a capture. Its tables
 are those that `skyline time` writes (skyline-cli 0.5.0; DeepView.Profile 0.14.5 writes the same), so
-whatever reads those reads these. It is another file than the memory report's: both have a table
-`stack_frames`, with other columns.
+whatever reads those reads these. With `--extended` the same file has more tables, whose names begin with
+`snapconv_`. It is another file than the memory report's: both have a table `stack_frames`, with other
+columns.
 
 All times are in milliseconds. How they are measured, and where they mislead:
 [timing.md](../design/timing.md).\
@@ -276,8 +279,8 @@ What the rows mean, and where that is not what Skyline's own reports mean:
 * **`backward_ms`** is NULL where nothing of the call ran in backward. Otherwise it reaches from the
   beginning of each of the call's nodes to the beginning of the next node, so that nothing between two
   nodes is left out.
-* **Forward calls only.** What the optimizer, the batch's preparation and clipping the gradients took, and
-  other iterations, are in [timing.json](capture.md). Skyline's run ends where backward begins.
+* **Forward calls only.** What the optimizer, the batch's preparation and clipping the gradients took is in
+  the tables of `--extended`. Skyline's run ends where backward begins.
 * **Frames** are those of the project in which a local variable `self` is an `nn.Module`, as Skyline has them.
   A call without any such frame, as a loss that the training loop computes, has all its frames of the project
   instead; Skyline leaves it out. A call without any frame of the project is left out here too.
@@ -286,10 +289,19 @@ What the rows mean, and where that is not what Skyline's own reports mean:
   class's name; Skyline has no rows for any of these. `x[i]` is `getitem`, which Skyline leaves out.\
 """
 
+_TIME_EXTENDED = """\
+## The tables of `--extended`
+
+* Ids count from 0, as everywhere in snapconv. What is missing is NULL, and every column explains its NULL;
+  a column that does not is never NULL.
+* They hold all timed iterations, all calls of them, and all their frames, not only what
+  `run_time_entries` is about.\
+"""
+
 # (what it answers, the query); a test runs every one of them.
 TIME_EXAMPLES = (
     (
-        "Which lines of the project took longest?",
+        "Which lines of the project took longest? Also without `--extended`.",
         """\
 SELECT file_path, line_number, count(*) AS n_calls,
        total(forward_ms) AS forward_ms, total(backward_ms) AS backward_ms
@@ -299,6 +311,40 @@ WHERE ordering = 0
 GROUP BY file_path, line_number
 ORDER BY total(forward_ms) + total(backward_ms) DESC;""",
     ),
+    (
+        "How much of the measured time do the rows account for?",
+        """\
+SELECT iteration, forward_rows_ms / forward_ms AS of_forward, backward_rows_ms / backward_ms AS of_backward
+FROM snapconv_iterations;""",
+    ),
+    (
+        "Which modules took longest in the reported iteration?",
+        """\
+SELECT module, count(*) AS n_calls, total(forward_ms) AS forward_ms, total(backward_ms) AS backward_ms
+FROM snapconv_calls
+WHERE iteration = (SELECT iteration FROM snapconv_report) AND phase IN ('forward', 'backward')
+GROUP BY module
+ORDER BY total(forward_ms) + total(backward_ms) DESC;""",
+    ),
+    (
+        "How much does the time of an operation vary from one iteration to the next?",
+        """\
+SELECT operation, min(ms) AS least, max(ms) AS most
+FROM (SELECT operation, iteration, total(forward_ms) + total(backward_ms) AS ms
+      FROM snapconv_calls
+      GROUP BY operation, iteration)
+GROUP BY operation
+ORDER BY most DESC;""",
+    ),
+    (
+        "From where was the longest call made?",
+        """\
+SELECT frame.function, frame.file, frame.line
+FROM snapconv_stack_frames
+JOIN snapconv_frames AS frame ON frame.id = frame_id
+WHERE stack_id = (SELECT stack_id FROM snapconv_calls ORDER BY forward_ms DESC LIMIT 1)
+ORDER BY ordering;""",
+    ),
 )
 
 
@@ -307,6 +353,7 @@ def time_schema_page() -> str:
     return _schema_page(
         _TIME_INTRODUCTION,
         skyline=(_TIME_SKYLINE, TIME_TABLES),
+        extended=(_TIME_EXTENDED, EXTENDED_TIME_TABLES),
         examples=TIME_EXAMPLES,
     )
 

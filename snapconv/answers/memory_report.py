@@ -56,7 +56,7 @@ class ReportStacks:
     """The stacks of a report, and the columns of their table; -1: there is no such frame.
 
     ``table`` holds the stacks ``stack_id``, and ``frame_id`` their frames. ``is_project`` has an entry per
-    frame of the file.
+    frame of the file, and in time reports ``is_of_module`` too: the frame's ``self`` is a module.
     """
 
     stack_id: Int64Column
@@ -66,6 +66,7 @@ class ReportStacks:
     project_frame_id: Int32Column
     frame_id: Int64Column
     is_project: BoolColumn
+    is_of_module: BoolColumn | None = None
 
 
 @dataclass(frozen=True, slots=True)

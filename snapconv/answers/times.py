@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from snapconv.analysis import AnalysisOptions
-from snapconv.answers.memory_report import fitting_frames, with_fewer_frames
+from snapconv.answers.memory_report import ReportStacks, fitting_frames, report_stacks, with_fewer_frames
 from snapconv.columns import Int32Column, MsColumn, grouped
 from snapconv.files import timing_file
 from snapconv.notes import Note
@@ -19,6 +19,7 @@ from snapconv.snapshot.recorded.timing_file import PHASES, TimedIteration, Timin
 from snapconv.stacks.project_frames import Project, find_project
 from snapconv.stacks.project_lines import ProjectLines, SourceLine
 from snapconv.units import format_share
+from snapconv.version import VERSION
 
 _FORWARD = PHASES.index("forward")
 _Name = TypeVar("_Name")
@@ -38,6 +39,7 @@ class RunTimeEntry:
     forward_ms: float
     backward_ms: float | None
     frames: tuple[SourceLine, ...]
+    call_id: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,36 @@ class TimeReport:
     operations: tuple[TimeTotal[str], ...]
     lines: tuple[TimeTotal[SourceLine], ...]
     notes: tuple[Note, ...]
+
+    @property
+    def source(self) -> tuple[tuple[str, str], ...]:
+        """Facts about the file, and how it was made."""
+        timing, project = self.timing, self.project
+        return (
+            ("snapconv_version", VERSION),
+            ("file_name", timing.path.name),
+            ("recorded_by", f"snapconv {timing.written_by[0]}"),
+            ("torch", timing.written_by[1]),
+            ("clock", timing.clock),
+            ("simulated", "yes" if timing.is_simulated else "no"),
+            ("device_name", timing.device_name),
+            ("project_root", project.root or ""),
+            ("project_includes", ", ".join(project.includes)),
+        )
+
+    @property
+    def stacks(self) -> ReportStacks:
+        """All stacks of the file."""
+        timing = self.timing
+        stacks = report_stacks(timing.stacks, np.arange(len(timing.stacks)), self.project.is_project)
+        return replace(stacks, is_of_module=timing.is_of_module)
+
+    @property
+    def entry_id(self) -> Int32Column:
+        """For every call its row among the entries; -1: it has none there."""
+        ids = np.full(len(self.timing.calls), -1, np.int32)
+        ids[[entry.call_id for entry in self.entries]] = np.arange(1, len(self.entries) + 1)
+        return ids
 
     def to_json(self, output: Path) -> dict[str, object]:
         """Return JSON-ready values; ``output`` is the file that was written, which has all else."""
@@ -179,6 +211,7 @@ def _entries(timing: Timing, lines: ProjectLines, iteration: int) -> Iterator[Ru
                 forward_ms=float(calls.forward_ms[call]),
                 backward_ms=None if np.isnan(backward_ms) else backward_ms,
                 frames=found,
+                call_id=call,
             )
 
 

@@ -60,7 +60,7 @@ _OPTIONS = {
     "top": "N | Show the N largest of every table, and with --json the first N of every list.",
     "quiet": "Print nothing but errors.",
     "force": "Replace what is there already.",
-    "extended": "Add snapconv's own tables to memory reports; Skyline's stay as they are.",
+    "extended": "Add snapconv's own tables; Skyline's stay as they are.",
     "to_sqlite.output": "PATH | The report's file. Default: SNAPSHOT.memory.sqlite, here. A capture with "
     "times becomes NAME.memory.sqlite and NAME.time.sqlite: name either, or NAME alone.",
     "view.output": "PATH | The page's file. Default: SNAPSHOT.view.html, of two files NEWER.compare.html.",

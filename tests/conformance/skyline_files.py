@@ -41,10 +41,10 @@ def memory_file(folder: Path, *, extended: bool, is_empty: bool = False) -> Iter
 
 
 @contextmanager
-def time_file(folder: Path, *, is_empty: bool = False, **_extended: bool) -> Iterator[sqlite3.Connection]:
+def time_file(folder: Path, *, extended: bool, is_empty: bool = False) -> Iterator[sqlite3.Connection]:
     """A run time report, with entries or without."""
     report = time_report(folder, **(NO_CALLS if is_empty else {}))
-    write_time_report(folder / "report.time.sqlite", report)
+    write_time_report(folder / "report.time.sqlite", report, extended=extended)
     with closing(sqlite3.connect(folder / "report.time.sqlite")) as connection:
         yield connection
 

@@ -112,14 +112,15 @@ def test_every_entry_has_frames_and_every_frame_an_entry(times):
     assert one(times, sql.format("stack_frames", "entry_id", "id", "run_time_entries")) == 0
 
 
-def test_a_reader_sees_every_call_at_its_innermost_line(tmp_path):
+@pytest.mark.parametrize("extended", [False, True])
+def test_a_reader_sees_every_call_at_its_innermost_line(tmp_path, extended):
     sql = """SELECT entry.operation_name, entry.forward_ms, entry.backward_ms,
                     frame.file_path, frame.line_number
              FROM run_time_entries AS entry
              JOIN stack_frames AS frame ON frame.entry_id = entry.id
              WHERE frame.ordering = (SELECT min(ordering) FROM stack_frames WHERE entry_id = entry.id)
              ORDER BY frame.file_path, frame.line_number"""
-    with time_file(tmp_path) as connection:
+    with time_file(tmp_path, extended=extended) as connection:
         assert connection.execute(sql).fetchall() == [
             ("linear", 4.0, 12.0, "model/net.py", 12),
             ("relu", 5.0, None, "model/net.py", 13),

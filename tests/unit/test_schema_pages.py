@@ -23,6 +23,7 @@ from snapconv.answers.ranks.rank_file import RankFile, rank_file
 from snapconv.replay.history_verdict import Verdict
 from snapconv.session import load
 from snapconv.writers.sqlite.extended_memory import EXTENDED_TABLES, EXTENDED_VIEWS
+from snapconv.writers.sqlite.extended_times import EXTENDED_TIME_TABLES
 from snapconv.writers.sqlite.job_database import JOB_TABLES, write_job_database
 from snapconv.writers.sqlite.skyline_reports import TABLES, TIME_TABLES
 from snapconv.writers.sqlite.tables import View
@@ -35,7 +36,7 @@ ALL_PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 PAGES = {"memory": memory_schema_page(), "time": time_schema_page(), "ranks": ranks_schema_page()}
 OBJECTS = [
     *(("memory", item) for item in (*TABLES, *EXTENDED_TABLES, *EXTENDED_VIEWS)),
-    *(("time", item) for item in TIME_TABLES),
+    *(("time", item) for item in (*TIME_TABLES, *EXTENDED_TIME_TABLES)),
     *(("ranks", item) for item in JOB_TABLES),
 ]
 EXAMPLES = [
@@ -54,7 +55,7 @@ def report_files(tmp_path_factory):
     )
     write_memory_reports([(folder / "memory", report)], extended=True, force=False)
     times = time_report(folder, clock="cpu", simulated=True)
-    write_time_report(folder / "time", times)
+    write_time_report(folder / "time", times, extended=True)
     write_job_database(folder / "ranks", job_report(folder), force=False)
     with (
         closing(sqlite3.connect(folder / "memory")) as memory,
@@ -139,9 +140,9 @@ def test_every_query_of_a_page_runs_as_it_stands(report_files, path):
         report_files[kind].execute(query).fetchall()
 
 
-def test_the_query_adds_up_the_calls_of_a_line(tmp_path):
+def test_the_first_query_needs_nothing_that_skyline_would_not_write(tmp_path):
     path = tmp_path / "plain.time.sqlite"
-    write_time_report(path, time_report(tmp_path))
+    write_time_report(path, time_report(tmp_path), extended=False)
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute(TIME_EXAMPLES[0][1]).fetchall() == [
             ("model/net.py", 12, 1, 4.0, 12.0),

@@ -72,13 +72,17 @@ class CallTable:
 class Timing:
     """A timing trace as columns; ``n_bytes`` is the size of its file.
 
-    ``is_of_module`` has for every frame whether its ``self`` is a module.
+    ``written_by`` are the versions of snapconv and torch. ``is_of_module`` has for every frame whether its
+    ``self`` is a module.
     """
 
+    path: Path
     n_bytes: int
+    written_by: tuple[str, str]
     clock: str
     is_simulated: bool
     device: int
+    device_name: str
     project_root: str
     iterations: tuple[TimedIteration, ...]
     launch_bound: tuple[LaunchCounts, ...]
@@ -119,7 +123,7 @@ def load_timing(path: str | Path) -> tuple[Timing | None, tuple[Note, ...]]:
                 f"{path.name} is of version {version}, and only {VERSION} is known here: there are no times"
             )
             return None, (Note("unknown-timing-version", message),)
-        return _timing(n_bytes, trace), ()
+        return _timing(path, n_bytes, trace), ()
 
 
 class _Object:
@@ -138,7 +142,7 @@ class _Object:
         return missing if self._values.get(key) is None else self.value(key, kind)
 
 
-def _timing(n_bytes: int, trace: _Object) -> Timing:
+def _timing(path: Path, n_bytes: int, trace: _Object) -> Timing:
     clock = trace.value("clock", str)
     if clock not in CLOCKS:
         raise MalformedSnapshotError(f"clock: expected cuda or cpu, got {shown(clock)}")
@@ -147,10 +151,13 @@ def _timing(n_bytes: int, trace: _Object) -> Timing:
     texts = Interner()
     calls = _call_table(trace.value("calls", dict), iterations, len(stacks), texts)
     timing = Timing(
+        path=path,
         n_bytes=n_bytes,
+        written_by=(trace.value("snapconv", str)[:_MAX_TEXT], trace.value("torch", str)[:_MAX_TEXT]),
         clock=clock,
         is_simulated=trace.value("simulated", bool),
         device=trace.value("device", _COUNT),
+        device_name=trace.value("device_name", str)[:_MAX_TEXT],
         project_root=trace.value("project_root", str)[:_MAX_TEXT],
         iterations=iterations,
         launch_bound=_launch_counts(trace),

@@ -83,14 +83,23 @@ _SIZES = (
     ),
 )
 
-REPORT = table(
-    "snapconv_report",
-    "What this report is; always one row.",
-    integer(
-        "schema_version",
-        f"version of the `snapconv_` tables; this page describes {SCHEMA_VERSION}",
-        lambda _: SCHEMA_VERSION,
-    ),
+
+def report_table(version: int, *columns: Column, root: str) -> Table:
+    """Make the table of facts about the report, of memory or of times."""
+    of_tables = f"version of the `snapconv_` tables; this page describes {version}"
+    of_root = "folder that paths of the project are relative to"
+    return table(
+        "snapconv_report",
+        "What this report is; always one row.",
+        integer("schema_version", of_tables, lambda _: version),
+        *columns,
+        text("project_root", of_root, root, null="none was found"),
+        records=lambda report: [report],
+    )
+
+
+REPORT = report_table(
+    SCHEMA_VERSION,
     integer("device", "device that the report is about; -1: pinned host memory", "peak.device"),
     size("peak_usage_bytes", "the same number as in `misc_sizes`", "peak.allocated_bytes"),
     text(
@@ -105,13 +114,7 @@ REPORT = table(
         "peak.job",
         null="nothing was left for a hypothesis",
     ),
-    text(
-        "project_root",
-        "folder that paths of the project are relative to",
-        "peak.project_root",
-        null="none was found",
-    ),
-    records=lambda report: [report],
+    root="peak.project_root",
 )
 
 SOURCE = table(
@@ -144,7 +147,7 @@ STEPS = (
     table(
         "snapconv_iterations",
         "The training steps; one row for the whole trace where no step was found.",
-        Column("iteration", "0, 1, 2, …", "0", sql_type="INTEGER PRIMARY KEY"),
+        key("0", name="iteration"),
         _event("first_event", "its first event", _EMPTY, "1.first_event"),
         _event("last_event", "its last event", _EMPTY, "1.last_event"),
         size("peak_allocated_bytes", "the most that was allocated in it", "1.peak_bytes"),
@@ -249,7 +252,7 @@ FRAMES = table(
 
 STACK_FRAMES = table(
     "snapconv_stack_frames",
-    "The frames of every stack, Python's and C++'s.",
+    "The frames of every stack: Python's, and in a memory report C++'s.",
     row_of("snapconv_stacks", "stack_id", at=lambda s: np.repeat(s.stack_id, s.n_frames)),
     integer(
         "ordering",

@@ -85,12 +85,7 @@ TABLES = (
     table(
         "stack_correlation",
         "Ties a weight or an activation to its frames: weights first, then activations.",
-        Column(
-            "correlation_id",
-            "the weight's id, or the number of weights plus the activation's id",
-            "0",
-            sql_type="INTEGER PRIMARY KEY",
-        ),
+        key("0", "the weight's id, or the number of weights plus the activation's id", "correlation_id"),
         integer("entry_id", "id in `weight_entries` or in `activation_entries`", "1"),
         integer("entry_type", "which of the two: see `entry_types`", "2"),
         records=_correlations,
@@ -113,7 +108,7 @@ CREATE UNIQUE INDEX entry_type_and_id
     table(
         "entry_types",
         "The two kinds of entries; always these two rows.",
-        Column("entry_type", "1 or 2", "0", sql_type="INTEGER PRIMARY KEY"),
+        key("0", "1 or 2", "entry_type"),
         text("name", "`Weight` or `Activation`", "1"),
         records=lambda _: ((WEIGHT, "Weight"), (ACTIVATION, "Activation")),
         is_skylines=True,
@@ -172,6 +167,10 @@ def memory_database(path: Path, report: MemoryReport, *, extended: bool) -> Data
     return Database(path, USER_VERSION, report, (*TABLES, *EXTENDED_TABLES), EXTENDED_VIEWS)
 
 
-def time_database(path: Path, report: TimeReport) -> Database:
+def time_database(path: Path, report: TimeReport, *, extended: bool) -> Database:
     """Arrange the file of a time report; ``write_databases`` writes it."""
-    return Database(path, USER_VERSION, report, TIME_TABLES)
+    if not extended:
+        return Database(path, USER_VERSION, report, TIME_TABLES)
+    from snapconv.writers.sqlite.extended_times import EXTENDED_TIME_TABLES
+
+    return Database(path, USER_VERSION, report, (*TIME_TABLES, *EXTENDED_TIME_TABLES))

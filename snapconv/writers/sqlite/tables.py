@@ -85,9 +85,9 @@ size = partial(Column, unit="bytes")
 milliseconds = partial(Column, sql_type="REAL", unit="ms")
 
 
-def key(at: str | Get, meaning: str = "0, 1, 2, …") -> Column:
+def key(at: str | Get, meaning: str = "0, 1, 2, …", name: str = "id") -> Column:
     """Make the column of a table's key."""
-    return Column("id", meaning, at, sql_type="INTEGER PRIMARY KEY")
+    return Column(name, meaning, at, sql_type="INTEGER PRIMARY KEY")
 
 
 def row_of(table: str, name: str, null: str | None = None, at: str | Get = "", meaning: str = "") -> Column:

@@ -88,6 +88,10 @@ def test_calls_of_one_line_are_one_row(report_of):
     assert (line.name, line.n_calls, line.forward_ms, line.backward_ms) == (FORWARD, 2, 9.0, 12.0)
 
 
+def test_every_call_has_its_entry(report_of):
+    assert report_of().entry_id.tolist() == [1, 2, 3, -1, -1, *[-1] * 10]
+
+
 @pytest.mark.parametrize(
     ("changes", "slug"),
     [

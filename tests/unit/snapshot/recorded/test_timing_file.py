@@ -78,8 +78,9 @@ def test_every_column_is_read_only(tmp_path):
 
 def test_the_rest_is_as_written(tmp_path):
     timing = loaded(tmp_path)
-    assert (timing.clock, timing.is_simulated, timing.device) == ("cuda", False, 1)
-    assert timing.project_root == ROOT
+    about = (timing.clock, timing.is_simulated, timing.device, timing.device_name)
+    assert about == ("cuda", False, 1, "A GPU")
+    assert (timing.project_root, timing.written_by) == (ROOT, ("0.1.0", "2.13.0"))
     assert [iteration.forward_ms for iteration in timing.iterations] == [10.0, 12.0, 9.0]
     assert [(row.phase, row.n_calls, row.n_waited_for) for row in timing.launch_bound] == [
         ("forward", 9, 4),
