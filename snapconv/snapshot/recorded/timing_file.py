@@ -224,6 +224,7 @@ def _call_table(
         ("phase", table.phase < 0, f"one of {', '.join(PHASES)}"),
         ("stack", table.stack_id >= n_stacks, f"-1 or one of {n_stacks} stacks"),
         ("forward_ms", is_untimed, "a number"),
+        ("host_ms", np.isnan(table.host_ms), "a number"),
         ("iteration", is_unknown, "the number of one of the iterations"),
     ):
         if wrong.any():

@@ -164,6 +164,7 @@ def test_a_wrong_value_is_refused_with_its_place(tmp_path, change, said):
         ("forward_ms", -0.5, "calls.forward_ms[2]: expected 0 to 10^12 milliseconds, got -0.5"),
         ("backward_ms", 1e300, "calls.backward_ms[2]: expected 0 to 10^12 milliseconds, got 1e+300"),
         ("host_ms", "1", "calls.host_ms[2]: expected float, got str"),
+        ("host_ms", None, "calls.host_ms[2]: expected a number, got None"),
     ],
 )
 def test_a_wrong_value_of_a_call_is_refused_with_its_place(tmp_path, column, value, said):
