@@ -65,7 +65,11 @@ class _Index:
         mine = np.flatnonzero(recorded.device == device)
         if not len(mine) or not len(self._addrs):
             return found
-        before, after = self._moments(recorded.recorded_us[mine])
+        if self._times is None:  # the end of the trace stands in
+            before = after = np.full(len(mine), self._last, np.int64)
+        else:  # the events of the same microsecond may be on either side
+            times = recorded.recorded_us[mine]
+            before, after = (np.searchsorted(self._times, times, side) - 1 for side in ("left", "right"))
         addr = recorded.addr[mine]
         addr_id = np.minimum(np.searchsorted(self._addrs, addr), len(self._addrs) - 1)
         place = np.searchsorted(self._keys, addr_id * self._n_moments + after + 1, side="right") - 1
@@ -73,18 +77,6 @@ class _Index:
         is_there = (place >= 0) & (self._allocations.addr[row] == addr) & (self._freed_event[row] > before)
         found[mine] = np.where(is_there, row, -1)
         return found
-
-    def _moments(self, recorded_us: Int64Column) -> tuple[Int64Column, Int64Column]:
-        """Return the last event before each time, and the last one not after it.
-
-        Events of the same microsecond may be on either side. Without times, the end of the trace stands in.
-        """
-        if self._times is None:
-            end = np.full(len(recorded_us), self._last, np.int64)
-            return end, end
-        before = np.searchsorted(self._times, recorded_us, side="left") - 1
-        after = np.searchsorted(self._times, recorded_us, side="right") - 1
-        return before, after
 
 
 def recorded_phases(metadata: Metadata, events: EventTable) -> Int8Column | None:

@@ -24,6 +24,7 @@ from snapconv.columns import (
     next_of,
     read_only,
     rows_of,
+    run_starts,
 )
 from snapconv.phases.annotation_spans import recorded_functions
 from snapconv.phases.recorded_matches import recorded_iterations, recorded_phases
@@ -181,13 +182,11 @@ def _runs(certain: Int8Column) -> tuple[Int8Column, Int64Column, Int64Column, In
         return certain, none, none, none
     shows = np.flatnonzero(certain > 0)
     # What comes before the first event that shows a phase is a run of its own, of none.
-    kind = np.concatenate((certain[:1], certain[shows]))
-    first = np.concatenate(([0], shows))
-    is_new = np.concatenate(([True], kind[1:] != kind[:-1]))
-    begins = first[is_new]
+    kind, first = np.append(certain[:1], certain[shows]), np.append(0, shows)
+    starts = run_starts(kind)
+    begins, ends = first[starts], first[np.append(starts[1:], len(first)) - 1]
     lasts = np.append(begins[1:] - 1, n - 1)
-    ends = np.append(first[np.flatnonzero(is_new)[1:] - 1], first[-1])
-    return np.repeat(kind[is_new], lasts - begins + 1), begins, ends, lasts
+    return np.repeat(kind[starts], lasts - begins + 1), begins, ends, lasts
 
 
 def annotated(snapshot: Snapshot, device: DeviceSnapshot, prefix: str) -> BoolColumn:

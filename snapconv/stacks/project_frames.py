@@ -225,14 +225,11 @@ def _infer_root(
 
 def _most_bytes_below(scripts: set[str], innermost: Counter[str]) -> str:
     """Return the folder of a script below which most of the bytes are, its own files first."""
-    below = {
-        script: (
-            sum(n for folder, n in innermost.items() if folder == script or is_under(folder, script)),
-            innermost[script],
-        )
-        for script in scripts
-    }
-    return min(below, key=lambda script: (-below[script][0], -below[script][1], script))
+
+    def n_below(script: str) -> int:
+        return sum(n for folder, n in innermost.items() if folder == script or is_under(folder, script))
+
+    return min(scripts, key=lambda script: (-n_below(script), -innermost[script], script))
 
 
 def _most(folders: Counter[str]) -> str:
