@@ -2,15 +2,97 @@
 
 from collections.abc import Iterator
 
-from snapconv.classification import inventory, propagation
-from snapconv.classification.categories import NO_RULE
+import numpy as np
+
+from snapconv.classification import inventory
+from snapconv.classification.categories import NO_RULE, Category, Evidence, Trait, categories_with
 from snapconv.classification.decisions import LIKELY_ONLY, Classification, Decided, Fact, Proposal, Stage
 from snapconv.classification.facts import FACTS, HOST_FACTS, LATER, LIKELY
 from snapconv.classification.features import Features
 from snapconv.classification.recorded import ATTRIBUTES, RECORDED, user_rules
-from snapconv.columns import Int64Column
+from snapconv.columns import Int64Column, distinct, grouped, is_among, stable_order
+from snapconv.stacks.stack_roles import stacks_by_frame
 from snapconv.stop_signals import stage
-from snapconv.torch_knowledge.frame_patterns import FRAME_RULES
+from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, Role
+
+_REPLACED = "replaced-on-the-same-line"
+_FREED_BY_LINE = "freed-by-line-of-one-category"
+# All but 4 of 1,552 values replaced in late recordings of the benchmark need no more; without a limit, the
+# work for a line that makes millions would be quadratic.
+_MOST_PASSED_OVER = 32
+
+
+# --- propagation
+
+
+def _propagate(decided: Decided) -> Iterator[Proposal]:
+    """Propose what lines show whose other memory is known: the line that frees it, or makes its next value.
+
+    It comes last of what is certain, and never feeds the inventory.
+    """
+    if decided.features.phases.free_sites_known:
+        yield from _replaced(decided)
+        yield from _freed_by_line(decided)
+
+
+def _replaced(decided: Decided) -> Iterator[Proposal]:
+    """Follow lines that give a variable a new value: they make it first, then free the one before."""
+    features, table = decided.features, decided.features.allocations
+    rows = np.flatnonzero(
+        ~features.is_traced & decided.is_open & features.is_freed & ~features.is_freed_by_engine
+    )
+    if not len(rows):
+        return
+    found = np.zeros(len(features.alloc), np.int8)
+    new = features.is_traced & ~features.is_freed_by_engine
+    new &= is_among(features.sizes, distinct(features.sizes[rows]))
+    line, stacks_with = features.lines_of(table.free_stack_id), stacks_by_frame(features.roles.stacks)
+    made = np.flatnonzero(new)
+    made = made[stable_order(table.stack_id[made])]
+    for here in grouped(rows[line[rows] >= 0], line):
+        wanted = stacks_with(int(line[here[0]]))
+        first, after = (np.searchsorted(table.stack_id[made], wanted, side) for side in ("left", "right"))
+        pieces = zip(first.tolist(), after.tolist(), strict=True)
+        of_line = np.concatenate([made[:0], *(made[begin:end] for begin, end in pieces)])
+        of_line = of_line[np.lexsort((features.alloc[of_line], features.sizes[of_line]))]
+        for row in here.tolist():
+            found[row] = _youngest_in_use(decided, of_line, row)
+    for category in categories_with(Trait.REPLACED):
+        yield Proposal(found == int(category), category, Evidence.FREE_SITE, _REPLACED)
+
+
+def _youngest_in_use(decided: Decided, made: Int64Column, row: int) -> int:
+    """Return the category of the youngest of a row's size that was made before its end and is in use then."""
+    features = decided.features
+    size, end = features.sizes[row], features.end[row]
+    first, last = (int(np.searchsorted(features.sizes[made], size, side)) for side in ("left", "right"))
+    place = first + int(np.searchsorted(features.alloc[made[first:last]], end))
+    for other in made[max(first, place - _MOST_PASSED_OVER) : place][::-1].tolist():
+        if features.end[other] > end:
+            return int(decided.category[other])
+    return 0
+
+
+def _freed_by_line(decided: Decided) -> Iterator[Proposal]:
+    """Follow lines that free one category only; of temporaries, none that lived longer than its own."""
+    features, site, category = decided.features, decided.features.allocations.free_stack_id, decided.category
+    compiled = features.freed_through(Role.COMPILED) & features.is_freed_by_engine
+    by_program = features.is_freed & (~features.is_freed_by_engine | compiled) & (site >= 0)
+    older = by_program & ~features.is_traced & decided.is_open
+    if not older.any():
+        return
+    seen = np.flatnonzero(by_program & features.is_traced & is_among(site, site[older]))
+    lived = features.end - features.alloc
+    for which in categories_with(Trait.FREED_BY_LINE):
+        is_which = category[seen] == int(which)
+        only = np.setdiff1d(site[seen[is_which]], site[seen[~is_which]])
+        where = older & is_among(site, only)
+        if which is Category.TEMPORARY and is_which.any():
+            where &= features.end <= lived[seen[is_which]].max()
+        yield Proposal(where, which, Evidence.FREE_SITE, _FREED_BY_LINE)
+
+
+# --- the order
 
 ORDER: tuple[Stage, ...] = (
     user_rules,
@@ -19,7 +101,7 @@ ORDER: tuple[Stage, ...] = (
     *ATTRIBUTES,
     inventory.explain_by_job,
     *LATER,
-    propagation.propagate,
+    _propagate,
     *LIKELY,
 )
 HOST_ORDER: tuple[Stage, ...] = (user_rules, *HOST_FACTS)
@@ -30,7 +112,8 @@ REASONS: dict[str, str] = {
     LIKELY_ONLY: "it is likely only, and --certain counts that as unknown",
     **{fact.slug: fact.reason for fact in ORDER if isinstance(fact, Fact)},
     **inventory.REASONS,
-    **propagation.REASONS,
+    _REPLACED: "pre-existing, freed by a line that had made its replacement of the same size",
+    _FREED_BY_LINE: "pre-existing, freed by a line that frees only this category",
 }
 _OF_FRAMES = {rule.slug: (rule.reason, rule.seen) for rule in FRAME_RULES}
 
