@@ -1,5 +1,6 @@
 """What is known of every allocation before any fact is evaluated: columns, one entry per allocation."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -32,8 +33,19 @@ from snapconv.torch_knowledge.frame_patterns import Role
 _LEAST_RESERVED = 0.1
 # Blocks without frames beside what was placed, in its bytes: the gradients of all of it, and as much again.
 _MOST_BESIDE_PLACED = 2
-# Of events: as int64, or as int32 where there are many.
-Rows = NDArray[np.integer[Any]]
+
+
+# Columns that one expression of others gives; the comment above each says what it means.
+def _bools(find: Callable[["Features"], BoolColumn]) -> cached_property[BoolColumn]:
+    return cached_property(find)
+
+
+def _events(find: Callable[["Features"], EventColumn]) -> cached_property[EventColumn]:
+    return cached_property(find)
+
+
+def _phases(find: Callable[["Features"], Int8Column]) -> cached_property[Int8Column]:
+    return cached_property(find)
 
 
 @dataclass(frozen=True)
@@ -61,46 +73,32 @@ class Features:
 
     # --- when an allocation came and went
 
-    @cached_property
-    def is_freed(self) -> BoolColumn:
-        """The program freed it in the trace."""
-        return np.asarray(self.allocations.freed_event >= 0)
-
-    @cached_property
-    def end(self) -> EventColumn:
-        """The event of the program's own free (free_requested), or else of the end of the block."""
-        freed = self.allocations.freed_event
-        return np.where(freed >= 0, freed, freed.dtype.type(self.n_events))
-
-    @cached_property
-    def is_traced(self) -> BoolColumn:
-        """Allocated in the trace."""
-        return np.asarray(self.alloc >= 0)
-
-    @cached_property
-    def is_live_at_dump(self) -> BoolColumn:
-        """The block is still there when the snapshot is taken."""
-        return np.asarray(self.allocations.end_event < 0)
-
-    @cached_property
-    def lasts_throughout(self) -> BoolColumn:
-        """Pre-existing, and still there at the dump."""
-        return ~self.is_traced & self.is_live_at_dump
-
-    @cached_property
-    def alloc_phase(self) -> Int8Column:
-        """The phase that the alloc's event shows by itself; 0 where it shows none."""
-        return at(self.phases.certain, self.alloc)
-
-    @cached_property
-    def end_phase(self) -> Int8Column:
-        """The phase that the event of the end shows by itself; 0 where it shows none."""
-        return at(self.phases.certain, self.allocations.freed_event)
-
-    @cached_property
-    def alloc_run_end(self) -> Int32Column:
-        """The last event that shows the phase of the alloc's run; -1 for what is pre-existing."""
-        return at(self.phases.run_end, self.alloc, -1)
+    # The program freed it in the trace.
+    is_freed = _bools(lambda self: self.allocations.freed_event >= 0)
+    # The event of the program's own free (free_requested), or else of the end of the block.
+    end = _events(lambda self: np.where(self.is_freed, self.allocations.freed_event, np.int32(self.n_events)))
+    # Allocated in the trace.
+    is_traced = _bools(lambda self: self.alloc >= 0)
+    # The block is still there when the snapshot is taken.
+    is_live_at_dump = _bools(lambda self: self.allocations.end_event < 0)
+    # Pre-existing, and still there at the dump.
+    lasts_throughout = _bools(lambda self: ~self.is_traced & self.is_live_at_dump)
+    # The phase that the alloc's event shows by itself; 0 where it shows none.
+    alloc_phase = _phases(lambda self: at(self.phases.certain, self.alloc))
+    # The phase that the event of the end shows by itself; 0 where it shows none.
+    end_phase = _phases(lambda self: at(self.phases.certain, self.allocations.freed_event))
+    # The last event that shows the phase of the alloc's run; -1 for what is pre-existing.
+    alloc_run_end = _events(lambda self: at(self.phases.run_end, self.alloc, -1))
+    # The first event after the alloc that shows backward.
+    next_backward = _events(lambda self: self.phases.next_after(Phase.BACKWARD, self.alloc))
+    # The first event after the alloc that shows forward.
+    next_forward = _events(lambda self: self.phases.next_after(Phase.FORWARD, self.alloc))
+    # A backward follows.
+    has_next_backward = _bools(lambda self: self.next_backward < self.n_events)
+    # A backward follows, and the allocation is in use when it begins.
+    reaches_backward = _bools(lambda self: self.has_next_backward & (self.end >= self.next_backward))
+    # The iteration of the alloc; -1 for what is pre-existing.
+    iteration = _events(lambda self: at(self.phases.iteration, self.alloc, -1))
 
     @cached_property
     def alloc_run_last(self) -> Int32Column:
@@ -108,42 +106,14 @@ class Features:
         known = self.phases.free_sites_known
         return self.alloc_run_end if known else at(self.phases.run_last, self.alloc, -1)
 
-    @cached_property
-    def next_backward(self) -> EventColumn:
-        """The first event after the alloc that shows backward."""
-        return self.phases.next_after(Phase.BACKWARD, self.alloc)
-
-    @cached_property
-    def next_forward(self) -> EventColumn:
-        """The first event after the alloc that shows forward."""
-        return self.phases.next_after(Phase.FORWARD, self.alloc)
-
-    @cached_property
-    def has_next_backward(self) -> BoolColumn:
-        """A backward follows."""
-        return np.asarray(self.next_backward < self.n_events)
-
-    @cached_property
-    def reaches_backward(self) -> BoolColumn:
-        """A backward follows, and the allocation is in use when it begins."""
-        return self.has_next_backward & (self.end >= self.next_backward)
-
-    @cached_property
-    def iteration(self) -> Int32Column:
-        """The iteration of the alloc; -1 for what is pre-existing."""
-        return at(self.phases.iteration, self.alloc, -1)
-
     # --- who made it, and who freed it
 
-    @property
-    def has_stack(self) -> BoolColumn:
-        """Has a stack, if only an empty one."""
-        return np.asarray(self.allocations.stack_id >= 0)
-
-    @cached_property
-    def has_no_frames(self) -> BoolColumn:
-        """Without a stack, or with one that has no frame."""
-        return np.take(np.append(self.roles.is_empty, np.True_), self.allocations.stack_id)
+    # Has a stack, if only an empty one.
+    has_stack = _bools(lambda self: self.allocations.stack_id >= 0)
+    # Without a stack, or with one that has no frame.
+    has_no_frames = _bools(
+        lambda self: np.take(np.append(self.roles.is_empty, np.True_), self.allocations.stack_id)
+    )
 
     def made_through(self, role: Role) -> BoolColumn:
         """Allocations made through code of this role; read-only."""
@@ -169,10 +139,10 @@ class Features:
             return has_code(phase, Phase.BACKWARD)
         return is_engine(self.roles, stack_id)
 
-    @cached_property
-    def by_engine(self) -> BoolColumn:
-        """Allocated by the autograd engine, or in a recorded backward."""
-        return self.is_traced & self._in_backward(self.allocations.stack_id, self.alloc_phase)
+    # Allocated by the autograd engine, or in a recorded backward.
+    by_engine = _bools(
+        lambda self: self.is_traced & self._in_backward(self.allocations.stack_id, self.alloc_phase)
+    )
 
     @cached_property
     def is_freed_by_engine(self) -> BoolColumn:
@@ -188,10 +158,10 @@ class Features:
             found |= has_code(self.alloc_phase, Phase.FORWARD)
         return found & self.is_traced & ~self.by_engine
 
-    @cached_property
-    def by_module(self) -> BoolColumn:
-        """Allocated in forward by a module that is no loss."""
-        return self.in_forward & self.made_through(Role.MODULE_CALL) & ~self.made_through(Role.LOSS)
+    # Allocated in forward by a module that is no loss.
+    by_module = _bools(
+        lambda self: self.in_forward & self.made_through(Role.MODULE_CALL) & ~self.made_through(Role.LOSS)
+    )
 
     @cached_property
     def is_freed_in_own_forward(self) -> BoolColumn:
@@ -203,22 +173,21 @@ class Features:
         found = self.in_forward & self.freed_through(Role.MODULE_CALL) & ~in_backward
         return found & self.is_freed & (self.end <= self.alloc_run_last)
 
-    @cached_property
-    def outside(self) -> BoolColumn:
-        """Allocated neither by the engine, nor in forward, nor in a step."""
-        in_step = has_code(self.alloc_phase, Phase.OPTIMIZER)
-        return self.is_traced & ~self.by_engine & ~self.in_forward & ~in_step
-
-    @cached_property
-    def from_nothing(self) -> BoolColumn:
-        """Copied to the device or filled there, and not computed from other tensors."""
-        return self.made_through(Role.COPY) | self.made_through(Role.FACTORY)
-
-    @cached_property
-    def preexisting_in_forward(self) -> BoolColumn:
-        """Pre-existing, and made by a module or a loss, as the block's own stack shows: live at the dump."""
-        by_forward = self.made_through(Role.MODULE_CALL) | self.made_through(Role.LOSS)
-        return by_forward & ~self.is_traced & ~self.made_through(Role.ENGINE)
+    # Allocated neither by the engine, nor in forward, nor in a step.
+    outside = _bools(
+        lambda self: (
+            self.is_traced & ~(self.by_engine | self.in_forward | has_code(self.alloc_phase, Phase.OPTIMIZER))
+        )
+    )
+    # Copied to the device or filled there, and not computed from other tensors.
+    from_nothing = _bools(lambda self: self.made_through(Role.COPY) | self.made_through(Role.FACTORY))
+    # Pre-existing, and made by a module or a loss, as the block's own stack shows: live at the dump.
+    preexisting_in_forward = _bools(
+        lambda self: (
+            (self.made_through(Role.MODULE_CALL) | self.made_through(Role.LOSS))
+            & ~(self.is_traced | self.made_through(Role.ENGINE))
+        )
+    )
 
     @cached_property
     def preexisting_outside(self) -> BoolColumn:
