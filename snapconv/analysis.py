@@ -65,8 +65,9 @@ class Iteration:
 class DeviceAnalysis:
     """Everything known about one device of a file; ``snapshot`` and ``facts`` are those of the whole file.
 
-    Names, weights and activations are found when an answer first needs them. ``operation_id`` (position in
-    ``operations``) and the columns of ``classification`` have one entry per row of ``replay.allocations``.
+    ``lines`` has the project's lines of every stack. The classification went by ``features``. Names, weights
+    and activations are found when an answer first needs them. ``operation_id`` (position in ``operations``)
+    and the columns of ``classification`` have one entry per row of ``replay.allocations``.
     """
 
     snapshot: Snapshot
@@ -199,7 +200,8 @@ class Analysis:
     """A file that was read and analysed: what every answer takes.
 
     ``path`` is the path that was given, the folder of a capture too, and ``options`` what was given beside
-    it. ``snapshot`` has the file's own tables, ``project`` separates the frames of the user from the rest.
+    it. ``snapshot`` has the file's own tables (events, segments, blocks, stacks), ``devices`` one analysis
+    per device, ``project`` separates the frames of the user from the rest.
     """
 
     path: Path
@@ -217,7 +219,7 @@ class Analysis:
         return self.of_device(number).devices[0]
 
     def of_device(self, number: int | None) -> "Analysis":
-        """Return the same file with one of its devices alone, None for all; else raises InputError."""
+        """Return the file with one device alone (None: all); raises InputError if it has no such device."""
         chosen = tuple(found for found in self.devices if number in (None, found.device.device))
         if not chosen:
             raise _no_device(self.snapshot, number, (found.device for found in self.devices))
@@ -306,7 +308,7 @@ def analyze_device(
 ) -> DeviceAnalysis:
     """Replay and classify one device; ``user_rules`` win over ours; ``certain`` is as in the options."""
     replayed = replay(snapshot, device)
-    _ = replayed.active.peak_event  # found while there is room for a curve, which is not kept
+    _ = replayed.active.peak_event  # found now, while there is memory for a curve: it is not kept
     allocations = replayed.allocations
     phases = find_phases(snapshot, device, allocations, facts.roles)
     recorded = None

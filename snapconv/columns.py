@@ -20,7 +20,7 @@ MsColumn = NDArray[np.float64]
 # in the cache of the processor.
 _CHUNK_ROWS = 1 << 16
 
-# To compare with each of so few numbers is faster than a search.
+# Up to so many numbers, comparing with each is faster than a search.
 _FEW = 8
 # A table is faster than a search where numbers lie close: up to so many times the rows, as in NumPy.
 _TABLE_ROWS = 6
@@ -50,7 +50,7 @@ def columns_of(table: Any) -> dict[str, NDArray[Any]]:
 
 
 def rows_of(mask: BoolColumn) -> Int64Column:
-    """Return the rows that are marked: ``np.flatnonzero`` takes twice as long for some thousand."""
+    """Return the rows that are marked; ``np.flatnonzero`` takes twice as long for a few thousand rows."""
     return mask.nonzero()[0]
 
 

@@ -252,7 +252,7 @@ def new_files(paths: Sequence[Path], *, force: bool) -> Iterator[tuple[Path, ...
 
 
 def keep_file(path: Path, content: bytes) -> None:
-    """Put a small file of a cache in place, whole or not at all, or raise OSError; power may lose it."""
+    """Put a small file of a cache in place, whole or not at all; raises OSError. A power cut may lose it."""
     temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}.partial")
     try:
         temporary.write_bytes(content)

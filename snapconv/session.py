@@ -219,7 +219,7 @@ class Session:
         }
 
     def report(self, device: int | None = None) -> MemoryReport:
-        """Return the finished figures of one device, by default of the first, or raise InputError."""
+        """Return the finished figures of a device (default: the first); raises InputError if not there."""
         return build_memory_report(self.analysis.device(device))
 
 

@@ -134,7 +134,8 @@ class UnfreedLine:
 class GrowthReport:
     """The growth on one device: the bytes allocated when each iteration ended, and the lines that grow.
 
-    ``unknown`` says why growth per iteration cannot be seen; ``never_freed`` then stands in for it.
+    ``lines`` stand by their bytes, most first. ``unknown`` says why growth per iteration cannot be seen, and
+    is empty where it can be; where it cannot, ``never_freed`` stands in for it.
     """
 
     device: int

@@ -220,6 +220,7 @@ def largest_causes(
 
     def named(code: int, frame: int) -> tuple[str, SourceLine | None, bool]:
         label = EITHER_LABEL if code == _EITHER_CODE else Category(code).label
+        # As in StackFacts.project_frame, -1 is a stack of library code only, -2 no stack.
         return label, lines.of_frame(frame) if frame >= 0 else None, frame >= -1
 
     code = np.where(is_either(analysis), np.int8(_EITHER_CODE), analysis.classification.category)

@@ -60,6 +60,7 @@ class About:
 
 
 def _traits(names: str) -> Trait:
+    """Join the traits of these names."""
     return reduce(or_, map(Trait.__getitem__, names.split()))
 
 

@@ -1,4 +1,7 @@
-"""The order of the classification: facts first, then the inventory of the job, then what is like others."""
+"""The order of the classification: facts first, then the inventory of the job, then what is like others.
+
+The first stage that marks an allocation decides. An allocation that none marks stays ``unknown``.
+"""
 
 from collections.abc import Iterator
 

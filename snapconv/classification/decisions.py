@@ -1,6 +1,7 @@
 """What is decided of every allocation so far, conditions over it, and facts that decide more of it.
 
-Conditions are joined by ``&``, ``|`` and ``~``. Of the facts that hold for a row, the first decides.
+A condition is a column of booleans, joined by ``&``, ``|`` and ``~``. A fact is a row of a table: where its
+condition holds, the allocation gets its category, unless an earlier fact has decided it.
 """
 
 from collections.abc import Callable, Iterator
@@ -128,7 +129,7 @@ Stage = Callable[[Decided], Iterator[Proposal]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Condition:
-    """A column of booleans, of one value for every row where it is about the whole recording."""
+    """A column of booleans, or one bool for all rows where it is about the whole recording."""
 
     find: Callable[[Decided], BoolColumn | bool]
 

@@ -1,4 +1,4 @@
-"""What is known of every allocation before any fact is evaluated: columns, one entry per allocation."""
+"""Columns of what is known of every allocation before any fact is evaluated: none depends on a category."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -303,7 +303,11 @@ def find_features(
 
 
 def of_fullest(rows: Int64Column, part: NDArray[np.integer[Any]], n_bytes: Int64Column) -> Int64Column:
-    """Those of the rows whose part, such as an iteration, has most bytes of them: of equals the last part."""
+    """Return the rows of the part (an iteration, a forward) that has most of their bytes.
+
+    Of equal parts it is the last: of the first iterations less is known. ``part`` and ``n_bytes`` have one
+    entry per allocation.
+    """
     if not len(rows):
         return rows
     found, inverse = np.unique(part[rows], return_inverse=True)

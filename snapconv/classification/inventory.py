@@ -59,7 +59,7 @@ _LEAST_WEIGHT = 0.003
 _SHARE_POWER = 0.1
 
 
-# How many blocks are weights, states and gradients.
+# Numbers of blocks: weights, optimizer states, gradients; _KINDS is their order.
 Counts = tuple[int, int, int]
 _KINDS = (Category.WEIGHT, Category.OPTIMIZER_STATE, Category.GRADIENT)
 
@@ -438,7 +438,7 @@ def _as_whole_copies(hypothesis: Hypothesis, job: Job, size: int, n: int, more: 
     each, rest = divmod(n_every, times)
     if rest or not (each > job.sizes[size] or (times > 1 and n_every and more < 0)):
         return None
-    return job.left(size, (each * times for times in hypothesis.of_each))
+    return job.left(size, (each * n_blocks for n_blocks in hypothesis.of_each))
 
 
 def _limited(counts: Counts, n: int) -> Counts:

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
 # Every answer has a line about the history of its own.
 _SHOWN_BY_ANSWERS = {"truncated-history"}
-# Every question by the name of its command, in the order of the help; and where its JSON is the fields of
-# dataclasses, which docs/reference/json.md describes, their modules and names below ``snapconv.answers``.
+# Every question by the name of its command, in the order of the help.
 QUESTIONS: "dict[str, Callable[..., Answer]]" = {}
+# The dataclasses whose fields are a question's JSON, as MODULE.CLASS below ``snapconv.answers``;
+# docs/reference/json.md is made from them.
 DOCUMENTS: dict[str, tuple[str, ...]] = {}
 # What every question has besides its own options.
 TOP = inspect.Parameter("top", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=int | None)

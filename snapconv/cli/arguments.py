@@ -204,7 +204,7 @@ def no_pipe(path: Path | None) -> Path | None:
 
 
 def declared(command: str, one: inspect.Parameter) -> inspect.Parameter:
-    """Return a parameter with what typer needs: its text is that of its name, or stands in its annotation."""
+    """Return a parameter with what typer needs; its help stands in its annotation, or in the table above."""
     name, kind = one.name, one.annotation
     table = _ARGUMENTS if name in _ARGUMENTS else _OPTIONS
     kind, text = get_args(kind) if get_origin(kind) is Annotated else (kind, "")

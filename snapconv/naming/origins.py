@@ -1,4 +1,8 @@
-"""The origin of every allocation: its operation, and the ``nn.Module`` that it was made in."""
+"""The origin of every allocation: its operation, and the ``nn.Module`` that it was made in.
+
+The operation is named by its stack, or by the backward node that freed it; the module by its path where a
+recorder wrote it, else by the lines of its call.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +30,7 @@ def name_allocations(stacks: StackTable, by_stack: Operations, allocations: Allo
     An allocation that its stack does not name is named by the backward node that freed it.
     """
     numbers = {name: number for number, name in enumerate(by_stack.names)}
-    ids = np.append(by_stack.name_id, np.int32(0))[allocations.stack_id]  # what -1 finds stands at the end
+    ids = np.append(by_stack.name_id, np.int32(0))[allocations.stack_id]  # the last is that of stack -1
     rows = (ids == 0) & (allocations.free_stack_id >= 0)
     freed_by, inverse = np.unique(allocations.free_stack_id[rows], return_inverse=True)
     nodes = [name_of_node(stacks, stack) for stack in freed_by.tolist()]
@@ -74,7 +78,7 @@ def find_modules(
 
 
 def _by_frames(module_calls: Sequence[str], stack_id: Int32Column, known: _Known) -> Int32Column:
-    ids = np.full(len(module_calls) + 1, -1, np.int32)  # what -1 finds stands at the end
+    ids = np.full(len(module_calls) + 1, -1, np.int32)  # the last is that of stack -1
     for stack in distinct(stack_id[stack_id >= 0]).tolist():
         if label := module_calls[stack]:
             ids[stack] = known.setdefault((label, Evidence.FRAMES), len(known))

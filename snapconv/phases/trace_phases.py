@@ -64,7 +64,7 @@ class Optimizers:
     ``names``: their classes, if torch wrote them. ``states_range``: tensors that each keeps for every one of
     its parameters, the least and the most; None where one is not known, or where they differ.
     ``states_are_built``: each makes them when it is built itself, and so before the first gradients.
-    ``may_be_several``: of several models; an iteration of one then has not the gradients of all.
+    ``may_be_several``: steps on several lines; an iteration may then have the gradients of one model only.
     """
 
     names: tuple[str, ...]
@@ -234,7 +234,8 @@ def _labels(
     stack = events.stack_id
     if not free_sites_known:
         stack = np.where(has_code(events.action, Action.ALLOC), stack, -1).astype(np.int32)
-    # What -1 finds stands at the end. The second row is that of stacks in a step: its engine is no backward.
+    # One entry per stack, the last for stack -1. The second row is for a step without a closure, in which the
+    # engine runs no backward.
     has, of_stack = roles.has, np.zeros((2, len(roles.stacks) + 1), np.int8)
     forward = np.append(has[Role.MODULE_CALL] | has[Role.LOSS], False)
     of_stack[:, forward] = Phase.FORWARD

@@ -125,7 +125,7 @@ def _remove_left_behind() -> None:
 
 def _write_reports(target: str, mark: str, file: RankFile, analysis: Analysis) -> None:
     """Write the memory report of every device, to a folder or a store; one that is there is replaced."""
-    # Every worker imports this module before its first file.
+    # Imported late: every worker imports this module before its first file, and few write reports.
     from snapconv.answers.memory_report import build_memory_report
     from snapconv.writers.sqlite.skyline_reports import memory_database
     from snapconv.writers.sqlite.tables import write_databases

@@ -124,7 +124,7 @@ def answers(
 
 
 def _together(requests: Mapping[str, int | None], n_waiting: int) -> Iterator[str]:
-    """Put the requests of small files together, a line each: ever fewer, so that all workers end together."""
+    """Join requests of small files, one a line: fewer towards the end, so that all workers end together."""
     lines, room = list[str](), _MOST_BYTES_TOGETHER
     for number, (text, n_bytes) in enumerate(requests.items()):
         needed = _MOST_BYTES_TOGETHER if n_bytes is None else n_bytes

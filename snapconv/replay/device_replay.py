@@ -267,7 +267,7 @@ def _block_curve(allocations: AllocationTable, n_events: int, name: str) -> Curv
     n_before = int(np.searchsorted(alloc, 0))  # those stand first
 
     def make() -> Int64Column:
-        # An event begins one allocation at most, and ends one at most; what has no end is behind the last.
+        # An event begins one allocation at most, and ends one at most. The last entry: those without end.
         change = np.zeros(n_events + 1, np.int64)
         np.add.at(change, alloc[n_before:], n_bytes[n_before:])  # three times as fast as brackets
         for part in chunks(len(end)):

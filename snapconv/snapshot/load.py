@@ -217,7 +217,7 @@ class _Reading:
             if self.progress:
                 self.progress("reading", len(traces), len(lists))
         if compiled and sum(map(len, traces)) != compiled.n_events:
-            raise OddFile  # one stands somewhere else
+            raise OddFile  # a trace stands somewhere else in the file
         devices = [*range(len(raw)), HOST]
         return [self._in_order(trace, device) for trace, device in zip(traces, devices, strict=True)]
 

@@ -259,7 +259,7 @@ def _with_short_texts(frames: FrameTable, n_bytes: int) -> tuple[FrameTable, int
     """Cut long names and file names; also returns the length that is left, 0 where all are whole."""
     allowed = _TEXT_BYTES_PER_BYTE * n_bytes + _FREE_TEXT_BYTES
     if 4 * sum(map(len, (*frames.names, *frames.filenames))) <= allowed:
-        return frames, 0  # no character has more bytes
+        return frames, 0  # a character has 4 bytes at most
     texts = {text: text.encode("utf-8", "surrogatepass") for text in (*frames.names, *frames.filenames)}
     if sum(len(texts[text]) for text in (*frames.names, *frames.filenames)) <= allowed:
         return frames, 0

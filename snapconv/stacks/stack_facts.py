@@ -2,9 +2,9 @@
 
 Many million events share a few thousand stacks, and all devices of a file share them too.
 
-An operation has the user's word for it: ``linear``, ``conv2d``, ``add``. From a stack's frames: the Python
-function of torch nearest to the user's code, the name under which C++ shows an operation to Python, or the
-dispatched operation itself; else the file of a module of torch.nn; last, the innermost function.
+An operation is named by the user's word for it: ``linear``, ``conv2d``, ``add``. The stack's frames show it,
+by the first of these: the Python function of torch nearest to the user's code; the name under which C++ shows
+an operation to Python, or the dispatched operation; the file of a module of torch.nn; the innermost function.
 
 Frames name functions, not classes, so the line of its call identifies a module: ``model.py:35 < train.py:53``
 is the module called at model.py:35, within the one called at train.py:53.
@@ -84,7 +84,7 @@ class StackFacts:
     def project_frame(self) -> Int32Column:
         """The innermost frame of the project of every stack; -1: library code only; -2: no stack recorded.
 
-        The last is that of stack -1.
+        The last entry is that of stack -1.
         """
         found = self.stacks.only(self.project.is_project).innermost
         return np.append(np.where(self.roles.is_empty, np.int32(-2), found), np.int32(-2))
@@ -132,16 +132,18 @@ def _operation_of(python: list[_Frame], native: list[str]) -> str:
     is_compiled = bool(python) and is_generated(python[0][1])
     if is_compiled:
         # The lines that generated code was written from: torch puts them right behind its frame.
-        runs = (place for place, (_, path) in enumerate(python[1:]) if _RUNS_COMPILED.search(path))
-        python = python[1:][: next(runs, 0)]
+        runs = (place for place, (_, path) in enumerate(python) if place and _RUNS_COMPILED.search(path))
+        python = python[1 : next(runs, 1)]
     else:
         python = list(dropwhile(_is_passing, python))
     library = list(takewhile(lambda frame: is_library(frame[1]), python))
-    named = [_name_of_functional(library), name_in_native(native), _name_of_tensor_method(library)]
+    functional, of_file = _name_of_functional(library), _name_of_module_file(library)
+    in_cpp = name_in_native(native)
     if is_compiled:  # here C++ shows the very kernel, and the original line only what it was made from
-        named = [named[1], named[0]]
-    of_file = [_name_of_module_file(library), _COMPILED if is_compiled else ""]
-    return next(filter(None, (*named, *of_file, _name_of_innermost(python))), UNNAMED)
+        names = [in_cpp, functional, of_file, _COMPILED]
+    else:
+        names = [functional, in_cpp, _name_of_tensor_method(library), of_file, _name_of_innermost(python)]
+    return next(filter(None, names), UNNAMED)
 
 
 def _is_passing(frame: _Frame) -> bool:

@@ -84,11 +84,11 @@ _OF_TORCH = re.compile(r"(^|/)torch/")
 
 
 def _bits(column: str, value: object) -> int:
-    """Return a number with a bit for each of some rules: all rules of a frame, or a stack, are one number."""
+    """Return the bits of the rules with this value in a column: bit n of a number stands for rule n."""
     return sum(1 << number for number, rule in enumerate(FRAME_RULES) if getattr(rule, column) == value)
 
 
-assert len(FRAME_RULES) < 64
+assert len(FRAME_RULES) < 64  # all rules that a frame or a stack fits are the bits of one int64
 _BITS = np.left_shift(1, np.arange(len(FRAME_RULES)))
 _BITS_OF_ROLE = np.array([_bits("role", role) for role in Role])
 _OF_OUTERMOST, _OPTIMIZERS_OF_TORCH = _bits("is_outermost", True), _bits("slug", "optimizer-file")
@@ -105,6 +105,7 @@ def assign_roles(stacks: StackTable) -> StackRoles:
     of_stack[~is_empty] = np.bitwise_or.reduceat(rules, stacks.offsets[:-1][~is_empty])
     has = (of_stack & _BITS_OF_ROLE[:, None]) != 0
     rule_id = np.full(has.shape, -1, np.int32)
+    # Backwards, so that the first rule of a role is written last, and stays.
     for number in np.flatnonzero(np.bitwise_or.reduce(of_stack) & _BITS)[::-1].tolist():
         rule_id[FRAME_RULES[number].role, (of_stack & _BITS[number]) != 0] = number
     in_closure = _in_closures(stacks, rules, has)
@@ -120,7 +121,7 @@ def _rules_of_entries(stacks: StackTable) -> Int64Column:
     patterns = [(rule.function, rule.file) for rule in FRAME_RULES]
     of_frame = np.array(fitting_rules(stacks.frames, patterns), np.int64)
     found: Int64Column = np.take(of_frame, stacks.frame_ids)
-    if (of_frame & _OF_OUTERMOST).any():
+    if (of_frame & _OF_OUTERMOST).any():  # these rules count only at the outermost Python frame of a stack
         places = np.flatnonzero(stacks.with_frames(stacks.frames.in_files(is_python)))
         number = np.searchsorted(places, stacks.offsets)
         is_inner = np.ones(len(found), np.bool_)
@@ -130,7 +131,7 @@ def _rules_of_entries(stacks: StackTable) -> Int64Column:
 
 
 def _in_closures(stacks: StackTable, rules: Int64Column, has: BoolColumn) -> BoolColumn:
-    """Mark the stacks of closures: what no optimizer does itself is further in than its frames."""
+    """Mark the stacks of closures: work that no optimizer does itself is further in than the optimizer."""
     found, steps = np.any(has[list(_IN_CLOSURE)], axis=0), rows_of(has[Role.OPTIMIZER])
     mine, rules = stacks.take(steps), rules[np.repeat(has[Role.OPTIMIZER], np.diff(stacks.offsets))]
 

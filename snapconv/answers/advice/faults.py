@@ -99,7 +99,8 @@ class _Finder:
         # A row's, once: there are thousands of bursts, and each looks at a few rows.
         self.freed = freed = self.table.freed_event
         self.burst = at(calls.n_allocs, freed, -1)
-        # A number for the Python frames that freed each allocation; stacks differ in C++ too.
+        # A number for the Python frames that freed each allocation; stacks differ in C++ too. The key is the
+        # bytes of their ids, the innermost first: a path has them the other way round.
         self._python, known = analysis.facts.roles.python, dict[bytes, int]()
         number_of = np.zeros(len(analysis.snapshot.stacks) + 1, np.int32)  # the last: no stack
         for stack in distinct(self.table.free_stack_id).tolist():

@@ -130,8 +130,8 @@ _SHARED = {
     "<shapes>": NEXT_STEPS[OomCause.TOO_LARGE],
     "<size>": r"(\d{1,20}(?:\.\d{1,9})?(?:bytes|[KMGT]i?B|B)?)",
 }
-# A name; the pattern that is seen in a text; what it usually means; what to do next; and a line for what is
-# about the memory of the host, not of a device. A part goes on in lines that are indented further.
+# A name, and below it: a pattern that is *seen* in a text, what that usually *means*, what to do *next*, and
+# *host* where the host's memory ran out, not a device's. Lines that are indented further continue a part.
 _TABLE = r"""
 vLLM's sleep-mode pool
     seen CUDA Error: out of memory at \S{0,200}cumem_allocator

@@ -1,8 +1,8 @@
 """A pickle through the compiled core: events and stacks as columns, and everything else as plain values.
 
 The core reads bytes through a window and keeps no object per event, frame or text. What it leaves of the file
-is another, small pickle, which Python's own unpickler reads with the same locks as any. In it a list of
-bytes, which no file has that comes here, stands for a stack or a trace: ``stack_row`` and ``trace_rows``.
+is another, small pickle, which Python's own unpickler reads with the same locks as any. In it a list of one
+bytes object stands for a stack or a trace (``stack_row``, ``trace_rows``); the core refuses files with bytes.
 
 Whatever is odd gives OddFile, and the file goes through the twin: plain_pickle and event_table.
 Their errors are the only ones that there are, so nothing here has a message of its own.
@@ -94,7 +94,7 @@ class CompiledEvents:
 
 
 class FirstSeen:
-    """Ids of the core's keys in the order in which they are met; or what ``new_id`` gives for each."""
+    """Numbers the core's keys in the order in which they are met; ``new_id`` may give each another id."""
 
     def __init__(self, core: ctypes.CDLL, n_keys: int, new_id: Callable[[int], int] | None = None) -> None:
         self._core, self._new_id = core, new_id
@@ -103,7 +103,7 @@ class FirstSeen:
         self.keys = self._met[:0]
 
     def ids(self, keys: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Put the ids of many keys in their place, and return them."""
+        """Replace many keys by their ids, in place, and return them."""
         numbers, met, n_met = address(self._numbers), address(self._met), len(self.keys)
         n = self._core.snapconv_number(address(keys), len(keys), numbers, len(self._numbers), met, n_met)
         if n < 0:
@@ -118,7 +118,7 @@ class FirstSeen:
 def read_compiled(
     core: ctypes.CDLL, fill: Fill, actions: Mapping[str, int], *, oom: int
 ) -> tuple[object, CompiledEvents]:
-    """Read a pickle to its raw value, without its events and stacks, and to these.
+    """Read a pickle; return its raw value without events and stacks, and the events and stacks as columns.
 
     ``actions`` are the codes of the known ones, ``oom`` that of the one whose address is the free memory.
     Raises OddFile, or MemoryError.
@@ -146,12 +146,12 @@ def read_compiled(
 
 
 def stack_row(frames: object) -> int:
-    """Return the row of the stack in whose place something stands."""
+    """Return the row of the stack that a placeholder stands for."""
     return _numbers(frames, "<I")[0]
 
 
 def trace_rows(trace: object) -> slice:
-    """Return the rows of the trace in whose place something stands."""
+    """Return the rows of the trace that a placeholder stands for."""
     start, n_events = _numbers(trace, "<QQ")
     return slice(start, start + n_events)
 

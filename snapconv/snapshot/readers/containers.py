@@ -78,7 +78,7 @@ class Container:
 def read_raw(
     path: Path, progress: Progress | None = None, core: CDLL | None = None
 ) -> tuple[object, Container, CompiledEvents | None]:
-    """Read the value in a file; with the compiled core, without its events and stacks, and to these.
+    """Read the value in a file; the compiled core leaves events and stacks out of it and returns them apart.
 
     Raises NotASnapshotError for other formats, TruncatedFileError for files that break off,
     MalformedSnapshotError for damaged ones, UnsafePickleError for pickles that import code. With the core,

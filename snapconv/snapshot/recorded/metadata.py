@@ -294,6 +294,7 @@ def _check_size(raw: dict[object, object], n_bytes: int) -> None:
 
     lists = (rows for rows in raw.values() if isinstance(rows, list))
     rows = (row for rows in lists for row in rows if isinstance(row, dict))
+    # Without frames: stacks have bounds of their own.
     sizes = (sum(size(value) for key, value in row.items() if key != "frames") for row in rows)
     total = sum(_ROW_BYTES + n for n in sizes)
     if total > _BYTES_PER_BYTE * n_bytes + _FREE_BYTES:

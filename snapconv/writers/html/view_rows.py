@@ -2,7 +2,8 @@
 
 A kind is what many allocations have in common: a size, and a trait, which is a stack with a category and all
 else that mostly follows from the stack. A training job makes the same allocations in every iteration; sorted
-by kind, their events grow by the same number again and again, which compresses to almost nothing.
+by kind, their events grow by the same number again and again, which compresses to almost nothing. So the page
+has every allocation, and shows exactly what was live at any moment.
 """
 
 from dataclasses import dataclass
