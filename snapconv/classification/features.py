@@ -35,7 +35,7 @@ _LEAST_RESERVED = 0.1
 _MOST_BESIDE_PLACED = 2
 
 
-# Columns that one expression of others gives; the comment above each says what it means.
+# Columns that are one expression of others, each with its meaning above it. mypy needs the three types.
 def _bools(find: Callable[["Features"], BoolColumn]) -> cached_property[BoolColumn]:
     return cached_property(find)
 
@@ -303,10 +303,9 @@ def find_features(
 
 
 def of_fullest(rows: Int64Column, part: NDArray[np.integer[Any]], n_bytes: Int64Column) -> Int64Column:
-    """Return the rows of the part (an iteration, a forward) that has most of their bytes.
+    """Return the rows of the part, such as an iteration, with most of their bytes; of equals the last.
 
-    Of equal parts it is the last: of the first iterations less is known. ``part`` and ``n_bytes`` have one
-    entry per allocation.
+    Of the first iterations less is known. ``part`` and ``n_bytes`` have one entry per allocation.
     """
     if not len(rows):
         return rows

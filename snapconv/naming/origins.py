@@ -1,8 +1,4 @@
-"""The origin of every allocation: its operation, and the ``nn.Module`` that it was made in.
-
-The operation is named by its stack, or by the backward node that freed it; the module by its path where a
-recorder wrote it, else by the lines of its call.
-"""
+"""The origin of every allocation: its operation, by stack or backward node, and its ``nn.Module``."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -40,8 +40,7 @@ def write_capture_somewhere(
 ) -> tuple[Path, int]:
     """Write a capture and return its path and its size in bytes.
 
-    What was recorded may have taken a day. So where ``output`` can no longer be written, the capture goes to
-    the nearest folder above it that can, or else to the one for temporary files. A full disk is an error.
+    A recording may have taken a day: where ``output`` was lost, it goes to the nearest writable folder above.
     """
     try:
         return output, write_capture(output, snapshot, timing, force=force)

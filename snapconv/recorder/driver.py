@@ -44,10 +44,7 @@ _MAX_ITERATIONS = 10_000
 
 
 class Driver:
-    """One recording; its public methods are called from within the user's program.
-
-    None of them raises an error of snapconv: ``guard.failure`` has it. ``iteration`` is the one that runs.
-    """
+    """One recording, driven from within the user's program; errors of snapconv go to ``guard.failure``."""
 
     def __init__(
         self,

@@ -170,11 +170,7 @@ def _backward_passes(report: Report, guard: Guard) -> AbstractContextManager[Non
 
 
 def _optimizers(report: Report, guard: Guard) -> AbstractContextManager[None]:
-    """Report every optimizer that is built.
-
-    torch has hooks for those that step. A wrapper such as SAM never does: it keeps states of its own and lets
-    another optimizer step.
-    """
+    """Report every optimizer that is built: step hooks miss wrappers such as SAM, whose inner one steps."""
     from torch.optim import Optimizer
 
     def built(build: Callable[[], None], optimizer: Any, *_: Any, **__: Any) -> None:
@@ -185,11 +181,7 @@ def _optimizers(report: Report, guard: Guard) -> AbstractContextManager[None]:
 
 
 def _copies(report: Report, guard: Guard) -> AbstractContextManager[None]:
-    """Report tensors that ``copy.deepcopy`` makes, and modules that get their state from a copy or a pickle.
-
-    They are averaged models, target networks, the best weights so far. Such a module goes through no
-    registration hook, and a copied ``state_dict`` belongs to no module at all.
-    """
+    """Report copies by ``copy.deepcopy`` and modules restored by pickle: no registration hook sees them."""
     import torch
 
     def copied(call: Callable[[], Any], tensor: Any, *_: Any, **__: Any) -> Any:
@@ -284,10 +276,7 @@ def _wrapped(guard: Guard, *wrappers: tuple[Any, str, Callable[..., Any]]) -> It
 
 @contextmanager
 def replaced(holder: Any, name: str, ours: Any, *, even_if_wrapped: bool = False) -> Iterator[None]:
-    """Let ours stand in for an attribute; at the end put back what the object itself had.
-
-    Where other code has wrapped ours meanwhile, its wrapper stays, unless ``even_if_wrapped``.
-    """
+    """Replace an attribute for a context; others' wrappers around ours stay, unless ``even_if_wrapped``."""
     # vars() and not getattr: a class must lose again what it only inherited.
     original = vars(holder).get(name, _ABSENT)
     setattr(holder, name, ours)

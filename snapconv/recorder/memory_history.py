@@ -192,8 +192,7 @@ def contents_now(
 ) -> dict[str, Any]:
     """Return a snapshot of now with its metadata, all but how the program ended.
 
-    Raises NothingAllocatedError where torch has nothing to report: nothing was allocated, or it has no driver
-    and does not mention it.
+    Raises NothingAllocatedError where nothing was allocated, or torch has no driver and does not mention it.
     """
     import torch
 

@@ -251,8 +251,7 @@ def record(
 ) -> RecordOutcome:
     """Run an entry and write its capture.
 
-    ``until_exit`` keeps a simulation until the process ends: threads and ``atexit`` functions still run after
-    the script's last line.
+    ``until_exit`` keeps a simulation until the process ends: threads and ``atexit`` functions still run.
     Raises SnapconvError only before any user code runs, and for providers that are not as they must be.
     """
     check_output(options.output, force=options.force)

@@ -92,8 +92,7 @@ class StepCounter:
     def saw(self, sign: Sign) -> None:
         """End the iteration, unless another sign counts.
 
-        The first of a greater sign ends nothing that a lesser one has ended already: a backward pass before
-        the first ``snapconv.step()``.
+        The first of a greater sign ends nothing that a lesser one has: a backward pass before ``step()``.
         """
         is_new = sign > self._sign
         if sign < self._sign or (is_new and self._has_ended):

@@ -192,10 +192,7 @@ def changed_notes(changed: Changed) -> tuple[Note, ...]:
 
 
 def probe(*, is_for_simulation: bool) -> Changed:
-    """Compare torch with the table, of a recording or of a simulation; import and run nothing.
-
-    Raises RecorderError where torch is too old, or lacks a feature without which there is no recording.
-    """
+    """Compare torch with the table; raise RecorderError where it is too old, or lacks what is essential."""
     version = str(sys.modules["torch"].__version__)
     if tuple(map(int, version.split(".")[:2])) < OLDEST:
         oldest = ".".join(map(str, OLDEST))

@@ -198,10 +198,7 @@ def _scatter(tensor: Any, devices: Any, chunk_sizes: Any, dim: int, streams: Any
 
 
 def _parse_to(real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Let ``.to(0)`` mean the simulated device 0, and ``.to(tensor)`` the one where the tensor is simulated.
-
-    C++ code has no accelerator, and sees where the tensor's values are.
-    """
+    """Let ``.to(0)`` and ``.to(tensor)`` mean simulated devices: C++ code sees only where the values are."""
     other = args[0] if args else kwargs.get("tensor")
     if isinstance(other, torch.Tensor):
         rest = {key: value for key, value in kwargs.items() if key != "tensor"}

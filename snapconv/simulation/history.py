@@ -357,10 +357,7 @@ def _without_detours(python: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _without_engine_caller(python: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], bool]:
-    """Cut off what called the engine; return whether the engine is running.
-
-    The outermost call counts: a nested one runs on the engine's own thread.
-    """
+    """Cut off what called the engine (nested calls are on its own thread); return whether it is running."""
     name, end = _ENGINE_CALL
     for i in range(len(python) - 1, -1, -1):
         if python[i]["name"] == name and python[i]["filename"].endswith(end):

@@ -235,11 +235,8 @@ def _is_low(tensor: Any) -> bool:
 
 
 def group_tensors(lists: Any, with_indices: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
-    """Group by the simulated device and the type, so that foreach kernels are chosen as on a GPU.
-
-    Columns of the lists stay together. The tensors of the first list decide; in another one a tensor may be
-    None, or it is empty.
-    """
+    """Group columns of lists by simulated device and type, so that foreach kernels are chosen as on a GPU."""
+    # The first list decides. In the others a tensor may be None, and a list may be empty.
     groups: dict[Any, tuple[list[list[Any]], list[int]]] = {}
     for i, tensor in enumerate(lists[0]):
         key = (tensor.device, tensor.dtype)

@@ -85,8 +85,7 @@ class Device:
 class Machine:
     """All simulated devices, used by one thread at a time.
 
-    A garbage collection may free tensors in the middle of an allocation. Such frees wait until it is done, as
-    the allocator cannot be entered twice.
+    A garbage collection may free tensors during an allocation: such frees wait until the allocator is done.
     """
 
     def __init__(self, options: SimulationOptions) -> None:

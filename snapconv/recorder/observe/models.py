@@ -133,10 +133,7 @@ class Place:
 
 
 class Models:
-    """The places of all parameters and buffers: of the given model, or of every module without a parent.
-
-    Tensors of ``optimizers`` that no module has follow.
-    """
+    """The parameters and buffers of a model, or of all modules; then what only ``optimizers`` hold."""
 
     def __init__(
         self,

@@ -100,10 +100,7 @@ class SavedTensors:
             self._is_there = False
 
     def _keep_from_being_compiled(self) -> None:
-        """Exclude the hooks from torch.compile, which would compile them where it calls them.
-
-        Only when dynamo is loaded: this takes a second, and a little of every call.
-        """
+        """Exclude the hooks from torch.compile once it is loaded: this takes a second, and a bit per call."""
         if not self._is_kept_from_it and "torch._dynamo" in sys.modules:
             not_compiled = sys.modules["torch"].compiler.disable
             pack, unpack = self._hooks()

@@ -22,10 +22,7 @@ class Location:
 
 
 def locate(tensor: "Tensor") -> Location | None:
-    """Return where a tensor's storage lies; None for one that is not on a CUDA device, or has no storage.
-
-    It is all that differs between real and simulated recording: a simulation replaces this function.
-    """
+    """Return where a tensor's storage lies, None without one on a CUDA device. A simulation replaces this."""
     if tensor.device.type != "cuda" or tensor.layout is not _torch().strided:
         return None
     try:

@@ -105,10 +105,7 @@ class Iteration:
         kwargs: dict[str, Any],
         module: Any = None,
     ) -> Any:
-        """Call a torch function and record it, unless it is a part of another.
-
-        It is guarded by hand, so that nothing stands between the marks and the call.
-        """
+        """Call a torch function and record it, unless it is part of another; marks stand right beside it."""
         if self._times.failure is not None:
             return function(*args, **kwargs)
         try:

@@ -41,10 +41,7 @@ def modes_now() -> list[Any]:
 
 
 def change_modes(change: Callable[[list[Any]], Iterable[Any]]) -> None:
-    """Replace the stack of modes by what ``change`` makes of it.
-
-    The program's own modes must keep their order: one that ends takes the innermost off.
-    """
+    """Replace the stack of modes by what ``change`` makes of it, which keeps the program's own in order."""
     import torch
 
     n_modes = torch._C._len_torch_function_stack()
@@ -104,10 +101,7 @@ def _mode_type() -> Any:
 
 
 def name_of(function: Any) -> str | None:
-    """Return the name of a torch function's row; None for one that only answers a question (``is_…``).
-
-    Names are Skyline's: ``conv2d``, ``add_``, ``rsub`` for ``__rsub__``, and ``T`` for that property.
-    """
+    """Return the name of a torch function's row as in Skyline (``rsub``); None if it answers a question."""
     name = str(getattr(function, "__name__", type(function).__name__))
     if name == "__get__":
         name = str(getattr(getattr(function, "__self__", None), "__name__", name))

@@ -92,11 +92,7 @@ class Columns:
 
 
 def tile(ended: Iteration) -> None:
-    """Give every node the time from its beginning to that of the next one, so that nothing is left out.
-
-    The engine's work between two nodes thus counts for the first one: adding up and checking gradients, and
-    AccumulateGrad, which belongs to no call.
-    """
+    """Give every node the time up to the next one, with the engine's work between: sums, AccumulateGrad."""
     for run in ended.backward_passes:
         marks = [*(mark for _, mark in run.nodes), run.end]
         for (call, _), pair in zip(run.nodes, pairwise(marks), strict=True):
@@ -113,10 +109,7 @@ def _phase(section: Section, *, has_backward: bool) -> str:
 
 
 def _forward_work(calls: list[Call]) -> range:
-    """Return the places from the first to the last call that ran in a module or that autograd recorded.
-
-    Calls before these belong to the batch, such as its copies, or to the iteration before, such as its loss.
-    """
+    """Return the places of forward work: from the first to the last call in a module or autograd's graph."""
     work = [place for place, call in enumerate(calls) if call.is_forward_work]
     return range(work[0], work[-1] + 1) if work else range(0)
 
