@@ -329,7 +329,7 @@ def _sums(key: Int64Column, n_bytes: Int64Column) -> tuple[Int64Column, Int64Col
     """Return the distinct keys, and the sum of the bytes of each."""
     order = stable_order(key)
     starts = run_starts(key[order])
-    # NumPy has no sum of no parts.
+    # np.add.reduceat refuses an empty list of starts.
     sums = np.add.reduceat(n_bytes[order], starts) if len(starts) else n_bytes
     return key[order[starts]], sums
 
@@ -337,7 +337,7 @@ def _sums(key: Int64Column, n_bytes: Int64Column) -> tuple[Int64Column, Int64Col
 def _groups(kept: _Kept) -> Iterator[tuple[int, _Kept]]:
     """Group the allocations by key, where a key may have one for each of enough iterations."""
     for rows in grouped(np.arange(len(kept.row)), kept.key, least=LEAST_ITERATIONS):
-        if len(run_starts(kept.made[rows])) >= LEAST_ITERATIONS - 1:  # the last may be counted as two
+        if len(run_starts(kept.made[rows])) >= LEAST_ITERATIONS - 1:  # the last may count as two
             yield int(kept.key[rows[0]]), take(kept, rows)
 
 

@@ -245,8 +245,8 @@ def _labels(
     label: Int8Column = np.take(of_stack[0], stack)
     if len(rows := np.flatnonzero(in_step)):
         mine = stack[rows]
-        # A step may be given a closure with a forward and a backward in it; of one that the trace begins in,
-        # the forward may be lost.
+        # A step may be given a closure with a forward and a backward in it. Where the trace begins in such a
+        # step, that forward may be lost.
         may_have_closure = (rows == np.arange(len(rows))) | forward[mine].any()
         found = np.where(may_have_closure, label[rows], of_stack[1][mine])
         label[rows] = np.where((found == 0) & ~by_stack(roles.in_closure, mine), int(Phase.OPTIMIZER), found)

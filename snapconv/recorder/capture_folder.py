@@ -40,7 +40,7 @@ def write_capture_somewhere(
 ) -> tuple[Path, int]:
     """Write a capture and return its path and its size in bytes.
 
-    A recording may have taken a day: where ``output`` was lost, it goes to the nearest writable folder above.
+    A recording may have taken a day: if ``output`` was lost, it goes to the nearest writable folder above.
     """
     try:
         return output, write_capture(output, snapshot, timing, force=force)

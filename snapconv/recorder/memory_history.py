@@ -142,7 +142,7 @@ class SpanLog:
             span["ended_us"] = now_us()
 
     def to_trace(self, annotations: Any) -> Callable[[int], int]:
-        """Return a function that brings a time (µs) to the trace's clock by the last annotation before."""
+        """Return a function from a time (µs) to the trace's clock, by the last annotation before the time."""
         shifts = self._shifts(annotations if isinstance(annotations, list) else []) or [(0, 0)]
         times = [before_us for before_us, _ in shifts]
 

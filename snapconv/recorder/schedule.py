@@ -45,7 +45,7 @@ class Part(Enum):
 
 
 def plan(*, warm_up: int, iterations: int, has_timing: bool) -> tuple[Part, ...]:
-    """Return the part of each iteration: none has memory and times, as capturing stacks slows the host."""
+    """Return each iteration's part; memory and times are apart, as capturing stacks slows the host."""
     memory = [Part.WARM_UP] * warm_up + [Part.MEMORY] * iterations
     # Entering the timer makes torch.compile compile again, which belongs to no iteration's time.
     timing = [Part.TIMING_WARM_UP] + [Part.TIMING] * iterations

@@ -269,7 +269,7 @@ def _block_curve(allocations: AllocationTable, n_events: int, name: str) -> Curv
     def make() -> Int64Column:
         # An event begins one allocation at most, and ends one at most. The last entry: those without end.
         change = np.zeros(n_events + 1, np.int64)
-        np.add.at(change, alloc[n_before:], n_bytes[n_before:])  # three times as fast as brackets
+        np.add.at(change, alloc[n_before:], n_bytes[n_before:])  # three times as fast as by index
         for part in chunks(len(end)):
             np.subtract.at(change, end[part], n_bytes[part])
         change[0] += start

@@ -119,7 +119,7 @@ def _functions(machine: Machine) -> dict[str, Callable[..., Any]]:
         "getAllocatorBackend": _answer("native"),
         "attach_out_of_memory_observer": machine.observers.append,
         "record_memory_history": machine.record_history,
-        # torch still accepts the arguments of 2.0; here those about stacks mean nothing: all are recorded.
+        # torch still accepts the arguments of 2.0; those about stacks are ignored: Python frames are kept.
         "record_memory_history_legacy": lambda is_on, _, max_entries, *__: machine.record_history(
             "all" if is_on else None, "all", "python", max_entries
         ),

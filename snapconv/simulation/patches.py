@@ -128,7 +128,7 @@ class Calls:
             self._local.call = before
 
     def mode(self) -> Any:
-        """Make the mode that keeps ``current`` up to date, and makes a device's number a simulated one."""
+        """Make the mode that keeps ``current`` up to date; a bare device number becomes simulated."""
         local = self._local
 
         class CallMode(TorchFunctionMode):  # type: ignore[misc]

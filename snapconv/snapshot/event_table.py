@@ -173,13 +173,13 @@ class CompiledTraceReader:
             return read_trace(trace, where, self._collected)
         of_trace = trace_rows(trace)
         if self._events.unknown_actions and of_trace.start < self._n_read:
-            raise OddFile  # they are counted in the order of the file, and reported in that of the traces
+            raise OddFile  # unknown actions are reported in the order of the traces, not of the file
         self._n_read, n = of_trace.stop, of_trace.stop - of_trace.start
         columns: dict[str, Any] = {
             name: column if column is None else column[of_trace]
             for name, column in self._events.columns.items()
         }
-        ids = {name: columns[key] for name, key in _IDS.items()}  # ours take the place of the core's
+        ids = {name: columns[key] for name, key in _IDS.items()}  # our ids replace the core's in place
         for name, column in ids.items():
             if column is None or not (column != NO_ID).any():
                 ids[name] = np.full(n, -1, np.int32) if name == "stack_id" else None

@@ -52,7 +52,7 @@ class FrameTable:
         return np.fromiter(map(place.__getitem__, self.filenames), np.int32, len(self))
 
     def in_files(self, is_wanted: Callable[[str], bool]) -> BoolColumn:
-        """Mark the frames of some files, each of which is looked at once."""
+        """Mark the frames whose file is wanted; each file is tested once."""
         return np.array([is_wanted(file) for file in self.files], np.bool_)[self.file_id]
 
 

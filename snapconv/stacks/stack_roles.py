@@ -143,7 +143,7 @@ def _in_closures(stacks: StackTable, rules: Int64Column, has: BoolColumn) -> Boo
     is_foreign = stacks.frames.in_files(
         lambda name: is_python(normal(name)) and not _OF_TORCH.search(normal(name))
     )
-    # One of torch's calls no Python code that is not torch's, but for a closure.
+    # An optimizer of torch calls Python code outside of torch only through a closure.
     within |= (innermost_places(mine, mine.with_frames(is_foreign)) < place) & (place < _NOWHERE)
     if (within & (has[Role.MODULE_CALL] | has[Role.LOSS])[steps]).any():
         through_modules = innermost(_BITS_OF_ROLE[Role.MODULE_CALL] | _BITS_OF_ROLE[Role.LOSS]) < step

@@ -149,7 +149,7 @@ class Evidence:
         return n_bytes >= self.least_bytes(share)
 
     def least_bytes(self, share: float = LEAST_SHARE) -> int:
-        """Return the bytes that are a large enough part of the memory at the moment."""
+        """Return the least bytes worth a finding: a share of the memory at the moment."""
         return max(int(self.moment.n_bytes * share), 1)
 
     def is_large(self, rows: Int64Column, share: float = LEAST_SHARE) -> bool:

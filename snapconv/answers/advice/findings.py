@@ -330,7 +330,7 @@ def advise(
 
 
 def cheap_faults(analysis: DeviceAnalysis) -> list[Finding]:
-    """Find the faults that show without a long look, at the peak alone."""
+    """Find the faults that take little time to find (``is_cheap``), at the peak alone."""
     if _why_unknown(analysis):
         return []
     demand = Demand(analysis)

@@ -121,7 +121,7 @@ class MessageKind:
         return squeezed(self.pattern).search(text)
 
 
-# What stands in the table for a text that several rows share.
+# Placeholders in the table for texts that several rows share.
 _SHARED = {
     "<watch>": "`nvidia-smi` while it runs; `snapconv watch train.py` shows what torch holds",
     "<less>": "leave room: a smaller batch, or torch.cuda.set_per_process_memory_fraction(0.9)",

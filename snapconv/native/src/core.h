@@ -83,9 +83,9 @@ typedef struct {
 typedef struct {
     uint64_t n_events;
     uint64_t n_rest_bytes;
-    /* A pickle; its memo has every text, list and dictionary by its index. In the place of a stack stands a list with
-     * a bytes object: its number, of four bytes; and of a trace the number of its first event and their count, of
-     * eight each. */
+    /* A pickle; its memo has every text, list and dictionary by its index. A list with one bytes object stands for a
+     * stack (its number, in four bytes) or for a trace (the number of its first event, and its events' count, in eight
+     * bytes each). */
     const uint8_t *rest;
     uint64_t n_unknown;
     const unknown_action *unknown;
@@ -107,9 +107,9 @@ EXPORT void snapconv_reader_events(const reader *r, snapconv_events *found);
 /* Frees all but the columns. */
 EXPORT void snapconv_reader_drop_rest(reader *r);
 
-/* Puts numbers, in the order in which keys are met, in the place of keys; -1 stays. numbers has that of every key, -1
- * where it was not met yet, and met the n_met keys so far, with room for all. Gives how many there are then, -1 where
- * one is out of bounds.
+/* Replaces keys in place by numbers, in the order in which keys are met; -1 stays. numbers has the number of every key,
+ * -1 where it was not met yet; met lists the n_met keys so far, with room for n_keys. Returns the new n_met, -1 where a
+ * key is out of bounds.
  */
 EXPORT int64_t snapconv_number(int32_t *keys, int64_t n, int32_t *numbers, int64_t n_keys, int32_t *met,
                                int64_t n_met);

@@ -33,7 +33,7 @@ size_t run_length(const uint8_t *bytes, size_t n);
 uint32_t runs_expected(const frame_runs *f, const uint8_t *bytes, size_t n);
 /* The run that has these bytes, or NO_RUN. */
 uint32_t runs_find(frame_runs *f, const uint8_t *bytes, size_t n);
-/* Keeps a run that was not found; NO_RUN where memory or patience end. */
+/* Keeps a run that was not found; NO_RUN where memory or probes run out. */
 uint32_t runs_add(frame_runs *f, const uint8_t *bytes, size_t n, uint32_t stack);
 /* Learns which run has come. */
 void runs_came(frame_runs *f, uint32_t run);

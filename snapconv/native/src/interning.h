@@ -24,7 +24,7 @@ typedef struct {
 bool table_init(intern_table *t, uint64_t seed);
 void table_free(intern_table *t);
 /* The place of n bytes: a known one, or else a free one with their hash. It holds until the next call. NULL where
- * memory or patience end. */
+ * memory or probes run out. */
 interned *table_find(intern_table *t, const buffer *known, const uint8_t *bytes, size_t n);
 void table_use(intern_table *t, interned *place, uint64_t offset, size_t n, uint32_t id);
 

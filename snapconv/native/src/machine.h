@@ -40,9 +40,9 @@ static inline size_t reference_bytes(uint8_t opcode) { return opcode == 'h' ? 2 
 
 static inline uint64_t reference(const uint8_t *at) { return at[0] == 'h' ? at[1] : load_bytes(at + 1, 4); }
 
-/* The memo index of a text in the rest; NO_ID where memory or patience end. */
+/* The memo index of a text in the rest; NO_ID where memory or probes run out. */
 uint32_t text_id(reader *r, const uint8_t *text, uint32_t n_bytes);
-/* Makes an empty list of frames the stack that it is; false where memory or patience end. */
+/* Makes an empty list of frames the stack that it is; false where memory or probes run out. */
 bool settle_frames(reader *r, const value *key, value *list);
 /* The run that stands behind a mark, with the end of its list, kept for the next time if it is new; or NO_RUN. */
 uint32_t known_run(reader *r, const uint8_t *after_mark, size_t n);

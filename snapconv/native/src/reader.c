@@ -229,7 +229,7 @@ static bool are_frames(const value *items, size_t n) {
     return true;
 }
 
-/* The number of the stack whose frames were pushed last; NO_ID where memory or patience end. */
+/* The number of the stack whose frames were pushed last; NO_ID where memory or probes run out. */
 static uint32_t close_stack(reader *r) {
     size_t n_before = r->stacks.n;
     uint32_t stack = stacks_close(&r->stacks, r->rest.n_statements);

@@ -17,12 +17,12 @@ typedef struct {
 bool stacks_init(stack_table *s, uint64_t seed);
 void stacks_free(stack_table *s);
 
-/* The number of a frame, NO_ID where memory or numbers do not suffice. */
+/* The number of a frame, NO_ID where memory or numbers run out. */
 uint32_t stacks_frame(stack_table *s, snapconv_frame frame);
 /* Adds a frame to the stack that comes next. */
 bool stacks_push(stack_table *s, uint32_t frame);
 /* Ends it: the number of the stack that is the same, or else a new one, which has this memo index in the rest. NO_ID
- * where memory or patience end. */
+ * where memory or probes run out. */
 uint32_t stacks_close(stack_table *s, uint32_t memo);
 /* Forgets the frames that were added to it. */
 void stacks_cancel(stack_table *s);

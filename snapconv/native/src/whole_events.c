@@ -1,8 +1,9 @@
-/* Events at once, as nearly all of a file are: without the stack, from the bytes to the values of a row. */
+/* Reads a whole event at once, from its bytes to the values of a row, without the machine's stack. Nearly all events
+ * of a file can be read so. */
 
 #include "machine.h"
 
-/* Bytes of the longest key with its value, but for texts and lists: and so much of them can be looked at. */
+/* The most bytes of a key with its value, without the contents of texts and lists; a reader may look at so many. */
 enum { PAIR_BYTES = 16, MAX_INTEGER_BYTES = 8 };
 
 /* Bytes of the token that puts the value before it into the memo, at the next index; 0: it is another. */

@@ -52,7 +52,7 @@ def change_modes(change: Callable[[list[Any]], Iterable[Any]]) -> None:
 
 @contextmanager
 def function_mode(around: Around, guard: Guard, *, inside: Sequence[Any]) -> Iterator[None]:
-    """Hand every torch function call of this thread, within the modes ``inside``, to ``around``; no guard."""
+    """Hand torch functions called in this thread, within ``inside``, to ``around``, which guards itself."""
     listener = _mode_type()()
     listener.around, listener.name_of = around, guard.hook_with_result(name_of, otherwise=lambda _: None)
 

@@ -78,8 +78,8 @@ class CompiledEvents:
     """The events of all traces of a file: columns by name, None for one that no event fills; and all stacks.
 
     ``frames`` are rows of ``stacks``, the columns after it keys of ``objects``, NO_ID where there is nothing.
-    ``unknown_actions`` counts those that no torch is known to write, in order of first appearance. A row of
-    ``stacks`` begins with the end of its entries in ``frame_ids``, where those of the next begin; one of
+    ``unknown_actions`` counts those that no torch is known to write, in order of first appearance. The first
+    column of ``stacks`` is where a stack's entries in ``frame_ids`` end, and the next stack's begin. A row of
     ``frames`` has the keys of its name and file name, and its line.
     """
 

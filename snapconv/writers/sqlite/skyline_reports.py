@@ -20,7 +20,7 @@ ENTRY_KEY = key("0", "1, 2, 3, …")
 ORDERING = integer("ordering", "0, 1, 2, …; 0 is the innermost frame", "1")
 
 
-# Of the frames of entries: records of the entry, the place in it, and the line.
+# Columns of the frames of entries. A record is the entry, the place in it, and the line.
 FRAME_OF_ENTRY = (
     ORDERING,
     text("file_path", "relative to the project root", "2.file_path"),

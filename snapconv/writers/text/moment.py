@@ -1,4 +1,4 @@
-"""Memory at a moment for the terminal: verdict, figures, a tree, unused memory; the end of a conversion."""
+"""Memory at a moment for the terminal: verdict, figures, a tree, unused memory; what conversions print."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
