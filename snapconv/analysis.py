@@ -1,7 +1,5 @@
 """A file and its options -> one Analysis: the only place that analyses, and that goes from device to device.
 
-An Analysis holds data only. Figures computed from it are in ``answers/``, their formats in ``writers/``.
-
 What the user gives beside the file is read first (``read_options``), since a mistake in it should be reported
 before a long reading; then the file; then one device after the other, since each may be large.
 """
