@@ -61,7 +61,8 @@ def sums_by_name(
     values = zip(*(key[rows[first]].tolist() for key in keys), strict=True)
     figures = _figures_by(analysis, rows, group, len(first))
     for key, (n, _, n_bytes, n_likely) in zip(values, figures, strict=True):
-        n_before, bytes_before, likely_before = found.get(named := name(*key), (0, 0, 0))
+        named = name(*key)
+        n_before, bytes_before, likely_before = found.get(named, (0, 0, 0))
         found[named] = Sum(n_before + n, bytes_before + n_bytes, likely_before + n_likely)
     return found
 

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 _SHOWN_BY_ANSWERS = {"truncated-history"}
 # Every question by the name of its command, in the order of the help.
 QUESTIONS: "dict[str, Callable[..., Answer]]" = {}
-# The dataclasses whose fields are a question's JSON, as MODULE.CLASS below ``snapconv.answers``;
-# docs/reference/json.md is made from them.
+# The dataclasses whose fields are a question's JSON, as MODULE.CLASS below ``snapconv.answers``.
 DOCUMENTS: dict[str, tuple[str, ...]] = {}
 # What every question has besides its own options.
 TOP = inspect.Parameter("top", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=int | None)
