@@ -57,6 +57,10 @@ in_use_in_backward = _column(lambda f: f.end >= f.next_backward)
 in_use_in_forward = _column(lambda f: f.end >= f.next_forward)
 ends_after_first_forward = _column(lambda f: f.end > f.phases.first(Phase.FORWARD))
 # --- the recording
+# The first event that shows a phase is of a backward, by stacks that show it.
+begins_in_backward = _column(
+    lambda f: f.has_cpp and np.append(f.phases.certain[f.phases.certain > 0], 0)[0] == Phase.BACKWARD
+)
 ends_out_of_memory = _column(lambda f: f.phases.ends_in_oom)
 shows_phases = _column(lambda f: bool(f.in_forward.any() or f.has_next_backward.any()))
 

@@ -219,7 +219,7 @@ LATER = (
         BY_SIZES,
     ),
     Fact(ACTIVATION, *_INTO_BACKWARD, f.preexisting_in_forward),
-    Fact(INPUT, *_BATCH, _batch_still_there & (_like_batch | a.older)),
+    Fact(INPUT, *_BATCH, _batch_still_there & (_like_batch | (a.older & ~a.begins_in_backward))),
 )
 
 # Evaluated last: likely, as often right as stated (measured on 60 programs of the benchmark, in all cuts).

@@ -451,7 +451,7 @@ def _limited(counts: Counts, n: int) -> Counts:
 def _in_order(counts: Counts, job: Job) -> list[Layout]:
     weights, states, gradients = zip(_KINDS, counts, strict=True)
     both = counts[1] + counts[2]
-    if not (counts[1] and counts[2]):
+    if not (counts[1] and counts[2]) or job.optimizers.states_are_built:
         return [(1.0, (weights, states, gradients))]
     return [(n / both, (weights, (kind, both))) for kind, n in (states, gradients)]
 

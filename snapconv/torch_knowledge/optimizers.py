@@ -8,13 +8,15 @@ class OptimizerRule:
     """The number of tensors that an optimizer keeps for every parameter, each as large as it.
 
     ``name`` is searched in the class that torch writes into its annotations from 2.5 on. The least and the
-    most differ where that depends on the optimizer's arguments.
+    most differ where that depends on the optimizer's arguments. ``is_built``: it makes them when it is built
+    itself, and so before the first gradients.
     """
 
     name: str
     least_states: int
     most_states: int
     reason: str
+    is_built: bool = False
 
 
 # From the sources of torch 2.1 to 2.13. Adam's third state, with amsgrad, is so rare that a third copy is
@@ -23,7 +25,7 @@ OF_TORCH: tuple[OptimizerRule, ...] = (
     OptimizerRule(r"^(N|R)?Adam(W|ax)?$", 2, 2, "exp_avg, exp_avg_sq"),
     OptimizerRule(r"^Adadelta$", 2, 2, "square_avg, acc_delta"),
     OptimizerRule(r"^Rprop$", 2, 2, "prev, step_size"),
-    OptimizerRule(r"^Adagrad$", 1, 1, "sum"),
+    OptimizerRule(r"^Adagrad$", 1, 1, "sum", is_built=True),
     OptimizerRule(r"^SparseAdam$", 2, 2, "exp_avg, exp_avg_sq"),
     OptimizerRule(r"^SGD$", 0, 1, "momentum_buffer"),
     OptimizerRule(r"^RMSprop$", 1, 3, "square_avg, momentum_buffer, grad_avg"),

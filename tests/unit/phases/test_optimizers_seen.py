@@ -115,6 +115,14 @@ def test_optimizers_that_keep_different_states_are_no_evidence(tmp_path):
     assert states(stepped_in("adam", "sgd"), tmp_path / "c.pickle") is None
 
 
+def test_adagrad_makes_its_states_when_it_is_built(tmp_path):
+    """torch/optim/adagrad.py has them in __init__; the others make theirs in their first step."""
+    assert seen(stepped("Adagrad"), tmp_path / "a.pickle").states_are_built
+    assert seen(stepped_in("adagrad"), tmp_path / "b.pickle").states_are_built
+    for number, job in enumerate((stepped("AdamW"), stepped("Adagrad", "AdamW"), stepped("MyAdam"), Job())):
+        assert not seen(job, tmp_path / f"{number}.pickle").states_are_built
+
+
 def test_steps_on_several_lines_may_be_of_several_models(tmp_path):
     job = Job()
     for line in (1, 2):
