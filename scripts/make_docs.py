@@ -41,7 +41,7 @@ from scripts.docs.reference_pages import (
 )
 from scripts.docs.schema_pages import memory_schema_page, ranks_schema_page, time_schema_page
 from scripts.docs.sessions import PART, ran, with_sessions
-from snapconv.classification.categories import EVIDENCE_WORTH, Category, Evidence
+from snapconv.classification.categories import ABOUT, EVIDENCE_WORTH, Category, Evidence
 from snapconv.classification.classify import ORDER as CLASSIFICATION
 from snapconv.classification.classify import REASONS
 from snapconv.classification.decisions import Fact
@@ -195,6 +195,14 @@ def _range(least: int, most: int) -> str:
     return str(least) if least == most else f"{least} to {most}"
 
 
+def categories() -> str:
+    """Return the table of the categories in the order of their values, `unknown` last."""
+    kinds = sorted(Category, key=lambda kind: kind or len(Category))
+    return table(
+        ("category", "what it means here"), ((f"`{one.label}`", ABOUT[one].meaning) for one in kinds)
+    )
+
+
 def evidence() -> str:
     """Return the table of the kinds of evidence, strong ones first and none last."""
     kinds = sorted(EVIDENCE_WORTH, key=lambda kind: kind or len(EVIDENCE_WORTH))
@@ -302,6 +310,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/reference/action.md": {"inputs": action_inputs, "plugin": plugin},
     "docs/reference/capture.md": {"metadata": metadata_keys, "timing": timing_keys},
     "docs/reference/classification.md": {
+        "categories": categories,
         "evidence": evidence,
         "decisions": decision_rules,
         "rules": frame_rules,

@@ -51,11 +51,15 @@ class Trait(Flag):
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """A category's noun, its colour in pages, its traits, and a noun for what a function returns of it."""
+    """A category's noun, its colour in pages, its traits and its meaning in the documentation.
+
+    ``returned`` is a noun for what a function returns of it.
+    """
 
     noun: str
     color: str
     traits: Trait
+    meaning: str
     returned: str = "output"
 
 
@@ -67,31 +71,67 @@ def _traits(names: str) -> Trait:
 # In the order in which they are stacked: what lives long lies low. The page of `snapconv view` has the same
 # colours (web/src/colors.ts), distinct for every kind of colour vision.
 ABOUT: dict[Category, About] = {
-    Category.WEIGHT: About("weights", "#164884", _traits("MADE_ONCE USUALLY_KEPT READ_BY_EVERYTHING")),
+    Category.WEIGHT: About(
+        "weights",
+        "#164884",
+        _traits("MADE_ONCE USUALLY_KEPT READ_BY_EVERYTHING"),
+        "put on the device while a model was built, loaded or moved, and still there when forward begins. "
+        "**Buffers too**: statistics of a batch norm, masks, tables of positions",
+    ),
     Category.OPTIMIZER_STATE: About(
         "optimizer state",
         "#69b8e2",
         _traits("MADE_ONCE USUALLY_KEPT READ_BY_EVERYTHING NO_SPARE_WEIGHT REPLACED"),
+        "made in an optimizer step and kept after it",
     ),
     Category.GRADIENT: About(
-        "gradients", "#ecad28", _traits("USUALLY_KEPT READ_BY_EVERYTHING NO_SPARE_WEIGHT FREED_BY_LINE")
+        "gradients",
+        "#ecad28",
+        _traits("USUALLY_KEPT READ_BY_EVERYTHING NO_SPARE_WEIGHT FREED_BY_LINE"),
+        "made by backward and kept after it, or freed by `zero_grad`",
     ),
     Category.KV_CACHE: About(
         "KV cache",
         "#3a9b6c",
         _traits("GROWS COMPUTED SKYLINE_ACTIVATION NO_SPARE_WEIGHT"),
+        "keys and values of earlier tokens, which inference keeps for the next ones: those of vLLM, SGLang "
+        "and transformers, and memory kept in the same way, once or twice for every layer. In Skyline's "
+        "tables it is an activation",
         returned="cache of keys and values",
     ),
     Category.INPUT: About(
-        "inputs", "#d8df8a", _traits("GROWS SAVED REPLACED FREED_BY_LINE"), returned="batch"
+        "inputs",
+        "#d8df8a",
+        _traits("GROWS SAVED REPLACED FREED_BY_LINE"),
+        "made outside of modules and used in forward: batches, and data kept on the device, such as a replay "
+        "buffer",
+        returned="batch",
     ),
-    Category.COMMUNICATION: About("communication", "#5a3d28", _traits("COMPUTED")),
-    Category.WORKSPACE: About("workspaces", "#8f62b8", _traits("COMPUTED MADE_ONCE USUALLY_KEPT")),
+    Category.COMMUNICATION: About("communication", "#5a3d28", _traits("COMPUTED"), "buffers of collectives"),
+    Category.WORKSPACE: About(
+        "workspaces",
+        "#8f62b8",
+        _traits("COMPUTED MADE_ONCE USUALLY_KEPT"),
+        "scratch memory of cuBLAS and cuDNN",
+    ),
     Category.ACTIVATION: About(
-        "activations", "#cb5839", _traits("GROWS COMPUTED SAVED SKYLINE_ACTIVATION REPLACED FREED_BY_LINE")
+        "activations",
+        "#cb5839",
+        _traits("GROWS COMPUTED SAVED SKYLINE_ACTIVATION REPLACED FREED_BY_LINE"),
+        "made in forward and kept for backward. If the trace has no backward: also what forward made and "
+        "nothing freed, and what the graph holds after the modules have returned. Saved by autograd but "
+        "freed within the module's own forward, as in `cdist(a, b).argmin()`: `temporary`, because no "
+        "backward can follow",
     ),
-    Category.TEMPORARY: About("temporary memory", "#edb0c8", _traits("GROWS COMPUTED FREED_BY_LINE")),
-    Category.UNKNOWN: About("unknown", "#898e95", _traits("COMPUTED")),
+    Category.TEMPORARY: About(
+        "temporary memory",
+        "#edb0c8",
+        _traits("GROWS COMPUTED FREED_BY_LINE"),
+        "made and freed within one phase; without a backward, also made in forward and freed later",
+    ),
+    Category.UNKNOWN: About(
+        "unknown", "#898e95", _traits("COMPUTED"), "there is no evidence for any of these"
+    ),
 }
 
 

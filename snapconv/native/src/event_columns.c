@@ -5,11 +5,6 @@
 
 enum { FIRST_ROWS = 64 };
 
-const event NO_EVENT = {
-    .numbers = {[FIELD_TIME] = INT64_MIN},
-    .ids = {NO_VALUE, NO_VALUE, NO_VALUE, NO_VALUE, NO_VALUE, NO_VALUE, NO_VALUE, NO_VALUE, NO_VALUE, NO_VALUE, NO_VALUE},
-};
-
 static size_t element_bytes(int column) {
     return column >= COLUMN_FRAMES ? sizeof(int32_t) : column >= COLUMN_ADDR ? sizeof(int64_t) : 1;
 }

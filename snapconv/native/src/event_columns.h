@@ -31,7 +31,13 @@ typedef struct {
     uint8_t action, is_oom, has_category;
 } event;
 
-extern const event NO_EVENT;
+/* Begins an event, of which nothing is known yet. */
+static inline void event_begin(event *e) {
+    *e = (event){.numbers = {[FIELD_TIME] = INT64_MIN}};
+    for (int column = 0; column < N_COLUMNS; column++) {
+        e->ids[column] = NO_VALUE;
+    }
+}
 
 void events_free(event_columns *e);
 

@@ -331,7 +331,8 @@ int push_row(reader *r) {
 
 static int add_event(reader *r, size_t first) {
     value *dict = r->stack + first - 1;
-    event found = NO_EVENT;
+    event found;
+    event_begin(&found);
     int status = MORE;
     for (size_t i = first; i < r->n_stack && status == MORE; i += 2) {
         status = event_set(&found, (uint32_t)r->stack[i].number, r->stack + i + 1, r->meanings);

@@ -128,7 +128,8 @@ size_t read_event(reader *r, const uint8_t *bytes, size_t n, int *status) {
     if (n < 2 * PAIR_BYTES) {
         return 0;
     }
-    event found = NO_EVENT;
+    event found;
+    event_begin(&found);
     size_t n_memo_token = memo_token(r, bytes + 1);
     start += n_memo_token;
     if (bytes[start] != '(' || (n_memo_token && !keep(r, TAG_EVENTS, 0))) {
