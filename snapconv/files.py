@@ -1,8 +1,8 @@
 """The files of an input, the names of outputs, and output files that are whole or not there.
 
 A capture is the folder that a recording leaves, with the snapshot and, where there are times, the times.
-A writer fills temporary files beside its outputs (``new_files``), which take the outputs' names only when it
-ends without an exception. A killed run leaves no output, at most a hidden ``.NAME.TOKEN.partial``.
+A writer fills temporary files beside its outputs (``new_files``). They take the outputs' names only when the
+writer ends without an exception. A killed run leaves no output, at most a hidden ``.NAME.TOKEN.partial``.
 """
 
 import errno

@@ -40,7 +40,8 @@ def write_capture_somewhere(
 ) -> tuple[Path, int]:
     """Write a capture and return its path and its size in bytes.
 
-    A recording may have taken a day: if ``output`` was lost, it goes to the nearest writable folder above.
+    A recording may have taken a day: if ``output`` was lost meanwhile, it goes to the nearest writable folder
+    above, or else to the one for temporary files. A full disk is an error.
     """
     try:
         return output, write_capture(output, snapshot, timing, force=force)

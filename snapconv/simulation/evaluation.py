@@ -247,7 +247,10 @@ class Evaluation:
         return False
 
     def _decisive_arguments(self, call: Invocation) -> Any:
-        """Return the arguments where one decides the result, else None: ``False & x`` ends a waiting loop."""
+        """Return the arguments that give an operation's result where one operand decides it, else None.
+
+        ``False & x`` is False whatever x is: so a loop that waits for a maximum length ends.
+        """
         name, args = call.operation.name, call.args
         absorbing = _ABSORBING.get(name.removesuffix("_"))
         if absorbing is None or len(args) != 2 or len(call.inputs) != 2:

@@ -105,7 +105,10 @@ class Iteration:
         kwargs: dict[str, Any],
         module: Any = None,
     ) -> Any:
-        """Call a torch function and record it, unless it is part of another; marks stand right beside it."""
+        """Call a torch function and record it, unless it is part of another.
+
+        Guarded by hand, so that nothing stands between the marks and the call.
+        """
         if self._times.failure is not None:
             return function(*args, **kwargs)
         try:

@@ -41,7 +41,10 @@ def modes_now() -> list[Any]:
 
 
 def change_modes(change: Callable[[list[Any]], Iterable[Any]]) -> None:
-    """Replace the stack of modes by what ``change`` makes of it, which keeps the program's own in order."""
+    """Replace the stack of modes by what ``change`` makes of it.
+
+    It must keep the program's own modes in their order: a mode that ends takes the innermost one off.
+    """
     import torch
 
     n_modes = torch._C._len_torch_function_stack()
