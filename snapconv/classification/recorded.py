@@ -7,6 +7,7 @@ import numpy as np
 
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.decisions import Condition, Decided, Fact, Proposal, feature, made
+from snapconv.classification.facts import ACTIVATION, GRADIENT, INPUT, STATE, WEIGHT
 from snapconv.columns import BoolColumn, Int64Column, distinct, has_code, is_among, last_before
 from snapconv.phases.trace_phases import Phase
 from snapconv.snapshot.recorded.metadata import Metadata
@@ -101,7 +102,7 @@ def _like_inputs(decided: Decided) -> BoolColumn | bool:
     features = decided.features
     if features.recorded is None:
         return False
-    stack, is_input = features.allocations.stack_id, decided.has(Category.INPUT)
+    stack, is_input = features.allocations.stack_id, decided.has(INPUT)
     of_inputs = distinct(stack[features.has_stack & is_input])
     of_others = distinct(stack[features.has_stack & ~is_input & ~decided.is_open])
     by_same_code = is_among(stack, np.setdiff1d(of_inputs, of_others))
@@ -121,48 +122,43 @@ _ATTRIBUTE = (
 
 RECORDED = (
     _recorded(
-        Category.WEIGHT,
+        WEIGHT,
         "recorded-as-parameter",
         "it was the memory of a parameter of the model",
         _parameters(is_buffer=False),
     ),
     _recorded(
-        Category.WEIGHT,
+        WEIGHT,
         "recorded-as-buffer",
         "it was the memory of a buffer of the model",
         _parameters(is_buffer=True),
     ),
+    _recorded(GRADIENT, "recorded-as-gradient", "it was the memory of a gradient", _named("gradients")),
     _recorded(
-        Category.GRADIENT, "recorded-as-gradient", "it was the memory of a gradient", _named("gradients")
+        STATE, "recorded-as-optimizer-state", "it was the memory of an optimizer state", _named("states")
     ),
     _recorded(
-        Category.OPTIMIZER_STATE,
-        "recorded-as-optimizer-state",
-        "it was the memory of an optimizer state",
-        _named("states"),
-    ),
-    _recorded(
-        Category.INPUT,
+        INPUT,
         "recorded-as-input",
         "the model was called with it, and no module made it",
         _named("inputs") & ~made(Role.MODULE_CALL),
     ),
     _recorded(
-        Category.INPUT,
+        INPUT,
         "recorded-as-saved-input",
         "autograd saved it, and it is an input: made by no module and by no operation that has a gradient",
         _target,
     ),
     _recorded(
-        Category.ACTIVATION,
+        ACTIVATION,
         "recorded-as-saved",
         "autograd saved it for backward, and forward did not free it again",
         _named("saved") & ~feature.is_freed_in_own_forward,
     ),
-    _recorded(Category.WEIGHT, *_COPY, _copies_of(Category.WEIGHT)),
-    _recorded(Category.OPTIMIZER_STATE, *_COPY, _copies_of(Category.OPTIMIZER_STATE)),
+    _recorded(WEIGHT, *_COPY, _copies_of(WEIGHT)),
+    _recorded(STATE, *_COPY, _copies_of(STATE)),
     _recorded(
-        Category.INPUT,
+        INPUT,
         "made-by-code-of-inputs",
         "kept, and made by code that otherwise makes only inputs: the next batch",
         _like_inputs,
@@ -170,9 +166,9 @@ RECORDED = (
 )
 # After the facts: the program may use an attribute for anything.
 ATTRIBUTES = (
-    _recorded(Category.ACTIVATION, *_ATTRIBUTE, _named("attributes", _written) & feature.outside),
+    _recorded(ACTIVATION, *_ATTRIBUTE, _named("attributes", _written) & feature.outside),
     _recorded(
-        Category.WEIGHT,
+        WEIGHT,
         *_ATTRIBUTE,
         _named("attributes", lambda metadata: ~_written(metadata)) & feature.outside,
     ),
