@@ -1,7 +1,7 @@
 """The caching allocator's rounding of requests to blocks, as columns.
 
 The rules are those of allocator/allocator_settings.py, which has them for one request and names their
-source; a property test holds the two together.
+source; the histories of `CONFS` in tests/property/histories.py hold the two together.
 """
 
 from dataclasses import dataclass, field, replace

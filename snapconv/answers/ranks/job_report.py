@@ -269,7 +269,9 @@ class _Comparison:
             for line in entry.device.lines:
                 lines[line.key].append(line.block_bytes)
         self.figures = {name: self._spread(figures[name]) for name in sorted(figures)}
-        self._lines = {key: self._spread(known) for key, known in lines.items()}
+        # A line that fewer than half of them have is usually not there: its median and deviation are 0.
+        common = {key: known for key, known in lines.items() if 2 * len(known) >= self._n}
+        self._lines = {key: self._spread(known) for key, known in common.items()}
 
     def _spread(self, known: Sequence[int]) -> tuple[int, float]:
         """Return the median and the least difference that counts; what a device does not have is 0."""
@@ -303,7 +305,8 @@ class _Comparison:
     def _odd_lines(self, device: RankDevice) -> Iterator[tuple[int, str, str]]:
         """Yield by how much a line differs, its category, and the same in words."""
         mine = {line.key: line.block_bytes for line in device.lines}
-        for key, (middle, least) in self._lines.items():
+        for key in {**self._lines, **mine}:
+            middle, least = self._lines.get(key, (0, self._least))
             # A line that a row does not list has at most as much as the row leaves unlisted.
             if key not in mine and device.unlisted_bytes > self._least:
                 continue
