@@ -92,7 +92,7 @@ def test_a_program_that_computes_nothing_is_ended_when_all_is_recorded_and_warne
     assert main(["record", "--simulate", "--no-compute", "train.py"]) == 0
     _entry, _arguments, options = asked[0]
     assert options.stop
-    assert "values are not" in capsys.readouterr().err
+    assert "only shapes are computed" in capsys.readouterr().err
     assert main(["record", "--simulate", "train.py"]) == 0
     assert not asked[1][2].stop
 
