@@ -172,12 +172,14 @@ class PlainWords:
 
 
 def _process(parameter: Any, ctx: Any, word: Any) -> Any:
-    """Convert what stands for a parameter: texts and paths as they are, the rest as typer does."""
+    """Convert what stands for a parameter: texts, paths and choices as they are, the rest as typer does."""
     kind = parameter.type_descriptor.annotation
     if word is None and not parameter.required:
         value = () if parameter.multiple or parameter.nargs < 0 else None
     elif word is not None and kind in (str, Path, list[str]):
         value = kind(word)
+    elif word is not None and word in get_args(kind):  # one of the choices
+        value = word
     else:
         return type(parameter).process_value(parameter, ctx, word)
     return parameter.callback(ctx, parameter, value) if parameter.callback else value
