@@ -250,7 +250,8 @@ def _labels(
         may_have_closure = (rows == np.arange(len(rows))) | forward[mine].any()
         found = np.where(may_have_closure, label[rows], of_stack[1][mine])
         label[rows] = np.where((found == 0) & ~by_stack(roles.in_closure, mine), int(Phase.OPTIMIZER), found)
-    label[in_zero_grad & (label != int(Phase.OPTIMIZER))] = Phase.OTHER
+    rows = np.flatnonzero(in_zero_grad)  # that of a closure is within a step
+    label[rows[~by_stack(has[Role.OPTIMIZER], stack[rows])]] = Phase.OTHER
     return label
 
 

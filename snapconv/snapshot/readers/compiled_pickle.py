@@ -99,7 +99,7 @@ class FirstSeen:
     def __init__(self, core: ctypes.CDLL, n_keys: int, new_id: Callable[[int], int] | None = None) -> None:
         self._core, self._new_id = core, new_id
         self._numbers, self._met = np.full(n_keys, NO_ID, np.int32), np.empty(n_keys, np.int32)
-        self._new_ids: list[int] = []
+        self._new_ids = np.full(n_keys + 1 if new_id else 0, NO_ID, np.int32)  # the last is that of NO_ID
         self.keys = self._met[:0]
 
     def ids(self, keys: NDArray[np.int32]) -> NDArray[np.int32]:
@@ -110,8 +110,8 @@ class FirstSeen:
             raise OddFile
         self.keys = self._met[:n]
         if self._new_id is not None:
-            self._new_ids += map(self._new_id, self.keys[n_met:].tolist())
-            keys[:] = np.take(np.array([*self._new_ids, NO_ID], np.int32), keys)
+            self._new_ids[n_met:n] = [*map(self._new_id, self.keys[n_met:].tolist())]
+            keys[:] = np.take(self._new_ids, keys)
         return keys
 
 

@@ -226,6 +226,15 @@ def test_an_annotated_zero_grad_is_outside_of_the_phases(phases_of):
     assert found.in_zero_grad.tolist() == [False, True]
 
 
+def test_an_annotated_zero_grad_of_a_closure_is_no_part_of_its_step(phases_of):
+    job = Job()
+    with job.within("Optimizer.step#LBFGS.step"):
+        with job.within("Optimizer.zero_grad#LBFGS.zero_grad"):
+            job.alloc(LOAD)
+        job.alloc(LOAD)
+    assert phases_of(job).certain.tolist() == [X, S]
+
+
 def test_an_annotation_holds_events_of_its_first_and_last_microsecond(load):
     job = Job()
     job.alloc(MAIN, MAIN, MAIN, MAIN)
