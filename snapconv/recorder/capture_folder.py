@@ -10,7 +10,7 @@ import pickle
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -40,17 +40,20 @@ def write_capture_somewhere(
 ) -> tuple[Path, int]:
     """Write a capture and return its path and its size in bytes.
 
-    A recording may have taken a day: if ``output`` was lost meanwhile, it goes to the nearest writable folder
-    above, or else to the one for temporary files. A full disk is an error.
+    A recording may have taken a day: if ``output`` was lost meanwhile, it goes to the nearest folder above,
+    to the current one, or to the one for temporary files. A full disk is an error.
     """
-    try:
-        return output, write_capture(output, snapshot, timing, force=force)
-    except OutputError as error:
-        if isinstance(error.__cause__, OSError) and error.__cause__.errno in _DISK_IS_FULL:
-            raise
-    folders = (folder for folder in output.parents if folder.is_dir() and os.access(folder, os.W_OK))
-    place = free_name(next(folders, Path(tempfile.gettempdir())) / output.name)
-    return place, write_capture(place, snapshot, timing, force=False)
+    lost: OutputError | None = None
+    for folder in (None, *_other_folders(output)):
+        place = output if folder is None else free_name(folder / output.name)
+        try:
+            return place, write_capture(place, snapshot, timing, force=force and folder is None)
+        except OutputError as error:
+            if isinstance(error.__cause__, OSError) and error.__cause__.errno in _DISK_IS_FULL:
+                raise
+            lost = lost or error
+    assert lost is not None
+    raise lost
 
 
 def free_name(path: Path) -> Path:
@@ -60,6 +63,15 @@ def free_name(path: Path) -> Path:
         n += 1
         free = path.with_name(f"{path.stem}-{n}{path.suffix}")
     return free
+
+
+def _other_folders(output: Path) -> Iterator[Path]:
+    """Find other places for a capture: the nearest folder, the current one, that for temporary files."""
+    yield next((folder for folder in output.parents if folder.is_dir()), output.parent)
+    with suppress(OSError):  # the current folder may be gone as well
+        yield Path.cwd()
+    with suppress(OSError):
+        yield Path(tempfile.gettempdir())
 
 
 def write_capture(

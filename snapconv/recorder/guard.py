@@ -20,6 +20,7 @@ from snapconv.recorder.program.own_frames import (
     is_ours,
     stands_in,
 )
+from snapconv.recorder.program.script_signals import deliver_waiting, waiting
 from snapconv.recorder.torch_surface import Feature
 
 _Result = TypeVar("_Result")
@@ -149,6 +150,8 @@ class Guard:
         def hook(*arguments: Any) -> None:
             if not is_read_by_torch():
                 self.run(work, *arguments)
+                if waiting:
+                    deliver_waiting()
 
         return hook
 
@@ -182,7 +185,10 @@ class Guard:
             # Somebody may have kept this function beyond the recording.
             if is_read_by_torch() or self.is_off:
                 return original(*arguments, **named)
-            return self._around(OriginalCall(original, arguments, named), work, arguments, named)
+            result = self._around(OriginalCall(original, arguments, named), work, arguments, named)
+            if waiting:
+                deliver_waiting()
+            return result
 
         return wrapper
 

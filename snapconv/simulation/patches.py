@@ -19,6 +19,7 @@ from snapconv.errors import RecorderError
 from snapconv.recorder.guard import Guard, is_fault
 from snapconv.recorder.interception import replaced
 from snapconv.recorder.program.own_frames import stands_in
+from snapconv.recorder.program.script_signals import deliver_waiting, waiting
 
 Call = tuple[Any, Any, dict[str, Any]]
 Handler = Callable[[Any, Any, dict[str, Any]], Any]
@@ -58,7 +59,7 @@ class Patches(ExitStack):
         @wraps(real)
         def guarded(*arguments: Any, **named: Any) -> Any:
             try:
-                return work(real, *arguments, **named)
+                result = work(real, *arguments, **named)
             except BaseException as failure:
                 if isinstance(failure, RecorderError):
                     raise
@@ -71,7 +72,9 @@ class Patches(ExitStack):
                 if result is _ABSENT:
                     raise
                 guard.keep(failure)
-                return result
+            if waiting:
+                deliver_waiting()
+            return result
 
         return guarded
 
@@ -144,9 +147,12 @@ class Calls:
                     args = ("cuda", *args)
                 local.call = (func, args, kwargs)
                 try:
-                    return func(*args, **kwargs)
+                    result = func(*args, **kwargs)
                 finally:
                     local.call = before
+                if waiting:
+                    deliver_waiting()
+                return result
 
         return CallMode()
 

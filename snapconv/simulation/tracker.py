@@ -396,7 +396,8 @@ class BlasWorkspaces:
         self._graph_task = torch._C._current_graph_task_id
         self._machine = machine
         chunks = re.findall(r":(\d+):(\d+)", os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))  # sizes in KiB
-        self._n_bytes = sum(int(size) * int(count) << 10 for size, count in chunks) or _WORKSPACE_BYTES
+        sizes = [int(size) * int(count) << 10 for size, count in chunks]
+        self._n_bytes = sum(sizes) if sizes else _WORKSPACE_BYTES  # :0:0 asks for none
         self._there: dict[tuple[int, int, int | None], object] = {}
         self.made: list[int] = []
 

@@ -6,7 +6,6 @@ waits until it imports a module.
 
 import builtins
 import os
-import runpy
 import signal
 import sys
 import warnings
@@ -15,6 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
@@ -32,11 +32,9 @@ def run_script(entry: Entry, argv: Sequence[str], *_: object) -> ModuleType:
         with surroundings(entry.path, argv):
             return _run_as_main(entry.code, str(Path(entry.path).absolute()))
     with _restored([entry.path, *argv], first_on_path=str(Path.cwd())):
-        # pdb uses this function of runpy too. It imports the parent packages, which runs the user's code.
-        find = runpy._get_module_details  # type: ignore[attr-defined]
-        _, spec, code = call_user(find, entry.path, EntryPointError)
-        sys.argv[0] = spec.origin
-        return _run_as_main(code, spec.origin, spec)
+        spec, code, file = _find_module(entry.path)
+        sys.argv[0] = file
+        return _run_as_main(code, file, spec)
 
 
 def surroundings(path: str, argv: Sequence[str]) -> AbstractContextManager[None]:
@@ -75,6 +73,30 @@ def _restored(argv: list[str], *, first_on_path: str) -> Iterator[None]:
         yield
     finally:
         sys.argv, sys.path[:] = argv_before, path_before
+
+
+def _find_module(name: str) -> tuple[ModuleSpec, CodeType, str]:
+    """Find a module's code and file; its parent packages are imported, as Python does."""
+    spec = _spec_of(name)
+    if spec.submodule_search_locations is not None:
+        spec = _spec_of(f"{name}.__main__")
+    get_code = getattr(spec.loader, "get_code", None)
+    code = get_code(spec.name) if get_code else None
+    if code is None or spec.origin is None:
+        raise EntryPointError(f"module {name} has no Python code to run")
+    return spec, code, spec.origin
+
+
+def _spec_of(name: str) -> ModuleSpec:
+    try:
+        spec = call_user(find_spec, name)
+    except ModuleNotFoundError as error:
+        if not f"{name}.".startswith(f"{error.name}."):
+            raise  # a parent package is there, and imports what is not
+        spec = None
+    if spec is None:
+        raise EntryPointError(f"there is no module {name}: python -m {name} would not find it here either")
+    return spec
 
 
 # As shells count: 128 plus the number of SIGINT.

@@ -29,8 +29,9 @@ _AGAIN_AFTER_S = 0.001
 
 _set, _get = signal.signal, signal.getsignal
 
-# The signals whose handlers wait, with the time up to which they do.
-_waiting: dict[int, float] = {}
+# The signals whose handlers wait, with the time up to which they do. Empty nearly always, and only looked at
+# then: what is called often asks for no more.
+waiting: dict[int, float] = {}
 # Held while a signal is sent once more, and while a handler is replaced: none must come to the next one.
 _turn = threading.RLock()
 _is_program_over = [False]
@@ -48,10 +49,10 @@ class _Deferred:
         if is_ours and _is_program_over[0] and self.is_scripts:
             return  # Python alone would have ended by now
         now = time.monotonic()
-        until = _waiting.setdefault(number, now + _LONGEST_WAIT_S)
+        until = waiting.setdefault(number, now + _LONGEST_WAIT_S)
         if is_ours and not _is_program_over[0] and now < until and _come_again(number):
             return
-        _waiting.pop(number, None)
+        waiting.pop(number, None)
         self.run(number, frame, interrupts=is_ours)
 
     @runs_program
@@ -91,10 +92,19 @@ def deferred_handlers(*, is_job: bool = False) -> Iterator[None]:
                 _set(number, handler.own)
 
 
+def deliver_waiting() -> None:
+    """Run the handlers that wait, at the end of a piece of our work that is no part of another."""
+    if not _is_main_thread():
+        return
+    caller = sys._getframe(1).f_back
+    if not is_in_our_work(caller):
+        _deliver(tuple(waiting), caller)
+
+
 def deliver_now() -> None:
     """Run the handlers that wait: after our import of torch, and when the program ends."""
     if _is_main_thread():
-        _deliver(tuple(_waiting), sys._getframe())
+        _deliver(tuple(waiting), sys._getframe())
 
 
 def program_ends() -> None:
@@ -109,14 +119,14 @@ def _deliver(numbers: tuple[int, ...], frame: FrameType | None) -> None:
     for number in numbers:
         handler = _get(number)
         with _turn:
-            is_waiting = _waiting.pop(number, None) is not None
+            is_waiting = waiting.pop(number, None) is not None
         if is_waiting and isinstance(handler, _Deferred):
             handler.run(number, frame)
 
 
 def _signal(signalnum: int, handler: Any) -> Any:
     """Do what signal.signal does; a signal that has come already is for the former handler."""
-    if signalnum in _waiting and _is_main_thread():
+    if signalnum in waiting and _is_main_thread():
         _deliver((int(signalnum),), sys._getframe(1))
     with _turn:
         return _own(_set(signalnum, _Deferred(handler, is_scripts=True) if callable(handler) else handler))
@@ -156,7 +166,7 @@ def _send_again(number: int) -> None:
     """Send it to the main thread, so that it also ends what that may be waiting in by then."""
     time.sleep(_AGAIN_AFTER_S)
     with _turn:
-        if number not in _waiting:
+        if number not in waiting:
             return
         if hasattr(signal, "pthread_kill"):
             signal.pthread_kill(threading.main_thread().ident or 0, number)
@@ -168,7 +178,7 @@ def _forget() -> None:
     """Begin anew in a forked child: the threads that were to send signals are not in it."""
     global _turn  # a lock that another thread held at the fork is held for ever
     _turn = threading.RLock()
-    _waiting.clear()
+    waiting.clear()
 
 
 if hasattr(os, "register_at_fork"):

@@ -111,7 +111,7 @@ def test_a_module_runs_as_python_m_would_run_it(package, name, spec, file):
 
 @pytest.mark.parametrize("name", ["missing", "package.missing", "missing.train", "train.missing"])
 def test_a_missing_module_is_named(package, name):
-    with pytest.raises(EntryPointError, match=name):
+    with pytest.raises(EntryPointError, match=f"there is no module {name}"):
         run_script(find_module(name), [])
 
 
