@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -178,7 +178,9 @@ def _process(parameter: Any, ctx: Any, word: Any) -> Any:
         value = () if parameter.multiple or parameter.nargs < 0 else None
     elif word is not None and kind in (str, Path, list[str]):
         value = kind(word)
-    elif word is not None and word in get_args(kind):  # one of the choices
+    elif get_origin(kind) is Literal:
+        if word not in get_args(kind):
+            raise typer.BadParameter(f"expected {', '.join(get_args(kind))}", ctx, parameter)
         value = word
     else:
         return type(parameter).process_value(parameter, ctx, word)

@@ -203,7 +203,10 @@ def _record(
     is_first = process_rank() in ("", str(min(ranks, default=0)))
     tell = say if is_first and not quiet else silent
     if options.simulation is not None and not options.simulation.compute:
-        tell("only shapes are computed: values read as 0, and a branch on one takes the way with more calls")
+        tell(
+            "only shapes are computed: values read as 0, and where a branch depends on one, the side with "
+            "more calls runs"
+        )
     with lasting_until_exit() as until_exit:
         recorded = run(entry, args, options, say=tell, until_exit=until_exit)
     if not recorded.is_child:  # else the parent process has the capture, and says so

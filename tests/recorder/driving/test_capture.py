@@ -8,7 +8,7 @@ import pytest
 
 from snapconv.errors import OutputExistsError, OutputWriteError
 from snapconv.recorder import capture_folder
-from snapconv.recorder.capture_folder import check_output, write_capture
+from snapconv.recorder.capture_folder import check_output, write_capture, write_capture_somewhere
 
 SNAPSHOT = {"segments": [], "device_traces": [[]], "snapconv": {"version": 1}}
 
@@ -25,6 +25,14 @@ def test_a_capture_is_the_snapshot_and_the_times(tmp_path):
     timing = (tmp_path / "c" / "timing.json").read_bytes()
     assert json.loads(timing) == {"version": 1}
     assert n_bytes == len(content) + len(timing)
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder in which nobody may write")
+def test_a_capture_whose_place_is_lost_goes_to_the_current_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    place, _ = write_capture_somewhere(Path("/proc/lost/c"), SNAPSHOT, None, force=False)
+    assert place == tmp_path / "c"
+    assert names(place) == ["snapshot.pickle"]
 
 
 def test_the_pickle_has_the_protocol_that_every_reader_knows(tmp_path):

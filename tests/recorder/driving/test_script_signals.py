@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from snapconv.recorder import guard
 from snapconv.recorder.program import own_frames, script_signals
 from snapconv.recorder.program.script_signals import deferred_handlers, program_ends
 
@@ -108,6 +109,16 @@ def test_a_handler_does_not_wait_for_ever(ours, log, monkeypatch):
 
     ours["work"](long)
     assert log == ["heard", "worked"]
+
+
+def test_a_handler_runs_at_the_end_of_the_hook_or_call_in_which_its_signal_came(ours, log, monkeypatch):
+    """Waiting for the next time that it is sent took seconds, as a simulated run is nearly all our work."""
+    monkeypatch.setattr(script_signals, "_AGAIN_AFTER_S", 0.5)
+    monkeypatch.setattr(guard, "is_read_by_torch", lambda: False)
+    guard.Guard().hook(lambda: ours["work"](interrupt))()
+    assert log == ["worked", "heard"]
+    guard.Guard().wrap_call(int, lambda call: ours["work"](interrupt))()
+    assert log == ["worked", "heard"] * 2
 
 
 def test_what_is_left_to_hear_is_heard_when_the_program_ends_and_nothing_after_it(ours, log, monkeypatch):

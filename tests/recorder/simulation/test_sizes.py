@@ -203,3 +203,10 @@ def test_the_workspace_is_the_sum_of_its_chunks(monkeypatch, config, n_bytes):
     with simulated(SimulationOptions(cublas_workspace=True)):
         square = torch.ones(8, 8, device="cuda")
         assert n_bytes in sizes_allocated(lambda: square @ square)
+
+
+def test_chunks_of_no_bytes_are_no_workspace(monkeypatch):
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":0:0")
+    with simulated(SimulationOptions(cublas_workspace=True)):
+        square = torch.ones(8, 8, device="cuda")
+        assert max(sizes_allocated(lambda: square @ square)) < MIB
