@@ -50,13 +50,14 @@ _MOST_BURSTS, _MOST_ROWS = 2000, 1 << 16
 class _Burst:
     """Old allocations that one line freed together, and the first event of the call that replaced them.
 
-    ``path``: the Python frames down to that line.
+    ``path``: the Python frames down to that line; ``maker``: those down to the call, if another line has it.
     """
 
     rows: Int64Column
     call: int
     path: tuple[int, ...]
     is_graph: bool
+    maker: tuple[int, ...] = ()
 
 
 def previous_kept(evidence: Evidence) -> Iterator[Detected]:
@@ -81,14 +82,19 @@ def previous_kept(evidence: Evidence) -> Iterator[Detected]:
             np.concatenate([np.full(len(burst.rows), burst.call) for burst in every]),
         )
         is_graph = any(burst.is_graph for burst in bursts)
-        where = evidence.calls.line_of(bursts[0].path)
+        where, maker = (evidence.calls.line_of(path) for path in (bursts[0].path, bursts[0].maker))
         categories = distinct(evidence.analysis.classification.category[mine]).tolist()
         thing = ABOUT[Category(categories[0])].returned if len(categories) == 1 else "output"
         if is_graph:
             thing = "output (and its graph)"
         has_backward = not is_graph or len(evidence.analysis.phases.events_of_training)
         when = "" if has_backward else "If a backward is meant, "
-        yield evidence.found(change, mine, where, is_certain=is_graph, thing=thing, when=when)
+        # Without a stack, a list of outputs looks like a graph.
+        is_certain = is_graph and bool((evidence.analysis.allocations.stack_id[mine] >= 0).any())
+        maker_text = maker.place if maker else where.place if where else "library code"
+        held = f" ({where.place} assigns it)" if maker and where else ""
+        texts = {"thing": thing, "when": when, "maker": maker_text, "held": held}
+        yield evidence.found(change, mine, where, is_certain=is_certain, **texts)
 
 
 class _Finder:
@@ -210,9 +216,30 @@ class _Finder:
                 return None
         is_made_anew = self._is_made_anew(rows, newest, (call, freed), is_graph=is_graph)
         n_bytes = self.table.block_bytes[rows]
-        if call >= freed or n_bytes[is_made_anew].sum() < _NEARLY * n_bytes.sum():
+        if call < freed and n_bytes[is_made_anew].sum() >= _NEARLY * n_bytes.sum():
+            return _Burst(rows, call, path, is_graph)
+        # A loss keeps the graph: its own line frees the old one, once the model has made the next.
+        is_project = self.analysis.lines.of_frame(path[-1]) is not None
+        return self._replaced_by_forward(rows, path) if newest < 0 and is_graph and is_project else None
+
+    def _replaced_by_forward(self, rows: Int64Column, path: tuple[int, ...]) -> _Burst | None:
+        """Find the forward that left what a graph of before the trace had, size by size, when that was freed.
+
+        Blocks of a model, or of batches, are made anew outside of a forward. Where as many more of before the
+        trace stay in use, a cache dropped its oldest entry.
+        """
+        table, freed = self.table, int(self.freed[rows].min())
+        live, old_sizes = table.live_at(freed), table.requested_bytes[rows]
+        new = np.flatnonzero(live & self.analysis.features.in_forward)
+        others = np.flatnonzero(live & (table.alloc_event < 0))
+        others = others[~is_among(others, rows)]
+        n_left = [_n_bytes_in_common(old_sizes, table.requested_bytes[one]) for one in (new, others)]
+        if n_left[0] < _NEARLY * old_sizes.sum() or n_left[1] >= _NEARLY * old_sizes.sum():
             return None
-        return _Burst(rows, call, path, is_graph)
+        first = new[is_among(table.requested_bytes[new], old_sizes)][0]
+        maker = self.calls.module_call(int(table.stack_id[first]), outermost=True)
+        call = self.calls.began(maker, int(table.alloc_event[first])) if maker else -1
+        return _Burst(rows, call, path, is_graph=True, maker=maker[:-1]) if maker else None
 
     def _freed_before(self, row: int) -> int:
         """Return when an allocation's line last freed anything before this burst; -1 for never."""
@@ -285,6 +312,14 @@ class _Finder:
         is_same = np.array([kind in again for kind in kinds], np.bool_)
         n_bytes = table.block_bytes[rows]
         return bool(n_bytes[~is_read & is_same].sum() >= _NEARLY * n_bytes.sum())
+
+
+def _n_bytes_in_common(sizes: Int64Column, others: Int64Column) -> int:
+    """Return the bytes of the sizes that the others have too, each as often as it stands in both."""
+    kinds, number = np.unique(sizes, return_counts=True)
+    other_kinds, other_number = np.unique(others[is_among(others, kinds)], return_counts=True)
+    place = np.searchsorted(kinds, other_kinds)
+    return int((other_kinds * np.minimum(number[place], other_number)).sum())
 
 
 # Gradients times steps.
@@ -414,14 +449,15 @@ def unused_graphs(evidence: Evidence) -> Iterator[Detected]:
 def _replaced_graphs(evidence: Evidence, unused: BoolColumn) -> list[Int64Column]:
     """Return graphs that a line keeps until it has made the next one, each with that one.
 
-    One of before the trace has no stacks that show a whole graph.
+    One of before the trace has no stacks that show a whole graph. One that a loss kept may be a list of
+    outputs, made without a graph.
     """
     analysis, calls, table = evidence.analysis, evidence.calls, evidence.analysis.allocations
     if not analysis.phases.free_sites_known or len(analysis.phases.events_of_training):
         return []
     found, is_new = list[Int64Column](), unused & (table.stack_id >= 0)
     for burst in _Finder(analysis, calls).finished(evidence):
-        if burst.is_graph:
+        if burst.is_graph and not burst.maker:
             made = is_new & calls.is_within(burst.path)[table.stack_id] & (table.alloc_event >= burst.call)
             found += [burst.rows, np.flatnonzero(made)]
     return found

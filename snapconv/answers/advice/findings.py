@@ -59,12 +59,12 @@ KINDS = (
     ),
     Kind(
         slug="previous-kept",
-        what="The old {thing} is still alive while {where} makes the next one.",
+        what="The old {thing} is still alive while {maker} makes the next one.",
         how=(
-            "{when}`del` the name that has it before {where} runs again.",
+            "{when}`del` the name that has it{held} before {maker} runs again.",
             "In a loop, a function for the body does the same: its names end with each call.",
         ),
-        wrong_if="{where} reads the previous one",
+        wrong_if="{maker} reads the previous one",
         detect=previous_kept,
         is_cheap=True,
     ),
