@@ -2,7 +2,7 @@
 
 The verdict is about the first of these that the file shows: a request that failed, memory that grows, memory
 that is reserved and never used on a device that is nearly full, or else what the peak is made of. With the
-largest causes, and the command that has more.
+largest causes, the fault that ``advise`` ranks first, and the command that has more.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
-from snapconv.answers.advice.findings import cheap_faults
+from snapconv.answers.advice.evidence import FAULT
+from snapconv.answers.advice.findings import Finding, quick_findings
 from snapconv.answers.fragmentation import free_memory
 from snapconv.answers.growth import Growth, find_growth, growing_sentence, growth_notes
 from snapconv.answers.moments import worst_event
@@ -72,7 +73,7 @@ class FileVerdict:
     """The most important fact of a device's memory; ``command`` is the next one to type, before the file.
 
     If it is ``record``, it goes before the program. ``also`` are further sentences of less weight. ``faults``
-    are those found cheaply, with the bytes that each holds at the peak.
+    are those that ``advise`` finds, in its order, with the bytes that each holds at the peak.
     """
 
     device: int
@@ -98,15 +99,14 @@ def find_verdict(analysis: DeviceAnalysis, growing: Sequence[Growth] | None = No
         or _unused(analysis)
         or _peak(analysis)
     )
-    found = cheap_faults(analysis)
-    faults = {one.what.removesuffix("."): one.held_bytes for one in found}
-    details = [
-        f"fault: {one.what.removesuffix('.')}: {format_bytes(one.held_bytes)} at the peak"
-        " (snapconv advise has the change, and what it saves)"
-        for one in found
-    ]
-    if line := growing_sentence(analysis):
-        details.append(f"{line} (snapconv growth)")
+    findings = quick_findings(analysis)
+    faults = [one for one in findings if one.sort == FAULT]
+    may_grow = growing_sentence(analysis)
+    details = [_fault_sentence(faults)] if faults else []
+    if may_grow:
+        details.append(f"{may_grow} (snapconv growth)")
+    if about == "peak" and command == "advise" and not findings:
+        command = "growth" if may_grow else "fragmentation" if also else "tree"
     return FileVerdict(
         device=analysis.device.device,
         about=about,
@@ -116,8 +116,18 @@ def find_verdict(analysis: DeviceAnalysis, growing: Sequence[Growth] | None = No
         command=command,
         history_verdict=analysis.history.verdict.value,
         also=(*also, *details),
-        faults=faults,
+        faults={one.what.removesuffix("."): one.held_bytes for one in faults},
     )
+
+
+def _fault_sentence(faults: Sequence[Finding]) -> str:
+    """Say what the first fault holds and how to repair it, and how many others there are."""
+    first, n_more = faults[0], len(faults) - 1
+    size = f"{format_bytes(first.held_bytes)} at the peak"
+    if not first.held_bytes:
+        size = f"saves {format_bytes(first.saved_bytes)}"
+    more = f" ({n_more} more: snapconv advise)" if n_more else ""
+    return f"fault: {first.what.removesuffix('.')} ({size}). {first.how[0]}{more}"
 
 
 def _out_of_memory(analysis: DeviceAnalysis) -> _Fact | None:

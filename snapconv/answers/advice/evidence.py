@@ -117,7 +117,6 @@ class Evidence:
     """One device at one moment, where a detector looks for memory that need not be there.
 
     ``live`` marks the allocations in use at the moment. ``goal_bytes``: the peak to reach, None for none.
-    ``is_quick``: what is held at the moment is enough, whatever a change saves elsewhere.
     ``forward_ms``: the times of modules by path, each without those inside it; empty where none are recorded.
     """
 
@@ -128,11 +127,9 @@ class Evidence:
         calls: LineCalls,
         goal_bytes: int | None = None,
         forward_ms: Mapping[str, float] | None = None,
-        *,
-        is_quick: bool = False,
     ) -> None:
         self.demand, self.moment, self.calls, self.goal_bytes = demand, moment, calls, goal_bytes
-        self.forward_ms, self.is_quick = forward_ms or {}, is_quick
+        self.forward_ms = forward_ms or {}
         self.analysis = demand.analysis
         self.live = self.analysis.allocations.live_at(moment.event)
 
@@ -223,7 +220,6 @@ class Kind:
     detect: Callable[[Evidence], Iterator[Detected]]
     costs: str = "nothing"
     estimated: str = ""
-    is_cheap: bool = False
     at_any_size: bool = False
     is_free: bool = False
 

@@ -73,7 +73,7 @@ def previous_kept(evidence: Evidence) -> Iterator[Detected]:
         mine = np.concatenate([burst.rows for burst in bursts])
         if not evidence.is_large(mine):
             continue
-        every = [] if evidence.is_quick else list(finder.everywhere(bursts[0].path))
+        every = list(finder.everywhere(bursts[0].path))
         known = np.concatenate([*(burst.rows for burst in every), mine[:0]])
         every += [burst for burst in bursts if not np.isin(burst.rows, known).any()]
         change = freed_from(

@@ -39,6 +39,8 @@ _ROUNDS = 3
 _LEAST_SHARE = 0.05
 # Of more events the search of settings takes much longer than the rest.
 _MOST_SEARCHED = 1 << 15
+# Up to so many events a verdict also looks for what is free.
+_MOST_QUICK = 1 << 17
 
 KINDS = (
     Kind(
@@ -47,7 +49,6 @@ KINDS = (
         how=("{how}", "Or `del` the name that keeps it, once it is not needed."),
         wrong_if="{wrong}",
         detect=copied_weights,
-        is_cheap=True,
     ),
     Kind(
         slug="batches-early",
@@ -55,7 +56,6 @@ KINDS = (
         how=("Copy each batch when its step begins: `batch = batch.to(device)` inside the loop.",),
         wrong_if="each step reads all of them, or copying once is meant to save time",
         detect=early_batches,
-        is_cheap=True,
     ),
     Kind(
         slug="previous-kept",
@@ -66,7 +66,6 @@ KINDS = (
         ),
         wrong_if="{maker} reads the previous one",
         detect=previous_kept,
-        is_cheap=True,
     ),
     Kind(
         slug="gradients-kept",
@@ -77,7 +76,6 @@ KINDS = (
         ),
         wrong_if="the program accumulates gradients over several steps on purpose",
         detect=kept_gradients,
-        is_cheap=True,
     ),
     Kind(
         slug="unused-graph",
@@ -329,12 +327,16 @@ def advise(
     )
 
 
-def cheap_faults(analysis: DeviceAnalysis) -> list[Finding]:
-    """Find the faults that take little time to find (``is_cheap``), at the peak alone."""
+def quick_findings(analysis: DeviceAnalysis) -> list[Finding]:
+    """Find what ``advise`` finds where nobody asks for trades, by sums alone; its faults in the same order.
+
+    What is free is looked for in short traces alone: in one of 10^6 events that takes as long as reading it.
+    """
     if _why_unknown(analysis):
         return []
-    demand = Demand(analysis)
-    return _search(demand, [kind for kind in KINDS if kind.is_cheap], demand.without)
+    sorts = (FAULT, FREE) if len(analysis.device.events) <= _MOST_QUICK else (FAULT,)
+    demand, kinds = Demand(analysis), [kind for kind in KINDS if kind.sort in sorts]
+    return _without_needless(_search(demand, kinds, demand.without), None, demand)
 
 
 def _without_needless(found: list[Finding], goal_bytes: int | None, demand: Demand) -> list[Finding]:
@@ -426,35 +428,42 @@ def _search(
     goal_bytes: int | None = None,
     forward_ms: Mapping[str, float] | None = None,
 ) -> list[Finding]:
-    """Return the faults, then what is free, then the trades, each with the largest first."""
+    """Return the faults, then what is free, then the trades, each with the largest first.
+
+    Faults stay in the order of their sums, so that the first is the same with and without a replay.
+    """
     found = sorted(_found(demand, kinds, goal_bytes, forward_ms), key=_rank)[:MOST_FINDINGS]
-    return sorted((_measured(one, peak_of, demand) for one in found), key=_rank)
+    measured = [_measured(one, peak_of, demand) for one in found]
+    faults = [one for one in measured if one.sort == FAULT]
+    return faults + sorted((one for one in measured if one.sort != FAULT), key=_rank)
 
 
 def _found(
     demand: Demand, kinds: Sequence[Kind], goal_bytes: int | None, forward_ms: Mapping[str, float] | None
 ) -> Iterator[Finding]:
-    """Find faults at the peak, at the peak that is left without them, and so on; then trades."""
-    rounds = 1 if all(kind.is_cheap for kind in kinds) else _ROUNDS
-    calls, changes = LineCalls(demand.analysis), list[Change]()
-    moment, known, seen = demand.peak, set(), np.zeros(len(demand.analysis.allocations), np.bool_)
-    for _ in range(rounds):
-        evidence = Evidence(demand, moment, calls, goal_bytes, forward_ms, is_quick=rounds == 1)
-        before = len(changes)
-        for kind in kinds:
-            for detected in kind.detect(evidence):
-                key = (kind.slug, kind.sort == FAULT and (detected.where or detected.line))
-                if key in known or (kind.sort == FAULT and seen[detected.change.rows].all()):
-                    continue
-                known.add(key)
-                finding = _finding(kind, detected, evidence, changes)
-                if kind.at_any_size or evidence.is_worth(max(finding.held_bytes, finding.saved_bytes)):
-                    changes.append(detected.change)
-                    seen[detected.change.rows] = True
-                    yield finding
-        if len(changes) == before or rounds == 1:
-            return
-        moment = demand.without(changes)
+    """Find faults at the peak, at the peak that is left without them, and so on; then all others so."""
+    calls, changes, known = LineCalls(demand.analysis), list[Change](), set()
+    seen = np.zeros(len(demand.analysis.allocations), np.bool_)
+    for is_fault in (True, False):
+        # Faults first, on their own: which ones are found depends on no trade.
+        mine, moment = [kind for kind in kinds if (kind.sort == FAULT) is is_fault], demand.peak
+        for _ in range(_ROUNDS):
+            evidence = Evidence(demand, moment, calls, goal_bytes, forward_ms)
+            before = len(changes)
+            for kind in mine:
+                for detected in kind.detect(evidence):
+                    key = (kind.slug, is_fault and (detected.where or detected.line))
+                    if key in known or (is_fault and seen[detected.change.rows].all()):
+                        continue
+                    known.add(key)
+                    finding = _finding(kind, detected, evidence, changes)
+                    if kind.at_any_size or evidence.is_worth(max(finding.held_bytes, finding.saved_bytes)):
+                        changes.append(detected.change)
+                        seen[detected.change.rows] = True
+                        yield finding
+            if len(changes) == before:
+                break
+            moment = demand.without(changes)
 
 
 def _finding(kind: Kind, found: Detected, evidence: Evidence, others: Sequence[Change]) -> Finding:

@@ -187,11 +187,16 @@ def test_a_finding_has_the_peak_of_the_program_without_the_fault():
     assert by_sum.together.n_bytes == truth + MIB
 
 
-def test_the_verdict_names_a_fault_by_what_it_holds():
+def test_the_verdict_names_a_fault_with_what_it_holds_and_its_remedy():
     """What it saves takes a longer look: the other outputs are as high."""
-    (line,) = find_verdict(outputs()).also
-    assert "train.py:9 makes the next one: 4.00 MiB at the peak (" in line
-    assert "falls" not in line
+    found = find_verdict(outputs())
+    (line,) = found.also
+    assert line == (
+        "fault: The old output is still alive while train.py:9 makes the next one (4.00 MiB at the peak). "
+        "`del` the name that has it before train.py:9 runs again."
+    )
+    assert found.command == "advise"
+    assert list(found.faults.values()) == [4 * MIB]
 
 
 def test_where_faults_reach_the_goal_nothing_is_shown_that_costs_something():

@@ -1,19 +1,24 @@
 """The verdict on a file: the first thing that somebody should look at, and the command that shows it."""
 
+import lzma
 import pickle
 from pathlib import Path
 
 import pytest
 
 import snapconv
-from snapconv.answers.advice.findings import advise
+from snapconv.answers.advice.findings import advise, goal_of
 from snapconv.answers.peak import CategoryTotal
 from snapconv.answers.verdict import _shares, find_verdict
 from snapconv.writers.text.moment import verdict_lines
 from tests.builders import MIB, TraceBuilder, frame
 from tests.metadata_builder import metadata
 
-FIXTURES = Path(__file__).parents[3] / "fixtures"
+ROOT = Path(__file__).parents[3]
+FIXTURES, SHARED = ROOT / "fixtures", ROOT.parent / "shared"
+FILES = [*sorted(FIXTURES.glob("*.pickle")), *sorted((SHARED / "snapshots").glob("*.pickle"))]
+# One in ten: all take two minutes.
+RECORDINGS = sorted((SHARED / "corpus").glob("*.pickle.xz"))[::10]
 OTHER = [frame("load", "/home/me/project/data.py", 3)]
 
 
@@ -33,7 +38,7 @@ def causes(found):
 def test_without_a_problem_the_verdict_is_the_peak_and_its_largest_causes(tmp_path):
     trace = TraceBuilder().segment(20 * MIB).alloc(3 * MIB).alloc(2 * MIB).alloc(8 * MIB, frames=OTHER)
     found = verdict_of(trace, tmp_path)
-    assert (found.about, found.command) == ("peak", "advise")
+    assert (found.about, found.command) == ("peak", "tree")  # advise would find nothing
     assert found.sentence == "peak 13.00 MiB: 100 % unknown; PyTorch reserved at most 20.00 MiB"
     assert causes(found) == [(8, 1, "data.py:3"), (5, 2, "train.py:7")]
 
@@ -112,3 +117,21 @@ def test_unknown_comes_last_however_much_it_is():
 def test_pinned_memory_and_empty_files_have_a_verdict_too():
     assert verdict_of(FIXTURES / "host_only.pickle").device == -1
     assert verdict_of(FIXTURES / "empty_snapshot.pickle").command == "info"
+
+
+@pytest.mark.parametrize("path", [*FILES, *RECORDINGS], ids=lambda path: path.name)
+def test_the_first_fault_is_that_of_advise_and_advise_is_named_only_where_it_finds_something(path, tmp_path):
+    if path.suffix == ".xz":
+        (tmp_path / path.stem).write_bytes(lzma.decompress(path.read_bytes()))
+        path = tmp_path / path.stem
+    for analysis in snapconv.load(path).devices:
+        found, goal = find_verdict(analysis), goal_of(analysis, capacity=None, save=None)
+        asked, unasked = (advise(analysis, goal_bytes=one) for one in (goal, None))
+        for advice in (asked, unasked):
+            first = [(one.what.removesuffix("."), one.held_bytes) for one in advice.faults]
+            assert list(found.faults.items())[:1] == first[:1]
+        assert found.command != "advise" or unasked.findings
+        (also,) = [text for text in found.also if text.startswith("fault: ")] or [""]
+        assert all(
+            also.startswith(f"fault: {one.what[:-1]}") and one.how[0] in also for one in asked.faults[:1]
+        )
