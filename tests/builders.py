@@ -93,6 +93,11 @@ class TraceBuilder:
         del self._live[addr]
         return self.event("free_completed", addr=addr, size=block["requested_size"], **fields)
 
+    def complete(self, addr: int) -> "TraceBuilder":
+        """Complete a free that was requested before: no stream uses the block any more."""
+        block = self._live.pop(addr)
+        return self.event("free_completed", addr=addr, size=block["requested_size"])
+
     def event(self, action: str, **fields: Any) -> "TraceBuilder":
         """Append a trace entry as it is."""
         time_us = START_US + len(self.events)

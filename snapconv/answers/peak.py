@@ -33,6 +33,8 @@ from snapconv.units import HOST, counted, format_bytes
 _NEXT_TO_NOTHING = 0.01
 # The row of summaries for what is one of two categories.
 EITHER_LABEL = "gradient or optimizer state"
+# Stands beside the categories for blocks that the program has freed, see AllocationTable.waiting_at.
+WAITING_LABEL = "freed, waiting for another stream"
 # A part of a module's path that is a number, and what stands for several of them.
 _NUMBER, _ANY_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])"), "*"
 
@@ -275,7 +277,9 @@ class MomentState:
     ``annotations`` are the names of the spans that the event is in, outermost first. ``lines`` and
     ``modules`` leave out memory without one; ``categories``, ``operations`` and ``pools`` sum to the
     allocated bytes. ``gradient_or_state`` is the part of the unknown that is one of these. ``job`` explains
-    all memory from before the trace. ``no_stack_bytes`` have no recorded stack.
+    all memory from before the trace. ``no_stack_bytes`` have no recorded stack. ``waiting_bytes`` are in
+    blocks beside the allocated ones, which the program has freed and another stream still uses;
+    ``waiting_lines`` allocated them.
     """
 
     device: int
@@ -304,6 +308,8 @@ class MomentState:
     memory: DeviceMemory
     job: str | None = None
     no_stack_bytes: int = 0
+    waiting_bytes: int = 0
+    waiting_lines: tuple[LineTotal, ...] = ()
 
     @property
     def summary_rows(self) -> tuple[CategoryTotal, ...]:
@@ -323,7 +329,7 @@ def state_at(
     ``layout`` is that of the event, where it is known already.
     """
     event, events, replay = moment.event, analysis.device.events, analysis.replay
-    live = analysis.allocations.live_at(event)
+    live, waiting = analysis.allocations.live_at(event), analysis.allocations.waiting_at(event)
     layout = layout or layout_at(analysis.device, analysis.allocations, event)
     is_in_trace = event >= 0
     timed = is_in_trace and events.time_us is not None
@@ -354,6 +360,8 @@ def state_at(
         history_reason=analysis.history.reason,
         memory=device_memory(analysis, event, given_total=device_total),
         no_stack_bytes=_no_stack_bytes(analysis, live),
+        waiting_bytes=int(analysis.allocations.block_bytes[waiting].sum()),
+        waiting_lines=totals_by_line(analysis, waiting),
     )
 
 

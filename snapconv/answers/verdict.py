@@ -19,6 +19,7 @@ from snapconv.answers.moments import worst_event
 from snapconv.answers.oom.failed_allocation import find_out_of_memory
 from snapconv.answers.peak import (
     EITHER_LABEL,
+    WAITING_LABEL,
     CategoryTotal,
     device_memory,
     is_either,
@@ -34,8 +35,9 @@ from snapconv.stacks.project_lines import SourceLine
 from snapconv.units import format_bytes
 
 N_CAUSES = 3
-# Stands beside the codes of categories for what is one of two.
-_EITHER_CODE = -1
+# Stand beside the codes of categories: for what is one of two, and for what waits for another stream.
+_EITHER_CODE, _WAITING_CODE = -1, -2
+_LABELS = {_EITHER_CODE: EITHER_LABEL, _WAITING_CODE: WAITING_LABEL}
 # Of what is reserved at most: from here on, what is never used is worth a sentence; on a device that is
 # nearly full, the first.
 _MUCH_UNUSED = 0.3
@@ -112,7 +114,7 @@ def find_verdict(analysis: DeviceAnalysis, growing: Sequence[Growth] | None = No
         about=about,
         sentence=sentence,
         moment=moment,
-        causes=largest_causes(analysis, live),
+        causes=largest_causes(analysis, live, waiting=_waiting(analysis, about)),
         command=command,
         history_verdict=analysis.history.verdict.value,
         also=(*also, *details),
@@ -128,6 +130,12 @@ def _fault_sentence(faults: Sequence[Finding]) -> str:
         size = f"saves {format_bytes(first.saved_bytes)}"
     more = f" ({n_more} more: snapconv advise)" if n_more else ""
     return f"fault: {first.what.removesuffix('.')} ({size}). {first.how[0]}{more}"
+
+
+def _waiting(analysis: DeviceAnalysis, about: str) -> BoolColumn | None:
+    """Mark what waits for another stream at the moment of a fact; None for one that is about no moment."""
+    event = int(analysis.phases.oom_events[0]) if about == "oom" else analysis.peak_event
+    return None if about == "growth" else analysis.allocations.waiting_at(event)
 
 
 def _out_of_memory(analysis: DeviceAnalysis) -> _Fact | None:
@@ -196,6 +204,11 @@ def _peak(analysis: DeviceAnalysis) -> _Fact:
     if contradicts:
         reserved = f"; approximate, as its segments have only {format_bytes(most_reserved)}"
     held = peak if has_trace else f"{format_bytes(allocated)} allocated at the dump"
+    waiting = int(
+        analysis.allocations.block_bytes[analysis.allocations.waiting_at(analysis.peak_event)].sum()
+    )
+    if waiting * _LEAST_SHOWN >= max(allocated, 1):
+        reserved = f"; {format_bytes(waiting)} more were freed and waited for another stream{reserved}"
     sentence = f"{held}{_shares(rows, allocated)}{reserved}"
     moment, has_stacks = "at the peak" if has_trace else "at the dump", len(analysis.snapshot.stacks.frames)
     command = "advise" if has_trace and has_stacks else "tree" if has_stacks else "record"
@@ -223,17 +236,23 @@ def _shares(rows: Sequence[CategoryTotal], whole: int) -> str:
 
 
 def largest_causes(
-    analysis: DeviceAnalysis, live: BoolColumn, *, n_most: int = N_CAUSES
+    analysis: DeviceAnalysis,
+    live: BoolColumn,
+    *,
+    waiting: BoolColumn | None = None,
+    n_most: int = N_CAUSES,
 ) -> tuple[Cause, ...]:
-    """Find the largest parts of the live memory, by category and line."""
+    """Find the largest parts of the live memory, and of what is ``waiting``, by category and line."""
     lines, frame = analysis.lines, np.take(analysis.facts.project_frame, analysis.allocations.stack_id)
 
     def named(code: int, frame: int) -> tuple[str, SourceLine | None, bool]:
-        label = EITHER_LABEL if code == _EITHER_CODE else Category(code).label
+        label = _LABELS[code] if code in _LABELS else Category(code).label
         # As in StackFacts.project_frame, -1 is a stack of library code only, -2 no stack.
         return label, lines.of_frame(frame) if frame >= 0 else None, frame >= -1
 
     code = np.where(is_either(analysis), np.int8(_EITHER_CODE), analysis.classification.category)
+    if waiting is not None:
+        code, live = np.where(waiting, np.int8(_WAITING_CODE), code), live | waiting
     sums = sums_by_name(analysis, live, named, code, frame)
     most = sorted((one.block_bytes for one in sums.values()), reverse=True)[:n_most]
     shown = [item for item in sums.items() if item[1].block_bytes >= most[-1]]

@@ -76,6 +76,18 @@ class AllocationTable:
         freed = self.freed_event
         return (self.alloc_event <= event) & ((freed < 0) | (freed > event))
 
+    def waiting_at(self, event: int) -> BoolColumn:
+        """Return the mask of allocations that the program has freed and whose blocks are in use all the same.
+
+        Another stream uses them (record_stream), so torch completes the free later: else it does so at once,
+        in the next event (CUDACachingAllocator.cpp, 2.0 to 2.15). Where the file ends first, or has lost the
+        completion, the block's state at the dump decides.
+        """
+        requested, completed = self.free_requested_event, self.free_completed_event
+        is_late = completed > np.maximum(requested + 1, event)
+        is_late |= (self.end_event < 0) & self.is_pending_at_end
+        return (requested >= 0) & (requested <= event) & is_late
+
 
 class Curve:
     """Bytes before the first event, and after each one (int64, as long as the EventTable).

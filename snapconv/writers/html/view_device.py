@@ -10,7 +10,7 @@ from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.findings import advise, goal_of
 from snapconv.answers.notes import device_notes
 from snapconv.answers.oom.failed_allocation import failed_allocations
-from snapconv.answers.peak import EITHER_LABEL, summary_totals
+from snapconv.answers.peak import EITHER_LABEL, WAITING_LABEL, summary_totals
 from snapconv.answers.timeline import TimelineLevel, bytes_by_category, find_segment_lifetimes, timeline_level
 from snapconv.answers.verdict import FileVerdict, find_verdict
 from snapconv.classification.categories import Category, Certainty, Evidence
@@ -126,7 +126,7 @@ def _facts(analysis: DeviceAnalysis) -> dict[str, object]:
 
 def _verdict(found: FileVerdict) -> dict[str, object]:
     # By its category the page colours and finds a cause.
-    shown = {EITHER_LABEL: Category.UNKNOWN.label}
+    shown = {EITHER_LABEL: Category.UNKNOWN.label, WAITING_LABEL: ""}
     causes = [
         [one.block_bytes, shown.get(one.category, one.category), page_text(where(one.line)), one.purpose]
         for one in found.causes

@@ -74,6 +74,7 @@ _LIFE = (
     _event("free_completed_event", "event that made its block free", _NO_EVENT),
     _event("end_event", _END, "its block is not free when the trace ends"),
 )
+_PENDING = integer("is_pending_at_end", "1: freed, but another stream still uses its block at the dump")
 _SIZES = (
     size("requested_bytes", _REQUESTED),
     size("block_bytes", _BLOCK),
@@ -331,6 +332,7 @@ ALLOCATIONS = table(
     _iteration("iteration", "training step that allocated it", _NOT_IN_TRACE, "analysis.iteration"),
     row_of("snapconv_phases", "phase_id", _NOT_IN_TRACE, "phase"),
     row_of("snapconv_modules", "module_id", _NO_MODULE, "analysis.modules.module_id"),
+    _of_rows(_PENDING),
     arrays=lambda report: report,
 )
 
@@ -367,6 +369,7 @@ ALLOCATIONS_IN_WORDS = View(
         text("function", "function of the innermost frame of the project", null=_NO_FRAME),
         text("file", "file of that frame, as recorded", null=_NO_FRAME),
         integer("line", "line of that frame", null=f"{_NO_FRAME}, or its line is not known"),
+        _PENDING,
     ),
     """\
 CREATE VIEW snapconv_allocations_in_words AS
@@ -376,7 +379,8 @@ SELECT allocation.id, category.name AS category, certainty.name AS certainty,
        allocation.stream, pool.name AS pool, printf('0x%x', allocation.addr) AS address,
        allocation.alloc_event, allocation.free_requested_event, allocation.free_completed_event,
        allocation.end_event, timeline.time_us AS alloc_time_us, allocation.iteration, phase.name AS phase,
-       module.name AS module, allocation.stack_id, frame.function, frame.file, frame.line
+       module.name AS module, allocation.stack_id, frame.function, frame.file, frame.line,
+       allocation.is_pending_at_end
 FROM snapconv_allocations AS allocation
 LEFT JOIN snapconv_categories AS category ON category.id = allocation.category_id
 LEFT JOIN snapconv_certainties AS certainty ON certainty.id = allocation.certainty_id
@@ -406,6 +410,24 @@ JOIN snapconv_allocations_in_words AS allocation
   ON coalesce(allocation.alloc_event, -1) <= coalesce(moment.event, -1)
  AND coalesce(allocation.free_requested_event, allocation.end_event, 9223372036854775807)
      > coalesce(moment.event, -1)
+WHERE moment.name = '{PEAK_ALLOCATED}'
+ORDER BY allocation.block_bytes DESC, allocation.id""",
+        continued_by=ALLOCATIONS_IN_WORDS,
+    ),
+    # As AllocationTable.waiting_at has them.
+    View(
+        "snapconv_waiting_allocations",
+        "The blocks that the program had freed at the peak of allocated bytes, and that another stream still "
+        "used, largest first.",
+        (),
+        f"""\
+CREATE VIEW snapconv_waiting_allocations AS
+SELECT allocation.*
+FROM snapconv_moments AS moment
+JOIN snapconv_allocations_in_words AS allocation
+  ON allocation.free_requested_event <= coalesce(moment.event, -1)
+ AND (allocation.free_completed_event > max(allocation.free_requested_event + 1, coalesce(moment.event, -1))
+      OR (allocation.end_event IS NULL AND allocation.is_pending_at_end))
 WHERE moment.name = '{PEAK_ALLOCATED}'
 ORDER BY allocation.block_bytes DESC, allocation.id""",
         continued_by=ALLOCATIONS_IN_WORDS,

@@ -1,10 +1,11 @@
 """Memory at a moment for the terminal: verdict, figures, a tree, unused memory; what conversions print."""
 
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from snapconv.answers.peak import DeviceMemory, MomentState, group_modules
+from snapconv.answers.peak import WAITING_LABEL, DeviceMemory, MomentState, group_modules
 from snapconv.classification.categories import Evidence
 from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK
 from snapconv.units import counted, device_name, format_bytes, format_duration_us, shortened
@@ -37,7 +38,7 @@ _LABEL, _COLUMN = 26, 13
 _ROWS = (
     ("reserved", "reserved_bytes"),
     ("allocated", "allocated_bytes"),
-    ("freed, used by a stream", "pending_bytes"),
+    ("waiting for a stream", "pending_bytes"),
     ("free", "free_bytes"),
     ("  empty_cache() returns", "returnable_bytes"),
     ("  empty in private pools", "private_bytes"),
@@ -55,9 +56,8 @@ def moment_lines(state: MomentState) -> Iterator[str]:
     yield f"{device_name(state.device)}  {moment}{place_of(state)}"
     reserved = format_bytes(state.reserved_bytes)
     yield f"  allocated {format_bytes(allocated)} ({allocated} bytes), reserved {reserved}"
-    pending = state.active_bytes - allocated
-    if pending:
-        yield f"  freed, used by a stream {format_bytes(pending)}"
+    if state.waiting_bytes:
+        yield f"  {WAITING_LABEL} {format_bytes(state.waiting_bytes)}"
     yield from outside_line(state.memory)
     if state.annotations:
         names = [shortened(name, _MOST_OF_NAME) for name in state.annotations[:MOST_ROWS]]
@@ -93,10 +93,17 @@ def live_lines(state: MomentState) -> Iterator[str]:
 
 
 def rows_by_line(state: MomentState) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
-    """Return the bytes of every line of the project, and of what has none: together all that is allocated."""
-    rows = [(row.block_bytes, where(row.line)) for row in state.lines]
-    without = state.allocated_bytes - sum(n_bytes for n_bytes, _ in rows)
-    return rows, [(without - state.no_stack_bytes, LIBRARY_ONLY), (state.no_stack_bytes, NO_STACK)]
+    """Return the bytes of every line of the project, and of what has none: allocated, or waiting."""
+    waits = {row.line: row.block_bytes for row in state.waiting_lines}
+    sums = {row.line: row.block_bytes for row in state.lines}
+    rows = []
+    for line in {**sums, **waits}:
+        waiting = f" ({format_bytes(waits[line])} of it {WAITING_LABEL})" if line in waits else ""
+        rows.append((sums.get(line, 0) + waits.get(line, 0), f"{where(line)}{waiting}"))
+    without = state.allocated_bytes - sum(sums.values()) - state.no_stack_bytes
+    unknown = state.waiting_bytes - sum(waits.values())
+    rest = [(without, LIBRARY_ONLY), (state.no_stack_bytes, NO_STACK)]
+    return sorted(rows, key=itemgetter(0), reverse=True), [*rest, (unknown, WAITING_LABEL)]
 
 
 def place_of(state: MomentState) -> str:

@@ -7,6 +7,7 @@ from snapconv.answers.oom.failed_allocation import FailedAllocation, OutOfMemory
 from snapconv.answers.oom.message import SUMMARY, MemorySummary, MessageAnswer
 from snapconv.answers.oom.remedies import Remedies
 from snapconv.answers.oom.verdict import OomVerdict
+from snapconv.answers.peak import WAITING_LABEL
 from snapconv.units import counted, device_name, format_bytes, format_share
 from snapconv.writers.text.moment import outside_line, place_of, pool_shown, rows_by_line
 from snapconv.writers.text.size_rows import history_lines, most_rows, next_line, size_row, where
@@ -67,7 +68,9 @@ def _request_lines(request: FailedAllocation) -> Iterator[str]:
 def _memory_lines(found: OutOfMemory) -> Iterator[str]:
     state, memory, inside = found.state, found.state.memory, found.inside
     yield "  memory then"
-    yield size_row(state.active_bytes, "in use")
+    yield size_row(state.allocated_bytes, "in use")
+    if state.waiting_bytes:
+        yield size_row(state.waiting_bytes, WAITING_LABEL)
     blocks = f"{counted(inside.n_pieces, 'block')}, the largest {format_bytes(inside.largest_bytes)}"
     yield size_row(inside.n_bytes, f"reserved and free: {blocks}")
     if memory.free_bytes is not None:
@@ -77,12 +80,14 @@ def _memory_lines(found: OutOfMemory) -> Iterator[str]:
 
 def _holder_lines(found: OutOfMemory) -> Iterator[str]:
     """Show who holds the memory, each time all of it: by purpose, by line, and by module."""
-    state, whole = found.state, found.state.allocated_bytes
+    state, whole = found.state, found.state.allocated_bytes + found.state.waiting_bytes
     purposes = [
         (row.block_bytes, f"{row.category}{row.certainty and f' ({row.certainty})'}")
-        for row in sorted(state.summary_rows, key=lambda row: -row.block_bytes)
+        for row in state.summary_rows
         if row.n_allocations
     ]
+    purposes.append((state.waiting_bytes, WAITING_LABEL))
+    purposes.sort(key=itemgetter(0), reverse=True)
     lines, no_lines = rows_by_line(state)
     for noun, rows, rest, n_most in (
         ("purpose", purposes, [], _N_PURPOSES),

@@ -134,8 +134,8 @@ def test_a_time_that_one_event_lacks_is_null(ask):
 
 def test_what_an_allocation_lacks_is_null_and_what_it_has_is_kept(ask):
     assert ask("SELECT * FROM snapconv_allocations WHERE id IN (0, 2)") == [
-        (0, None, None, None, None, 0x7F0000000000, 0, 0, 1000, 1024, 1, 1, 2, 3, 1, 0, 0, 3, None, None, 0),
-        (2, 1, 2, 3, 3, 0x7F0000000C00, -1, 1, 500, 512, 0, 0, 0, 0, None, 0, 2, 1, 0, Phase.FORWARD, None),
+        (0, *[None] * 4, 0x7F0000000000, 0, 0, 1000, 1024, 1, 1, 2, 3, 1, 0, 0, 3, None, None, 0, 0),
+        (2, 1, 2, 3, 3, 0x7F0000000C00, -1, 1, 500, 512, *[0] * 4, None, 0, 2, 1, 0, Phase.FORWARD, None, 0),
     ]
     assert ask("SELECT id FROM snapconv_allocations WHERE pool_id IS NULL") == [(3,)]
 
