@@ -5,6 +5,7 @@ expandable segment its pages lie is an inference: they are taken to begin where 
 """
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +19,11 @@ from snapconv.columns import Int64Column, number_groups, sums_by
 from snapconv.replay.memory_layout import MemoryLayout, layouts
 from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.project_lines import SourceLine
+from snapconv.units import format_bytes
 
+# Of what is reserved: from here on, memory that is never in use is a problem.
+_MUCH_WASTED = 0.1
+_LEAST_WASTED_BYTES = 256 << 20
 # A line of the project, or None, and whether a stack was recorded.
 _Maker = tuple[SourceLine | None, bool]
 
@@ -85,9 +90,11 @@ class Fragmentation:
 
     ``n_conflicts`` counts what in the trace contradicts the segments: with any, figures of moments before
     the dump are approximate. ``has_expandable``: what can be returned depends on where pages lie.
+    ``conclusion`` says whether memory is wasted, and where it lies.
     """
 
     device: int
+    conclusion: str
     moments: tuple[FreeMemory, ...]
     details_at: str
     pools: tuple[PoolMemory, ...]
@@ -107,9 +114,11 @@ def find_fragmentation(analysis: DeviceAnalysis, moment: str | None = None) -> F
     moments = [find_moment(analysis, each) for each in ((moment,) if moment else usual)]
     found = layouts(analysis.device, analysis.allocations, [moment.event for moment in moments])
     detailed = found[moments[0].event]
+    rows = tuple(free_memory(analysis, found[m.event], m.name) for m in moments)
     return Fragmentation(
         device=analysis.device.device,
-        moments=tuple(free_memory(analysis, found[m.event], m.name) for m in moments),
+        conclusion=_conclusion(analysis, rows, is_one_moment=moment is not None),
+        moments=rows,
         details_at=moments[0].name,
         pools=tuple(pool_memory(analysis.snapshot, detailed)),
         holders=_holders(analysis, detailed),
@@ -118,6 +127,45 @@ def find_fragmentation(analysis: DeviceAnalysis, moment: str | None = None) -> F
         history_verdict=analysis.history.verdict.value,
         history_reason=analysis.history.reason,
     )
+
+
+def _conclusion(analysis: DeviceAnalysis, moments: Sequence[FreeMemory], *, is_one_moment: bool) -> str:
+    """Say how much is reserved and never in use, whether that is a problem, and where most of it lies."""
+    first, worst = moments[0], max(moments, key=_free_bytes)
+    if analysis.ran_out and not is_one_moment:
+        return _at_failure(analysis, first)
+    wasted, reserved = first.free_bytes, first.reserved_bytes
+    if is_one_moment or first.event is None:
+        share = f"{format_bytes(wasted, like=reserved)} of {format_bytes(reserved)} reserved is free"
+        share = f"{share} at {first.moment}"
+        worst = first
+    else:
+        reserved = analysis.replay.reserved.peak
+        wasted = max(reserved - analysis.replay.active.peak, 0)
+        share = f"{format_bytes(wasted, like=reserved)} of {format_bytes(reserved)} reserved was never in use"
+    if wasted < max(_MUCH_WASTED * reserved, _LEAST_WASTED_BYTES):
+        return f"{share}: no problem"
+    parts = (
+        (worst.returnable_bytes, "empty segments, which empty_cache() returns"),
+        (worst.private_bytes, "empty segments of private pools"),
+        (worst.enclosed_bytes, "partly used segments, which empty_cache() cannot return"),
+    )
+    return f"{share}; most of it lies in {max(parts)[1]}"
+
+
+def _free_bytes(memory: FreeMemory) -> int:
+    return memory.free_bytes
+
+
+def _at_failure(analysis: DeviceAnalysis, memory: FreeMemory) -> str:
+    """Say whether what was free inside would have served the request that failed."""
+    requested = int(analysis.device.events.size[analysis.phases.oom_events[0]])
+    free = format_bytes(memory.free_bytes, like=memory.reserved_bytes)
+    share = f"{free} of {format_bytes(memory.reserved_bytes)} reserved was free"
+    share = f"{share} when a request of {format_bytes(requested)} failed"
+    if memory.free_bytes < requested:
+        return f"{share}: too little for it, so fragmentation is not the reason"
+    return f"{share}: enough for it, but not in one usable piece"
 
 
 def free_memory(analysis: DeviceAnalysis, layout: MemoryLayout, name: str) -> FreeMemory:

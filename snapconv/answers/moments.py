@@ -22,6 +22,8 @@ EXPECTED = (
     "or an event such as 1234"
 )
 _MOST_NAMES, _MOST_OF_NAME = 5, 60
+# With fewer, a replay of allocator settings shows too little for advice.
+FEW_EVENTS = 10
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,8 +76,8 @@ _OPTIONS = {
     "capacity": "SIZE | The memory that torch may have, such as 78GiB.",
     "what_if.capacity": "SIZE | The memory that torch may have, such as 38GiB. Default: no limit, or, if a "
     "request failed, what it had then.",
-    "card": "SIZE | A card's whole memory, such as 40GiB, minus memory outside PyTorch (recorded if a "
-    "request failed, else 1 GiB).",
+    "card": "CARD | A card's name, such as H100 or A100-40GB, or its whole memory, such as 40GiB; minus "
+    "memory outside PyTorch (recorded if a request failed, else 1 GiB).",
     "setting": "KEY:VALUE,… | Try these in place of the file's own, written as in PYTORCH_CUDA_ALLOC_CONF. "
     "May be repeated: each is an alternative.",
     "search": "Try the usual settings, and rank them by what they reserve.",

@@ -230,7 +230,8 @@ def what_if(
     The trace is replayed through a model of torch's allocator. For each: the peaks of reserved and allocated
     memory, and where it runs out. Example: snapconv what-if run.pickle --search
     """
-    from snapconv.answers.what_if.setting_trials import Request, read_setting, try_settings
+    from snapconv.answers.what_if.conclusion import conclude
+    from snapconv.answers.what_if.setting_trials import Request, read_card, read_setting, try_settings
     from snapconv.writers.text.what_if import what_if_lines
 
     if not (setting or search or capacity or card or batch_scale is not None):
@@ -243,11 +244,13 @@ def what_if(
         raise typer.BadParameter(
             f"expected more than 0 and less than {_MOST_SCALE}", param_hint="--batch-scale"
         )
+    card_bytes, card_name = parsed(card, read_card, "--card") if card is not None else (None, "")
     request = Request(
         tuple(parsed(text, read_setting, "--setting") for text in setting or ()),
         search,
         size_of(capacity, "--capacity"),
-        size_of(card, "--card"),
+        card_bytes,
+        card_name,
     )
     analysis, scale = analysis_of(snapshot, read), 1.0 if batch_scale is None else batch_scale
     found = []
@@ -256,7 +259,8 @@ def what_if(
     for one, tried in zip(analysis.devices, trials, strict=True):
         unknown = "pinned host memory has an allocator of its own, which is not modelled"
         lines = what_if_lines(tried) if tried else [f"{device_name(one.device.device)}  {unknown}"]
-        found.append((tried.to_json() if tried else {"unknown": unknown}, lines))
+        values = tried.to_json() | {"conclusion": conclude(tried)} if tried else {"unknown": unknown}
+        found.append((values, lines))
     return answer_by_device(analysis, found)
 
 

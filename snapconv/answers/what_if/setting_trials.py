@@ -15,18 +15,25 @@ from snapconv.answers.what_if.calls import MOST_BYTES, AllocatorCalls, find_call
 from snapconv.answers.what_if.trial import FailedRequest, Outcome, Trial, capacity_at_oom, try_out
 from snapconv.errors import SettingError
 from snapconv.notes import Progress
+from snapconv.phases.trace_phases import Phase
 from snapconv.replay.device_replay import Replay
 from snapconv.replay.history_verdict import Verdict
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import DeviceSnapshot
 from snapconv.stacks.project_lines import SourceLine
+from snapconv.torch_knowledge.cards import find_card, named_cards
 from snapconv.units import format_bytes, parse_bytes
 
 OWN = "the file's own settings"
 OWN_PLACED_ANEW = f"{OWN}, blocks laid out afresh"
 # A CUDA context and libraries on devices of 2016 to 2026: 0.3 to 1.5 GiB.
 _USUAL_OUTSIDE_BYTES = 1 << 30
-_AS_AT_OOM = "as torch had when event"
+AS_AT_OOM = "as torch had when event"
+_PHASES = {
+    Phase.FORWARD: "the forward pass",
+    Phase.BACKWARD: "the backward pass",
+    Phase.OPTIMIZER: "the optimizer's step",
+}
 # Of what was reserved at most: a replay that differs by more shows nothing about settings.
 _LARGE_DIFFERENCE = 0.1
 # Of what is reserved at most: what a setting saves that is worth a sentence.
@@ -47,13 +54,14 @@ class Request:
 
     ``capacity`` is what torch can have, None: as much as it likes, or, in a file with a failed request, what
     it had then. ``card_bytes`` in its place is a whole card, of which something is not torch's: as much as
-    the file shows, or as is usual.
+    the file shows, or as is usual. ``card_name`` is the name that it was given by, if any.
     """
 
     settings: tuple[str, ...] = ()
     is_search: bool = False
     capacity: int | None = None
     card_bytes: int | None = None
+    card_name: str = ""
 
     @classmethod
     def read(
@@ -63,28 +71,43 @@ class Request:
         capacity: str | int | None = None,
         card: str | int | None = None,
     ) -> "Request":
-        """Read what the command line takes: ``Request.read("expandable_segments:True", card="24GiB")``.
+        """Read what the command line takes: ``Request.read("expandable_segments:True", card="H100")``.
 
-        Raises ValueError for a text that is no setting or no size.
+        Raises ValueError for a text that is no setting, no size and no card's name.
         """
-        sizes = (parse_bytes(size) if isinstance(size, str) else size for size in (capacity, card))
-        return cls(tuple(map(read_setting, settings)), search, *sizes)
+        most = parse_bytes(capacity) if isinstance(capacity, str) else capacity
+        card_bytes, name = read_card(card) if isinstance(card, str) else (card, "")
+        return cls(tuple(map(read_setting, settings)), search, most, card_bytes, name)
+
+
+def read_card(text: str) -> tuple[int, str]:
+    """Read a card, by its memory or by its name; raises ValueError for anything else."""
+    card = find_card(text)
+    if card is not None:
+        return card.total_bytes, card.name
+    try:
+        return parse_bytes(text), ""
+    except ValueError as error:
+        names = ", ".join(named_cards())
+        raise ValueError(f"expected a size such as 24GiB, or one of {names}; got {text!r}") from error
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """One trial: its settings as given, its outcome, and the line that requested too much."""
+    """One trial: its settings as given, its outcome, and of a request that failed the line and the phase."""
 
     name: str
     outcome: Outcome
     line: SourceLine | None
+    phase: str = ""
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""
         outcome, ledger = self.outcome, self.outcome.ledger
         failed = None
         if outcome.ran_out is not None:
-            failed = asdict(outcome.ran_out) | {"line": self.line.place if self.line else None}
+            place = self.line.place if self.line else None
+            failed = asdict(outcome.ran_out) | {"line": place, "phase": self.phase or None}
             del failed["row"]
         return {
             "setting": self.name,
@@ -131,7 +154,7 @@ class SettingTrials:
     def unsure(self) -> str:
         """Return why the trials prove nothing: how a replay of the file's own settings differs."""
         own, recorded = self.tried[0].outcome, self.recorded["peak_reserved"]
-        if own.served and self.capacity_from.startswith(_AS_AT_OOM):
+        if own.served and self.capacity_from.startswith(AS_AT_OOM):
             return (
                 f"a replay of the file's own settings serves the request that failed at event {own.served[0]}"
             )
@@ -199,7 +222,10 @@ def try_settings(
         recorded=_recorded(analysis.device, replayed),
         capacity_bytes=capacity,
         capacity_from=capacity_from,
-        tried=tuple(Tried(name, found, _line_of(found.ran_out, analysis)) for name, found in outcomes),
+        tried=tuple(
+            Tried(name, outcome, _line_of(outcome.ran_out, analysis), _phase_of(outcome.ran_out, analysis))
+            for name, outcome in outcomes
+        ),
         batch_scale=scale,
         model_is_exact=not difference,
         estimated=tuple(
@@ -240,6 +266,13 @@ def _line_of(failed: FailedRequest | None, analysis: DeviceAnalysis) -> SourceLi
     rows, events = analysis.allocations, analysis.device.events
     stack = rows.stack_id[failed.row] if failed.row >= 0 else events.stack_id[failed.event]
     return analysis.lines.innermost(int(stack))
+
+
+def _phase_of(failed: FailedRequest | None, analysis: DeviceAnalysis) -> str:
+    """Name the phase of training in which a request failed, by its own stack; empty where that has none."""
+    if failed is None or failed.event < 0:
+        return ""
+    return _PHASES.get(Phase(int(analysis.phases.certain[failed.event])), "")
 
 
 def _try_all(
@@ -295,13 +328,14 @@ def _capacity(analysis: DeviceAnalysis, calls: AllocatorCalls, request: Request)
     if request.card_bytes is not None:
         outside, how = _outside(analysis)
         left = max(request.card_bytes - outside, 0)
-        card = f"{format_bytes(request.card_bytes)} less {format_bytes(outside)} outside PyTorch"
+        named = f"{request.card_name}, " if request.card_name else ""
+        card = f"{named}{format_bytes(request.card_bytes)} less {format_bytes(outside)} outside PyTorch"
         return left, f"{card}{how}"
     if request.capacity is not None:
         return request.capacity, ""
     if analysis.ran_out:
         event = int(analysis.phases.oom_events[0])
-        return capacity_at_oom(calls, event), f"{_AS_AT_OOM} {event} failed"
+        return capacity_at_oom(calls, event), f"{AS_AT_OOM} {event} failed"
     return None, ""
 
 

@@ -55,12 +55,14 @@ class FailedRequest:
 
     ``event`` is -1 where the memory before the first event does not fit, ``row`` the allocation, -1 for a
     request that failed in the trace too. ``pool_free_bytes``, the largest block of ``pool_largest_bytes``,
-    are what could have served it if it were in one piece: of its pool and stream.
+    are what could have served it if it were in one piece: of its pool and stream. ``short_bytes`` is what the
+    device, or the limit, lacked for the segment that the request needed.
     """
 
     event: int
     row: int
     requested_bytes: int
+    short_bytes: int
     pool_free_bytes: int
     pool_largest_bytes: int
     reserved_bytes: int
@@ -296,10 +298,14 @@ class _Run:
         fitting, ledger = [size for size, _, _ in pool.free_of(stream)], self.allocator.ledger
         # What a trace began with has no event.
         size = self.calls.requested_bytes[row] if row >= 0 else self.calls.events.size[event]
+        rounded = self.sizes[row] if row >= 0 else int(size)
+        limits = [most for most in (ledger.capacity, self.trial.limit) if most is not None]
+        room = max(min(limits, default=0) - ledger.reserved_bytes, 0)
         self.outcome.ran_out = FailedRequest(
             event=event,
             row=row,
             requested_bytes=int(size),
+            short_bytes=max(self.trial.settings.segment_size(rounded) - room, 1),
             pool_free_bytes=sum(fitting),
             pool_largest_bytes=max(fitting, default=0),
             reserved_bytes=ledger.reserved_bytes,

@@ -5,12 +5,12 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from snapconv.answers.moments import FEW_EVENTS
 from snapconv.answers.peak import WAITING_LABEL, DeviceMemory, MomentState, group_modules
 from snapconv.classification.categories import Evidence
 from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK
 from snapconv.units import counted, device_name, format_bytes, format_duration_us, shortened
 from snapconv.writers.text.size_rows import (
-    FEW_EVENTS,
     MOST_ROWS,
     category_lines,
     history_lines,
@@ -176,8 +176,7 @@ def fragmentation_lines(found: "Fragmentation", file: str) -> Iterator[str]:
     has_trace = any(column.event is not None for column in found.moments) and not found.n_conflicts
     columns = found.moments if has_trace else found.moments[:1]
     first = columns[0]
-    free, reserved = format_bytes(first.free_bytes), format_bytes(first.reserved_bytes)
-    yield f"{device_name(found.device)}  {free} of {reserved} reserved are free at {first.moment}"
+    yield f"{device_name(found.device)}  {found.conclusion}"
     if len(columns) > 1:
         names = [one.moment.replace("the moment with most unused memory", "most unused") for one in columns]
         yield f"{'':<{_LABEL}}" + "".join(f"{name[: _COLUMN - 1]:>{_COLUMN}}" for name in names)
@@ -197,8 +196,6 @@ def fragmentation_lines(found: "Fragmentation", file: str) -> Iterator[str]:
     if found.has_expandable:
         yield "  estimated: where the pages of expandable segments lie, which empty_cache() returns whole"
     yield from history_lines(found.history_verdict)
-    if first.returnable_bytes:
-        yield f"  empty_cache() returns {format_bytes(first.returnable_bytes)} at {first.moment}"
     has_events = max(-1 if one.event is None else one.event for one in found.moments) >= FEW_EVENTS
     if first.enclosed_bytes and not found.has_expandable and has_events:
         yield next_line("what-if --search", file)

@@ -13,8 +13,6 @@ if TYPE_CHECKING:  # `snapconv info` loads no analysis
     from snapconv.answers.peak import CategoryTotal
 
 MOST_ROWS = 5
-# With fewer, a replay of allocator settings shows too little for advice.
-FEW_EVENTS = 10
 _SHOWN: ContextVar[int | None] = ContextVar("rows of a table", default=None)
 _SIZE_WIDTH = 14
 # By the verdict on the history.

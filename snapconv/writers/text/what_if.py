@@ -2,40 +2,38 @@
 
 from collections.abc import Iterator, Sequence
 
-from snapconv.allocator.allocator_settings import split_conf
-from snapconv.answers.what_if.setting_trials import OWN_PLACED_ANEW, SettingTrials, Tried
-from snapconv.answers.what_if.trial import Outcome
+from snapconv.answers.what_if.conclusion import alternatives, conclude, reference
+from snapconv.answers.what_if.setting_trials import SettingTrials, Tried
 from snapconv.units import counted, device_name, format_bytes, format_share
-from snapconv.writers.text.size_rows import FEW_EVENTS, where
+from snapconv.writers.text.size_rows import where
 
 _COLUMNS = (12, 12, 8, 11)
 
 
 def what_if_lines(trials: SettingTrials) -> Iterator[str]:
-    """Show the trials of one device."""
+    """Show the conclusion of one device's trials, then each of them."""
     batch = "" if trials.batch_scale == 1 else f", batch × {trials.batch_scale:g}"
     capacity = "on a device that never runs out of memory"
     if trials.capacity_bytes is not None:
-        source = f", {trials.capacity_from}" if trials.capacity_from else ""
-        capacity = f"with {format_bytes(trials.capacity_bytes)}{source}"
-    events = counted(trials.n_events, "event")
-    yield f"{device_name(trials.device)}  {events} replayed{batch}, {capacity}"
+        source = f": {trials.capacity_from}" if trials.capacity_from else ""
+        capacity = f"with {format_bytes(trials.capacity_bytes)} for PyTorch{source}"
+    yield f"{device_name(trials.device)}  {conclude(trials)}"
+    yield f"  {counted(trials.n_events, 'event')} replayed{batch}, {capacity}"
     yield _columns("reserved", "allocated", "unused", "cudaMalloc")
     recorded = trials.recorded
     failed = f", {counted(recorded['n_ooms'], 'failed request')}" if recorded["n_ooms"] else ""
     n_calls = recorded["n_segment_allocs"] + recorded["n_segment_maps"]
     yield _row(recorded["peak_reserved"], recorded["peak_allocated"], n_calls, f"as recorded{failed}")
-    n_own = 1 + (OWN_PLACED_ANEW in [one.name for one in trials.tried])
-    own, others = trials.tried[n_own - 1].outcome, trials.tried[n_own:]
-    reserved = {one.name: one.outcome.ledger.max_reserved_bytes for one in others if not one.outcome.ran_out}
+    own, others = reference(trials), alternatives(trials)
     own_bytes = own.ledger.max_reserved_bytes
-    same = [name for name, n_bytes in reserved.items() if n_bytes == own_bytes and not own.ran_out]
-    groups: dict[int, list[Tried]] = {}  # those that run out of memory at one event have one reason
-    for number, tried in enumerate(one for one in trials.tried if one.name not in same):
-        ran_out = tried.outcome.ran_out
-        groups.setdefault(len(trials.tried) + ran_out.event + 1 if ran_out else number, []).append(tried)
-    for alike in groups.values():
-        yield from _trial_lines(alike[0], [tried.name for tried in alike])
+    same = [
+        tried.name
+        for tried in others
+        if tried.outcome.ran_out is None and own.ran_out is None
+        if tried.outcome.ledger.max_reserved_bytes == own_bytes
+    ]
+    for tried, names in _trial_groups([tried for tried in trials.tried if tried.name not in same]):
+        yield from _trial_lines(tried, names)
     if same:
         yield f"  no effect on reserved memory: {_grouped(same)}"
     yield "  reserved and allocated: peaks; unused: (reserved - allocated) / reserved"
@@ -44,27 +42,17 @@ def what_if_lines(trials: SettingTrials) -> Iterator[str]:
     if recorded["peak_allocated"] > recorded["peak_reserved"]:
         yield "  the trace contradicts the file's segments: reserved as recorded is too low"
     yield from (f"  estimated: {reason}" for reason in trials.estimated)
-    yield from _recommendation(trials, own, others)
 
 
-def _recommendation(trials: SettingTrials, own: Outcome, others: Sequence[Tried]) -> Iterator[str]:
-    """Recommend the best setting, if the trials can tell, with its saving from the smaller baseline."""
-    no_order = "the order of the allocations decides the layout, and is not recorded"
-    if others and (unsure := no_order if trials.n_events < FEW_EVENTS else trials.unsure):
-        yield f"  no recommendation: {unsure}"
-        return
-    baseline, source = own.ledger.max_reserved_bytes, "in a replay of the file's own settings"
-    if trials.batch_scale == 1 and trials.recorded["peak_reserved"] <= baseline:
-        baseline, source = trials.recorded["peak_reserved"], "recorded"
-    reserved = {one.name: one.outcome.ledger.max_reserved_bytes for one in others if not one.outcome.ran_out}
-    best = min(reserved, key=reserved.__getitem__, default="")
-    if best and (own.ran_out or reserved[best] < baseline):
-        conf = split_conf(own.trial.settings.conf) | split_conf(best)
-        less = f"reserves {format_bytes(baseline - reserved[best])} less than {source}"
-        gain = "it fits" if own.ran_out else less
-        yield f"  best, {gain}: export PYTORCH_CUDA_ALLOC_CONF={','.join(map(':'.join, conf.items()))}"
-    elif others:
-        yield "  none of these settings helps"
+def _trial_groups(trials: Sequence[Tried]) -> Iterator[tuple[Tried, list[str]]]:
+    """Group the trials that run out of memory at one event, as they have one reason; with their names."""
+    groups: dict[tuple[str, int], list[Tried]] = {}
+    for number, tried in enumerate(trials):
+        failed = tried.outcome.ran_out
+        key = ("failed", failed.event) if failed else ("fits", number)
+        groups.setdefault(key, []).append(tried)
+    for group in groups.values():
+        yield group[0], [tried.name for tried in group]
 
 
 def _grouped(names: Sequence[str]) -> str:

@@ -152,3 +152,30 @@ def test_a_real_step_has_the_free_memory_that_its_segments_show():
     dump = found.moments[0]
     assert dump.returnable_bytes == sum(s["total_size"] for s in whole)
     assert (dump.free_bytes, dump.largest_free_bytes) == (sum(pieces), max(pieces))
+
+
+def test_the_conclusion_of_little_waste_is_no_problem(tmp_path):
+    found = fragmentation_of(tmp_path, three_segments().snapshot())
+    # 20 + 8 + 24 MiB are in use at once, before the first of them is freed.
+    assert found.conclusion == "12.00 MiB of 64.00 MiB reserved was never in use: no problem"
+
+
+def test_the_conclusion_of_much_waste_says_where_it_lies(tmp_path):
+    trace = TraceBuilder()
+    trace.segment(600 * MIB).alloc(600 * MIB, frames=OTHER).free(trace.segments[0]["address"])
+    trace.segment(500 * MIB).alloc(500 * MIB, frames=OTHER)  # 1100 MiB reserved, 600 in use at once
+    found = fragmentation_of(tmp_path, trace.snapshot())
+    assert found.conclusion == (
+        "0.49 GiB of 1.07 GiB reserved was never in use; most of it lies in empty segments, which "
+        "empty_cache() returns"
+    )
+
+
+def test_the_conclusion_at_a_failure_compares_what_was_free_with_the_request(tmp_path):
+    for request, expected in (
+        (30 * MIB, "too little for it, so fragmentation is not the reason"),
+        (11 * MIB, "enough for it, but not in one usable piece"),
+    ):
+        failed = TraceBuilder()
+        failed.segment(20 * MIB).alloc(8 * MIB, frames=KEEPER).oom(request, device_free=0)
+        assert fragmentation_of(tmp_path, failed.snapshot()).conclusion.endswith(expected)
