@@ -102,6 +102,6 @@ def _ordinals(
         return [""]
     several = sum(not device.is_host for device in (devices if is_named else of_file)) > 1
     return [
-        f".{HOST_NAME}" if device.is_host else f".cuda{device.device}" if several else ""
+        f".{HOST_NAME}" if device.is_host else f".{device.device.kind}{device.device}" if several else ""
         for device in devices
     ]

@@ -82,9 +82,30 @@ def shown(text: str) -> str:
     return printable(text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…")
 
 
+class Device(int):
+    """A device's number in a file, HOST for pinned host memory, with its kind as torch writes it.
+
+    It is a number wherever one is expected. ``kind`` is such as ``cuda``, ``npu`` or ``cpu``.
+    """
+
+    kind: str
+
+    def __new__(cls, number: int, kind: str = "cuda") -> "Device":
+        """Make a device; pinned host memory has one kind, whatever else the file is of."""
+        device = super().__new__(cls, number)
+        device.kind = HOST_NAME if number == HOST else kind
+        return device
+
+
+def device_kind(device: int) -> str:
+    """Return the kind of a device; a bare number is one of CUDA, or pinned host memory."""
+    return (device if isinstance(device, Device) else Device(device)).kind
+
+
 def device_name(device: int) -> str:
-    """Return the name of a device: ``cuda:1``, or ``host`` for pinned host memory."""
-    return HOST_NAME if device == HOST else f"cuda:{device}"
+    """Return the name of a device: ``cuda:1``, ``npu:0``, ``cpu``, or ``host`` for pinned host memory."""
+    kind = device_kind(device)
+    return kind if kind in (HOST_NAME, "cpu") else f"{kind}:{device}"
 
 
 def device_argument(device: int) -> str:
@@ -92,16 +113,12 @@ def device_argument(device: int) -> str:
     return HOST_NAME if device == HOST else str(device)
 
 
-def device_kind(device: int) -> str:
-    """Return the kind of a device in JSON: ``cuda`` or ``host``."""
-    return HOST_NAME if device == HOST else "cuda"
-
-
 def parse_device(text: str) -> int:
-    """Read a device as people write it: ``1``, ``cuda:1`` or ``host``; else raises ValueError."""
+    """Read a device as people write it: ``1``, ``cuda:1``, ``npu:1`` or ``host``; else raises ValueError."""
     if text == HOST_NAME:
         return HOST
-    digits = text.removeprefix("cuda:")
-    if not (digits.isascii() and digits.isdigit() and len(digits) <= _MOST_DIGITS):
+    kind, _, digits = text.rpartition(":")
+    is_kind = kind == "" or (kind.isascii() and kind.isalpha() and kind.islower())
+    if not (is_kind and digits.isascii() and digits.isdigit() and len(digits) <= _MOST_DIGITS):
         raise ValueError(f"expected a device's number, such as 0, or {HOST_NAME}, got {text!r}")
     return int(digits)

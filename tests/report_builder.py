@@ -37,6 +37,7 @@ from snapconv.phases.trace_phases import Phase
 from snapconv.replay.device_replay import AllocationTable, Curve
 from snapconv.snapshot.stack_table import FrameTable, StackTable
 from snapconv.stacks.project_lines import SourceLine
+from snapconv.units import Device
 from snapconv.writers.sqlite.skyline_reports import memory_database
 from snapconv.writers.sqlite.tables import write_databases
 
@@ -166,7 +167,7 @@ def curve(*after: int) -> Curve:
 def small_peak(**changes: Any) -> MomentState:
     """The state of the report's device at the peak, with some of its fields replaced."""
     state = MomentState(
-        device=0,
+        device=Device(0),
         moment="the peak",
         event=1,
         n_events=7,

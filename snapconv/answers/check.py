@@ -13,7 +13,7 @@ from snapconv.answers.peak import totals_by_category
 from snapconv.classification.categories import Category
 from snapconv.errors import InputError
 from snapconv.replay.history_verdict import Verdict
-from snapconv.units import counted, device_name, format_bytes, parse_bytes, shortened
+from snapconv.units import Device, counted, device_name, format_bytes, parse_bytes, shortened
 
 _PEAK = "peak allocated"
 # More digits of a number in per cent are refused.
@@ -102,7 +102,7 @@ class Check:
     """
 
     what: str
-    device: int
+    device: Device
     limit_bytes: int
     actual_bytes: int
     unknown: str = ""

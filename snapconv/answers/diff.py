@@ -18,7 +18,7 @@ from snapconv.answers.peak import Sum, sums_by_name
 from snapconv.classification.categories import Category, Evidence
 from snapconv.replay.history_verdict import Verdict
 from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK, SourceLine, line_values
-from snapconv.units import device_kind
+from snapconv.units import Device, device_kind
 
 # What every line allocates: the names of its operations and its categories.
 Contents = Mapping[SourceLine, frozenset[str]]
@@ -95,8 +95,8 @@ class DeviceDiff:
     with a path: the lines of calls are in ``lines``.
     """
 
-    old_device: int
-    new_device: int
+    old_device: Device
+    new_device: Device
     allocated: Change[str]
     reserved: Change[str]
     likely: Change[str]
@@ -135,8 +135,8 @@ class FileDiff:
     new_name: str
     devices: tuple[DeviceDiff, ...]
     by_urgency: tuple[int, ...]
-    only_old: tuple[int, ...]
-    only_new: tuple[int, ...]
+    only_old: tuple[Device, ...]
+    only_new: tuple[Device, ...]
     settings: tuple[tuple[str, str | None, str | None], ...]
 
     def to_json(self) -> dict[str, object]:
@@ -251,7 +251,7 @@ def _contents(analysis: DeviceAnalysis) -> Contents:
 
 def paired(
     old: Sequence[DeviceAnalysis], new: Sequence[DeviceAnalysis]
-) -> tuple[list[tuple[DeviceAnalysis, DeviceAnalysis]], list[int], list[int]]:
+) -> tuple[list[tuple[DeviceAnalysis, DeviceAnalysis]], list[Device], list[Device]]:
     """Pair the devices of the same ordinal; list those that only the old file has, or only the new one.
 
     Where each has one, beside pinned host memory, they are a pair whatever their ordinals are.

@@ -19,7 +19,7 @@ from snapconv.columns import Int64Column, number_groups, sums_by
 from snapconv.replay.memory_layout import MemoryLayout, layouts
 from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.project_lines import SourceLine
-from snapconv.units import format_bytes
+from snapconv.units import Device, format_bytes
 
 # Of what is reserved: from here on, memory that is never in use is a problem.
 _MUCH_WASTED = 0.1
@@ -93,7 +93,7 @@ class Fragmentation:
     ``conclusion`` says whether memory is wasted, and where it lies.
     """
 
-    device: int
+    device: Device
     conclusion: str
     moments: tuple[FreeMemory, ...]
     details_at: str

@@ -34,7 +34,7 @@ from snapconv.columns import (
 from snapconv.notes import Note
 from snapconv.phases.trace_phases import Phase, Phases
 from snapconv.stacks.project_lines import SourceLine, line_values
-from snapconv.units import counted, format_bytes
+from snapconv.units import Device, counted, format_bytes
 
 # Two may be chance: a state that is made late, an expert that is used for the first time. Three are weak.
 LEAST_ITERATIONS = 3
@@ -138,7 +138,7 @@ class GrowthReport:
     is empty where it can be; where it cannot, ``never_freed`` stands in for it.
     """
 
-    device: int
+    device: Device
     end_bytes: tuple[int, ...]
     lines: tuple[Growth, ...]
     unknown: str
@@ -440,20 +440,21 @@ def _trend(part_of_each: list[int]) -> Trend:
 def why_unknown(analysis: DeviceAnalysis) -> str:
     """Say why growth cannot be seen in a trace, and what would show it; empty where it can."""
     phases, n_events = analysis.phases, len(analysis.device.events)
+    is_recorded = analysis.snapshot.backend.is_recorded
     if not n_events:
         return "the file has no events"
     if not (analysis.allocations.alloc_event >= 0).any():
         return f"the trace has {counted(n_events, 'event')} and no allocation"
     if not phases.has_steps:
         return (
-            "no optimizer step ends an iteration in this trace; without an optimizer, call snapconv.step() "
-            "under `snapconv record`"
+            "no optimizer step ends an iteration in this trace"
+            + "; without an optimizer, call snapconv.step() under `snapconv record`" * is_recorded
         )
     n = phases.n_iterations
     if n < LEAST_ITERATIONS:
         return (
-            f"the trace has {counted(n, 'iteration')}, and {LEAST_ITERATIONS} are needed; record more "
-            "(`snapconv record --iterations 4`)"
+            f"the trace has {counted(n, 'iteration')}, and {LEAST_ITERATIONS} are needed; record more"
+            + " (`snapconv record --iterations 4`)" * is_recorded
         )
     return ""
 

@@ -90,11 +90,13 @@ def _category_notes(found: DeviceAnalysis) -> Iterator[Note]:
 
 def _better_recording(found: DeviceAnalysis) -> str:
     """Say what a better recording would have, as far as this one lacks it; empty for one of ours."""
+    is_recorded = found.snapshot.backend.is_recorded
     if found.history.verdict is Verdict.NO_TRACE:
-        return "the file has no events: record them with `snapconv record`, or "
+        how = "with `snapconv record`" if is_recorded else "too"
+        return f"the file has no events: record them {how}, or "
     if found.history.verdict is not Verdict.COMPLETE:
         return "record from the start of the program, or "
-    if found.recorded is not None:
+    if found.recorded is not None or not is_recorded:
         return ""
     return "record it with `snapconv record`, which notes what memory is for, or "
 

@@ -27,7 +27,7 @@ from snapconv.phases.annotation_spans import annotations_at
 from snapconv.phases.trace_phases import Phase
 from snapconv.replay.memory_layout import MemoryLayout, layout_at
 from snapconv.stacks.project_lines import SourceLine
-from snapconv.units import HOST, counted, format_bytes
+from snapconv.units import HOST, Device, counted, format_bytes
 
 # Of a sum: less than this is not worth a word.
 _NEXT_TO_NOTHING = 0.01
@@ -282,7 +282,7 @@ class MomentState:
     ``waiting_lines`` allocated them.
     """
 
-    device: int
+    device: Device
     moment: str
     event: int | None
     n_events: int

@@ -20,7 +20,7 @@ from snapconv.files import most_bytes_of_part
 from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK
 from snapconv.stacks.stack_facts import WITHIN
 from snapconv.torch_knowledge.operation_catalog import UNNAMED
-from snapconv.units import shortened
+from snapconv.units import Device, shortened
 
 # A stack may have very many frames with long names, and many stacks the same: a tree is in proportion to the
 # file. No real file comes near this; of a node, its numbers are that large as JSON.
@@ -50,7 +50,7 @@ class MemoryTree:
     their memory counts for the last line that is left.
     """
 
-    device: int
+    device: Device
     moment: str
     event: int | None
     by: str

@@ -32,7 +32,7 @@ from snapconv.columns import BoolColumn
 from snapconv.replay.history_verdict import Verdict
 from snapconv.replay.memory_layout import layout_at
 from snapconv.stacks.project_lines import SourceLine
-from snapconv.units import format_bytes
+from snapconv.units import Device, format_bytes
 
 N_CAUSES = 3
 # Stand beside the codes of categories: for what is one of two, and for what waits for another stream.
@@ -78,7 +78,7 @@ class FileVerdict:
     are those that ``advise`` finds, in its order, with the bytes that each holds at the peak.
     """
 
-    device: int
+    device: Device
     about: str
     sentence: str
     moment: str

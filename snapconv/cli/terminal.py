@@ -16,7 +16,7 @@ from snapconv.notes import Note, Progress
 from snapconv.units import printable, shortened
 
 # Raised when a key changes its meaning, its type, or goes; not when one is added. Every document has it.
-JSON_VERSION = 3
+JSON_VERSION = 4
 
 # Less is over before anybody has read it.
 _WORTH_A_BAR_S = 0.5

@@ -10,14 +10,18 @@ from collections.abc import Iterator, Sequence, Sized
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
+from snapconv.allocator.allocator_settings import MIN_BLOCK_BYTES, NPU_PADDING_BYTES, SMALL_REQUEST_BYTES
 from snapconv.columns import has_code
 from snapconv.notes import Note
 from snapconv.snapshot.event_table import Action, EventTable
+from snapconv.snapshot.segment_table import BlockState, BlockTable, SegmentTable
 from snapconv.snapshot.stack_table import Collected, StackTable
+from snapconv.torch_knowledge.backends import BACKENDS, release_key
 
 # The other backends follow later and write fewer keys (torch/csrc/xpu/Module.cpp; torch_npu has no times),
-# so with them a missing key proves nothing.
-_SNAPSHOTS_SINCE = {"xpu": "2.11"}
+# so with them a missing key proves nothing. torch_npu takes keys over into later releases of older branches.
+_SNAPSHOTS_SINCE = {"xpu": "2.11", "npu": "2.1"}
+_NPU_SINCE = {"pool_id": "2.13"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +29,7 @@ class Era:
     """The range of torch releases that can have written the file, and for which device.
 
     ``first`` and ``last`` are such as ``2.5``; ``last`` is None for "or any newer". ``backend`` is
-    cuda, npu or xpu (rocm is built from the same source and looks like cuda).
+    the kind of a row of torch_knowledge/backends.py (rocm is built from the same source and looks like cuda).
     """
 
     first: str
@@ -43,6 +47,7 @@ class Era:
 
 
 BLOCK_ADDRESSES, PLOT = "blocks[].address", "category"
+Memory = tuple[SegmentTable, BlockTable]
 # Newest first: the first release with a trait, the last without it, the trait, and the place where it would
 # show. Of events it is the column, else the key.
 _RELEASES = (
@@ -64,10 +69,11 @@ _RELEASES = (
 def infer_era(traits: AbstractSet[str], places: AbstractSet[str], backend: str = "cuda") -> Era:
     """Narrow the range of releases down by the traits that are there, and the places where others are not."""
     first, last = _SNAPSHOTS_SINCE.get(backend, "2.0"), None
+    later = _NPU_SINCE if backend == "npu" else {}
     for since, until, trait, place in _RELEASES:
+        since = later.get(trait, since)
         if trait in traits:
-            later = max(since, first, key=lambda release: int(release.partition(".")[2]))
-            return Era(later, last, backend)
+            return Era(max(since, first, key=release_key), last, backend)
         if place in places and backend == "cuda" and PLOT not in traits:
             last = until
     return Era(first, last, backend)
@@ -107,17 +113,29 @@ def _first_has(rows: object, key: str) -> bool:
     return isinstance(rows, list) and bool(rows) and isinstance(rows[0], dict) and key in rows[0]
 
 
-def backend_of(traces: list[EventTable], stacks: StackTable, traits: AbstractSet[str]) -> str:
-    """Infer the backend that wrote a file: from its own actions, by frames, or by a setting."""
+def backend_of(traces: list[EventTable], stacks: StackTable, traits: AbstractSet[str], memory: Memory) -> str:
+    """Infer the backend that wrote a file: from its own actions, by frames, a setting, or sizes of blocks."""
     npu_actions = (Action.WORKSPACE_SNAPSHOT, Action.EMPTY_CACHE)
     if any(has_code(trace.action, action).any() for trace in traces for action in npu_actions):
         return "npu"
-    filenames = set(stacks.frames.filenames)
-    if any("torch_npu" in filename for filename in filenames):
-        return "npu"
-    if "PYTORCH_ALLOC_CONF" in traits or any("torch/xpu/" in filename for filename in filenames):
+    for backend in BACKENDS.values():
+        if backend.frames and any(backend.frames in file.replace("\\", "/") for file in stacks.frames.files):
+            return backend.kind
+    if "PYTORCH_ALLOC_CONF" in traits:
         return "xpu"
-    return "cuda"
+    return "npu" if _is_padded(*memory) else "cuda"
+
+
+def _is_padded(segments: SegmentTable, blocks: BlockTable) -> bool:
+    """Return whether the live blocks have the 32 bytes that torch_npu adds to requests, and torch does not.
+
+    Only blocks that keep no remainder tell: small ones, and those of expandable segments.
+    """
+    is_exact = (blocks.block_bytes <= SMALL_REQUEST_BYTES) | segments.is_expandable[blocks.segment_id]
+    tells = is_exact & (blocks.state != BlockState.INACTIVE) & (blocks.requested_bytes > 0)
+    requested, granules = blocks.requested_bytes[tells], blocks.block_bytes[tells] / MIN_BLOCK_BYTES
+    plain, padded = (-(-(requested + more) // MIN_BLOCK_BYTES) for more in (0, NPU_PADDING_BYTES))
+    return bool((granules == padded).all() and (granules != plain).any())
 
 
 _MOST_NAMED = 5
@@ -137,7 +155,7 @@ def notes_of_file(
     if "events" in places and "time_us" not in traits:
         yield Note(
             "no-timestamps",
-            "the events have no times (torch before 2.2): order is known, duration is not",
+            "the events have no times (torch before 2.2, and torch_npu): order is known, duration is not",
             is_minor=True,
         )
     if not len(stacks.frames):

@@ -26,6 +26,7 @@ from snapconv.snapshot.fields import DEVICE, errors_of, expect, reject_shared
 from snapconv.snapshot.file_traits import (
     PLOT,
     Era,
+    Memory,
     backend_of,
     infer_era,
     notes_of_file,
@@ -46,9 +47,8 @@ from snapconv.snapshot.segment_table import (
 )
 from snapconv.snapshot.stack_table import Collected, CompiledStacks, StackTable, bound_stacks
 from snapconv.stop_signals import stage
-from snapconv.units import HOST, counted, device_name
-
-_Memory = tuple[SegmentTable, BlockTable]
+from snapconv.torch_knowledge.backends import Backend, backend_of_kind, release_key
+from snapconv.units import HOST, Device, counted, device_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class DeviceSnapshot:
     neither has it.
     """
 
-    device: int
+    device: Device
     events: EventTable
     segments: SegmentTable
     blocks: BlockTable
@@ -116,6 +116,17 @@ class Snapshot:
         """The torch that wrote the file: as recorded in it, or else inferred from its keys."""
         recorded = dict(self.metadata.facts).get("torch") if self.metadata else None
         return f"torch {recorded}" if recorded else str(self.era)
+
+    @property
+    def earliest_release(self) -> str:
+        """The earliest release of torch, or of its backend's library, that can have written the file."""
+        recorded = dict(self.metadata.facts).get("torch", "") if self.metadata else ""
+        return recorded if len(release_key(recorded)) == 2 else self.era.first
+
+    @property
+    def backend(self) -> Backend:
+        """What is known of the devices' kind."""
+        return backend_of_kind(self.era.backend)
 
     @property
     def recorded_project(self) -> RecordedProject:
@@ -182,21 +193,21 @@ class _Reading:
         traits |= {PLOT} if collected.is_plot else set()
         traits |= dict(entries).keys() | {name for one in every_trace if len(one) for name in columns_of(one)}
         places = places_of(raw, every_trace, blocks=memory[1], host_blocks=host_memory[1])
-        n_embedded = self.container.n_embedded
+        n_embedded, backend = self.container.n_embedded, backend_of(traces, stacks, traits, memory)
         self.notes.extend(notes_of_file(collected, stacks, traits, places, n_embedded=n_embedded))
         return Snapshot(
             path=self.path,
             container=self.container,
-            era=infer_era(traits, places, backend_of(traces, stacks, traits)),
+            era=infer_era(traits, places, backend),
             n_visible_devices=len(traces),
-            devices=_devices(raw, recorded, every_trace, memory, host_memory),
+            devices=_devices(raw, recorded, every_trace, memory, host_memory, kind=backend),
             stacks=stacks,
             texts=collected.texts.values(),
             pools=collected.pools.values(),
             settings=settings,
             settings_entries=entries,
             annotations=annotations,
-            notes=tuple(self.notes),
+            notes=tuple(_of_kind(note, backend) for note in self.notes),
             metadata=recorded,
         )
 
@@ -235,19 +246,26 @@ class _Reading:
                     "reordered-ring",
                     f"the events stood out of order in {backwards} places (max_entries was changed while "
                     "recording); they were sorted by time, so events of the same microsecond may be swapped",
-                    device,
+                    Device(device),
                     is_minor=True,
                 )
             )
         return take(events, np.argsort(events.time_us, kind="stable"))
 
 
+def _of_kind(note: Note, kind: str) -> Note:
+    """Return a note with its device's kind, which is known when all of the file is read."""
+    return note if note.device is None else replace(note, device=Device(note.device, kind))
+
+
 def _devices(
     raw: dict[str, object],
     recorded: Metadata | None,
     traces: list[EventTable],
-    memory: _Memory,
-    host_memory: _Memory,
+    memory: Memory,
+    host_memory: Memory,
+    *,
+    kind: str,
 ) -> tuple[DeviceSnapshot, ...]:
     """Return the devices with memory or events, or else an empty one; the last trace is that of the host."""
     *traces, host_trace = traces
@@ -256,7 +274,7 @@ def _devices(
     has_host = len(host_trace) > 0 or len(host_memory[0]) > 0
     devices = [
         _device(
-            i,
+            Device(i, kind),
             traces[i] if i < len(traces) else read_trace([], "", Collected()),
             *memory,
             overflowed=_overflowed(raw, recorded, i),
@@ -265,12 +283,12 @@ def _devices(
     ]
     if has_host:
         is_over = _host_overflowed(recorded, len(host_trace))
-        devices.append(_device(HOST, host_trace, *host_memory, overflowed=is_over))
+        devices.append(_device(Device(HOST), host_trace, *host_memory, overflowed=is_over))
     return tuple(devices)
 
 
 def _device(
-    device: int, events: EventTable, segments: SegmentTable, blocks: BlockTable, *, overflowed: bool | None
+    device: Device, events: EventTable, segments: SegmentTable, blocks: BlockTable, *, overflowed: bool | None
 ) -> DeviceSnapshot:
     """Pick what is of one device, by address."""
     mine = np.flatnonzero(segments.device == device)

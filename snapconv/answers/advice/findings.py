@@ -30,7 +30,7 @@ from snapconv.columns import distinct
 from snapconv.replay.history_verdict import Verdict
 from snapconv.stacks.project_lines import SourceLine
 from snapconv.stop_signals import stage
-from snapconv.units import device_kind, format_bytes
+from snapconv.units import Device, device_kind, format_bytes
 
 MOST_FINDINGS = 7
 # After the faults at the peak come those at the peak that is left, and so on.
@@ -250,7 +250,7 @@ class Advice:
     largest first. ``unknown`` says why nothing can be found, else it is empty.
     """
 
-    device: int
+    device: Device
     peak: Peak
     reserved_bytes: int
     is_failed: bool

@@ -23,19 +23,18 @@ from snapconv.allocator.allocator_settings import (
     SMALL_SEGMENT_BYTES,
 )
 from snapconv.answers.oom.message_kinds import (
-    BACKENDS,
     BEGINNINGS,
     MESSAGE_KINDS,
     MPS_LIMIT,
     NEXT_STEPS,
     OTHER,
-    UNKNOWN_BACKEND,
     WORDS,
     MessageKind,
     squeezed,
 )
 from snapconv.answers.oom.verdict import FreePieces, OomCause, OomVerdict, Shortage, decide_oom
 from snapconv.errors import InputError
+from snapconv.torch_knowledge.backends import BACKENDS, UNKNOWN_BACKEND
 from snapconv.units import counted, format_bytes
 
 # What stands before every line of a rank, a quotation, a container: `[rank0]: `, `(Worker pid=12) `, `E   `.
@@ -286,7 +285,12 @@ def _of_allocator(text: str, n_messages: int) -> MessageAnswer:
         outside_bytes=outside,
         own_outside_bytes=_minus(message.process_bytes, message.reserved_bytes),
         verdict=verdict,
-        next_step=next_step.format(monitor=backend.monitor, variable=backend.variable),
+        next_step=next_step.format(
+            monitor=backend.monitor,
+            variable=backend.variable,
+            watch=backend.watch,
+            expandable=backend.expandable,
+        ),
         notes=tuple(_notes(message, name)),
     )
 

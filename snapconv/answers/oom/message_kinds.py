@@ -1,4 +1,4 @@
-"""Texts about memory that ran out: the backends of torch's allocator, and every other kind, one row each.
+"""Texts about memory that ran out: those of torch's allocator, and every other kind, one row each.
 
 Patterns are searched in a text without white space, so that no line break of a terminal hides a match; the
 spaces in them are for the reader. The order of the rows decides between two that begin at the same place.
@@ -9,51 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from snapconv.answers.oom.verdict import OomCause
-
-_WHY_FREE = (
-    "possible: another thread or process freed memory meanwhile; Windows, WSL, MIG or a virtual GPU allows a "
-    "process less; the driver lacked address space. It is no memory fraction: torch would print that"
-)
+from snapconv.torch_knowledge.backends import BACKENDS
 
 
 def squeezed(pattern: str) -> re.Pattern[str]:
     """Compile a pattern for texts without white space."""
     return re.compile(pattern.replace(" ", ""), re.IGNORECASE)
 
-
-@dataclass(frozen=True, slots=True)
-class Backend:
-    """A kind of device: the program that shows its memory, and the variable of its allocator."""
-
-    monitor: str = "nvidia-smi"
-    variable: str = "PYTORCH_ALLOC_CONF"
-    why_free: str = _WHY_FREE
-
-
-BACKENDS = {
-    "CUDA": Backend(variable="PYTORCH_CUDA_ALLOC_CONF"),
-    "HIP": Backend(
-        monitor="amd-smi",
-        variable="PYTORCH_HIP_ALLOC_CONF",
-        why_free=f"{_WHY_FREE}; an APU's figure has memory of the host in it",
-    ),
-    "XPU": Backend(
-        monitor="xpu-smi",
-        why_free="possible: Intel's driver does not report free memory, and torch printed the device less "
-        "what it had reserved; another process; one block may not be larger than the driver allows (4 GiB on "
-        "some)",
-    ),
-    "NPU": Backend(monitor="npu-smi info", variable="PYTORCH_NPU_ALLOC_CONF"),
-    "MLU": Backend(monitor="cnmon", variable="PYTORCH_MLU_ALLOC_CONF"),
-    "MUSA": Backend(monitor="mthreads-gmi", variable="PYTORCH_MUSA_ALLOC_CONF"),
-    "GCU": Backend(monitor="efsmi"),
-    "MPS": Backend(
-        monitor="Activity Monitor",
-        why_free="possible: Metal found no memory, as macOS and other programs had it, or no room for one "
-        "heap",
-    ),
-}
-UNKNOWN_BACKEND = Backend(monitor="nvidia-smi (or your device's)")
 
 # The begin of a message of torch's allocator; the second is cudaMallocAsync's.
 BEGINNINGS = squeezed(
@@ -62,13 +24,13 @@ BEGINNINGS = squeezed(
 )
 
 NEXT_STEPS = {
-    OomCause.FULL: "`snapconv watch train.py` saves a file that shows which lines hold the memory",
-    OomCause.FRAGMENTED: "set {variable}=expandable_segments:True (from torch 2.1)",
+    OomCause.FULL: "{watch}",
+    OomCause.FRAGMENTED: "{expandable}",
     OomCause.OTHER_POOL: "let CUDA graphs share a pool (torch.cuda.graph(..., pool=...)), or capture fewer",
     OomCause.LIMIT: "raise or remove the limit: set_per_process_memory_fraction(), or {variable}",
     OomCause.OUTSIDE: "`{monitor}` shows the processes on the device",
     OomCause.TOO_LARGE: "look at the shapes in the traceback's last line of your code",
-    OomCause.UNKNOWN: "run it again with `{monitor}` beside it, and by `snapconv watch train.py`",
+    OomCause.UNKNOWN: "run it again with `{monitor}` beside it; {watch}",
 }
 # What torch adds in rare cases: the cause, whatever the figures are.
 WORDS = (

@@ -15,7 +15,7 @@ from snapconv.answers.advice.findings import advise, goal_of
 from snapconv.answers.advice.trades import FEWER, batch_shares
 from snapconv.answers.oom.failed_allocation import OutOfMemory, find_out_of_memory
 from snapconv.answers.what_if.calls import AllocatorCalls, CallKind, find_calls
-from snapconv.answers.what_if.setting_trials import SEARCHED, candidates
+from snapconv.answers.what_if.setting_trials import SEARCHED, candidates, why_refused
 from snapconv.answers.what_if.trial import Outcome, Trial, capacity_at_oom, try_out
 from snapconv.notes import Progress
 from snapconv.units import format_bytes
@@ -117,7 +117,8 @@ def _attempts(
         empty, none = [CallKind.EMPTY_CACHE] * len(ends), [-1] * len(ends)
         yield Remedy(name, False, "", (), is_setting=True), calls.with_others(empty, none, ends), own
     for name, settings in candidates(calls.own, SEARCHED):
-        yield Remedy(name, False, "", (), is_setting=True), calls, settings
+        if not why_refused(analysis.snapshot, name, settings):
+            yield Remedy(name, False, "", (), is_setting=True), calls, settings
 
 
 def _result(outcome: Outcome, event: int, capacity: int) -> tuple[bool, str]:

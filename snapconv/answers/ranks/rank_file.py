@@ -15,7 +15,7 @@ from snapconv.answers.oom.failed_allocation import find_out_of_memory
 from snapconv.answers.peak import device_memory, summary_totals
 from snapconv.answers.verdict import Cause, find_verdict, largest_causes
 from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK
-from snapconv.units import HOST, device_name
+from snapconv.units import HOST, Device, device_name
 
 # A line beyond these has less than each of them; the least of them bounds it.
 N_LINES = 16
@@ -68,7 +68,8 @@ class RankDevice:
     total less what others held, or at a failed request what was reserved and free; None: not recorded.
     ``growth_bytes``: added by every iteration to the end of the trace. ``input_shape`` is that of the largest
     recorded input. ``verdict`` is the first sentence about the file, ``command`` the next one to type;
-    ``faults`` are what it keeps for nothing, and the bytes of each at the peak.
+    ``faults`` are what it keeps for nothing, and the bytes of each at the peak. ``kind`` is the
+    device's, such as ``cuda``.
     """
 
     device: int
@@ -88,11 +89,12 @@ class RankDevice:
     failed: FailedRequest | None
     input_shape: tuple[int, ...]
     faults: dict[str, int] = field(default_factory=dict)
+    kind: str = "cuda"
 
     @property
     def name(self) -> str:
         """The device as torch names it."""
-        return device_name(self.device)
+        return device_name(Device(self.device, self.kind))
 
     @property
     def largest(self) -> str:
@@ -187,6 +189,7 @@ def rank_device(analysis: DeviceAnalysis) -> RankDevice:
         growth_place=_cut(grown.line.place) if grown and grown.line else "",
         failed=failed,
         input_shape=_input_shape(analysis),
+        kind=analysis.device.device.kind,
         faults={_cut(what): n_bytes for what, n_bytes in verdict.faults.items()},
     )
 

@@ -84,7 +84,7 @@ def _best_setting(trials: SettingTrials) -> str:
     if best is None or (own.ran_out is None and _most_reserved(best) >= baseline):
         return "none of these settings helps"
     conf = split_conf(own.trial.settings.conf) | split_conf(best.name)
-    export = f"export PYTORCH_CUDA_ALLOC_CONF={','.join(map(':'.join, conf.items()))}"
+    export = f"export {trials.variable}={','.join(map(':'.join, conf.items()))}"
     if own.ran_out is not None:
         return f"fits with another setting: {export}"
     return f"best, reserves {format_bytes(baseline - _most_reserved(best))} less than {source}: {export}"

@@ -19,10 +19,10 @@ from snapconv.phases.trace_phases import Phase
 from snapconv.replay.device_replay import Replay
 from snapconv.replay.history_verdict import Verdict
 from snapconv.snapshot.event_table import Action
-from snapconv.snapshot.load import DeviceSnapshot
+from snapconv.snapshot.load import DeviceSnapshot, Snapshot
 from snapconv.stacks.project_lines import SourceLine
 from snapconv.torch_knowledge.cards import find_card, named_cards
-from snapconv.units import format_bytes, parse_bytes
+from snapconv.units import Device, format_bytes, parse_bytes
 
 OWN = "the file's own settings"
 OWN_PLACED_ANEW = f"{OWN}, blocks laid out afresh"
@@ -138,9 +138,11 @@ class SettingTrials:
     ``tried`` begins with the file's own settings; after a search the others are ranked: those that do not
     run out of memory first, the least reserved first. ``model_is_exact``: under the file's own settings as
     much is reserved after every request as in the trace. ``estimated``: why the figures are estimates.
+    ``variable`` is the one of the environment that this kind of device reads. ``refused``: settings that the
+    job's release may refuse, and why; of a search they are not tried.
     """
 
-    device: int
+    device: Device
     n_events: int
     recorded: dict[str, int]
     capacity_bytes: int | None
@@ -149,6 +151,8 @@ class SettingTrials:
     tried: tuple[Tried, ...]
     model_is_exact: bool
     estimated: tuple[str, ...]
+    variable: str
+    refused: dict[str, str]
 
     @property
     def unsure(self) -> str:
@@ -215,7 +219,8 @@ def try_settings(
     if analysis.history.verdict is Verdict.TRUNCATED:
         reasons.append("the oldest events are lost, and with them what they did to fragmentation")
     request = replace(request, capacity=capacity)
-    outcomes = _try_all(calls, request, is_placed_anew=scale != 1, progress=progress)
+    alternatives, refused = _alternatives(analysis.snapshot, calls.own, request)
+    outcomes = _try_all(calls, request, alternatives, is_placed_anew=scale != 1, progress=progress)
     return SettingTrials(
         device=analysis.device.device,
         n_events=len(analysis.device.events),
@@ -228,6 +233,8 @@ def try_settings(
         ),
         batch_scale=scale,
         model_is_exact=not difference,
+        variable=analysis.snapshot.backend.variable,
+        refused=refused,
         estimated=tuple(
             dict.fromkeys([*reasons, *(text for _, one in outcomes for text in one.assumptions)])
         ),
@@ -276,7 +283,12 @@ def _phase_of(failed: FailedRequest | None, analysis: DeviceAnalysis) -> str:
 
 
 def _try_all(
-    calls: AllocatorCalls, request: Request, *, is_placed_anew: bool, progress: Progress | None
+    calls: AllocatorCalls,
+    request: Request,
+    alternatives: Iterable[tuple[str, AllocatorSettings]],
+    *,
+    is_placed_anew: bool,
+    progress: Progress | None,
 ) -> list[tuple[str, Outcome]]:
     """Try the file's own settings, then the alternatives; each with its name."""
 
@@ -293,7 +305,7 @@ def _try_all(
         return try_out(calls, trial, progress=progress)
 
     tried = [(OWN, tried_out(calls.own))]
-    tried_others = [(text, tried_out(settings)) for text, settings in _alternatives(calls.own, request)]
+    tried_others = [(text, tried_out(settings)) for text, settings in alternatives]
     if request.is_search:
         tried_others.sort(key=lambda one: (one[1].ran_out is not None, one[1].ledger.max_reserved_bytes))
     if calls.start.rows and {one.is_placed_anew for _, one in (*tried, *tried_others)} == {False, True}:
@@ -302,14 +314,36 @@ def _try_all(
     return [*tried, *tried_others]
 
 
-def _alternatives(own: AllocatorSettings, request: Request) -> Iterator[tuple[str, AllocatorSettings]]:
-    """List the settings that were given, then those of a search, without those that the file has already."""
-    yield from candidates(own, request.settings, skipped=())
+def _alternatives(
+    snapshot: Snapshot, own: AllocatorSettings, request: Request
+) -> tuple[list[tuple[str, AllocatorSettings]], dict[str, str]]:
+    """List the settings that were given, then those of a search, without those that the file has already.
+
+    Also returns those that may be refused, with the reason; given ones are tried all the same.
+    """
+    given, refused = list(candidates(own, request.settings, skipped=())), dict[str, str]()
+    refused |= {text: why for text, settings in given if (why := why_refused(snapshot, text, settings))}
     for text, settings in candidates(own, SEARCHED) if request.is_search else ():
         # A memory fraction is a part of the capacity.
         can_be_tried = request.capacity is not None or settings.memory_fraction == own.memory_fraction
-        if can_be_tried and text not in request.settings:
-            yield text, settings
+        if not can_be_tried or text in request.settings:
+            continue
+        if why := why_refused(snapshot, text, settings):
+            refused[text] = why
+        else:
+            given.append((text, settings))
+    return given, refused
+
+
+def why_refused(snapshot: Snapshot, conf: str, settings: AllocatorSettings) -> str:
+    """Say why the file's allocator may refuse a change that leads to these settings; empty: it takes it."""
+    is_on = {
+        "expandable_segments": settings.expandable_segments,
+        "max_split_size_mb": settings.max_split_size_bytes is not None,
+        "garbage_collection_threshold": settings.garbage_collection_threshold > 0,
+    }
+    on = [name for name, is_set in is_on.items() if is_set]
+    return snapshot.backend.refusal(split_conf(conf), on, release=snapshot.earliest_release)
 
 
 def candidates(

@@ -15,6 +15,7 @@ import numpy as np
 from snapconv.answers.memory_report import PEAK_ALLOCATED, MemoryReport, ReportStacks
 from snapconv.classification.categories import Category, Certainty, Evidence
 from snapconv.phases.trace_phases import Phase
+from snapconv.units import device_kind
 from snapconv.writers.sqlite.tables import Column, Get, Table, View, integer, key, row_of, size, table, text
 
 SCHEMA_VERSION = 7
@@ -99,9 +100,14 @@ def report_table(version: int, *columns: Column, root: str) -> Table:
     )
 
 
+def _kind(report: MemoryReport) -> str:
+    return device_kind(report.peak.device)
+
+
 REPORT = report_table(
     SCHEMA_VERSION,
     integer("device", "device that the report is about; -1: pinned host memory", "peak.device"),
+    text("device_kind", "kind of the device: `cuda`, `npu`, `xpu`, …; `host`", _kind),
     size("peak_usage_bytes", "the same number as in `misc_sizes`", "peak.allocated_bytes"),
     text(
         "history_verdict",

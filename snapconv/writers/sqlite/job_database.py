@@ -62,6 +62,7 @@ JOB_TABLES = (
         "One row per device of a file that was read.",
         _FILE_ID,
         _DEVICE,
+        text("kind", "kind of the device: `cuda`, `npu`, `xpu`, …; `host` for pinned host memory", "1.kind"),
         size("peak_bytes", "peak of allocated bytes", "1.peak_bytes"),
         size("end_bytes", "allocated bytes at the dump", "1.end_bytes"),
         size("reserved_bytes", "peak of reserved bytes", "1.reserved_bytes"),

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from snapconv.answers.advice.changes import Peak
 from snapconv.answers.advice.evidence import FAULT, FREE, TRADE
 from snapconv.answers.advice.findings import Advice, Finding
-from snapconv.units import counted, device_name, format_bytes
+from snapconv.torch_knowledge.backends import backend_of_kind
+from snapconv.units import counted, device_kind, device_name, format_bytes
 from snapconv.writers.text.size_rows import next_line
 
 _N_CATEGORIES = 4
@@ -28,11 +29,13 @@ def advice_lines(advice: Advice, file: str, cached: int, growing: str) -> Iterat
     if len(advice.findings) > 1:
         yield f"  all together  {_peaks(advice, advice.together)}"
     if setting := advice.setting:
+        backend = backend_of_kind(device_kind(advice.device))
         after = _sized(advice, setting.reserved_bytes)
         change = f"{_sized(advice, advice.reserved_bytes)} → {after} reserved"
         if advice.is_failed:
             change = f"the failed request succeeds, with {after} reserved"
-        yield f"  setting       PYTORCH_ALLOC_CONF={setting.name}: {change}"
+        yield f"  setting       {backend.variable}={setting.name}: {change}"
+        yield from [f"                {backend.caution}"] * bool(backend.caution)
     if growing:
         yield f"  not certain, as the trace has no iterations: {growing}"
         yield next_line("growth", file)

@@ -9,7 +9,15 @@ from snapconv.answers.moments import FEW_EVENTS
 from snapconv.answers.peak import WAITING_LABEL, DeviceMemory, MomentState, group_modules
 from snapconv.classification.categories import Evidence
 from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK
-from snapconv.units import counted, device_name, format_bytes, format_duration_us, shortened
+from snapconv.units import (
+    Device,
+    counted,
+    device_kind,
+    device_name,
+    format_bytes,
+    format_duration_us,
+    shortened,
+)
 from snapconv.writers.text.size_rows import (
     MOST_ROWS,
     category_lines,
@@ -29,7 +37,8 @@ if TYPE_CHECKING:  # each command loads its own answer
     from snapconv.answers.tree import MemoryTree
     from snapconv.answers.verdict import FileVerdict
 
-OUTSIDE = "outside PyTorch (CUDA context, libraries)"
+_OUTSIDE = {"cuda": "outside PyTorch (CUDA context, libraries)"}
+_OUTSIDE_OTHERS = "outside PyTorch (the device's context, libraries)"
 # A single line that calls the model adds nothing to the lines of the project.
 _LEAST_MODULES = 2
 MOST_NODES = 30
@@ -58,7 +67,7 @@ def moment_lines(state: MomentState) -> Iterator[str]:
     yield f"  allocated {format_bytes(allocated)} ({allocated} bytes), reserved {reserved}"
     if state.waiting_bytes:
         yield f"  {WAITING_LABEL} {format_bytes(state.waiting_bytes)}"
-    yield from outside_line(state.memory)
+    yield from outside_line(state.memory, state.device)
     if state.annotations:
         names = [shortened(name, _MOST_OF_NAME) for name in state.annotations[:MOST_ROWS]]
         more = len(state.annotations) - len(names)
@@ -115,7 +124,7 @@ def place_of(state: MomentState) -> str:
     return f"{position(state.event, state.n_events)}{iteration}{phase}"
 
 
-def outside_line(memory: DeviceMemory) -> Iterator[str]:
+def outside_line(memory: DeviceMemory, device: Device) -> Iterator[str]:
     """Say what of the device is not torch's, in a line; where that is not known, the line says so."""
     if memory.is_simulated:
         return
@@ -127,7 +136,7 @@ def outside_line(memory: DeviceMemory) -> Iterator[str]:
         size = f"at most {format_bytes(memory.at_most_bytes)}{whole}"
     else:
         size = "not recorded; pass --device-total"
-    yield f"  {OUTSIDE}: {size}"
+    yield f"  {_OUTSIDE.get(device_kind(device), _OUTSIDE_OTHERS)}: {size}"
 
 
 def pool_shown(pool: tuple[int, int] | None) -> str:
@@ -146,7 +155,7 @@ def verdict_lines(found: "FileVerdict", file: str) -> Iterator[str]:
     for cause in found.causes:
         yield size_row(cause.block_bytes, f"{cause.purpose}, {where(cause.line, has_stack=cause.has_stack)}")
     yield from history_lines(found.history_verdict)
-    yield next_line(found.command, file)
+    yield next_line(found.command, file, kind=device_kind(found.device))
 
 
 def tree_lines(tree: "MemoryTree", *, n_most: int = MOST_NODES) -> Iterator[str]:

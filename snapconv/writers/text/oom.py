@@ -75,7 +75,7 @@ def _memory_lines(found: OutOfMemory) -> Iterator[str]:
     yield size_row(inside.n_bytes, f"reserved and free: {blocks}")
     if memory.free_bytes is not None:
         yield size_row(memory.free_bytes, "free on the device")
-    yield from outside_line(memory)
+    yield from outside_line(memory, state.device)
 
 
 def _holder_lines(found: OutOfMemory) -> Iterator[str]:

@@ -119,4 +119,4 @@ def _next_lines(report: JobReport) -> Iterator[str]:
     if "://" in path:  # the commands of one file read none of a store
         yield f"  copy {path} here, then"
         path = path.rpartition("/")[2]
-    yield next_line(device.command if device else "info", path)
+    yield next_line(device.command if device else "info", path, kind=device.kind if device else "cuda")

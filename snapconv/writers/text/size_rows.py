@@ -7,6 +7,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK, SourceLine
+from snapconv.torch_knowledge.backends import backend_of_kind
 from snapconv.units import counted, format_bytes, format_share
 
 if TYPE_CHECKING:  # `snapconv info` loads no analysis
@@ -75,10 +76,11 @@ def position(event: int, n_events: int) -> str:
     return f"at event {event} of {n_events}"
 
 
-def next_line(command: str, file: str) -> str:
-    """Write the next command to type."""
+def next_line(command: str, file: str, *, kind: str = "cuda") -> str:
+    """Write the next command to type; ``kind`` is that of the file's devices, which decides what records."""
     if command == "record":
-        return "  next: snapconv record train.py  (records the stacks, which this file lacks)"
+        record = backend_of_kind(kind).record or "record the stacks too"
+        return f"  next: {record}  (records the stacks, which this file lacks)"
     return f"  next: snapconv {command} {shlex.quote(file)}"
 
 

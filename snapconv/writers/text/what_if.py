@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from snapconv.answers.what_if.conclusion import alternatives, conclude, reference
 from snapconv.answers.what_if.setting_trials import SettingTrials, Tried
-from snapconv.units import counted, device_name, format_bytes, format_share
+from snapconv.torch_knowledge.backends import backend_of_kind
+from snapconv.units import counted, device_kind, device_name, format_bytes, format_share
 from snapconv.writers.text.size_rows import where
 
 _COLUMNS = (12, 12, 8, 11)
@@ -19,7 +20,8 @@ def what_if_lines(trials: SettingTrials) -> Iterator[str]:
         capacity = f"with {format_bytes(trials.capacity_bytes)} for PyTorch{source}"
     yield f"{device_name(trials.device)}  {conclude(trials)}"
     yield f"  {counted(trials.n_events, 'event')} replayed{batch}, {capacity}"
-    yield _columns("reserved", "allocated", "unused", "cudaMalloc")
+    calls = "cudaMalloc" if device_kind(trials.device) == "cuda" else "segments"
+    yield _columns("reserved", "allocated", "unused", calls)
     recorded = trials.recorded
     failed = f", {counted(recorded['n_ooms'], 'failed request')}" if recorded["n_ooms"] else ""
     n_calls = recorded["n_segment_allocs"] + recorded["n_segment_maps"]
@@ -42,6 +44,19 @@ def what_if_lines(trials: SettingTrials) -> Iterator[str]:
     if recorded["peak_allocated"] > recorded["peak_reserved"]:
         yield "  the trace contradicts the file's segments: reserved as recorded is too low"
     yield from (f"  estimated: {reason}" for reason in trials.estimated)
+    yield from _refused_lines(trials)
+
+
+def _refused_lines(trials: SettingTrials) -> Iterator[str]:
+    """Say which settings the job's release may refuse, and what else keeps its variable from being read."""
+    done = {tried.name for tried in trials.tried}
+    for is_tried, how in ((False, "not tried, as"), (True, "tried, although")):
+        refused = {name: why for name, why in trials.refused.items() if (name in done) == is_tried}
+        for reason in dict.fromkeys(refused.values()):
+            yield f"  {how} {reason}: {_grouped([name for name in refused if refused[name] == reason])}"
+    caution = backend_of_kind(device_kind(trials.device)).caution
+    if caution and alternatives(trials):
+        yield f"  before you set {trials.variable}: {caution}"
 
 
 def _trial_groups(trials: Sequence[Tried]) -> Iterator[tuple[Tried, list[str]]]:

@@ -72,7 +72,7 @@ def test_every_extended_name_begins_with_snapconv(tmp_path):
 
 def test_the_report_row_shows_what_it_is_about(ask):
     assert ask("SELECT * FROM snapconv_report") == [
-        (SCHEMA_VERSION, 0, 3584, "truncated", "frees without an alloc", None, "/home/me/project")
+        (SCHEMA_VERSION, 0, "cuda", 3584, "truncated", "frees without an alloc", None, "/home/me/project")
     ]
     without_root = small_report(project_root=None)
     assert ask("SELECT project_root FROM snapconv_report", without_root) == [(None,)]
