@@ -15,6 +15,7 @@ import numpy as np
 from snapconv.classification.categories import Category, Trait, categories_with
 from snapconv.classification.classify import HOST_ORDER, ORDER, classify
 from snapconv.classification.decisions import Classification
+from snapconv.classification.facts import COPIES_OF_WEIGHTS
 from snapconv.classification.features import Features, find_features
 from snapconv.classification.user_rules import NO_RULES, UserRule, UserRules, match_rules, read_rules
 from snapconv.columns import Int32Column, Int64Column, has_code, rows_of, sums_by
@@ -132,6 +133,7 @@ class DeviceAnalysis:
         allocations, category, event = self.allocations, self.classification.category, self.peak_event
         if self.recorded is not None and len(self.recorded.parameters):
             return recorded_weights(self.recorded, self.device, allocations, event=event)
+        category = np.where(self.classification.has_reason(*COPIES_OF_WEIGHTS), Category.UNKNOWN, category)
         iteration_events = (self.peak_iteration.first_event, self.peak_iteration.last_event)
         return match_weights(allocations, category, event=event, iteration_events=iteration_events)
 

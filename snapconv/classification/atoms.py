@@ -9,11 +9,19 @@ import numpy as np
 
 from snapconv.classification import parameters
 from snapconv.classification.categories import Category
-from snapconv.classification.decisions import Condition, Decided, atom
+from snapconv.classification.decisions import Condition, Decided, atom, made
 from snapconv.classification.decisions import feature as f
 from snapconv.classification.features import Features, at, first_before
 from snapconv.classification.parameters import is_training
-from snapconv.columns import BoolColumn, distinct, grouped, has_code, is_among, next_of, run_starts
+from snapconv.columns import (
+    BoolColumn,
+    distinct,
+    grouped,
+    has_code,
+    is_among,
+    next_of,
+    run_starts,
+)
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_patterns import CUBLAS_WORKSPACE_BYTES, Role
 
@@ -22,6 +30,8 @@ from snapconv.torch_knowledge.frame_patterns import CUBLAS_WORKSPACE_BYTES, Role
 _MOST_WORKSPACES, _MOST_OLD_WORKSPACES = 4, 2
 # How often a line must lengthen its result, always by the same: fewer may be any two sizes.
 _LEAST_LENGTHENED = 2
+# Without frames that show autocast, its casts are of so many sizes: two were seen that were none.
+_LEAST_CAST = 3
 # Of what a forward made until memory ran out, more than this in use: it is trained. Inference keeps little.
 _LEAST_IN_USE = 0.4
 
@@ -140,6 +150,30 @@ def size_of_weight(decided: Decided) -> BoolColumn:
     features = decided.features
     like = decided.has(Category.WEIGHT) | (features.lasts_throughout & ~features.made_through(Role.ENGINE))
     return is_among(features.sizes, distinct(features.sizes[like]))
+
+
+_weight_of_layers = made(Role.PLACEMENT) | (f.lasts_throughout & ~made(Role.ENGINE))
+
+
+@Condition
+def cast_of_weight(decided: Decided) -> BoolColumn:
+    """Cast by autocast, half as large as a weight, and no input of the operation.
+
+    By its frames; without them it comes right before a result of its line. An operation casts its input last:
+    it is the third cast, or comes after one that is no smaller, as a bias is smaller than its weight.
+    """
+    features, sizes, stack = decided.features, decided.features.sizes, decided.features.allocations.stack_id
+    is_repeated = features.in_forward & np.append(stack[1:] == stack[:-1], False)
+    may_be = features.made_through(Role.CAST) if features.has_cpp else is_repeated
+    follows = np.append(False, may_be[1:] & (may_be & is_repeated)[:-1])
+    is_input = follows & np.append(False, follows[:-1] | (sizes[1:] <= sizes[:-1]))
+    is_weight = (
+        decided.has(Category.WEIGHT) | _weight_of_layers.of(decided) | in_nested_constructors.of(decided)
+    )
+    is_half = is_among(2 * sizes, distinct(sizes[is_weight]))
+    found = features.in_forward & may_be & is_half & ~is_input
+    is_seen = features.has_cpp or features.freed_through(Role.UNCACHED).any()
+    return np.asarray(found & np.bool_(is_seen or len(distinct(sizes[found])) >= _LEAST_CAST))
 
 
 @Condition

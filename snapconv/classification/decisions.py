@@ -49,6 +49,10 @@ class Classification:
         """What is likely, and not certain."""
         return has_code(self.certainty, Certainty.LIKELY)
 
+    def has_reason(self, *slugs: str) -> BoolColumn:
+        """Mark what was decided for one of some reasons."""
+        return np.isin(self.reason_id, [self.reasons.index(slug) for slug in slugs if slug in self.reasons])
+
     def only_certain(self) -> "Classification":
         """Count what is likely as unknown."""
         if not self.is_likely.any():

@@ -41,6 +41,20 @@ _like_batch = (f.from_nothing & f.feeds_module) | (
     (f.from_nothing | f.feeds_module) & (f.has_next_backward | a.before_any_forward)
 )
 
+# Reasons of copies of weights, which have no gradient, in forwards alone.
+CAST_OF_WEIGHT = "cast-of-a-weight"
+COPIES_OF_WEIGHTS = ("autocast-exit", CAST_OF_WEIGHT)
+# Two are the same rule: a recorder's note that autograd saved such a copy is no reason against it.
+AUTOCAST_COPY = Fact(
+    WEIGHT,
+    CAST_OF_WEIGHT,
+    "cast by autocast, half as large as a weight, not freed in its own forward: a copy of the weight, "
+    "kept by the cache or by the graph",
+    a.cast_of_weight & ~f.is_freed_in_own_forward,
+    BY_FRAMES,
+    by_phases=False,
+)
+
 FACTS = (
     # --- what its stack names
     FrameFact(WORKSPACE, Role.WORKSPACE, a.everything),
@@ -56,6 +70,8 @@ FACTS = (
         BY_SIZES,
     ),
     # --- who freed it
+    FrameFact(WEIGHT, Role.UNCACHED, a.everything, is_free_site=True),
+    AUTOCAST_COPY,
     Fact(
         INPUT,
         *_BATCH,

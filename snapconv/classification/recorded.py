@@ -1,13 +1,14 @@
 """The strongest evidence: the user's own rules, and what a recorder wrote into the file."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.decisions import Condition, Decided, Fact, Proposal, feature, made
-from snapconv.classification.facts import ACTIVATION, GRADIENT, INPUT, STATE, WEIGHT
+from snapconv.classification.facts import ACTIVATION, AUTOCAST_COPY, GRADIENT, INPUT, STATE, WEIGHT
 from snapconv.columns import BoolColumn, Int64Column, distinct, has_code, is_among, last_before
 from snapconv.phases.trace_phases import Phase
 from snapconv.snapshot.recorded.metadata import Metadata
@@ -113,8 +114,9 @@ def _written(metadata: Metadata) -> BoolColumn:
     return metadata.attributes.is_written
 
 
+_is_recorded = Condition(lambda decided: decided.features.recorded is not None)
 _recorded = partial(Fact, evidence=Evidence.METADATA)
-_COPY = "recorded-as-copy", "`deepcopy` made it from a weight or from a state"
+_COPY = "recorded-as-copy", "`deepcopy`, or autocast, made it from a weight or from a state"
 _ATTRIBUTE = (
     "recorded-as-attribute",
     "a plain attribute of a module: if written since it was made, a cache; else like a buffer",
@@ -149,13 +151,14 @@ RECORDED = (
         "autograd saved it, and it is an input: made by no module and by no operation that has a gradient",
         _target,
     ),
+    _recorded(WEIGHT, *_COPY, _copies_of(WEIGHT)),
+    replace(AUTOCAST_COPY, where=_is_recorded & AUTOCAST_COPY.where, evidence=Evidence.METADATA),
     _recorded(
         ACTIVATION,
         "recorded-as-saved",
         "autograd saved it for backward, and forward did not free it again",
         _named("saved") & ~feature.is_freed_in_own_forward,
     ),
-    _recorded(WEIGHT, *_COPY, _copies_of(WEIGHT)),
     _recorded(STATE, *_COPY, _copies_of(STATE)),
     _recorded(
         INPUT,

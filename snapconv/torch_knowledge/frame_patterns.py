@@ -17,7 +17,7 @@ Role = IntEnum(
     ENGINE RELEASE OPTIMIZER ZERO_GRAD MODULE_CALL LOSS PLACEMENT WORKSPACE COMMUNICATION COPY FACTORY
     RECOMPUTE REENTERED ZEROS CACHE COMPILED PINNED_BATCH OFFLOADED CACHE_UPDATE STATES COLLECTED
     REPLICA SCATTERED NAMED_WEIGHTS NAMED_CACHE ACCUMULATION LAYER SET_GRAD LOADED GATHERED
-    IN_PLACE
+    IN_PLACE CAST UNCACHED
     """,
     start=0,
 )
@@ -95,6 +95,13 @@ zero-grad ZERO_GRAD 2.0-2.13; seen 2.5-2.9
 set-grad SET_GRAD 2.0-2.15; seen 2.13-2.14
     function ^THPVariable_set_grad\b
     an assignment to .grad frees the gradient that was there (torch/csrc/autograd/python_variable.cpp)
+autocast-cast CAST 2.0-2.15; seen 2.5-2.15
+    function ^at::autocast::cached_cast\(
+    autocast casts an argument of an operation, and keeps the copy of a weight for the next one
+autocast-exit UNCACHED 2.0-2.15; seen 2.5-2.15
+    function ^(__exit__$|at::autocast::clear_cache\()
+    file torch/amp/autocast_mode\.py$|^\?*$
+    the outermost autocast drops its cache here: copies of weights, and nothing else
 saved-in-place IN_PLACE 2.1-2.15; seen 2.15
     function ^torch::autograd::VariableType::\(anonymous namespace\)::\w+_\(
     an operation in place copies its input for backward; without a graph it makes nothing

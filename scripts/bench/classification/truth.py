@@ -13,11 +13,17 @@ still held when the modules had returned is an activation, with a backward or wi
 What an entry names as a batch is an input unless a module made it; what it names as activations are those
 that a backward finds or nothing frees: for the rest the definitions are as for what it does not name.
 
+What autocast casts of weights are copies of weights: what it drops at its exit, and of what a graph keeps
+those casts that are half as large as a parameter, where a forward has no more of that size than parameters.
+An input of an operation is cast by the same code: where its size makes them more, they are not counted.
+
 A batch that is put together after the forward of another model (``x / 255`` after a target network) is an
 input as before it: a model was called with it, and neither a module nor an operation with a gradient made it.
 """
 
 import pickle
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +43,8 @@ from snapconv.snapshot.recorded.metadata import RecordedPhase
 
 # A column of events may be narrower: of a Python integer NumPy would keep the low bits only.
 _NEVER = np.int64(np.iinfo(np.int64).max)
+# Of a cast by autocast that may be one of a weight or of an input.
+_NOT_COUNTED = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +80,16 @@ def truth_of(recorded: Recording, folder: Path) -> Truth:
     is_kept &= ~_named(allocations, device.events, recorded, "saved") | moments.may_be_activation()
     of_matches = _recorded(matches, may_be_given, is_kept)
     category = np.where(is_open(category), of_matches, category)
+    for rows, found in _casts_of_weights(allocations, recorded, matches, moments):
+        category[rows & (is_open(category) | (category == Category.ACTIVATION))] = found
+    is_counted = category != _NOT_COUNTED
     named_inputs = _named(allocations, device.events, recorded, "inputs")
     named_inputs &= ~_is_in_module(allocations.alloc_event, recorded)
     category[named_inputs & ((category == Category.ACTIVATION) | is_open(category))] = Category.INPUT
     is_recorded = category != Category.UNKNOWN
     for rows, found in moments.by_phase():
         category[is_open(category) & rows] = found
+    category[~is_counted], is_recorded[~is_counted] = Category.UNKNOWN, False
     return Truth(allocations, category, is_recorded)
 
 
@@ -119,6 +131,63 @@ def _is_in_module(event: NDArray[np.integer[Any]], recorded: Recording) -> BoolC
         if number >= 0
     }
     return np.array([is_in.get(number, False) for number in event.tolist()], bool)
+
+
+def _is_in(event: NDArray[np.integer[Any]], recorded: Recording, name: str, file: str = "") -> BoolColumn:
+    """For each event whether its stack has a function that begins with a name, in a file that ends so."""
+    (trace,) = recorded.raw["device_traces"]
+    is_in = {
+        number: any(
+            frame["name"].startswith(name) and frame["filename"].endswith(file)
+            for frame in trace[number]["frames"]
+        )
+        for number in np.unique(event).tolist()
+        if number >= 0
+    }
+    return np.array([is_in.get(number, False) for number in event.tolist()], bool)
+
+
+def _is_input(allocations: AllocationTable, is_cast: BoolColumn) -> BoolColumn:
+    """Find casts of an operation's input: the last of bias, weight and input, in which order they are cast.
+
+    It is the third of an operation, or comes after one that is no smaller: a bias is smaller than its weight.
+    """
+    stack, n_bytes = allocations.stack_id, allocations.requested_bytes
+    follows = np.append(False, is_cast[1:] & is_cast[:-1] & (stack[1:] == stack[:-1]))
+    is_third = np.append(False, follows[1:] & follows[:-1])
+    return np.asarray(follows & (is_third | np.append(False, n_bytes[1:] <= n_bytes[:-1])))
+
+
+def _casts_of_weights(
+    allocations: AllocationTable, recorded: Recording, matches: RecordedMatches, moments: "_Moments"
+) -> Iterator[tuple[BoolColumn, int]]:
+    """Find the copies of weights that autocast made, then what may be one or the cast of an input."""
+    is_cast = _is_in(allocations.alloc_event, recorded, "at::autocast::cached_cast(")
+    if not is_cast.any():
+        return
+    exits = _is_in(allocations.free_requested_event, recorded, "__exit__", "torch/amp/autocast_mode.py")
+    yield is_cast & exits, Category.WEIGHT
+    sizes = matches.metadata.parameters.n_bytes[~matches.metadata.parameters.is_buffer]
+    n_parameters = Counter(sizes.tolist())
+    rows = np.flatnonzero(
+        is_cast
+        & ~_is_input(allocations, is_cast)
+        & moments.may_be_activation()
+        & ~moments.ends_in_own_forward()
+    )
+    dropped = np.unique(allocations.free_requested_event[exits])
+    key = np.searchsorted(dropped, moments.alloc[rows]), moments.next_backward()[rows]
+    keys = list(
+        zip(*(column.tolist() for column in key), allocations.requested_bytes[rows].tolist(), strict=True)
+    )
+    n_casts = Counter(keys)
+    for row, forward in zip(rows.tolist(), keys, strict=True):
+        n_most = n_parameters[2 * forward[-1]]
+        if n_most:
+            yield (
+                _mask(np.array([row]), len(is_cast)),
+                (Category.WEIGHT if n_casts[forward] <= n_most else _NOT_COUNTED),
+            )
 
 
 def _backward_within_module(recorded: Recording) -> list[int]:
@@ -228,6 +297,10 @@ class _Moments:
     def ends_in_own_forward(self) -> BoolColumn:
         """Whether the marked forward that made it also freed it."""
         return np.asarray((self.marked_phase == RecordedPhase.FORWARD) & (self.end < self._phase_end()))
+
+    def next_backward(self) -> Int64Column:
+        """For each allocation the first event of a backward after it."""
+        return self._next(RecordedPhase.BACKWARD)
 
     def _again(self) -> tuple[BoolColumn, Int64Column]:
         """Find what a forward within backward made, and the event by which that forward was over."""

@@ -6,6 +6,7 @@ before the first step, or by copying modules, and are not found here.
 """
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from snapconv.answers.advice.changes import Change, freed_from, removed
 from snapconv.answers.advice.evidence import LEAST_SHARE_OF_TRADE, Detected, Evidence
 from snapconv.classification.categories import Category, Trait, categories_with
+from snapconv.classification.facts import CAST_OF_WEIGHT
 from snapconv.columns import (
     BoolColumn,
     Int64Column,
@@ -151,6 +153,35 @@ def _steps(evidence: Evidence, event: int) -> Int64Column:
         made = np.flatnonzero(evidence.analysis.features.in_forward & (table.alloc_event > event))
         begins = table.alloc_event[made[table.stack_id[made] == table.stack_id[made[:1]]]]
     return np.sort(begins)
+
+
+def autocast_cache(evidence: Evidence) -> Iterator[Detected]:
+    """Find the copies of weights that autocast keeps up to its exit although no graph needs them.
+
+    Without its cache each is free once its operation is over, as the next one allocates. What a backward finds
+    in use, a graph keeps as well: then the cache costs nothing, and saves further copies of shared weights.
+    """
+    analysis, calls, features = evidence.analysis, evidence.calls, evidence.analysis.features
+    table, classified = analysis.allocations, analysis.classification
+    is_cached = features.freed_through(Role.UNCACHED) & features.is_traced
+    if not (evidence.live & has_code(classified.category, Category.ACTIVATION)).any():
+        is_cached |= classified.has_reason(CAST_OF_WEIGHT) & ~features.is_freed
+    rows = rows_of(is_cached & ~features.reaches_backward)
+    mine = rows[evidence.live[rows]]
+    if not evidence.is_large(mine):
+        return
+    python, is_copy = analysis.facts.roles.python, features.mask(rows)
+    traced = rows_of(features.is_traced)
+    lines = [python.frames_of(stack).tobytes() for stack in table.stack_id[traced].tolist()]
+    # Layers of a list share a line: then the copies of the next one begin anew.
+    is_other = np.array([one != other for one, other in pairwise(lines)], np.bool_)
+    is_other |= is_copy[traced][1:] & ~is_copy[traced][:-1]
+    others = np.append(table.alloc_event[traced[1:][is_other]], evidence.demand.n_events)
+    ends = others[np.searchsorted(others, table.alloc_event[rows], side="right")]
+    stack = int(table.free_stack_id[mine[0]])
+    path = calls.path(stack) if stack >= 0 else calls.module_call(evidence.main_stack(mine), outermost=True)
+    change = freed_from(analysis, rows, ends)
+    yield evidence.found(change, mine, calls.line_of(path), is_certain=True, number=len(mine))
 
 
 def copied_gradients(evidence: Evidence) -> Iterator[Detected]:

@@ -103,7 +103,10 @@ class _Finder:
     def __init__(self, analysis: DeviceAnalysis, calls: LineCalls) -> None:
         self.analysis, self.calls, self.table = analysis, calls, analysis.allocations
         # A row's, once: there are thousands of bursts, and each looks at a few rows.
-        self.freed = freed = self.table.freed_event
+        # What autocast drops at its exit was no name's.
+        self.freed = freed = np.where(
+            analysis.features.freed_through(Role.UNCACHED), -1, self.table.freed_event
+        )
         self.burst = at(calls.n_allocs, freed, -1)
         # A number for the Python frames that freed each allocation; stacks differ in C++ too. The key is the
         # bytes of their ids, the innermost first: a path has them the other way round.
@@ -537,6 +540,7 @@ def _never_used(analysis: DeviceAnalysis, *, is_interrupted: bool = False) -> Bo
     """
     features, table = analysis.features, analysis.allocations
     found = (features.in_forward | features.preexisting_in_forward) & ~features.is_freed_by_engine
+    found &= ~_is_cast(analysis)
     if not analysis.phases.free_sites_known:
         return np.zeros_like(found)
     # A backward may come in between that is of a later forward alone.
@@ -555,13 +559,19 @@ def _is_cache(analysis: DeviceAnalysis) -> BoolColumn:
     return analysis.features.made_through(Role.CACHE) | analysis.features.made_through(Role.CACHE_UPDATE)
 
 
+def _is_cast(analysis: DeviceAnalysis) -> BoolColumn:
+    """Mark copies of weights that autocast made in forward: its cache keeps them, without a graph too."""
+    is_weight = has_code(analysis.classification.category, Category.WEIGHT)
+    return np.asarray(is_weight & analysis.features.in_forward)
+
+
 def _is_graph(analysis: DeviceAnalysis, rows: Int64Column) -> bool:
     stacks = analysis.allocations.stack_id[rows]
     return len(rows) >= _LEAST_ROWS and len(distinct(stacks)) >= _LEAST_STACKS
 
 
 def _is_whole_graph(analysis: DeviceAnalysis, rows: Int64Column, is_cache: BoolColumn) -> bool:
-    """Whether allocations are nearly all that their forward left: copies of autocast are no graph."""
+    """Whether allocations are nearly all that their forward left."""
     table = analysis.allocations
     if not _is_graph(analysis, rows):
         return False
@@ -569,7 +579,7 @@ def _is_whole_graph(analysis: DeviceAnalysis, rows: Int64Column, is_cache: BoolC
     end = int(freed[rows].min())
     first, after = np.searchsorted(alloc, alloc[rows].min()), np.searchsorted(alloc, alloc[rows].max() + 1)
     made = np.arange(first, after)  # rows are in the order of their allocs
-    is_left = analysis.features.in_forward[made] & ~is_cache[made]
+    is_left = analysis.features.in_forward[made] & ~(is_cache | _is_cast(analysis))[made]
     is_left &= (freed[made] < 0) | ((freed[made] >= end) & (end >= 0))
     n_bytes = table.block_bytes
     return bool(n_bytes[rows].sum() >= _NEARLY * n_bytes[made[is_left]].sum())

@@ -13,7 +13,13 @@ import numpy as np
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.changes import Change, Demand, Peak
 from snapconv.answers.advice.checkpointing import checkpointed_modules
-from snapconv.answers.advice.copies import copied_gradients, copied_weights, early_batches, gathered_shards
+from snapconv.answers.advice.copies import (
+    autocast_cache,
+    copied_gradients,
+    copied_weights,
+    early_batches,
+    gathered_shards,
+)
 from snapconv.answers.advice.evidence import FAULT, FREE, Detected, Evidence, Kind, LineCalls
 from snapconv.answers.advice.faults import growing, kept_gradients, kept_graphs, previous_kept, unused_graphs
 from snapconv.answers.advice.trades import (
@@ -105,6 +111,19 @@ KINDS = (
         wrong_if="it is a cache of limited size that is not full yet",
         detect=growing,
         at_any_size=True,
+    ),
+    Kind(
+        slug="autocast-cache",
+        what="autocast keeps {number} copies of weights in half precision until its block ends ({where}).",
+        how=(
+            "Pass cache_enabled=False to torch.autocast.",
+            "Or keep the weights in that precision, by model.to(torch.bfloat16): half of them is saved too.",
+        ),
+        costs="no time if each weight is used once in the block; else a cast for every further use",
+        is_free=True,
+        wrong_if="the block is a part of a training step: there the graph keeps the copies",
+        detect=autocast_cache,
+        estimated="a copy is assumed to be needed by one operation",
     ),
     Kind(
         slug="buckets",
