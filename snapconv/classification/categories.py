@@ -76,7 +76,8 @@ ABOUT: dict[Category, About] = {
         "#164884",
         _traits("MADE_ONCE USUALLY_KEPT READ_BY_EVERYTHING"),
         "put on the device while a model was built, loaded or moved, and still there when forward begins. "
-        "**Buffers too**: statistics of a batch norm, masks, tables of positions",
+        "**Buffers too**: statistics of a batch norm, masks, tables of positions; and **copies** "
+        "that autocast casts and keeps, in its cache or for backward",
     ),
     Category.OPTIMIZER_STATE: About(
         "optimizer state",

@@ -158,8 +158,8 @@ def _steps(evidence: Evidence, event: int) -> Int64Column:
 def autocast_cache(evidence: Evidence) -> Iterator[Detected]:
     """Find the copies of weights that autocast keeps up to its exit although no graph needs them.
 
-    Without its cache each is free once its operation is over, as the next one allocates. What a backward finds
-    in use, a graph keeps as well: then the cache costs nothing, and saves further copies of shared weights.
+    Without its cache each is free once its operation is over, as the next one allocates. What is there when a
+    backward begins, a graph keeps too: then the cache costs nothing, and saves copies of shared weights.
     """
     analysis, calls, features = evidence.analysis, evidence.calls, evidence.analysis.features
     table, classified = analysis.allocations, analysis.classification

@@ -85,6 +85,9 @@ def jobs_of_frame_rules():
         job.free(job.alloc(FORWARD), stack)
         yield slug, job, ACTIVATION, FREE_SITE
     job = Job()
+    job.free(job.alloc(FORWARD), frames(("__exit__", f"{TORCH}/amp/autocast_mode.py")) + MAIN)
+    yield "autocast-exit", job, WEIGHT, FREE_SITE
+    job = Job()
     job.does(FORWARD, ENGINE)
     job.free(job.alloc(RECOMPUTE), ENGINE)
     yield "recompute", job, ACTIVATION, FRAMES
@@ -197,7 +200,7 @@ LIVES = [
 DECIDING = {
     *(Role.WORKSPACE, Role.COMMUNICATION, Role.CACHE, Role.RELEASE, Role.REPLICA, Role.SCATTERED),
     *(Role.OPTIMIZER, Role.PLACEMENT, Role.RECOMPUTE, Role.STATES),
-    *(Role.NAMED_WEIGHTS, Role.NAMED_CACHE),
+    *(Role.NAMED_WEIGHTS, Role.NAMED_CACHE, Role.UNCACHED),
 }
 FRAME_JOBS = {slug: rest for slug, *rest in jobs_of_frame_rules()}
 
@@ -240,6 +243,7 @@ def test_every_fact_has_a_job_that_it_decides():
         "live-in-failed-backward",
         "live-in-failed-forward",
         "cache-that-lengthened",
+        "cast-of-a-weight",
         "made-where-layers-are-built",
         "new-value-of-a-weight",
         "zeros-for-every-parameter",

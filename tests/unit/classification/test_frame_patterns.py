@@ -23,6 +23,8 @@ EXAMPLES = {
     "optimizer-init": ("__init__", "torch/optim/adagrad.py"),
     "zero-grad": ("zero_grad", "torch/optim/optimizer.py"),
     "set-grad": ("THPVariable_set_grad(THPVariable*, _object*, void*)", "??"),
+    "autocast-cast": ("at::autocast::cached_cast(c10::ScalarType, at::Tensor const&)", "??"),
+    "autocast-exit": ("__exit__", "torch/amp/autocast_mode.py"),
     "saved-in-place": (
         "torch::autograd::VariableType::(anonymous namespace)::silu_(c10::DispatchKeySet, at::Tensor&)",
         "??",
@@ -84,6 +86,8 @@ NEAR_MISSES = {
     "optimizer-init": ("__init__", f"{SITE}/torch/optim/swa_utils.py"),
     "zero-grad": ("zero_grad_buffers", f"{SITE}/torch/optim/optimizer.py"),
     "set-grad": ("THPVariable_set_data(THPVariable*, _object*, void*)", "??"),
+    "autocast-cast": ("at::autocast::set_autocast_cache_enabled(bool)", "??"),
+    "autocast-exit": ("__exit__", f"{SITE}/torch/amp/grad_scaler.py"),
     "saved-in-place": (
         "torch::autograd::VariableType::(anonymous namespace)::silu(c10::DispatchKeySet, at::Tensor const&)",
         "??",

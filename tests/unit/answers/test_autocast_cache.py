@@ -1,0 +1,140 @@
+"""The copies of weights that autocast caches: with C++ frames and without, in inference and in training."""
+
+import base64
+import json
+import pickle
+import re
+import zlib
+from pathlib import Path
+
+import pytest
+
+import snapconv
+from snapconv.cli.app import main
+from snapconv.convert import ConvertOptions, to_sqlite
+from tests.builders import MIB, TraceBuilder, frame
+from tests.tables import ask
+
+TORCH = "/opt/venv/lib/python3.11/site-packages/torch"
+CALL = frame("_call_impl", f"{TORCH}/nn/modules/module.py")
+MAIN = frame("main", "/home/me/project/infer.py", 70)
+PLACE = [frame("_apply", f"{TORCH}/nn/modules/module.py"), frame("build", "/home/me/project/infer.py", 9)]
+EXIT = [frame("__exit__", f"{TORCH}/amp/autocast_mode.py", 349), MAIN]
+CAST = frame("at::autocast::cached_cast(c10::ScalarType, at::Tensor const&)", "??", 0)
+RELEASE = [
+    frame("torch::autograd::generated::AddmmBackward0::release_variables()", "??", 0),
+    frame("torch::autograd::Engine::evaluate_function()", "??", 0),
+]
+CASES = Path(__file__).parents[4] / "shared" / "cases" / "2026-11-28"
+WEIGHTS = (10 * MIB, 8 * MIB, 12 * MIB)
+
+
+def run(*, cpp, trains=False, calls=2, leaves=True):
+    """Each weight is cast before its layer, with the layer's input; a graph keeps both up to backward."""
+    trace = TraceBuilder().segment(1 << 28)
+    for size in WEIGHTS:
+        trace.alloc(size, frames=PLACE)
+
+    def alloc(size, stack, *more):
+        trace.alloc(size, frames=[*(frames for frames in more if cpp), *stack])
+        return trace.events[-1]["addr"]
+
+    for _ in range(calls):
+        copies, saved = [], []
+        for number, size in enumerate(WEIGHTS):
+            stack = [frame(f"layer{number}", "/home/me/project/model.py", number + 1), CALL, MAIN]
+            copies.append(alloc(size // 2, stack, CAST))
+            # The input of the second layer is as large as the copy of its weight.
+            saved.append(alloc((4 if number == 1 else 1) * MIB, stack, CAST))
+            saved.append(alloc(MIB // 2, stack, frame("at::_ops::addmm::call()", "??", 0)))
+            if not trains:
+                trace.free(saved.pop(-2), frames=stack)
+        if trains:
+            for addr in (*saved, *copies):
+                trace.free(addr, frames=RELEASE if cpp else [])  # the engine's thread
+        else:
+            for addr in saved[:-1]:
+                trace.free(addr, frames=[MAIN])
+            if leaves:
+                for addr in reversed(copies):
+                    trace.free(addr, frames=EXIT)
+            trace.free(saved[-1], frames=[MAIN])
+    return trace
+
+
+@pytest.fixture
+def written(tmp_path):
+    return lambda **how: str(run(**how).write(tmp_path / "s.pickle"))
+
+
+@pytest.mark.parametrize("cpp", [True, False], ids=["C++ frames", "Python frames"])
+def test_its_copies_are_weights_and_cost_nothing_to_avoid(cpp, written):
+    (advice,) = snapconv.load(written(cpp=cpp)).advise()
+    (finding,) = advice.findings
+    assert (finding.kind, finding.sort, finding.is_certain) == ("autocast-cache", "free", True)
+    assert finding.where.place == "infer.py:70"
+    assert "3 copies of weights" in finding.what
+    assert finding.how[0] == "Pass cache_enabled=False to torch.autocast."
+    # One copy at a time is left: that of the second layer, with its input, its result and the one before.
+    assert finding.peak.n_bytes == (30 + 4 + 4 + 1) * MIB
+    assert advice.contents["weight"] == 30 * MIB + 15 * MIB
+
+
+def test_without_frames_of_torch_the_bytes_at_the_peak_are_the_same(written):
+    peaks = [snapconv.load(written(cpp=cpp)).advise()[0].findings[0].peak for cpp in (True, False)]
+    assert peaks[0] == peaks[1]
+
+
+@pytest.mark.parametrize("cpp", [True, False], ids=["C++ frames", "Python frames"])
+def test_in_training_the_graph_keeps_the_copies_too_so_that_nothing_is_saved(cpp, written):
+    file = written(cpp=cpp, trains=True)
+    (advice,) = snapconv.load(file).advise()
+    assert [one.kind for one in advice.findings] == []
+    # Inputs are cast by the same code, and one is as large as a copy.
+    assert (advice.contents["weight"], advice.contents["activation"]) == (45 * MIB, (6 * MIB + MIB // 2 * 3))
+
+
+def test_a_block_that_has_not_ended_keeps_them_as_well(written):
+    (advice,) = snapconv.load(written(cpp=True, leaves=False, calls=1)).advise()
+    assert [(one.kind, one.where.place) for one in advice.findings] == [("autocast-cache", "infer.py:70")]
+
+
+def test_text_json_tables_and_page_agree(written, tmp_path, capsys):
+    file = written(cpp=True)
+    assert main(["advise", file]) == 0
+    text = capsys.readouterr().out
+    assert "free: autocast keeps 3 copies of weights in half precision" in text
+    assert main(["advise", file, "--json"]) == 0
+    (device,) = json.loads(capsys.readouterr().out)["devices"]
+    (finding,) = device["findings"]
+    assert (finding["kind"], finding["is_certain"]) == ("autocast-cache", True)
+    assert ("sure       certain" in text) is finding["is_certain"]
+    to_sqlite(file, ConvertOptions(output=tmp_path / "r.sqlite", extended=True))
+    query = (
+        "SELECT category, certainty, rule, count(*), sum(block_bytes) FROM snapconv_allocations_in_words "
+        "WHERE rule LIKE 'autocast%' GROUP BY 1, 2, 3"
+    )
+    assert ask(tmp_path / "r.sqlite", query) == [("weight", "certain", "autocast-exit", 6, 30 * MIB)]
+    assert main(["view", file, "--output", str(tmp_path / "v.html")]) == 0
+    values = re.search(rb'id="page">([^<]*)<', (tmp_path / "v.html").read_bytes())[1]
+    (shown,) = json.loads(zlib.decompress(base64.b64decode(values)))["devices"][0]["advice"]
+    assert dict(shown["rows"])["how"] == "Pass cache_enabled=False to torch.autocast."
+
+
+def without_cpp(raw):
+    """Take the frames of C++ out of a snapshot."""
+    events = [event for trace in raw["device_traces"] for event in trace]
+    blocks = [block for segment in raw["segments"] for block in segment["blocks"]]
+    for row in (*events, *raw["segments"], *blocks):
+        if "frames" in row:
+            row["frames"] = [one for one in row["frames"] if one["filename"].endswith(".py")]
+    return raw
+
+
+@pytest.mark.skipif(not CASES.exists(), reason="the cases are not beside this checkout")
+@pytest.mark.parametrize("cpp", [True, False], ids=["C++ frames", "Python frames"])
+def test_a_forward_under_no_grad_has_no_graph_but_a_cache(cpp, tmp_path):
+    raw = pickle.loads((CASES / "autocast_cache.pickle").read_bytes())
+    (tmp_path / "s.pickle").write_bytes(pickle.dumps(raw if cpp else without_cpp(raw)))
+    (advice,) = snapconv.load(tmp_path / "s.pickle").advise()
+    assert [(one.kind, one.where.place) for one in advice.findings] == [("autocast-cache", "infer.py:70")]
