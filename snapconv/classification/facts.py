@@ -138,19 +138,19 @@ FACTS = (
     Fact(
         TEMPORARY,
         "freed-within-backward",
-        "made by the engine, freed in the same run of backward or before the step that follows it",
+        "allocated by autograd's engine, freed in the same backward pass or before the step that follows",
         _by_backward & a.ends_within_backward,
     ),
     Fact(
         GRADIENT,
         "kept-after-backward",
-        "made by the engine, kept, as large as a weight",
+        "allocated by autograd's engine, kept after the backward pass, as large as a weight",
         (_by_backward | (f.lasts_throughout & made(Role.ENGINE) & ~f.has_no_frames)) & a.size_of_weight,
     ),
     Fact(
         TEMPORARY,
         "live-in-failed-backward",
-        "made by the engine, as large as no weight, in a backward that ran out of memory at the trace's end",
+        "allocated by autograd's engine, as large as no weight, in a backward pass that ran out of memory",
         _by_backward & f.is_live_at_dump & a.ends_out_of_memory & a.in_last_run,
     ),
     # --- made in forward

@@ -6,6 +6,7 @@ belong together are the fields of a dataclass, which a command has as one parame
 
 import inspect
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, is_dataclass
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from snapconv.analysis import AnalysisOptions
 
 _Value = TypeVar("_Value")
+# What is written as 10^9 bytes and the like: a card of "80 GB" has about 80 GiB.
+_DECIMAL_SIZE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?([KMGT])B", re.IGNORECASE)
 
 # The metavar, if any, and the help of every argument and option by its parameter; those of one command by
 # COMMAND.PARAMETER. An option of one command may have them in place: Annotated[int | None, "N | The help."].
@@ -284,11 +287,19 @@ def with_parameters(
 
 
 def parsed(text: Any, parse: Callable[[Any], _Value], option: str) -> _Value:
-    """Parse the text of an option; its ValueError is a wrong command line."""
+    """Parse the text of an option; its ValueError is a wrong command line.
+
+    A size in decimal units is read as people mean it of a GPU, and a note says so.
+    """
     try:
-        return parse(text)
+        value = parse(text)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=option) from error
+    for word in text if isinstance(text, list) else [text]:
+        size = _DECIMAL_SIZE.fullmatch(str(word).rpartition("=")[2].strip())
+        if size:
+            typer.echo(f"note: {option} {size[0]} is read as {size[1]} {size[2].upper()}iB", err=True)
+    return value
 
 
 def device_number(text: str | None) -> int | None:

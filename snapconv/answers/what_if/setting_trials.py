@@ -25,7 +25,7 @@ from snapconv.torch_knowledge.cards import find_card, named_cards
 from snapconv.units import Device, format_bytes, parse_bytes
 
 OWN = "the file's own settings"
-OWN_PLACED_ANEW = f"{OWN}, blocks laid out afresh"
+OWN_PLACED_ANEW = f"{OWN}, older blocks placed anew"
 # A CUDA context and libraries on devices of 2016 to 2026: 0.3 to 1.5 GiB.
 _USUAL_OUTSIDE_BYTES = 1 << 30
 AS_AT_OOM = "as torch had when event"

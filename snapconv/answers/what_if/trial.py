@@ -321,7 +321,7 @@ class _Run:
                 "a capacity that this is a part of"
             )
         if start.rows and self.outcome.is_placed_anew:
-            placed = f"{counted(len(start.rows), 'block')} from before the trace laid out afresh"
+            placed = f"{counted(len(start.rows), 'block')} from before the trace placed anew"
             yield f"{placed}, in the order of their addresses"
         elif start.n_inexact:
             yield f"{counted(start.n_inexact, 'block')} from before the trace may be larger than requested"

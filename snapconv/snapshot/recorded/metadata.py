@@ -142,11 +142,11 @@ class Metadata:
         found = []
         if self.is_simulated:
             met = "; ".join(self.not_modelled)
-            missing = f"this program also uses, unmodelled: {met}" if met else "a GPU needs some memory more"
+            missing = f"not modelled: {met}" if met else "a GPU needs somewhat more"
             found.append(
                 Note(
                     "simulated",
-                    f"recorded without a GPU, by a model of torch's allocator; {missing}",
+                    f"recorded without a GPU; {missing}",
                 )
             )
         if self.ended != "complete":

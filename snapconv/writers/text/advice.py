@@ -10,10 +10,10 @@ from snapconv.units import counted, device_kind, device_name, format_bytes
 from snapconv.writers.text.size_rows import next_line
 
 _N_CATEGORIES = 4
+_SORTS = {FAULT: "fault", FREE: "no cost", TRADE: "trade"}
 _PASSES = {"forward": "the forward pass", "backward": "the backward pass"}
 # Of the peak: where so much more is reserved, other settings may help.
 _MUCH_CACHED = 0.05
-_MOST_BITS = 13
 
 
 def advice_lines(advice: Advice, file: str, cached: int, growing: str) -> Iterator[str]:
@@ -23,15 +23,15 @@ def advice_lines(advice: Advice, file: str, cached: int, growing: str) -> Iterat
         yield f"  {advice.unknown}"
         return
     for number, finding in enumerate(advice.findings, 1):
-        yield f"  {number}. {finding.sort}: {finding.what}"
+        yield f"  {number}. {_SORTS[finding.sort]}: {finding.what}"
         for title, text in finding_rows(finding, advice):
             yield f"     {title:<10} {text}"
     if len(advice.findings) > 1:
         yield f"  all together  {_peaks(advice, advice.together)}"
     if setting := advice.setting:
         backend = backend_of_kind(device_kind(advice.device))
-        after = _sized(advice, setting.reserved_bytes)
-        change = f"{_sized(advice, advice.reserved_bytes)} → {after} reserved"
+        after = format_bytes(setting.reserved_bytes, like=advice.reserved_bytes)
+        change = f"{format_bytes(advice.reserved_bytes)} → {after} reserved"
         if advice.is_failed:
             change = f"the failed request succeeds, with {after} reserved"
         yield f"  setting       {backend.variable}={setting.name}: {change}"
@@ -45,18 +45,18 @@ def advice_lines(advice: Advice, file: str, cached: int, growing: str) -> Iterat
     if is_cached and not (advice.are_settings_tried or advice.is_failed):
         yield f"{next_line('what-if', file)} --search  (whether allocator settings reserve less)"
     if not advice.with_trades:
-        save = f"--save {max(advice.peak.n_bytes >> 22, 1)}MiB"
-        yield f"{next_line('advise', file)} {save}  (a quarter of the peak, by what costs time or precision)"
+        quarter = f"{max(advice.peak.n_bytes >> 22, 1)}MiB"
+        yield f"{next_line('advise', file)} --save {quarter}  (changes with a price)"
 
 
 def _headline(advice: Advice) -> str:
     name = device_name(advice.device)
     if advice.unknown:
         return f"{name}  no advice"
-    peak, reserved = (_sized(advice, n_bytes) for n_bytes in (advice.peak.n_bytes, advice.reserved_bytes))
+    peak, reserved = (format_bytes(n_bytes) for n_bytes in (advice.peak.n_bytes, advice.reserved_bytes))
     needs = f"the peak is {peak} allocated, {reserved} reserved"
     if advice.is_failed:
-        requested = _sized(advice, advice.failed_bytes)
+        requested = format_bytes(advice.failed_bytes)
         line = f" at {advice.failed_line.place}" if advice.failed_line else ""
         needs = f"memory ran out{line}, requesting {requested}; the program needs {peak}"
     number = {sort: sum(one.sort == sort for one in advice.findings) for sort in (FAULT, FREE, TRADE)}
@@ -68,22 +68,16 @@ def _headline(advice: Advice) -> str:
     return f"{name}  {', '.join(parts)} found; {needs}"
 
 
-def _sized(advice: Advice, n_bytes: int) -> str:
-    """Write bytes in the unit of the smallest peak of the answer, but not with more than five digits."""
-    smallest = min(peak.n_bytes for peak in (advice.together, *(one.peak for one in advice.findings)))
-    return format_bytes(n_bytes, like=min(n_bytes, max(smallest, advice.peak.n_bytes >> _MOST_BITS)))
-
-
 def finding_rows(finding: Finding, advice: Advice) -> Iterator[tuple[str, str]]:
     """Yield what is known of a finding: titles and texts; the title of a further line is empty."""
-    held, saved = _sized(advice, finding.held_bytes), _sized(advice, finding.saved_bytes)
-    phase, needed = finding.peak.phase, _sized(advice, finding.peak.n_bytes)
+    held, saved = format_bytes(finding.held_bytes), format_bytes(finding.saved_bytes)
+    phase, needed = finding.peak.phase, format_bytes(finding.peak.n_bytes)
     other = f"{_PASSES.get(phase, phase or 'the program')} {finding.next_place} needs {needed}"
     about, alone = " (estimated)" if finding.estimated else "", advice.peak.n_bytes - finding.peak.n_bytes
     if finding.needs_another_moment:
         yield "holds", f"{held} at the peak; {other}"
     if alone:
-        yield "saves", f"{_sized(advice, alone)}{about}: {_peaks(advice, finding.peak)}"
+        yield "saves", f"{format_bytes(alone)}{about}: {_peaks(advice, finding.peak)}"
     if alone < finding.saved_bytes:
         beside = f"{saved} beside the others{about}"
         why = "" if finding.needs_another_moment else f" ({other})"
@@ -98,13 +92,16 @@ def finding_rows(finding: Finding, advice: Advice) -> Iterator[tuple[str, str]]:
 
 def _peaks(advice: Advice, after: Peak) -> str:
     then = f"; the new peak is in {_PASSES.get(after.phase, after.phase)}" if after.phase else ""
-    return f"{_sized(advice, advice.peak.n_bytes)} → {_sized(advice, after.n_bytes)}{then}"
+    before, left = advice.peak.n_bytes, after.n_bytes
+    return f"{format_bytes(before)} → {format_bytes(left, like=before)}{then}"
 
 
 def _goal_lines(advice: Advice, file: str, cached: int) -> Iterator[str]:
     if not advice.findings or advice.together.n_bytes > (advice.goal_bytes or 0):
         yield f"  at the peak   {_contents(advice)}"
     yield f"  goal          {_goal(advice, cached)}"
+    if cached and advice.goal_bytes and not advice.fits_already:
+        yield f"  capacity      {_cached(advice, cached)}"
     enough = [" + ".join(map(str, numbers)) for numbers in advice.enough]
     if advice.setting and advice.setting.is_enough:
         enough.insert(0, "the setting")
@@ -118,27 +115,30 @@ def _contents(advice: Advice) -> str:
     """List the largest categories at the peak; with no finding they say why there is none."""
     largest = [*advice.contents.items()][:_N_CATEGORIES]
     is_unknown = not advice.findings and advice.peak.n_bytes > (advice.goal_bytes or 0)
-    listed = ", ".join(f"{_sized(advice, n_bytes)} {name}" for name, n_bytes in largest)
+    listed = ", ".join(f"{format_bytes(n_bytes)} {name}" for name, n_bytes in largest)
     return listed + ": no change that advise knows makes these smaller" * is_unknown
 
 
 def _goal(advice: Advice, cached: int) -> str:
     goal, left = advice.goal_bytes or 0, advice.together.n_bytes
-    peak, most = (_sized(advice, size) for size in (advice.peak.n_bytes, advice.peak.n_bytes - left))
+    peak, most = (format_bytes(size) for size in (advice.peak.n_bytes, advice.peak.n_bytes - left))
     if not goal:
         return f"impossible: it leaves nothing of the peak of {peak}; the most that can be saved is {most}"
-    capacity, limit = _sized(advice, goal + cached), ""
     if advice.fits_already:
+        capacity = format_bytes(goal + cached)
         return f"met already: a replay in {capacity} fits, as PyTorch returns cached memory before it fails"
-    if cached:
-        limit = f" ({capacity} less {_sized(advice, cached)} that PyTorch keeps cached"
-        if advice.setting and not advice.is_failed:
-            fewer = max(advice.setting.reserved_bytes - advice.peak.n_bytes, 0)
-            limit += f", {_sized(advice, fewer)} with the setting"
-        limit += ")"
-    result = f"missed by {_sized(advice, left - goal)}; the most that can be saved is {most}"
+    result = f"missed by {format_bytes(left - goal)}; the most that can be saved is {most}"
     if advice.peak.n_bytes <= goal:
         result = "met already" + "; the failed request could not use the free memory" * advice.is_failed
     elif left <= goal:
         result = "reached"
-    return f"a peak of {_sized(advice, goal)}{limit}: {result}"
+    return f"a peak of at most {format_bytes(goal, like=advice.peak.n_bytes)}: {result}"
+
+
+def _cached(advice: Advice, cached: int) -> str:
+    """Say what of the capacity is left for the peak."""
+    capacity, kept = format_bytes((advice.goal_bytes or 0) + cached), format_bytes(cached)
+    if advice.setting and not advice.is_failed:
+        fewer = max(advice.setting.reserved_bytes - advice.peak.n_bytes, 0)
+        return f"{capacity}, of which PyTorch keeps {kept} cached ({format_bytes(fewer)} with the setting)"
+    return f"{capacity}, of which PyTorch keeps {kept} cached"

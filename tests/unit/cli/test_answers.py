@@ -118,15 +118,17 @@ def test_the_shares_of_every_holder_table_add_up(snapconv):
 
 def test_advise_offers_to_save_and_explains_a_goal_and_why_nothing_is_found(tmp_path, snapconv):
     first = snapconv("advise", FIXTURES / "training_step.pickle").out.splitlines()[-1].split("  ")
-    assert first[-1] == "(a quarter of the peak, by what costs time or precision)"
+    assert first[-1] == "(changes with a price)"
     assert "trade" in snapconv(*first[1].split()[2:]).out
     file = TraceBuilder().segment(20 * MIB).alloc(18 * MIB).write(tmp_path / "x.pickle")
     missed = snapconv("advise", file, "--capacity", "10MiB").out
     assert "at the peak   18.00 MiB unknown: no change that advise knows makes these smaller" in missed
     assert "missed by" in missed
-    head, *_, goal, enough, command = snapconv("advise", FIXTURES / "out_of_memory.pickle").out.splitlines()
+    shown = snapconv("advise", FIXTURES / "out_of_memory.pickle").out.splitlines()
+    head, *_, goal, capacity, enough, command = shown
     assert "memory ran out at serve.py:21, requesting 27.94 MiB; the program needs 202.31 MiB" in head
-    assert goal.endswith(" 178.38 MiB (200.00 MiB less 21.62 MiB that PyTorch keeps cached): reached")
+    assert goal.endswith("a peak of at most 178.38 MiB: reached")
+    assert capacity.endswith("200.00 MiB, of which PyTorch keeps 21.62 MiB cached")
     assert enough.split() == ["enough", "1", "alone"]
     assert command.startswith("  next: snapconv oom ")
 
@@ -209,7 +211,7 @@ def test_a_goal_out_of_reach_says_the_most_that_can_be_saved(snapconv):
 
 def test_a_saving_that_shows_only_beside_others_says_so(snapconv):
     out = snapconv("advise", FIXTURES / "training_step.pickle", "--save", "1GiB").out
-    why = "the backward pass in iteration 1 needs 1258.11 MiB"
+    why = "the backward pass in iteration 1 needs 1.23 GiB"
     assert f"saves      nothing alone ({why}); 98.64 MiB beside the others" in out
 
 
@@ -223,3 +225,24 @@ def test_a_line_that_may_grow_is_named_by_the_verdict_and_by_advice(tmp_path, sn
     )
     assert grows in snapconv("verdict", path).out
     assert grows in snapconv("advise", path).out
+
+
+@pytest.mark.parametrize(("text", "read"), [("38GB", "38 GiB"), ("1.5 gb", "1.5 GiB")])
+def test_a_size_in_decimal_units_says_that_it_is_read_in_binary_ones(text, read, snapconv):
+    _, out, err = snapconv("check", FIXTURES / "training_step.pickle", "--max-peak", text)
+    assert f"note: --max-peak {text} is read as {read}" in err
+    assert "note" not in out
+    assert "is read as" not in snapconv("check", FIXTURES / "training_step.pickle", "--max-peak", "38GiB").err
+
+
+def test_one_peak_has_one_unit_in_every_answer(snapconv):
+    """Where one answer has GiB and the next MiB, people take them for two figures."""
+    path = FIXTURES / "training_step.pickle"
+    for command in (
+        ("verdict",),
+        ("summary",),
+        ("advise",),
+        ("advise", "--save", "300MiB"),
+        ("what-if", "--search"),
+    ):
+        assert "1.23 GiB" in snapconv(command[0], path, *command[1:]).out

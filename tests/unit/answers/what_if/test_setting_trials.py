@@ -61,7 +61,7 @@ def test_settings_that_begin_otherwise_are_compared_from_the_same_beginning(trie
     found = tried_on(builder, Request(("roundup_power2_divisions:4",)))
     assert [one.name for one in found.tried[:2]] == [OWN, OWN_PLACED_ANEW]
     assert [one.outcome.ledger.max_reserved_bytes for one in found.tried[:2]] == [40 * MIB, 20 * MIB]
-    assert any("laid out afresh" in reason for reason in found.estimated)
+    assert any("placed anew" in reason for reason in found.estimated)
 
 
 def test_a_failed_request_gives_the_capacity(tried_on):

@@ -183,7 +183,7 @@ def test_a_range_begins_with_the_memory_of_then(calls_of):
     other = try_out(calls, Trial(calls.own.changed("expandable_segments:True")))
     assert other.ledger.max_reserved_bytes == 62 * MIB  # pages of 20 MiB: 40 for 30, then 60 for 50, and 2
     assert other.assumptions == (
-        "2 blocks from before the trace laid out afresh, in the order of their addresses",
+        "2 blocks from before the trace placed anew, in the order of their addresses",
     )
 
 
