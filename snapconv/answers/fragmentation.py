@@ -15,7 +15,7 @@ from snapconv.allocator.allocator_trace import DEFAULT_POOL
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.moments import find_moment
 from snapconv.answers.peak import sums_by_name
-from snapconv.columns import Int64Column, number_groups, sums_by
+from snapconv.columns import BoolColumn, Int32Column, Int64Column, number_groups, sums_by
 from snapconv.replay.memory_layout import MemoryLayout, layouts
 from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.project_lines import SourceLine
@@ -171,10 +171,8 @@ def _at_failure(analysis: DeviceAnalysis, memory: FreeMemory) -> str:
 def free_memory(analysis: DeviceAnalysis, layout: MemoryLayout, name: str) -> FreeMemory:
     """Sum up the free pieces of a layout by what could become of them."""
     segments, blocks, free = layout.segments, layout.blocks, layout.free
-    returnable = _whole_pages(layout)
-    # Where the file has no pools, none is known to be private.
-    default = [i for i, pool in enumerate(analysis.snapshot.pools) if tuple(pool) == DEFAULT_POOL]
-    is_private = ((segments.pool_id >= 0) & ~np.isin(segments.pool_id, default))[free.segment]
+    returnable = whole_pages(layout)
+    is_private = is_of_private_pool(analysis.snapshot, segments.pool_id)[free.segment]
     active = int(blocks.n_bytes.sum())
     return FreeMemory(
         moment=name,
@@ -214,7 +212,13 @@ def pool_memory(snapshot: Snapshot, layout: MemoryLayout) -> list[PoolMemory]:
     return sorted(rows, key=lambda row: (-row.free_bytes, -row.reserved_bytes, row.stream))
 
 
-def _whole_pages(layout: MemoryLayout) -> Int64Column:
+def is_of_private_pool(snapshot: Snapshot, pool_id: Int32Column) -> BoolColumn:
+    """Mark what is of a private pool; where the file has no pools, none is known to be private."""
+    default = [i for i, pool in enumerate(snapshot.pools) if tuple(pool) == DEFAULT_POOL]
+    return np.asarray((pool_id >= 0) & ~np.isin(pool_id, default))
+
+
+def whole_pages(layout: MemoryLayout) -> Int64Column:
     """Of every free piece, the bytes that could be returned: all of a free segment, or whole free pages."""
     segments, free = layout.segments, layout.free
     start = free.addr - segments.addr[free.segment]
@@ -228,7 +232,7 @@ def _whole_pages(layout: MemoryLayout) -> Int64Column:
 def _holders(analysis: DeviceAnalysis, layout: MemoryLayout) -> tuple[SegmentHolder, ...]:
     """Find the lines whose blocks keep free bytes enclosed, those that keep most first."""
     blocks, free, lines = layout.blocks, layout.free, analysis.lines
-    enclosed = sums_by(free.segment, free.n_bytes - _whole_pages(layout), len(layout.segments))
+    enclosed = sums_by(free.segment, free.n_bytes - whole_pages(layout), len(layout.segments))
     segment = np.full(len(analysis.allocations), -1, np.int64)
     segment[blocks.allocation] = np.where(enclosed[blocks.segment] > 0, blocks.segment, -1)
 

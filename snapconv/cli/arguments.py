@@ -84,6 +84,7 @@ _OPTIONS = {
     "setting": "KEY:VALUE,… | Try these in place of the file's own, written as in PYTORCH_CUDA_ALLOC_CONF. "
     "May be repeated: each is an alternative.",
     "search": "Try the usual settings, and rank them by what they reserve.",
+    "one_stream": "Try all work on one stream: no free waits for another, and all share one cache.",
     "batch_scale": "X | Estimate X times the batch size: categories that grow with it, times X.",
     "save": "SIZE | The bytes to save at the peak, such as 10GiB.",
     "stack": "Show whole stacks, also that of the free.",

@@ -223,6 +223,7 @@ def what_if(
     capacity: str | None = None,
     card: str | None = None,
     batch_scale: float | None = None,
+    one_stream: bool = False,
     read: ReadOptions,
 ) -> Answer:
     """Try other allocator settings, or another card, by a replay.
@@ -234,10 +235,9 @@ def what_if(
     from snapconv.answers.what_if.setting_trials import Request, read_card, read_setting, try_settings
     from snapconv.writers.text.what_if import what_if_lines
 
-    if not (setting or search or capacity or card or batch_scale is not None):
-        raise typer.BadParameter(
-            "say what to try: --setting, --search, --capacity, --card or --batch-scale", param_hint="what-if"
-        )
+    if not (setting or search or capacity or card or one_stream or batch_scale is not None):
+        options = "--setting, --search, --capacity, --card, --one-stream or --batch-scale"
+        raise typer.BadParameter(f"say what to try: {options}", param_hint="what-if")
     if capacity is not None and card is not None:
         raise typer.BadParameter("give --capacity or --card, not both", param_hint="--card")
     if batch_scale is not None and not 0 < batch_scale < _MOST_SCALE:
@@ -251,6 +251,7 @@ def what_if(
         size_of(capacity, "--capacity"),
         card_bytes,
         card_name,
+        one_stream,
     )
     analysis, scale = analysis_of(snapshot, read), 1.0 if batch_scale is None else batch_scale
     found = []

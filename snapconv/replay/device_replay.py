@@ -76,17 +76,20 @@ class AllocationTable:
         freed = self.freed_event
         return (self.alloc_event <= event) & ((freed < 0) | (freed > event))
 
-    def waiting_at(self, event: int) -> BoolColumn:
-        """Return the mask of allocations that the program has freed and whose blocks are in use all the same.
+    @cached_property
+    def is_freed_late(self) -> BoolColumn:
+        """Those whose free completed later than at once, as another stream used the block (record_stream).
 
-        Another stream uses them (record_stream), so torch completes the free later: else it does so at once,
-        in the next event (CUDACachingAllocator.cpp, 2.0 to 2.15). Where the file ends first, or has lost the
-        completion, the block's state at the dump decides.
+        Else torch completes a free in the next event (CUDACachingAllocator.cpp, 2.0 to 2.15). Where the file
+        ends first, or has lost the completion, the block's state at the dump decides.
         """
-        requested, completed = self.free_requested_event, self.free_completed_event
-        is_late = completed > np.maximum(requested + 1, event)
-        is_late |= (self.end_event < 0) & self.is_pending_at_end
-        return (requested >= 0) & (requested <= event) & is_late
+        is_late = self.free_completed_event > self.free_requested_event + 1
+        return (self.free_requested_event >= 0) & (is_late | (self.end_event < 0) & self.is_pending_at_end)
+
+    def waiting_at(self, event: int) -> BoolColumn:
+        """Return the mask of allocations that the program has freed, and that another stream still uses."""
+        is_open = (self.end_event < 0) | (self.end_event > event)
+        return self.is_freed_late & (self.free_requested_event <= event) & is_open
 
 
 class Curve:

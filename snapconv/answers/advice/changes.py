@@ -14,8 +14,8 @@ from functools import cached_property
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
-from snapconv.answers.what_if.calls import MOST_BYTES, AllocatorCalls, CallKind, find_calls
-from snapconv.answers.what_if.trial import block_sizes
+from snapconv.answers.what_if.calls import MOST_BYTES, AllocatorCalls, CallChange, CallKind, find_calls
+from snapconv.answers.what_if.trial import Trial, block_sizes, try_out
 from snapconv.classification.categories import Trait, categories_with
 from snapconv.columns import Int64Column, has_code
 from snapconv.phases.trace_phases import Phase
@@ -29,7 +29,7 @@ class Change:
 
     ``n_bytes`` are missing of the request after the events from ``first`` up to, but without, ``last``; all
     of it where they are its whole block. An allocation may have several ranges, which do not overlap.
-    Requests that failed are ``failed_scale`` times as large.
+    Requests that failed are ``failed_scale`` times as large. ``calls`` change what is reserved alone.
     """
 
     rows: Int64Column
@@ -37,6 +37,7 @@ class Change:
     last: Int64Column
     n_bytes: Int64Column
     failed_scale: float = 1.0
+    calls: tuple[CallChange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,8 @@ class Peak:
 # Calls of all replays of a device together, at 2.5 us each: in a trace of a million events three replays.
 # Every other change has the blocks of the trace, and is off by less the larger these are.
 _MOST_REPLAYED = 2_500_000
+# Of what was reserved at most: a replay that differs by more shows nothing.
+_LARGE_DIFFERENCE = 0.1
 # Of a call of an allocation that is not there.
 _DROPPED = -2
 # Of a call, by its operation: what it does to the bytes in use.
@@ -105,6 +108,18 @@ class Demand:
         if is_bounded and self._is_reproduced and len(self._calls) <= self._n_left:
             return self._replay(changes)
         return self.without(changes)
+
+    def saved_of_reserved(self, change: Change) -> int | None:
+        """Return how much less is reserved at most with a change; None where a replay cannot say."""
+        reserved = self.analysis.replay.reserved.peak
+        if 2 * len(self._calls) > self._n_left:
+            return None
+        self._n_left -= 2 * len(self._calls)
+        before, after = (
+            try_out(calls, Trial(calls.own)).ledger.max_reserved_bytes
+            for calls in (self._calls, changed_calls(self._calls, self.analysis, [change]))
+        )
+        return before - after if abs(before - reserved) <= _LARGE_DIFFERENCE * reserved else None
 
     @cached_property
     def _calls(self) -> AllocatorCalls:
@@ -165,7 +180,9 @@ def combined(analysis: DeviceAnalysis, changes: Sequence[Change]) -> Change:
         is_there = last > first
         parts.append(Change(rows[is_there], first[is_there], last[is_there], n_bytes[is_there]))
         np.minimum.at(begun, rows[is_there], first[is_there])
-    return replace(joined(parts), failed_scale=math.prod(change.failed_scale for change in changes))
+    calls = tuple(one for change in changes for one in change.calls)
+    scale = math.prod(change.failed_scale for change in changes)
+    return replace(joined(parts), failed_scale=scale, calls=calls)
 
 
 def changed_calls(
@@ -177,6 +194,8 @@ def changed_calls(
     own request it is requested so. What is there before the first call has its new size then, or is freed.
     """
     change, table, n = combined(analysis, changes), analysis.allocations, len(analysis.allocations)
+    for one in change.calls:
+        calls = calls.changed(one)
     if change.failed_scale != 1:
         calls = calls.resized(calls.requested_bytes, change.failed_scale)
     if not len(calls) or not len(change.rows):
@@ -229,6 +248,12 @@ def _points(calls: AllocatorCalls, analysis: DeviceAnalysis, change: Change) -> 
     # Of several at one event the last counts: a range begins as another ends.
     is_last = (np.diff(row, append=-1) != 0) | (np.diff(at, append=-1) != 0)
     return row[is_last], size[is_last], at[is_last], is_after[is_last]
+
+
+def called_otherwise(change: CallChange) -> Change:
+    """Return the change that keeps all allocations, and changes what is reserved for them."""
+    none = np.zeros(0, np.int64)
+    return Change(none, none, none, none, calls=(change,))
 
 
 def joined(changes: Sequence[Change]) -> Change:

@@ -30,6 +30,7 @@ class Detected:
     """Memory that need not be there: what would be missing, the line that made it, the line to change.
 
     ``values`` fill the sentences of the kind. ``alone`` is the change with what is a finding of its own too.
+    ``reserved_bytes`` are held beside the allocated ones, in a kind that is about these.
     """
 
     change: Change
@@ -38,6 +39,7 @@ class Detected:
     is_certain: bool
     values: dict[str, str]
     alone: Change | None = None
+    reserved_bytes: int = 0
 
 
 class LineCalls:
@@ -210,7 +212,7 @@ class Kind:
 
     A fault keeps memory for nothing, a trade has a price; what is free has none that most programs notice.
     ``estimated`` says why its bytes are an estimate; empty where the replay is exact. ``at_any_size``: what
-    grows without an end need not be large yet.
+    grows without an end need not be large yet. ``of_reserved``: of what is reserved and not allocated.
     """
 
     slug: str
@@ -222,6 +224,7 @@ class Kind:
     estimated: str = ""
     at_any_size: bool = False
     is_free: bool = False
+    of_reserved: bool = False
 
     @property
     def sort(self) -> str:

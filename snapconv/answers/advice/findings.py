@@ -20,8 +20,17 @@ from snapconv.answers.advice.copies import (
     early_batches,
     gathered_shards,
 )
-from snapconv.answers.advice.evidence import FAULT, FREE, Detected, Evidence, Kind, LineCalls
+from snapconv.answers.advice.evidence import (
+    FAULT,
+    FREE,
+    LEAST_SHARE_OF_TRADE,
+    Detected,
+    Evidence,
+    Kind,
+    LineCalls,
+)
 from snapconv.answers.advice.faults import growing, kept_gradients, kept_graphs, previous_kept, unused_graphs
+from snapconv.answers.advice.streams import idle_caches, late_frees, scattered_caches
 from snapconv.answers.advice.trades import (
     attention_scores,
     foreach_temporaries,
@@ -126,6 +135,42 @@ KINDS = (
         estimated="a copy is assumed to be needed by one operation",
     ),
     Kind(
+        slug="late-frees",
+        what="Freed blocks wait for another stream, most of them of {where}.",
+        how=(
+            "Before the tensor is dropped, call torch.cuda.current_stream().wait_stream(other).",
+            "Leave out record_stream() then. Or call other.synchronize() there, or use one stream for both.",
+            "{nccl}",
+            "PyTorch waits for the other stream itself only where memory runs out.",
+        ),
+        wrong_if="a CUDA graph was captured meanwhile, which delays such frees",
+        detect=late_frees,
+        of_reserved=True,
+    ),
+    Kind(
+        slug="idle-cache",
+        what="The cache of {pool} lies empty after its last use{place}.",
+        how=(
+            "Call torch.cuda.empty_cache() once{after}.",
+            "Or do that work on the current stream, which then uses its memory again.",
+            "PyTorch returns it itself only where memory runs out; before, nothing else can use it.",
+        ),
+        wrong_if="the program uses {pool} again after the trace",
+        detect=idle_caches,
+        of_reserved=True,
+    ),
+    Kind(
+        slug="many-streams",
+        what="{where} allocates on {number} streams, and each keeps a cache of its own.",
+        how=(
+            "Make one torch.cuda.Stream() before the loop, and use it in every call.",
+            "Each new one is the next of 32 streams, and PyTorch keeps a cache for each.",
+        ),
+        wrong_if="the calls have to overlap on the GPU",
+        detect=scattered_caches,
+        of_reserved=True,
+    ),
+    Kind(
         slug="buckets",
         what="{number} gradients stay beside the buckets of DistributedDataParallel.",
         how=("Pass gradient_as_bucket_view=True to DistributedDataParallel.",),
@@ -226,7 +271,8 @@ class Finding:
 
     ``held_bytes`` are those that it takes from the memory at the peak; ``saved_bytes`` are less where another
     moment then needs more. ``peak`` is the peak with this change alone. ``estimated`` is empty where the
-    replay is exact.
+    replay is exact. Where the change is about what is reserved beside the allocated bytes, so are these, and
+    ``reserved_bytes`` is the most that is reserved with it; else that is None.
     """
 
     kind: str
@@ -245,6 +291,7 @@ class Finding:
     peak: Peak
     change: Change = field(metadata={"json": False})
     next_place: str = field(metadata={"json": False})
+    reserved_bytes: int | None = None
 
     @property
     def needs_another_moment(self) -> bool:
@@ -374,6 +421,8 @@ def _rank(one: Finding) -> tuple[object, ...]:
 
 def _measured(found: Finding, peak_of: Callable[[Sequence[Change]], Peak], demand: Demand) -> Finding:
     """Give a finding its final peak; what it saves beside others stays the sum of its blocks."""
+    if found.reserved_bytes is not None:
+        return found
     peak, before = peak_of([found.change]), demand.peak.n_bytes
     saved, by_sum = before - peak.n_bytes, before - found.peak.n_bytes
     if found.saved_bytes > by_sum:
@@ -385,6 +434,8 @@ def _enough(found: Sequence[Finding], goal_bytes: int, demand: Demand) -> Iterat
     """Yield the findings that reach a goal alone, then the first of the others that do together."""
     others = list[int]()
     for number, one in enumerate(found, 1):
+        if one.reserved_bytes is not None:
+            continue
         if one.peak.n_bytes <= goal_bytes:
             yield (number,)
         else:
@@ -463,6 +514,10 @@ def _found(
     """Find faults at the peak, at the peak that is left without them, and so on; then all others so."""
     calls, changes, known = LineCalls(demand.analysis), list[Change](), set()
     seen = np.zeros(len(demand.analysis.allocations), np.bool_)
+    yield from _of_reserved(
+        [kind for kind in kinds if kind.of_reserved], Evidence(demand, demand.peak, calls)
+    )
+    kinds = [kind for kind in kinds if not kind.of_reserved]
     for is_fault in (True, False):
         # Faults first, on their own: which ones are found depends on no trade.
         mine, moment = [kind for kind in kinds if (kind.sort == FAULT) is is_fault], demand.peak
@@ -483,6 +538,26 @@ def _found(
             if len(changes) == before:
                 break
             moment = demand.without(changes)
+
+
+def _of_reserved(kinds: Sequence[Kind], evidence: Evidence) -> Iterator[Finding]:
+    """Find what is reserved and not allocated, and measure by a replay what less would be."""
+    reserved = evidence.analysis.replay.reserved.peak
+    for kind in kinds:
+        for detected in kind.detect(evidence):
+            held = detected.reserved_bytes
+            if held < LEAST_SHARE_OF_TRADE * reserved:
+                continue
+            replayed = evidence.demand.saved_of_reserved(detected.change)
+            saved = held if replayed is None else replayed
+            if saved >= LEAST_SHARE_OF_TRADE * reserved:
+                yield replace(
+                    _finding(kind, detected, evidence, ()),
+                    estimated="the sum of its blocks, without a replay" * (replayed is None),
+                    held_bytes=held,
+                    saved_bytes=saved,
+                    reserved_bytes=reserved - saved,
+                )
 
 
 def _finding(kind: Kind, found: Detected, evidence: Evidence, others: Sequence[Change]) -> Finding:

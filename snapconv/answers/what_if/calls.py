@@ -15,7 +15,14 @@ from numpy.typing import ArrayLike, NDArray
 from snapconv.allocator.allocator_settings import MIN_BLOCK_BYTES, SMALL_REQUEST_BYTES, AllocatorSettings
 from snapconv.allocator.allocator_trace import DEFAULT_POOL, PoolId
 from snapconv.allocator.blocks import LiveBlock, SegmentLayout
-from snapconv.columns import BoolColumn, Int8Column, Int64Column, read_only, run_starts
+from snapconv.columns import (
+    BoolColumn,
+    Int8Column,
+    Int64Column,
+    has_code,
+    read_only,
+    run_starts,
+)
 from snapconv.replay.device_replay import AllocationTable, Replay
 from snapconv.replay.lifetimes import real_events
 from snapconv.replay.memory_layout import MemoryLayout, layout_at
@@ -39,6 +46,23 @@ class CallKind(IntEnum):
     DEVICE_IS_FULL = 5
     # A request that failed: the trace's ``oom`` event.
     FAILED_MALLOC = 6
+
+
+@dataclass(frozen=True, slots=True)
+class CallChange:
+    """A change of calls beside their sizes.
+
+    The frees of the allocations ``completed`` complete at once, as if no other stream used their blocks. The
+    cache is emptied after the events ``emptied``. The streams ``merged`` are one, the first of them.
+    """
+
+    completed: tuple[int, ...] = ()
+    emptied: tuple[int, ...] = ()
+    merged: tuple[int, ...] = ()
+
+    def stream_of(self, stream: ArrayLike) -> Int64Column:
+        """Return the streams that the calls of some streams then have."""
+        return np.where(np.isin(stream, self.merged), self.merged[:1] or 0, stream)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +127,25 @@ class AllocatorCalls:
         columns = (operation, self.operation), (row, self.row), (event, self.event)
         operation, row, event = (np.append(*column)[order] for column in columns)
         return replace(self, operation=operation.astype(np.int8), row=row, event=event)
+
+    def changed(self, change: CallChange) -> "AllocatorCalls":
+        """Return the calls with a change; a trial skips the completion of what is free already."""
+        is_request = has_code(self.operation, CallKind.REQUEST_FREE)
+        is_free = is_request & np.isin(self.row, change.completed)
+        start, events = self.start, self.events
+        if change.merged:
+            segments = (replace(one, stream=int(change.stream_of(one.stream))) for one in start.segments)
+            start = replace(start, segments=tuple(segments))
+            events = replace(events, stream=change.stream_of(events.stream))
+        calls = replace(
+            self,
+            operation=np.where(is_free, np.int8(CallKind.FREE), self.operation),
+            stream=change.stream_of(self.stream),
+            start=start,
+            events=events,
+        )
+        event = np.maximum(np.array(change.emptied, np.int64), calls.event[:1].sum())
+        return calls.with_others(np.full_like(event, CallKind.EMPTY_CACHE), event * 0 - 1, event, 1)
 
     def resized(self, requested_bytes: Int64Column, failed_scale: float = 1.0) -> "AllocatorCalls":
         """Return the same calls for other sizes; requests that failed are ``failed_scale`` times as large."""

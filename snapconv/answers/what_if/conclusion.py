@@ -4,7 +4,13 @@ from collections.abc import Sequence
 
 from snapconv.allocator.allocator_settings import split_conf
 from snapconv.answers.moments import FEW_EVENTS
-from snapconv.answers.what_if.setting_trials import AS_AT_OOM, OWN_PLACED_ANEW, SettingTrials, Tried
+from snapconv.answers.what_if.setting_trials import (
+    AS_AT_OOM,
+    ONE_STREAM,
+    OWN_PLACED_ANEW,
+    SettingTrials,
+    Tried,
+)
 from snapconv.answers.what_if.trial import FailedRequest, Outcome
 from snapconv.units import format_bytes
 
@@ -83,8 +89,10 @@ def _best_setting(trials: SettingTrials) -> str:
     best = min(fitting, key=_most_reserved, default=None)
     if best is None or (own.ran_out is None and _most_reserved(best) >= baseline):
         return "none of these settings helps"
-    conf = split_conf(own.trial.settings.conf) | split_conf(best.name)
-    export = f"export {trials.variable}={','.join(map(':'.join, conf.items()))}"
+    export = best.name
+    if best.name != ONE_STREAM:
+        conf = split_conf(own.trial.settings.conf) | split_conf(best.name)
+        export = f"export {trials.variable}={','.join(map(':'.join, conf.items()))}"
     if own.ran_out is not None:
         return f"fits with another setting: {export}"
     return f"best, reserves {format_bytes(baseline - _most_reserved(best))} less than {source}: {export}"

@@ -11,8 +11,9 @@ from snapconv.allocator.allocator_settings import MODELLED_SETTINGS, AllocatorSe
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.changes import GROWS_WITH_BATCH, scaled_requests
 from snapconv.answers.peak import device_memory
-from snapconv.answers.what_if.calls import MOST_BYTES, AllocatorCalls, find_calls
+from snapconv.answers.what_if.calls import MOST_BYTES, AllocatorCalls, CallChange, find_calls
 from snapconv.answers.what_if.trial import FailedRequest, Outcome, Trial, capacity_at_oom, try_out
+from snapconv.columns import distinct
 from snapconv.errors import SettingError
 from snapconv.notes import Progress
 from snapconv.phases.trace_phases import Phase
@@ -26,6 +27,7 @@ from snapconv.units import Device, format_bytes, parse_bytes
 
 OWN = "the file's own settings"
 OWN_PLACED_ANEW = f"{OWN}, older blocks placed anew"
+ONE_STREAM = "all work on one stream"
 # A CUDA context and libraries on devices of 2016 to 2026: 0.3 to 1.5 GiB.
 _USUAL_OUTSIDE_BYTES = 1 << 30
 AS_AT_OOM = "as torch had when event"
@@ -54,7 +56,8 @@ class Request:
 
     ``capacity`` is what torch can have, None: as much as it likes, or, in a file with a failed request, what
     it had then. ``card_bytes`` in its place is a whole card, of which something is not torch's: as much as
-    the file shows, or as is usual. ``card_name`` is the name that it was given by, if any.
+    the file shows, or as is usual. ``card_name`` is the name that it was given by, if any. ``one_stream``:
+    also try all work on one stream, where no free waits for another, and no cache belongs to another.
     """
 
     settings: tuple[str, ...] = ()
@@ -62,6 +65,7 @@ class Request:
     capacity: int | None = None
     card_bytes: int | None = None
     card_name: str = ""
+    one_stream: bool = False
 
     @classmethod
     def read(
@@ -70,6 +74,7 @@ class Request:
         search: bool = False,
         capacity: str | int | None = None,
         card: str | int | None = None,
+        one_stream: bool = False,
     ) -> "Request":
         """Read what the command line takes: ``Request.read("expandable_segments:True", card="H100")``.
 
@@ -77,7 +82,7 @@ class Request:
         """
         most = parse_bytes(capacity) if isinstance(capacity, str) else capacity
         card_bytes, name = read_card(card) if isinstance(card, str) else (card, "")
-        return cls(tuple(map(read_setting, settings)), search, most, card_bytes, name)
+        return cls(tuple(map(read_setting, settings)), search, most, card_bytes, name, one_stream)
 
 
 def read_card(text: str) -> tuple[int, str]:
@@ -218,6 +223,8 @@ def try_settings(
         reasons.append(f"under the file's own settings the model differs from the file {difference}")
     if analysis.history.verdict is Verdict.TRUNCATED:
         reasons.append("the oldest events are lost, and with them what they did to fragmentation")
+    if request.one_stream:
+        reasons.append(f"{ONE_STREAM}: requests and frees keep their order")
     request = replace(request, capacity=capacity)
     alternatives, refused = _alternatives(analysis.snapshot, calls.own, request)
     outcomes = _try_all(calls, request, alternatives, is_placed_anew=scale != 1, progress=progress)
@@ -292,7 +299,9 @@ def _try_all(
 ) -> list[tuple[str, Outcome]]:
     """Try the file's own settings, then the alternatives; each with its name."""
 
-    def tried_out(settings: AllocatorSettings, *, is_anew: bool = is_placed_anew) -> Outcome:
+    def tried_out(
+        settings: AllocatorSettings, calls: AllocatorCalls = calls, *, is_anew: bool = is_placed_anew
+    ) -> Outcome:
         device_bytes, fraction = request.card_bytes, settings.memory_fraction
         if (
             device_bytes is None
@@ -306,6 +315,9 @@ def _try_all(
 
     tried = [(OWN, tried_out(calls.own))]
     tried_others = [(text, tried_out(settings)) for text, settings in alternatives]
+    if request.one_stream:
+        every = CallChange(tuple(range(len(calls.stream))), (), tuple(distinct(calls.stream).tolist()))
+        tried_others.append((ONE_STREAM, tried_out(calls.own, calls.changed(every))))
     if request.is_search:
         tried_others.sort(key=lambda one: (one[1].ran_out is not None, one[1].ledger.max_reserved_bytes))
     if calls.start.rows and {one.is_placed_anew for _, one in (*tried, *tried_others)} == {False, True}:

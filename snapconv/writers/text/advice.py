@@ -26,7 +26,7 @@ def advice_lines(advice: Advice, file: str, cached: int, growing: str) -> Iterat
         yield f"  {number}. {_SORTS[finding.sort]}: {finding.what}"
         for title, text in finding_rows(finding, advice):
             yield f"     {title:<10} {text}"
-    if len(advice.findings) > 1:
+    if len(advice.findings) > 1 and advice.together.n_bytes < advice.peak.n_bytes:
         yield f"  all together  {_peaks(advice, advice.together)}"
     if setting := advice.setting:
         backend = backend_of_kind(device_kind(advice.device))
@@ -74,9 +74,14 @@ def finding_rows(finding: Finding, advice: Advice) -> Iterator[tuple[str, str]]:
     phase, needed = finding.peak.phase, format_bytes(finding.peak.n_bytes)
     other = f"{_PASSES.get(phase, phase or 'the program')} {finding.next_place} needs {needed}"
     about, alone = " (estimated)" if finding.estimated else "", advice.peak.n_bytes - finding.peak.n_bytes
-    if finding.needs_another_moment:
+    if finding.reserved_bytes is not None:
+        before = finding.reserved_bytes + finding.saved_bytes
+        reserved = f"{format_bytes(before)} → {format_bytes(finding.reserved_bytes)}"
+        yield "saves", f"{saved} of reserved memory{about}: {reserved}"
+        alone = finding.saved_bytes
+    elif finding.needs_another_moment:
         yield "holds", f"{held} at the peak; {other}"
-    if alone:
+    if alone and finding.reserved_bytes is None:
         yield "saves", f"{format_bytes(alone)}{about}: {_peaks(advice, finding.peak)}"
     if alone < finding.saved_bytes:
         beside = f"{saved} beside the others{about}"
