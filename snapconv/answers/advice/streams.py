@@ -16,7 +16,7 @@ from snapconv.answers.advice.changes import called_otherwise
 from snapconv.answers.advice.evidence import LEAST_SHARE_OF_TRADE, Detected, Evidence
 from snapconv.answers.fragmentation import is_of_private_pool, whole_pages
 from snapconv.answers.what_if.calls import CallChange
-from snapconv.columns import Int64Column, distinct, grouped, rows_of
+from snapconv.columns import Int64Column, distinct, grouped, rows_of, run_starts
 from snapconv.replay.memory_layout import layout_at
 
 # NCCL's process group recorded streams up to 2.7, unless told otherwise (pytorch/pytorch pull requests 97053,
@@ -25,8 +25,8 @@ _STREAMS_NOT_RECORDED_SINCE = 8
 _NCCL = "For NCCL's collectives before PyTorch 2.8: set TORCH_NCCL_AVOID_RECORD_STREAMS=1."
 # Of the bytes that a stream frees after its last request: little may go later.
 _NEARLY = 0.99
-# Streams of one line: two may be there to overlap.
-_LEAST_STREAMS = 3
+# Streams of one line: two may be there to overlap. PyTorch has 32, in turn (c10/cuda/CUDAStream.cpp).
+_LEAST_STREAMS, _ALL_STREAMS = 3, 32
 
 
 def late_frees(evidence: Evidence) -> Iterator[Detected]:
@@ -89,13 +89,17 @@ def _found(
 
 
 def _scattered(evidence: Evidence) -> tuple[Int64Column, tuple[int, ...]]:
-    """Return the allocations of the line that uses most streams, and these; none for a few."""
+    """Return the allocations of the line that uses most streams, and these; none for a few.
+
+    Streams that the program made once come back in turn; new ones only after all of PyTorch's own.
+    """
     table = evidence.analysis.allocations
     if len(distinct(table.stream)) >= _LEAST_STREAMS:
         frame = np.take(evidence.analysis.facts.project_frame, table.stack_id)
         of_lines = [(rows, distinct(table.stream[rows])) for rows in grouped(rows_of(frame >= 0), frame)]
         rows, streams = max(of_lines, key=lambda one: len(one[1]), default=(rows_of(frame >= 0), frame[:0]))
-        if len(streams) >= _LEAST_STREAMS:
+        is_new = len(run_starts(table.stream[rows])) == len(streams) or len(streams) >= _ALL_STREAMS
+        if len(streams) >= _LEAST_STREAMS and is_new:
             return rows, tuple(streams.tolist())
     return np.zeros(0, np.int64), ()
 

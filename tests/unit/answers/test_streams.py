@@ -160,8 +160,20 @@ def test_a_line_that_makes_a_stream_in_every_call_is_a_fault(tmp_path):
     assert found["many-streams"].saved_bytes == 3 * 24 * MIB
 
 
-@pytest.mark.parametrize("streams", [[1] * 4, [1, 2, 1, 2]], ids=["one stream", "two that may overlap"])
-def test_a_stream_or_two_in_every_call_are_no_fault(tmp_path, streams):
+def test_streams_are_new_in_every_call_also_where_all_of_pytorch_have_had_their_turn(tmp_path):
+    found = of_streams(calling([*range(1, 33), *range(1, 9)]), tmp_path)
+    assert found["many-streams"].saved_bytes == 31 * 24 * MIB
+
+
+@pytest.mark.parametrize(
+    "streams",
+    [
+        pytest.param([1] * 4, id="one stream"),
+        pytest.param([1, 2, 1, 2], id="two that may overlap"),
+        pytest.param([1, 2, 3, 1, 2, 3], id="three that the program made once, and uses in turn"),
+    ],
+)
+def test_streams_that_are_not_new_in_every_call_are_no_fault(tmp_path, streams):
     assert "many-streams" not in of_streams(calling(streams), tmp_path)
 
 
