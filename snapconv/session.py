@@ -1,22 +1,23 @@
 """A snapshot in a notebook: ``snapconv.load(path)`` gives the tables that the reports are made of."""
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from snapconv.analysis import Analysis, AnalysisOptions, DeviceAnalysis, analyze_file
-from snapconv.answers.advice.findings import Advice, advise
+from snapconv.answers.advice.findings import Advice, advise, kept_cached
 from snapconv.answers.check import Budgets, Check, check_budgets
 from snapconv.answers.diff import FileDiff, compare_files
 from snapconv.answers.explanation import Explanation, explain
 from snapconv.answers.fragmentation import Fragmentation, find_fragmentation
-from snapconv.answers.growth import Growth, find_growth
+from snapconv.answers.growth import Growth, find_growth, growing_sentence, report_growth
 from snapconv.answers.memory_report import MemoryReport, build_memory_report
 from snapconv.answers.moments import find_moment
 from snapconv.answers.notes import file_notes
@@ -30,10 +31,16 @@ from snapconv.answers.what_if.setting_trials import Request, SettingTrials, try_
 from snapconv.classification.categories import Category, Certainty
 from snapconv.classification.user_rules import UserRule
 from snapconv.columns import columns_of, distinct
+from snapconv.notebook import Answers, printed_diff, printed_explanation
 from snapconv.notes import Note, Progress
 from snapconv.snapshot.load import Snapshot
 from snapconv.writers.html.page import View, page_output, write_view
-from snapconv.writers.text.moment import verdict_lines
+from snapconv.writers.text.advice import advice_lines
+from snapconv.writers.text.comparisons import check_lines
+from snapconv.writers.text.growth import growth_lines
+from snapconv.writers.text.moment import fragmentation_lines, moment_lines, tree_lines, verdict_lines
+from snapconv.writers.text.oom import oom_lines
+from snapconv.writers.text.what_if import what_if_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +82,7 @@ class Session:
 
         Raises ValueError for any other text, InputError if there is no such allocation or device.
         """
-        return explain(self.analysis.of_device(device), question)
+        return printed_explanation(explain(self.analysis.of_device(device), question))
 
     def of_device(self, device: int | None) -> "Session":
         """Return the same file with one of its devices alone; raises InputError if it lacks the device."""
@@ -87,9 +94,11 @@ class Session:
         ``device_total`` is all the memory of a device, where the file does not have it. Raises ValueError for
         a text that is no moment, InputError where a device has no such moment.
         """
-        return tuple(
-            state_at(found, find_moment(found, moment), device_total=device_total) for found in self.devices
-        )
+        states = [
+            state_at(device, find_moment(device, moment), device_total=device_total)
+            for device in self.devices
+        ]
+        return Answers.of(states, partial(_all_lines, moment_lines, states))
 
     def tree(
         self, moment: str = "peak", *, by: str = "line", all_frames: bool = False
@@ -98,10 +107,11 @@ class Session:
 
         Raises what ``at`` raises.
         """
-        return tuple(
-            find_tree(found, find_moment(found, moment), by=by, all_frames=all_frames)
-            for found in self.devices
-        )
+        trees = [
+            find_tree(device, find_moment(device, moment), by=by, all_frames=all_frames)
+            for device in self.devices
+        ]
+        return Answers.of(trees, partial(_all_lines, tree_lines, trees))
 
     def explain_oom(
         self,
@@ -116,7 +126,9 @@ class Session:
         With changes that get past the request, each tried by a replay, unless ``replay`` is False.
         """
         analysis = self.analysis.device(device)
-        return explain_oom(analysis, device_total=device_total, replay=replay, progress=progress)
+        explained = explain_oom(analysis, device_total=device_total, replay=replay, progress=progress)
+        lines = partial(oom_lines, *explained, file=str(self.analysis.path))
+        return cast("tuple[OutOfMemory, Remedies | None]", Answers.of(explained, lines))
 
     def advise(self, *, goal_bytes: int | None = None, trades: bool = False) -> tuple[Advice, ...]:
         """Find changes of the program that save memory at the peak of every device, by a replay of each.
@@ -124,26 +136,38 @@ class Session:
         Faults keep memory for nothing. ``trades`` cost time or precision; they are found too where
         ``goal_bytes``, the peak to reach, is given.
         """
-        return tuple(
+        advice = [
             advise(
-                found,
+                device,
                 goal_bytes=goal_bytes,
                 trades=trades,
-                forward_ms=forward_times(self.analysis.path, found.device.device),
+                forward_ms=forward_times(self.analysis.path, device.device.device),
             )
-            for found in self.devices
-        )
+            for device in self.devices
+        ]
+        return Answers.of(advice, partial(self._advice_lines, advice))
+
+    def _advice_lines(self, answers: Sequence[Advice]) -> Iterator[str]:
+        for device, advice in zip(self.devices, answers, strict=True):
+            cached = kept_cached(device)
+            yield from advice_lines(advice, str(self.analysis.path), cached, growing_sentence(device))
 
     def fragmentation(self, moment: str | None = None) -> tuple[Fragmentation, ...]:
         """Describe what is reserved and not in use on every device, at a moment; by default at several.
 
         These are the first failed request, the dump, the peak, the worst moment. Raises what ``at`` raises.
         """
-        return tuple(find_fragmentation(found, moment) for found in self.devices)
+        found = [find_fragmentation(device, moment) for device in self.devices]
+        lines = partial(fragmentation_lines, file=str(self.analysis.path))
+        return Answers.of(found, partial(_all_lines, lines, found))
 
     def growth(self) -> tuple[tuple[Growth, ...], ...]:
         """Return what grows from iteration to iteration on every device, most bytes first."""
-        return tuple(map(find_growth, self.devices))
+        return Answers.of(map(find_growth, self.devices), self._growth_lines)
+
+    def _growth_lines(self) -> Iterator[str]:
+        for device in self.devices:
+            yield from growth_lines(report_growth(device), str(self.analysis.path))
 
     def what_if(
         self, request: Request | str, *, batch_scale: float = 1.0, progress: Progress | None = None
@@ -155,13 +179,15 @@ class Session:
         memory, which has another allocator.
         """
         tried = Request.read(request) if isinstance(request, str) else request
-        return tuple(
-            try_settings(found, tried, scale=batch_scale, progress=progress) for found in self.devices
-        )
+        trials = [
+            try_settings(device, tried, scale=batch_scale, progress=progress) for device in self.devices
+        ]
+        modelled = [trial for trial in trials if trial is not None]
+        return Answers.of(trials, partial(_all_lines, what_if_lines, modelled))
 
     def compared_with(self, old: "Session") -> FileDiff:
         """Compare with an older file, device by device."""
-        return compare_files(old.analysis, self.analysis)
+        return printed_diff(compare_files(old.analysis, self.analysis))
 
     def check(self, limits: Budgets | str | int, *, baseline: "Session | None" = None) -> tuple[Check, ...]:
         """Check limits for the memory of every device: ``"80GiB"`` is the most that may be allocated.
@@ -170,7 +196,8 @@ class Session:
         device has memory of a GPU.
         """
         budgets = limits if isinstance(limits, Budgets) else Budgets.read(max_peak=limits)
-        return check_budgets(self.devices, budgets, baseline=baseline.devices if baseline else None)
+        checks = check_budgets(self.devices, budgets, baseline=baseline.devices if baseline else None)
+        return Answers.of(checks, partial(check_lines, str(self.analysis.path), checks))
 
     def view(
         self, output: str | Path | None = None, *, compared_with: "Session | None" = None, force: bool = False
@@ -221,6 +248,12 @@ class Session:
     def report(self, device: int | None = None) -> MemoryReport:
         """Return the finished figures of a device (default: the first); raises InputError if not there."""
         return build_memory_report(self.analysis.device(device))
+
+
+def _all_lines(lines: Callable[[Any], Iterable[str]], answers: Iterable[object]) -> Iterator[str]:
+    """Yield the lines of each answer."""
+    for answer in answers:
+        yield from lines(answer)
 
 
 def _texts(texts: Sequence[str]) -> NDArray[np.object_]:

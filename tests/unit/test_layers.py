@@ -33,6 +33,7 @@ LAYERS = (
     {"answers"},
     {"writers"},
     {"convert"},
+    {"notebook"},
     {"session"},
     {"ranks"},
 )

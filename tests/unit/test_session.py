@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import snapconv
+from snapconv.cli.app import main
 from snapconv.errors import InputError
 from tests.builders import TraceBuilder, frame
 
@@ -151,3 +152,53 @@ def test_numbers_reach_pandas_polars_and_arrow_without_a_copy():
         assert address_of(in_pandas[name].to_numpy()) == own
         assert address_of(in_polars[name].to_numpy(allow_copy=False)) == own
         assert in_arrow.column(name).chunk(0).buffers()[1].address == own
+
+
+@pytest.fixture(scope="module")
+def step():
+    return snapconv.load(FIXTURES / "training_step.pickle")
+
+
+ANSWERS = {
+    "summary": lambda session: session.at(),
+    "tree": lambda session: session.tree(),
+    "advise": lambda session: session.advise(),
+    "fragmentation": lambda session: session.fragmentation(),
+    "growth": lambda session: session.growth(),
+    "what-if": lambda session: session.what_if("expandable_segments:True"),
+    "check": lambda session: session.check("1GiB"),
+    "oom": lambda session: session.explain_oom(),
+    "explain": lambda session: session.explain("#100"),
+    "diff": lambda session: session.compared_with(session),
+}
+OPTIONS = {
+    "what-if": ("--setting", "expandable_segments:True"),
+    "check": ("--max-peak", "1GiB"),
+    "explain": ("#100",),
+}
+
+
+@pytest.mark.parametrize("command", ANSWERS)
+def test_an_answer_prints_as_the_command_does(command, step, capsys):
+    path = FIXTURES / "training_step.pickle"
+    files = (path, path) if command == "diff" else (path,)
+    main([command, *map(str, files), *OPTIONS.get(command, ())])
+    printed = capsys.readouterr().out
+    assert str(ANSWERS[command](step)).split() == printed.split()
+
+
+@pytest.mark.parametrize("command", ["summary", "tree", "fragmentation", "what-if", "check"])
+def test_an_answer_is_a_table_in_a_notebook_and_stays_a_sequence(command, step):
+    answers = ANSWERS[command](step)
+    page = answers._repr_html_()
+    assert isinstance(answers, tuple)
+    assert (len(answers), page.count("<table>")) == (1, 1)
+    assert page.count("<tr>") > 1
+    assert "<th>" in page
+
+
+def test_a_table_of_a_notebook_runs_nothing_that_a_file_names(tmp_path):
+    trace = TraceBuilder().segment(4 << 20).alloc(1 << 20, frames=[frame("<b>", "/home/me/<script>.py", 3)])
+    page = snapconv.load(trace.write(tmp_path / "run.pickle")).tree()._repr_html_()
+    assert "&lt;script&gt;.py:3 in &lt;b&gt;" in page
+    assert "<script>" not in page
