@@ -13,31 +13,18 @@ import numpy as np
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.evidence import FAULT
 from snapconv.answers.advice.findings import Finding, quick_findings
+from snapconv.answers.causes import N_CAUSES, Cause, largest_causes
 from snapconv.answers.fragmentation import free_memory
 from snapconv.answers.growth import Growth, find_growth, growing_sentence, growth_notes
 from snapconv.answers.moments import worst_event
 from snapconv.answers.oom.failed_allocation import find_out_of_memory
-from snapconv.answers.peak import (
-    EITHER_LABEL,
-    WAITING_LABEL,
-    CategoryTotal,
-    device_memory,
-    is_either,
-    likely_words,
-    summary_totals,
-    sums_by_name,
-)
+from snapconv.answers.peak import CategoryTotal, device_memory, summary_totals
 from snapconv.classification.categories import ABOUT, Category
 from snapconv.columns import BoolColumn
 from snapconv.replay.history_verdict import Verdict
 from snapconv.replay.memory_layout import layout_at
-from snapconv.stacks.project_lines import SourceLine
 from snapconv.units import Device, format_bytes
 
-N_CAUSES = 3
-# Stand beside the codes of categories: for what is one of two, and for what waits for another stream.
-_EITHER_CODE, _WAITING_CODE = -1, -2
-_LABELS = {_EITHER_CODE: EITHER_LABEL, _WAITING_CODE: WAITING_LABEL}
 # Of what is reserved at most: from here on, what is never used is worth a sentence; on a device that is
 # nearly full, the first.
 _MUCH_UNUSED = 0.3
@@ -46,28 +33,6 @@ _NEARLY_FULL = 0.9
 # A category with less than this part of the peak is not named.
 _LEAST_SHOWN = 50
 _NOUNS = {category.label: shown.noun for category, shown in ABOUT.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """A part of the memory that the verdict is about: what it is for, and the line that allocated it.
-
-    ``category`` may be *gradient or optimizer state*. ``likely_bytes``: those of ``block_bytes`` that are
-    likely, and not certain.
-    """
-
-    block_bytes: int
-    n_allocations: int
-    category: str
-    line: SourceLine | None
-    likely_bytes: int = 0
-    has_stack: bool = True
-
-    @property
-    def purpose(self) -> str:
-        """What it is for, and how much of it is likely."""
-        likely = likely_words(self.block_bytes, self.likely_bytes)
-        return f"{self.category} ({likely})" if likely else self.category
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +58,9 @@ class FileVerdict:
 _Fact = tuple[str, str, str, str, BoolColumn, tuple[str, ...]]
 
 
-def find_verdict(analysis: DeviceAnalysis, growing: Sequence[Growth] | None = None) -> FileVerdict:
+def find_verdict(
+    analysis: DeviceAnalysis, growing: Sequence[Growth] | None = None, *, n_causes: int = N_CAUSES
+) -> FileVerdict:
     """Find what matters most about one device; ``growing``: what grows there, if that is known already."""
     about, sentence, moment, command, live, also = (
         _out_of_memory(analysis)
@@ -114,7 +81,7 @@ def find_verdict(analysis: DeviceAnalysis, growing: Sequence[Growth] | None = No
         about=about,
         sentence=sentence,
         moment=moment,
-        causes=largest_causes(analysis, live, waiting=_waiting(analysis, about)),
+        causes=largest_causes(analysis, live, waiting=_waiting(analysis, about), n_most=n_causes),
         command=command,
         history_verdict=analysis.history.verdict.value,
         also=(*also, *details),
@@ -233,31 +200,3 @@ def _shares(rows: Sequence[CategoryTotal], whole: int) -> str:
         if row.block_bytes * _LEAST_SHOWN >= max(whole, 1)
     ]
     return f": {', '.join(named)}" if named else ""
-
-
-def largest_causes(
-    analysis: DeviceAnalysis,
-    live: BoolColumn,
-    *,
-    waiting: BoolColumn | None = None,
-    n_most: int = N_CAUSES,
-) -> tuple[Cause, ...]:
-    """Find the largest parts of the live memory, and of what is ``waiting``, by category and line."""
-    lines, frame = analysis.lines, np.take(analysis.facts.project_frame, analysis.allocations.stack_id)
-
-    def named(code: int, frame: int) -> tuple[str, SourceLine | None, bool]:
-        label = _LABELS[code] if code in _LABELS else Category(code).label
-        # As in StackFacts.project_frame, -1 is a stack of library code only, -2 no stack.
-        return label, lines.of_frame(frame) if frame >= 0 else None, frame >= -1
-
-    code = np.where(is_either(analysis), np.int8(_EITHER_CODE), analysis.classification.category)
-    if waiting is not None:
-        code, live = np.where(waiting, np.int8(_WAITING_CODE), code), live | waiting
-    sums = sums_by_name(analysis, live, named, code, frame)
-    most = sorted((one.block_bytes for one in sums.values()), reverse=True)[:n_most]
-    shown = [item for item in sums.items() if item[1].block_bytes >= most[-1]]
-    largest = sorted(shown, key=lambda item: (-item[1].block_bytes, str(item[0])))[:n_most]
-    return tuple(
-        Cause(one.block_bytes, one.n_allocations, category, line, one.likely_bytes, has_stack)
-        for (category, line, has_stack), one in largest
-    )

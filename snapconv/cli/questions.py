@@ -28,16 +28,17 @@ _MOST_SCALE = 10_000
 
 
 @question("verdict.FileVerdict")
-def verdict(snapshot: Path, *, read: ReadOptions) -> Answer:
+def verdict(snapshot: Path, *, read: ReadOptions, top: int | None = None) -> Answer:
     """Say what matters most; `snapconv FILE` does it too.
 
     A verdict, the three largest causes, the next command to type. Example: snapconv run.pickle
     """
+    from snapconv.answers.causes import N_CAUSES
     from snapconv.answers.verdict import find_verdict
     from snapconv.writers.text.moment import verdict_lines
 
-    analysis = analysis_of(snapshot, read)
-    found = map(find_verdict, analysis.devices)
+    analysis, n_causes = analysis_of(snapshot, read), N_CAUSES if top is None else top
+    found = (find_verdict(device, n_causes=n_causes) for device in analysis.devices)
     return answer_by_device(analysis, ((one, verdict_lines(one, str(snapshot))) for one in found))
 
 

@@ -100,7 +100,10 @@ export class LiveTable {
     });
     const isEmpty = (name: Key) => !this.lines.some((line) => line[name]);
     for (const name of ["operation", "module", "tensor"] as const) this.element.classList.toggle(`no-${name}`, isEmpty(name));
-    const head = COLUMNS.map(([name, text]) => {
+    // Without recorded modules, the lines that call each other stand in their place.
+    const isCallPath = this.lines.some((line) => line.module.includes(" < "));
+    const head = COLUMNS.map(([name, title]) => {
+      const text = name === "module" && isCallPath ? "Call path" : title;
       const mark = name === key ? (this.isDown ? " ↓" : " ↑") : "";
       const cell = el("th", { class: `c-${name}`, attrs: { scope: "col", "aria-sort": name !== key ? "none" : this.isDown ? "descending" : "ascending" } });
       cell.append(button(text + mark, `Sort by ${text.toLowerCase()}`, () => this.sortBy(name), "sort"));

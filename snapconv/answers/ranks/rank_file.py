@@ -10,10 +10,11 @@ from math import prod
 import numpy as np
 
 from snapconv.analysis import Analysis, DeviceAnalysis
+from snapconv.answers.causes import Cause, largest_causes
 from snapconv.answers.growth import find_growth
 from snapconv.answers.oom.failed_allocation import find_out_of_memory
 from snapconv.answers.peak import device_memory, summary_totals
-from snapconv.answers.verdict import Cause, find_verdict, largest_causes
+from snapconv.answers.verdict import find_verdict
 from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK
 from snapconv.units import HOST, Device, device_name
 

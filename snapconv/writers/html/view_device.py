@@ -127,10 +127,11 @@ def _facts(analysis: DeviceAnalysis) -> dict[str, object]:
 def _verdict(found: FileVerdict) -> dict[str, object]:
     # By its category the page colours and finds a cause.
     shown = {EITHER_LABEL: Category.UNKNOWN.label, WAITING_LABEL: ""}
-    causes = [
-        [one.block_bytes, shown.get(one.category, one.category), page_text(where(one.line)), one.purpose]
-        for one in found.causes
-    ]
+    causes = []
+    for cause in found.causes:
+        place = page_text(cause.library or where(cause.line, has_stack=cause.has_stack))
+        category = shown.get(cause.category, cause.category)
+        causes.append([cause.block_bytes, category, place, cause.purpose])
     sentence = page_text(found.sentence)
     return {"about": found.about, "sentence": sentence, "moment": found.moment, "causes": causes}
 

@@ -153,7 +153,8 @@ def verdict_lines(found: "FileVerdict", file: str) -> Iterator[str]:
     if found.causes:
         yield f"  the largest causes {found.moment}"
     for cause in found.causes:
-        yield size_row(cause.block_bytes, f"{cause.purpose}, {where(cause.line, has_stack=cause.has_stack)}")
+        place = cause.library or where(cause.line, has_stack=cause.has_stack)
+        yield size_row(cause.block_bytes, f"{cause.purpose}, {place}")
     yield from history_lines(found.history_verdict)
     yield next_line(found.command, file, kind=device_kind(found.device))
 

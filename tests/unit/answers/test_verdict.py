@@ -135,3 +135,35 @@ def test_the_first_fault_is_that_of_advise_and_advise_is_named_only_where_it_fin
         assert all(
             also.startswith(f"fault: {one.what[:-1]}") and one.how[0] in also for one in asked.faults[:1]
         )
+
+
+ENGINE = [
+    frame(
+        "torch::autograd::Engine::evaluate_function(std::shared_ptr<torch::autograd::GraphTask>&)",
+        "engine.cpp",
+        0,
+    )
+]
+LOSS = [
+    frame("at::_ops::cross_entropy_loss::call(at::Tensor const&)", "ops.cpp", 0),
+    frame("cross_entropy", "/usr/lib/python3/site-packages/torch/nn/functional.py", 3030),
+    frame("main", "/home/me/project/train.py", 43),
+]
+
+
+def test_memory_of_library_code_is_named_by_the_backward_pass_of_the_line_before_it(tmp_path):
+    """A backward pass runs in a thread without a line of the project: the loss before it names it."""
+    trace = TraceBuilder().segment(20 * MIB).alloc(MIB, frames=LOSS).alloc(8 * MIB, frames=ENGINE)
+    cause = verdict_of(trace, tmp_path).causes[0]
+    assert (cause.block_bytes, cause.line) == (8 * MIB, None)
+    assert cause.library.startswith("backward of ")
+    assert cause.library.endswith(" (train.py:43)")
+
+
+def test_as_many_causes_are_shown_as_were_requested(tmp_path):
+    trace = TraceBuilder().segment(40 * MIB)
+    for number in range(5):
+        trace.alloc((number + 2) * MIB, frames=[frame("load", "/home/me/project/data.py", number)])
+    path = trace.write(tmp_path / "snapshot.pickle")
+    device = snapconv.load(path).devices[0]
+    assert [len(find_verdict(device, n_causes=n).causes) for n in (1, 3, 5)] == [1, 3, 5]
