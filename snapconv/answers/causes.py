@@ -1,4 +1,4 @@
-"""The largest causes of live memory: its purpose, and the line that allocated it, or what is known instead."""
+"""The largest causes of live memory: what it is for, and its line, or what is known instead of a line."""
 
 from dataclasses import dataclass
 
