@@ -1,4 +1,4 @@
-"""Draw snapshots of public_files.tsv by a commit's hash, so that nobody chooses them, to check answers by hand.
+"""Draw snapshots of public_files.tsv by a commit's hash, so that nobody chooses them, to check answers.
 
     python scripts/bench/answers/draw.py COMMIT [N]
 
