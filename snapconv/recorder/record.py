@@ -126,7 +126,7 @@ class OneCapture:
         """Keep the memory after its last iteration, and write the capture after the last of all."""
         self._at_out_of_memory = None  # the program recovered from it
         part = self.part(iteration)
-        driver.say(f"{iteration + 1} of {len(self.plan)} iterations done ({part.value})")
+        driver.say(f"iteration {iteration} done ({part.value}; {iteration + 1} of {len(self.plan)})")
         is_slow = time.monotonic() - self._began_s > _LONG_S
         if iteration == 0 and is_slow and self._options.simulation is not None and self._options.computes:
             driver.say("that took minutes: with --no-compute a step takes seconds")
