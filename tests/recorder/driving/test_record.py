@@ -291,7 +291,7 @@ def test_a_script_that_ends_early_is_recorded_with_a_note(run):
     assert "taking the snapshot" in done.err
     assert done.code == 0
     assert done.metadata["ended"]["how"] == "finished"
-    assert "1 of 4 iterations" in done.err
+    assert "1 of 4" in done.err
 
 
 def test_the_end_of_a_script_is_before_its_names_go(run):

@@ -49,7 +49,7 @@ TWO_ITERATIONS = {
 def test_what_an_optimizer_steps_once_is_one_iteration(run, script):
     done = run(script)
     assert done.code == 0, done.err
-    assert "2 of 4 iterations" in done.err
+    assert "iteration 1 done (memory; 2 of 4)" in done.err
 
 
 def test_a_script_that_switches_the_history_off_is_told_what_that_cost(run):
