@@ -58,7 +58,10 @@ class FreeMemory:
 
 @dataclass(frozen=True, slots=True)
 class PoolMemory:
-    """The segments of one pool, stream and size: no block of one is ever cut from the segments of another."""
+    """The segments of one pool, stream and size: no block of one is ever cut from the segments of another.
+
+    ``returnable_bytes`` are in segments without a block, or in whole free pages of expandable ones.
+    """
 
     pool: tuple[int, int] | None
     stream: int
@@ -67,6 +70,7 @@ class PoolMemory:
     free_bytes: int
     n_pieces: int
     largest_free_bytes: int
+    returnable_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +207,7 @@ def pool_memory(snapshot: Snapshot, layout: MemoryLayout) -> list[PoolMemory]:
         sums_by(of_free, free.n_bytes, n),
         np.bincount(of_free, minlength=n),
         largest,
+        sums_by(of_free, whole_pages(layout), n),
     )
     figures = zip(*(column.tolist() for column in columns), strict=True)
     rows = [

@@ -149,9 +149,9 @@ KINDS = (
     ),
     Kind(
         slug="idle-cache",
-        what="The cache of {pool} lies empty after its last use{place}.",
+        what="The cache of {pool} lies empty after its last use at {where}.",
         how=(
-            "Call torch.cuda.empty_cache() once{after}.",
+            "Call torch.cuda.empty_cache() once after that line.",
             "Or do that work on the current stream, which then uses its memory again.",
             "PyTorch returns it itself only where memory runs out; before, nothing else can use it.",
         ),
@@ -542,10 +542,11 @@ def _found(
 
 def _of_reserved(kinds: Sequence[Kind], evidence: Evidence) -> Iterator[Finding]:
     """Find what is reserved and not allocated, and measure by a replay what less would be."""
-    reserved = evidence.analysis.replay.reserved.peak
+    reserved, allocated = evidence.analysis.replay.reserved.peak, evidence.analysis.replay.allocated.peak
     for kind in kinds:
         for detected in kind.detect(evidence):
-            held = detected.reserved_bytes
+            # What is allocated at once is reserved in any case.
+            held = min(detected.reserved_bytes, reserved - allocated)
             if held < LEAST_SHARE_OF_TRADE * reserved:
                 continue
             replayed = evidence.demand.saved_of_reserved(detected.change)

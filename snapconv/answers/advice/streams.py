@@ -5,18 +5,19 @@ completes when that stream is done (record_stream). Where memory runs out PyTorc
 returns every cache; until then it requests more from the GPU (CUDACachingAllocator.cpp, 1.10 to 2.15).
 """
 
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 
 from snapconv.allocator.allocator_settings import SMALL_REQUEST_BYTES
+from snapconv.allocator.allocator_trace import DEFAULT_POOL
 from snapconv.answers.advice.changes import called_otherwise
 from snapconv.answers.advice.evidence import LEAST_SHARE_OF_TRADE, Detected, Evidence
-from snapconv.answers.fragmentation import is_of_private_pool, whole_pages
+from snapconv.answers.fragmentation import is_of_private_pool, pool_memory
 from snapconv.answers.what_if.calls import CallChange
 from snapconv.columns import Int64Column, distinct, grouped, rows_of, run_starts
+from snapconv.replay.device_replay import AllocationTable, Curve
 from snapconv.replay.memory_layout import layout_at
 
 # NCCL's process group recorded streams up to 2.7, unless told otherwise (pytorch/pytorch pull requests 97053,
@@ -25,6 +26,8 @@ _STREAMS_NOT_RECORDED_SINCE = 8
 _NCCL = "For NCCL's collectives before PyTorch 2.8: set TORCH_NCCL_AVOID_RECORD_STREAMS=1."
 # Of the bytes that a stream frees after its last request: little may go later.
 _NEARLY = 0.99
+# Of the most bytes in use: what the next step comes near.
+_AGAIN = 0.95
 # Streams of one line: two may be there to overlap. PyTorch has 32, in turn (c10/cuda/CUDAStream.cpp).
 _LEAST_STREAMS, _ALL_STREAMS = 3, 32
 
@@ -36,7 +39,7 @@ def late_frees(evidence: Evidence) -> Iterator[Detected]:
     """
     analysis, table = evidence.analysis, evidence.analysis.allocations
     is_late = table.is_freed_late & ~is_of_private_pool(analysis.snapshot, table.pool_id)
-    waiting = rows_of(is_late & table.waiting_at(analysis.replay.active.peak_event))
+    waiting = rows_of(is_late & table.waiting_at(_moment(evidence, analysis.replay.active)))
     if not len(waiting):
         return
     is_old = int(analysis.snapshot.era.first.partition(".")[2]) < _STREAMS_NOT_RECORDED_SINCE
@@ -47,27 +50,36 @@ def late_frees(evidence: Evidence) -> Iterator[Detected]:
 def idle_caches(evidence: Evidence) -> Iterator[Detected]:
     """Find streams, and pools of a size, that request nothing any more where most memory is reserved.
 
-    A stream that is used again, at any later time, needs its cache.
+    A stream that is used again, at any later time, needs its cache. One that serves every step may only be
+    between two uses: the bytes have to fall and rise again without it.
     """
-    table, event = evidence.analysis.allocations, evidence.analysis.replay.reserved.peak_event
-    scattered = _scattered(evidence)[1]
-    for (stream, is_small), n_bytes in _empty_bytes(evidence).items():
-        is_mine = (table.stream == stream) & ((table.requested_bytes <= SMALL_REQUEST_BYTES) == is_small)
-        last = int(table.alloc_event[is_mine].max(initial=-1))
+    table, reserved = evidence.analysis.allocations, evidence.analysis.replay.reserved
+    event = _moment(evidence, reserved)
+    scattered, empty = _scattered(evidence)[1], _empty_bytes(evidence)
+    if not empty or not _rises_again(evidence, event):
+        return
+    for (stream, is_small), n_bytes in empty.items():
+        rows = rows_of(
+            (table.stream == stream) & ((table.requested_bytes <= SMALL_REQUEST_BYTES) == is_small)
+        )
+        last = int(table.alloc_event[rows].max(initial=-1))
         if last >= event or stream in scattered:
             continue
-        ended = rows_of(is_mine & (table.end_event > last) & (table.end_event <= event))
-        ended = ended[np.argsort(table.end_event[ended], kind="stable")]
-        sums = np.cumsum(table.block_bytes[ended])
-        at = int(np.append(table.end_event[ended], last)[np.searchsorted(sums, _NEARLY * sums[-1:].sum())])
-        line = evidence.demand.line_at(at) or evidence.main_line(rows_of(is_mine))
-        texts = {
-            "pool": f"stream {stream}{' for small requests' * is_small}",
-            "place": f" at {line.place}" if line else "",
-            "after": f" after {line.place}" if line else " before the first step",
-        }
-        found = _found(evidence, CallChange(emptied=(at,)), rows_of(is_mine), n_bytes, **texts)
-        yield replace(found, where=line)
+        at = _emptied(table, rows, last, event)
+        # The cache cannot save more than what was reserved after it lay empty.
+        rise = reserved.peak - int(reserved.after[: at + 1].max(initial=reserved.start))
+        pool = f"stream {stream}{' for small requests' * is_small}"
+        found = _found(evidence, CallChange(emptied=(at,)), rows, min(n_bytes, rise), pool=pool)
+        yield replace(found, where=evidence.demand.line_at(at) or found.line)
+
+
+def _emptied(table: AllocationTable, rows: Int64Column, last: int, event: int) -> int:
+    """Return the event by which nearly all was freed of what allocations free from ``last`` to ``event``."""
+    ends = table.end_event[rows]
+    ended = (ends > last) & (ends <= event)
+    order = np.argsort(ends[ended], kind="stable")
+    sums = np.cumsum(table.block_bytes[rows][ended][order])
+    return int(np.append(ends[ended][order], last)[np.searchsorted(sums, _NEARLY * sums[-1:].sum())])
 
 
 def scattered_caches(evidence: Evidence) -> Iterator[Detected]:
@@ -76,8 +88,22 @@ def scattered_caches(evidence: Evidence) -> Iterator[Detected]:
     if not streams:
         return
     free = _empty_bytes(evidence)
-    sizes = sorted(free[stream, False] + free[stream, True] for stream in streams)
+    sizes = sorted(free.get((stream, False), 0) + free.get((stream, True), 0) for stream in streams)
     yield _found(evidence, CallChange(merged=streams), rows, sum(sizes[:-1]), number=len(streams))
+
+
+def _rises_again(evidence: Evidence, event: int) -> bool:
+    """Return whether the bytes in use fall after their peak from an event on, and come near it again."""
+    after = evidence.analysis.replay.allocated.after[max(event, 0) :]
+    after = after[int(after.argmax()) :]
+    low = np.flatnonzero(after < (after.min() + after.max()) / 2)
+    return len(low) > 0 and bool(after[low[0] :].max() >= _AGAIN * after[0])
+
+
+def _moment(evidence: Evidence, curve: Curve) -> int:
+    """Return the moment of most bytes, or that of a failed request: PyTorch had returned all it could."""
+    failed = evidence.analysis.phases.oom_events
+    return int(failed[0]) if len(failed) else curve.peak_event
 
 
 def _found(
@@ -105,14 +131,11 @@ def _scattered(evidence: Evidence) -> tuple[Int64Column, tuple[int, ...]]:
 
 
 def _empty_bytes(evidence: Evidence) -> dict[tuple[int, bool], int]:
-    """Sum what empty_cache() would return where most is reserved, by stream and size; empty for little."""
-    analysis, sums = evidence.analysis, defaultdict[tuple[int, bool], int](int)
-    event, reserved = analysis.replay.reserved.peak_event, analysis.replay.reserved.peak
-    if reserved - analysis.replay.active.at(event) >= LEAST_SHARE_OF_TRADE * reserved:
-        layout = layout_at(analysis.device, analysis.allocations, event)
-        segments, segment = layout.segments, layout.free.segment
-        is_default = ~is_of_private_pool(analysis.snapshot, segments.pool_id)[segment]
-        columns = segments.stream[segment], segments.is_small[segment], whole_pages(layout) * is_default
-        for stream, is_small, size in zip(*(column.tolist() for column in columns), strict=True):
-            sums[stream, is_small] += size
-    return sums
+    """Return what empty_cache() would return where most is reserved, by stream and size; none of little."""
+    analysis, reserved = evidence.analysis, evidence.analysis.replay.reserved
+    event = _moment(evidence, reserved)
+    if reserved.peak - analysis.replay.active.at(event) < LEAST_SHARE_OF_TRADE * reserved.peak:
+        return {}
+    rows = pool_memory(analysis.snapshot, layout_at(analysis.device, analysis.allocations, event))
+    default = (row for row in rows if row.pool in (None, DEFAULT_POOL))
+    return {(row.stream, row.is_small): row.returnable_bytes for row in default}
