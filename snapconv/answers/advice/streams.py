@@ -55,7 +55,8 @@ def idle_caches(evidence: Evidence) -> Iterator[Detected]:
     """
     table, reserved = evidence.analysis.allocations, evidence.analysis.replay.reserved
     event = _moment(evidence, reserved)
-    scattered, empty = _scattered(evidence)[1], _empty_bytes(evidence)
+    scattered = {stream for _, streams in _scattered(evidence) for stream in streams}
+    empty = _empty_bytes(evidence)
     if not empty or not _rises_again(evidence, event):
         return
     for (stream, is_small), n_bytes in empty.items():
@@ -83,13 +84,11 @@ def _emptied(table: AllocationTable, rows: Int64Column, last: int, event: int) -
 
 
 def scattered_caches(evidence: Evidence) -> Iterator[Detected]:
-    """Find a line that allocates on several streams, as where every call makes one."""
-    rows, streams = _scattered(evidence)
-    if not streams:
-        return
-    free = _empty_bytes(evidence)
-    sizes = sorted(free.get((stream, False), 0) + free.get((stream, True), 0) for stream in streams)
-    yield _found(evidence, CallChange(merged=streams), rows, sum(sizes[:-1]), number=len(streams))
+    """Find lines that allocate on a new stream in every call."""
+    for rows, streams in _scattered(evidence):
+        free = [n_bytes for (stream, _), n_bytes in _empty_bytes(evidence).items() if stream in streams]
+        change = CallChange(merged=streams)
+        yield _found(evidence, change, rows, sum(free) - max(free, default=0), number=len(streams))
 
 
 def _rises_again(evidence: Evidence, event: int) -> bool:
@@ -114,20 +113,19 @@ def _found(
     return Detected(called_otherwise(change), line, line, False, texts, reserved_bytes=n_bytes)
 
 
-def _scattered(evidence: Evidence) -> tuple[Int64Column, tuple[int, ...]]:
-    """Return the allocations of the line that uses most streams, and these; none for a few.
+def _scattered(evidence: Evidence) -> Iterator[tuple[Int64Column, tuple[int, ...]]]:
+    """Yield the allocations of lines that use a new stream in every call, and these.
 
     Streams that the program made once come back in turn; new ones only after all of PyTorch's own.
     """
-    table = evidence.analysis.allocations
-    if len(distinct(table.stream)) >= _LEAST_STREAMS:
-        frame = np.take(evidence.analysis.facts.project_frame, table.stack_id)
-        of_lines = [(rows, distinct(table.stream[rows])) for rows in grouped(rows_of(frame >= 0), frame)]
-        rows, streams = max(of_lines, key=lambda one: len(one[1]), default=(rows_of(frame >= 0), frame[:0]))
-        is_new = len(run_starts(table.stream[rows])) == len(streams) or len(streams) >= _ALL_STREAMS
-        if len(streams) >= _LEAST_STREAMS and is_new:
-            return rows, tuple(streams.tolist())
-    return np.zeros(0, np.int64), ()
+    stream, facts = evidence.analysis.allocations.stream, evidence.analysis.facts
+    if len(distinct(stream)) < _LEAST_STREAMS:
+        return
+    frame = np.take(facts.project_frame, evidence.analysis.allocations.stack_id)
+    for rows in grouped(rows_of(frame >= 0), frame):
+        streams, n_runs = distinct(stream[rows]), len(run_starts(stream[rows]))
+        if len(streams) >= (_LEAST_STREAMS if n_runs == len(streams) else _ALL_STREAMS):
+            yield rows, tuple(streams.tolist())
 
 
 def _empty_bytes(evidence: Evidence) -> dict[tuple[int, bool], int]:
