@@ -10,6 +10,7 @@ TORCH = "/opt/venv/lib/python3.11/site-packages/torch"
 CALL = frame("_call_impl", f"{TORCH}/nn/modules/module.py", 1790)
 PLACEMENT = frame("convert", f"{TORCH}/nn/modules/module.py", 1369)
 BACKWARD = [frame("backward", f"{TORCH}/autograd/__init__.py", 388), frame("backward", f"{TORCH}/_tensor.py")]
+STEP = [frame("_single_tensor_sgd", f"{TORCH}/optim/sgd.py")]
 # With Python frames alone, what the engine allocates and frees has no frame.
 ENGINE: Stack = []
 
@@ -65,4 +66,30 @@ def graph_of_before_the_trace(
     job.forward(20, GRAPH, stack_of)
     job.alloc(512, at(21))
     job.free(before[: len(old)], at(21) if freed_at is None else freed_at)
+    return job
+
+
+# Where a collection may free memory: in backward, as backward begins, in zero_grad, at a line of the script.
+COLLECTIONS = [ENGINE, at(15, *reversed(BACKWARD)), at(18)]
+COLLECTOR = frame("gc_collect_main", "/usr/local/src/Python-3.12/Modules/gcmodule.c")
+
+
+def steps_that_collect(
+    collections: Sequence[Stack] = COLLECTIONS, *, every: int = 3, n: int = 11, frees: int | None = None
+) -> Job:
+    """Steps whose line 7 makes 4 MiB each; ``every`` few steps what they left is freed at the next place.
+
+    ``frees``: only the oldest of it. The last steps leave theirs.
+    """
+    job, waiting, places = Job(), list[int](), list(collections)
+    job.alloc(MIB, at(8, PLACEMENT))
+    for step in range(n):
+        waiting.append(job.alloc(4 * MIB, at(12, frame("extra", "/home/me/project/state.py", 7))))
+        loss = [*job.forward(13, [MIB // 2] * 2), job.alloc(512, at(13))]
+        if places and step % every == every - 1:
+            freed, waiting = waiting[:frees], waiting[len(waiting[:frees]) :]
+            job.free(freed, places.pop(0))
+        job.free(loss, ENGINE)
+        job.trace.alloc(MIB, frames=ENGINE).free(frames=ENGINE)
+        job.trace.alloc(MIB, frames=STEP).free(frames=STEP)
     return job

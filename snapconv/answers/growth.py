@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
+from snapconv.answers.cycles import Garbage, find_garbage
 from snapconv.classification.categories import Category, Trait, categories_with
 from snapconv.classification.features import at
 from snapconv.columns import (
@@ -135,7 +136,8 @@ class GrowthReport:
     """The growth on one device: the bytes allocated when each iteration ended, and the lines that grow.
 
     ``lines`` stand by their bytes, most first. ``unknown`` says why growth per iteration cannot be seen, and
-    is empty where it can be; where it cannot, ``never_freed`` stands in for it.
+    is empty where it can be; where it cannot, ``never_freed`` stands in for it. ``garbage`` grows until
+    Python's collector runs.
     """
 
     device: Device
@@ -143,6 +145,7 @@ class GrowthReport:
     lines: tuple[Growth, ...]
     unknown: str
     never_freed: tuple[UnfreedLine, ...] = ()
+    garbage: Garbage | None = None
 
     @property
     def bytes_per_iteration(self) -> int:
@@ -163,6 +166,7 @@ class GrowthReport:
             "bytes_per_iteration": self.bytes_per_iteration,
             "lines": [line.to_json() for line in self.lines],
             "never_freed": [line.to_json() for line in self.never_freed],
+            "garbage": self.garbage.to_json() if self.garbage else None,
         }
 
 
@@ -176,6 +180,7 @@ def report_growth(analysis: DeviceAnalysis) -> GrowthReport:
         lines=by_line(find_growth(analysis)),
         unknown=unknown,
         never_freed=unfreed_lines(analysis) if unknown else (),
+        garbage=find_garbage(analysis),
     )
 
 
@@ -424,7 +429,9 @@ def growing_sentence(analysis: DeviceAnalysis) -> str:
     if one is None or one.line is None or one.block_bytes < _LARGE_PART * analysis.replay.allocated.peak:
         return ""
     size = f"{format_bytes(one.block_bytes)} in {counted(one.n_allocations, 'allocation')}"
-    return f"{one.line.place} kept growing to the end of the trace: {size}, a leak or a cache"
+    return (
+        f"{one.line.place} kept growing to the end of the trace: {size}, a leak, a cache or reference cycles"
+    )
 
 
 def _trend(part_of_each: list[int]) -> Trend:

@@ -17,7 +17,7 @@ Role = IntEnum(
     ENGINE RELEASE OPTIMIZER ZERO_GRAD MODULE_CALL LOSS PLACEMENT WORKSPACE COMMUNICATION COPY FACTORY
     RECOMPUTE REENTERED ZEROS CACHE COMPILED PINNED_BATCH OFFLOADED CACHE_UPDATE STATES COLLECTED
     REPLICA SCATTERED NAMED_WEIGHTS NAMED_CACHE ACCUMULATION LAYER SET_GRAD LOADED GATHERED
-    IN_PLACE CAST UNCACHED
+    IN_PLACE CAST UNCACHED COLLECTOR CHECKPOINTED
     """,
     start=0,
 )
@@ -105,6 +105,9 @@ autocast-exit UNCACHED 2.0-2.15; seen 2.5-2.15
 saved-in-place IN_PLACE 2.1-2.15; seen 2.15
     function ^torch::autograd::VariableType::\(anonymous namespace\)::\w+_\(
     an operation in place copies its input for backward; without a graph it makes nothing
+collector COLLECTOR CPython 3.10-3.14; seen 3.11
+    function ^(gc_collect_(main|with_callback|generations|impl)|delete_garbage|finalize_garbage|_Py_RunGC)$
+    Python's garbage collector frees what objects in reference cycles held (Modules/gcmodule.c)
 module-call MODULE_CALL 2.0-2.13; seen 2.1-2.11
     function ^(_call_impl|_wrapped_call_impl)$
     file torch/nn/modules/module\.py$
@@ -250,6 +253,10 @@ recompute RECOMPUTE 2.1-2.13
     function ^(recompute_fn|unpack_hook|unpack_hook_with_error_cb|backward)$
     file torch/utils/checkpoint\.py$
     a checkpointed forward runs again inside backward
+checkpointed CHECKPOINTED 2.0-2.15; seen 2.13
+    function ^checkpoint$
+    file torch/utils/checkpoint\.py$
+    the code runs in a part of forward that backward runs again; between such parts their inputs stay
 loader-pins PINNED_BATCH 2.0-2.15
     file torch/utils/data/_utils/pin_memory\.py$
     a DataLoader with pin_memory pins its batches

@@ -8,11 +8,13 @@ recording takes seconds. Both programs of a pair were written before any predict
 
 import copy
 import functools
+import gc
 import importlib
 import itertools
 import os
 import sys
 import tempfile
+import types
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -49,6 +51,8 @@ from models import (
 )
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+
+import snapconv
 
 Model = Callable[..., nn.Module]
 Batch = Callable[[], torch.Tensor]
@@ -205,6 +209,52 @@ def keep_outputs(
 def keep_maps(after: bool, model: Model, batch: Batch, output_of: Output) -> None:
     with torch.no_grad():
         keep_outputs(after, lambda: model().eval(), batch, output_of, times=4)
+
+
+def keep_losses(after: bool, model: Model, batch: Batch, reduced: Callable) -> None:
+    """Measure forwards; the recording begins after some, and the loss keeps the graph of the last."""
+    model = model()
+    for _ in range(4):
+        out = model(batch())
+        loss = reduced(getattr(out, "logits", out))
+        del out
+        if after:
+            del loss
+        snapconv.step()
+
+
+class Node:
+    """What a step made, in a reference cycle with itself."""
+
+    def __init__(self, values: torch.Tensor) -> None:
+        self.values, self.itself = values, self
+
+
+def keep_in_cycles(after: bool, model: Model, batch: Batch, loss_of: Loss, optimizer: Callable = SGD) -> None:
+    """Train, with a node for each batch; Python's collector runs in the middle of other work."""
+    model = model()
+    optimizer = optimizer(model.parameters())
+    for number in range(9):
+        node = Node(batch())
+        if number % 3 == 2 and not after:
+            _collect_within(model, number)
+        loss = loss_of(model, node.values)
+        del node
+        step(optimizer, loss)
+        del loss
+        if after:
+            gc.collect()
+
+
+def _collect_within(model: nn.Module, number: int) -> None:
+    """Run the collector once in the next forward, at a module that the number chooses, or in backward."""
+    modules = [module for module in model.modules() if not [*module.children()]]
+
+    def collect(*_: object) -> None:
+        handle.remove()
+        gc.collect()
+
+    handle = modules[number % len(modules)].register_forward_hook(collect)
 
 
 def clear_late(after: bool, model: Model, batch: Batch, loss_of: Loss, optimizer: Callable = SGD) -> None:
@@ -508,6 +558,26 @@ def offload(after: bool, model: Model, batch: Batch, loss_of: Loss, optimizer: C
     train(model(), batch, loss, optimizer, 2)
 
 
+def offload_inputs(after: bool, model: Model, batch: Batch, loss_of: Loss, optimizer: Callable = SGD) -> None:
+    """Keep what checkpointed blocks read on the CPU; before, they get it by keyword, which no hook sees."""
+
+    def features(self: nn.Module, ids: torch.Tensor) -> torch.Tensor:
+        x = self.embed(ids)
+        for block in self.blocks:
+            if after:
+                x = checkpoint(block, x, use_reentrant=False)
+            else:
+                x = checkpoint(block, x=x, use_reentrant=False)
+        return x
+
+    def keyword_model() -> nn.Module:
+        made = model()
+        made.features = types.MethodType(features, made)
+        return made
+
+    offload(after, keyword_model, batch, loss_of, optimizer)
+
+
 def eight_bits(name: str) -> Callable:
     """Import an optimizer by its full name."""
     module, _, name = name.rpartition(".")
@@ -593,6 +663,20 @@ pairs(
     previous_mobilenet=(mobilenet, images(128, 224), lambda model, batch: model(batch())),
 )
 pairs(
+    "previous-kept",
+    keep_losses,
+    late_gpt2=(gpt2, ids(), torch.mean),
+    late_plain=(partial(plain, layers=6), ids(4), torch.sum),
+    late_vit=(partial(timm_model, img_size=96), images(24), torch.mean),
+)
+pairs(
+    "garbage",
+    keep_in_cycles,
+    cycles_resnet=(resnet, images(48), mean),
+    cycles_convolutions=(convolutions, images(32), classes, ADAM),
+    cycles_vit=(small_vit, images(256, 64), classes),
+)
+pairs(
     "gradients-kept",
     clear_late,
     gradients_plain=(plain, kept(ids(2)), tokens),
@@ -604,6 +688,8 @@ pairs(
     set_to_zero,
     gradients_llama=(llama, kept(ids(2)), own_loss),
     gradients_timm=(convnext, images(2, 128), spread, MOMENTUM),
+    gradients_embedding=(partial(plain, 32000, layers=2), kept(ids(1, 64)), tokens),
+    gradients_tagger=(partial(tagger, 9000), kept(ids(2, 64)), tokens, MOMENTUM),
 )
 pairs("gradients-kept", lightning_gradients, gradients_lightning=())
 pairs(
@@ -769,6 +855,12 @@ pairs(
     offloaded_qwen=(partial(qwen, layers=6), kept(ids(6, 192)), own_loss, ADAMW),
     offloaded_dit=(dit, lambda: 6, denoised, ADAM),
     offloaded_autoencoder=(autoencoder, noise(3, 64), lambda model, x: model(x).sample.mean(), MOMENTUM),
+)
+pairs(
+    "offloading",
+    offload_inputs,
+    keywords_plain=(partial(plain, 2000, layers=12), kept(ids(16)), tokens),
+    keywords_wide=(partial(plain, 500, layers=16), kept(ids(24)), tokens, ADAMW),
 )
 pairs(
     "states",

@@ -24,7 +24,11 @@ from snapconv.answers.what_if.trial import Outcome, Trial, try_out
 from snapconv.units import format_bytes
 
 PROGRAM = Path(__file__).with_name("pairs.py")
-_RECORD = ("record", "--simulate", "--no-compute", "--warm-up", "0", "--iterations", "3", "-q")
+_RECORD = ("record", "--simulate", "--no-compute", "-q")
+# Most are recorded from their start; of some the beginning is missing, and cycles need some steps.
+_LATE, _LONG = ("--warm-up", "1", "--iterations", "2"), ("--warm-up", "0", "--iterations", "9")
+_LENGTHS = {"late": _LATE, "cycles": _LONG}
+_FROM_START = ("--warm-up", "0", "--iterations", "3")
 # The kinds whose saving is a replay of lifetimes alone.
 _EXACT = ("previous-kept", "gradients-kept", "graphs-kept", "batches-early")
 
@@ -33,7 +37,9 @@ def recorded(folder: Path, name: str, kind: str, when: str) -> Path:
     """Return the recording of one program, made where it is missing."""
     capture = folder / f"{name}.{when}.capture"
     if not capture.exists():
-        command = [sys.executable, "-m", "snapconv", *_RECORD, "-o", str(capture), str(PROGRAM), name, when]
+        length = _LENGTHS.get(name.partition("_")[0], _FROM_START)
+        options = [*_RECORD, *length, "-o", str(capture)]
+        command = [sys.executable, "-m", "snapconv", *options, str(PROGRAM), name, when]
         conf = kind if ":" in kind and when == "after" else ""
         environment = {**os.environ, "PYTORCH_ALLOC_CONF": conf}
         subprocess.run(command, check=False, stdout=subprocess.DEVNULL, env=environment)

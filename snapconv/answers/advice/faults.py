@@ -16,6 +16,7 @@ from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.changes import Change, freed_from
 from snapconv.answers.advice.evidence import Detected, Evidence, LineCalls
 from snapconv.answers.advice.references import ends_without_graph
+from snapconv.answers.cycles import find_garbage
 from snapconv.answers.growth import Fate, by_line, find_growth, growth_notes
 from snapconv.classification.categories import ABOUT, Category, Trait, categories_with
 from snapconv.classification.features import at
@@ -387,7 +388,8 @@ def _runs(phases: Phases, phase: Phase) -> Int64Column:
 def _without(evidence: Evidence, rows: Int64Column, idle: Int64Column) -> Change:
     """Return the change that frees gradients at the end of each step, until backward makes them anew.
 
-    It makes them in the order in which the first backward did.
+    It makes them in the order in which the first backward did. Where there is no gradient, autograd takes over
+    what it would add to one (torch/csrc/autograd/functions/accumulate_grad.h): neither is there twice.
     """
     table, phases = evidence.analysis.allocations, evidence.analysis.phases
     alloc = table.alloc_event[rows].astype(np.int64)
@@ -397,15 +399,34 @@ def _without(evidence: Evidence, rows: Int64Column, idle: Int64Column) -> Change
     of_run = np.searchsorted(begins, alloc, side="right") - 1
     run_first, run_end = begins[of_run], phases.run_end[alloc].astype(np.int64)
     place = (alloc - run_first) / np.maximum(run_end - run_first + 1, 1)
-    parts = []
+    is_gradient = has_code(evidence.analysis.classification.category, Category.GRADIENT)
+    incoming, parts = rows_of(evidence.analysis.features.by_engine & ~is_gradient), []
     for ends, backward in idle.tolist():
         is_kept = (alloc < ends) & (freed > ends)
         length = int(phases.run_end[backward]) - backward + 1
         again = backward + (place[is_kept] * length).astype(np.int64)
         mine = rows[is_kept]
+        first, after = np.searchsorted(table.alloc_event[incoming], (backward, backward + length))
+        again = _taken_over(evidence, mine, again, incoming[first:after])
         last = np.where(freed[is_kept] <= backward, freed[is_kept], again)
         parts.append(np.stack((mine, np.full(len(mine), ends), last, table.block_bytes[mine])))
     return Change(*np.concatenate(parts, axis=1))
+
+
+def _taken_over(
+    evidence: Evidence, rows: Int64Column, again: Int64Column, incoming: Int64Column
+) -> Int64Column:
+    """Return where gradients begin if each is the nearest of what one backward makes of its size."""
+    table, last = evidence.analysis.allocations, again.copy()
+    for size in distinct(table.requested_bytes[rows]).tolist():
+        mine = rows_of(table.requested_bytes[rows] == size)
+        same = incoming[table.requested_bytes[incoming] == size]
+        if len(same):
+            distance = np.abs(table.alloc_event[same] - again[mine, None])
+            last[mine] = np.maximum(
+                again[mine], evidence.analysis.features.end[same[distance.argmin(axis=1)]]
+            )
+    return last
 
 
 # Forwards whose graphs are in use together: two may be one forward and its replacement.
@@ -531,6 +552,17 @@ def growing(evidence: Evidence) -> Iterator[Detected]:
         change = replace(change, n_bytes=change.n_bytes - is_replaced * change.n_bytes.min())
         is_certain, added = one.certainty == "certain", format_bytes(one.bytes_per_iteration)
         yield evidence.found(change, rows, one.line, is_certain=is_certain, added=added)
+
+
+def garbage(evidence: Evidence) -> Iterator[Detected]:
+    """Find what reference cycles keep beyond its step, up to a run of Python's collector."""
+    waiting = find_garbage(evidence.analysis)
+    if waiting is None:
+        return
+    mine = waiting.rows[evidence.live[waiting.rows] & (waiting.ends <= evidence.moment.event)]
+    if evidence.is_large(mine):
+        change = freed_from(evidence.analysis, waiting.rows, waiting.ends)
+        yield evidence.found(change, mine, waiting.line, is_certain=waiting.is_certain)
 
 
 def _never_used(analysis: DeviceAnalysis, *, is_interrupted: bool = False) -> BoolColumn:

@@ -29,7 +29,14 @@ from snapconv.answers.advice.evidence import (
     Kind,
     LineCalls,
 )
-from snapconv.answers.advice.faults import growing, kept_gradients, kept_graphs, previous_kept, unused_graphs
+from snapconv.answers.advice.faults import (
+    garbage,
+    growing,
+    kept_gradients,
+    kept_graphs,
+    previous_kept,
+    unused_graphs,
+)
 from snapconv.answers.advice.streams import idle_caches, late_frees, scattered_caches
 from snapconv.answers.advice.trades import (
     attention_scores,
@@ -111,13 +118,25 @@ KINDS = (
         detect=kept_graphs,
     ),
     Kind(
+        slug="garbage",
+        what="Reference cycles keep memory of earlier steps until Python's collector runs: {where} made it.",
+        how=(
+            "Break the cycle: an object refers to itself by an attribute, closure, hook or exception.",
+            "Or call gc.collect() at the end of each step, which takes time.",
+        ),
+        wrong_if="the program drops it itself, now at one line and now at another",
+        detect=garbage,
+        estimated="each is freed at the end of its step; without the cycle it may be freed earlier",
+        is_cheap=True,
+    ),
+    Kind(
         slug="growing",
         what="Each iteration adds {added} at {where}.",
         how=(
             "Keep `x.item()` or `x.detach().cpu()`, not the tensor.",
             "Or clear the list, tensor or cache that holds it, or give it a limit.",
         ),
-        wrong_if="it is a cache of limited size that is not full yet",
+        wrong_if="it is a cache of limited size that is not full yet; gc.collect() frees reference cycles",
         detect=growing,
         at_any_size=True,
     ),
@@ -235,6 +254,7 @@ KINDS = (
         what="Forward keeps {moved} of activations for backward.",
         how=(
             "Put `with torch.autograd.graph.save_on_cpu(pin_memory=True):` around the forward{at}.",
+            "{keyword}",
             "Around the largest modules alone it costs less time.",
             "{unknown}",
         ),

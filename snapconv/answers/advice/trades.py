@@ -12,7 +12,7 @@ from snapconv.answers.advice.evidence import LEAST_SHARE_OF_TRADE, Detected, Evi
 from snapconv.answers.advice.references import ends_without_graph
 from snapconv.classification.categories import ABOUT, Category, Trait, categories_with
 from snapconv.classification.categories import Evidence as Known
-from snapconv.columns import BoolColumn, Int64Column, distinct, grouped, has_code
+from snapconv.columns import BoolColumn, Int64Column, distinct, grouped, has_code, is_among
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_patterns import Role
 from snapconv.units import format_bytes
@@ -265,5 +265,24 @@ def offloaded(evidence: Evidence) -> Iterator[Detected]:
         no_modules = Known.METADATA not in analysis.modules.evidence
         unknown = "Checkpointing was not tried: the file has no paths of modules." if no_modules else ""
         at = f" ({where.place})" if where else ""
-        moved = format_bytes(held)
-        yield evidence.found(change, mine, where, moved=moved, transfer=transfer, unknown=unknown, at=at)
+        texts = {"moved": format_bytes(held), "transfer": transfer, "unknown": unknown, "at": at}
+        yield evidence.found(change, mine, where, **texts, keyword=_keyword_hint(evidence, mine))
+
+
+def _keyword_hint(evidence: Evidence, rows: Int64Column) -> str:
+    """Say that inputs of checkpoint() pass hooks by position alone, where some may be passed by keyword.
+
+    torch/utils/checkpoint.py, _checkpoint_without_reentrant_generator: autograd saves ``args``, and a closure
+    has ``kwargs``. A recorder hears of what autograd saves.
+    """
+    recorded, between = evidence.analysis.recorded, evidence.analysis.features.made_through(Role.CHECKPOINTED)
+    is_known = recorded is not None and len(recorded.saved) > 0
+    rows = rows[between[rows]]
+    if recorded is not None and is_known:
+        rows = rows[~is_among(rows, recorded.saved)]
+    if not evidence.is_large(rows):
+        return ""
+    when = "" if is_known else "if they are passed by keyword, which the file does not show: "
+    return (
+        f"Before that, {when}pass the tensors to checkpoint() by position. Keywords do not reach these hooks."
+    )

@@ -10,7 +10,11 @@ from snapconv.writers.text.size_rows import most_rows, next_line, size_rows, whe
 _N_LINES = 8
 _N_CALLERS = 3
 _TRENDS = (
-    (Trend.GROWS, "kept growing to the end of the trace: a leak, or a cache that is not full yet"),
+    (
+        Trend.GROWS,
+        "kept growing to the end of the trace: a leak, a cache that is not full yet, or reference cycles "
+        "(gc.collect() frees these)",
+    ),
     (
         Trend.WAITS,
         "activations that wait for the backward pass; the trace ends in a forward: record three steps",
@@ -27,6 +31,7 @@ def growth_lines(report: GrowthReport, file: str) -> Iterator[str]:
     name = device_name(report.device)
     if report.unknown:
         yield from _unfreed_lines(name, report)
+        yield from [next_line("advise", file)] * bool(report.garbage)
         return
     n_iterations = counted(len(report.end_bytes), "iteration")
     if report.lines:
@@ -37,8 +42,16 @@ def growth_lines(report: GrowthReport, file: str) -> Iterator[str]:
     ended = {number: format_bytes(report.end_bytes[number]) for number in (0, len(report.end_bytes) - 2)}
     after = "; ".join(f"after iteration {number}: {size}" for number, size in ended.items())
     yield f"  allocated {after}; at the end: {format_bytes(report.end_bytes[-1])}"
+    yield from _garbage_lines(report)
     yield from _growing_lines(report.lines)
-    yield from [next_line("advise", file)] * bool(report.lines)
+    yield from [next_line("advise", file)] * bool(report.lines or report.garbage)
+
+
+def _garbage_lines(report: GrowthReport) -> Iterator[str]:
+    if report.garbage:
+        yield f"  {report.garbage.sentence}"
+    elif report.lines:
+        yield "  a leak, a cache, or reference cycles: only what gc.collect() frees is in cycles"
 
 
 def _unfreed_lines(name: str, report: GrowthReport) -> Iterator[str]:
@@ -52,6 +65,7 @@ def _unfreed_lines(name: str, report: GrowthReport) -> Iterator[str]:
     else:
         yield f"{name}  growth is unknown: {report.unknown}"
         return
+    yield from _garbage_lines(report)
     for trend, title in _TRENDS:
         rows = [(one.block_bytes, _unfreed(one)) for one in lines if one.trend is trend]
         yield from [f"  {title}"] * bool(rows)
