@@ -49,12 +49,14 @@ def graph_of_before_the_trace(
     *,
     old: Sequence[int] = GRAPH,
     entries: int = 1,
+    deletes: bool = False,
     freed_at: Stack | None = None,
     stack_of: Callable[[int], Stack] = layer,
 ) -> Job:
     """Line 20 calls the model, and line 21 makes the loss, whose old value keeps a graph of before the trace.
 
     ``entries``: as many such graphs were there. ``freed_at``: the stack that frees the oldest.
+    ``deletes``: the script deletes the old loss before.
     """
     trace = TraceBuilder().segment(1 << 30, traced=False).alloc(20 * MIB, traced=False)
     before: list[int] = []
@@ -63,9 +65,12 @@ def graph_of_before_the_trace(
             trace.alloc(size, traced=False)
             before.append([*trace._live][-1])
     job = Job(trace)
+    if deletes:
+        job.free(before[: len(old)], at(19))
     job.forward(20, GRAPH, stack_of)
     job.alloc(512, at(21))
-    job.free(before[: len(old)], at(21) if freed_at is None else freed_at)
+    if not deletes:
+        job.free(before[: len(old)], at(21) if freed_at is None else freed_at)
     return job
 
 

@@ -228,8 +228,8 @@ def tagger(tags: int) -> nn.Module:
     return Tagger(tags).to(DEVICE)
 
 
-def convolutions() -> nn.Module:
-    return Convolutions().to(DEVICE)
+def convolutions(*sizes: int) -> nn.Module:
+    return Convolutions(*sizes).to(DEVICE)
 
 
 def lightning_fit(

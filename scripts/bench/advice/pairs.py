@@ -52,8 +52,6 @@ from models import (
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-import snapconv
-
 Model = Callable[..., nn.Module]
 Batch = Callable[[], torch.Tensor]
 Loss = Callable[[nn.Module, torch.Tensor], torch.Tensor]
@@ -142,6 +140,10 @@ def denoised(model: nn.Module, batch: int) -> torch.Tensor:
     return model(noisy, timestep=times, class_labels=labels).sample.square().mean()
 
 
+def tagged(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
+    return model.embed(ids[:2]).mean()
+
+
 def hits(model: nn.Module, images: torch.Tensor) -> torch.Tensor:
     return (model(images).argmax(-1) == 1).sum()
 
@@ -209,18 +211,6 @@ def keep_outputs(
 def keep_maps(after: bool, model: Model, batch: Batch, output_of: Output) -> None:
     with torch.no_grad():
         keep_outputs(after, lambda: model().eval(), batch, output_of, times=4)
-
-
-def keep_losses(after: bool, model: Model, batch: Batch, reduced: Callable) -> None:
-    """Measure forwards; the recording begins after some, and the loss keeps the graph of the last."""
-    model = model()
-    for _ in range(4):
-        out = model(batch())
-        loss = reduced(getattr(out, "logits", out))
-        del out
-        if after:
-            del loss
-        snapconv.step()
 
 
 class Node:
@@ -663,18 +653,10 @@ pairs(
     previous_mobilenet=(mobilenet, images(128, 224), lambda model, batch: model(batch())),
 )
 pairs(
-    "previous-kept",
-    keep_losses,
-    late_gpt2=(gpt2, ids(), torch.mean),
-    late_plain=(partial(plain, layers=6), ids(4), torch.sum),
-    late_vit=(partial(timm_model, img_size=96), images(24), torch.mean),
-)
-pairs(
     "garbage",
     keep_in_cycles,
-    cycles_resnet=(resnet, images(48), mean),
-    cycles_convolutions=(convolutions, images(32), classes, ADAM),
-    cycles_vit=(small_vit, images(256, 64), classes),
+    cycles_convolutions=(partial(convolutions, 4, 2), images(32), classes, ADAM),
+    cycles_tagger=(partial(tagger, 50), ids(256, 512), tagged),
 )
 pairs(
     "gradients-kept",
@@ -859,8 +841,8 @@ pairs(
 pairs(
     "offloading",
     offload_inputs,
-    keywords_plain=(partial(plain, 2000, layers=12), kept(ids(16)), tokens),
-    keywords_wide=(partial(plain, 500, layers=16), kept(ids(24)), tokens, ADAMW),
+    keywords_plain=(partial(plain, 500, layers=12), kept(ids(4)), tokens),
+    keywords_wide=(partial(plain, 300, layers=16), kept(ids(6)), tokens, ADAMW),
 )
 pairs(
     "states",

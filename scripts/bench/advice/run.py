@@ -24,11 +24,9 @@ from snapconv.answers.what_if.trial import Outcome, Trial, try_out
 from snapconv.units import format_bytes
 
 PROGRAM = Path(__file__).with_name("pairs.py")
-_RECORD = ("record", "--simulate", "--no-compute", "-q")
-# Most are recorded from their start; of some the beginning is missing, and cycles need some steps.
-_LATE, _LONG = ("--warm-up", "1", "--iterations", "2"), ("--warm-up", "0", "--iterations", "9")
-_LENGTHS = {"late": _LATE, "cycles": _LONG}
-_FROM_START = ("--warm-up", "0", "--iterations", "3")
+_RECORD = ("record", "--simulate", "--no-compute", "--warm-up", "0", "-q")
+# The collector runs every few iterations.
+_ITERATIONS = {"garbage": "9"}
 # The kinds whose saving is a replay of lifetimes alone.
 _EXACT = ("previous-kept", "gradients-kept", "graphs-kept", "batches-early")
 
@@ -37,8 +35,7 @@ def recorded(folder: Path, name: str, kind: str, when: str) -> Path:
     """Return the recording of one program, made where it is missing."""
     capture = folder / f"{name}.{when}.capture"
     if not capture.exists():
-        length = _LENGTHS.get(name.partition("_")[0], _FROM_START)
-        options = [*_RECORD, *length, "-o", str(capture)]
+        options = [*_RECORD, "--iterations", _ITERATIONS.get(kind, "3"), "-o", str(capture)]
         command = [sys.executable, "-m", "snapconv", *options, str(PROGRAM), name, when]
         conf = kind if ":" in kind and when == "after" else ""
         environment = {**os.environ, "PYTORCH_ALLOC_CONF": conf}

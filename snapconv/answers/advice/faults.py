@@ -388,8 +388,8 @@ def _runs(phases: Phases, phase: Phase) -> Int64Column:
 def _without(evidence: Evidence, rows: Int64Column, idle: Int64Column) -> Change:
     """Return the change that frees gradients at the end of each step, until backward makes them anew.
 
-    It makes them in the order in which the first backward did. Where there is no gradient, autograd takes over
-    what it would add to one (torch/csrc/autograd/functions/accumulate_grad.h): neither is there twice.
+    It makes them in the order in which the first backward did. Where there is none, autograd takes over what
+    it would add to it (torch/csrc/autograd/functions/accumulate_grad.h): neither is there twice.
     """
     table, phases = evidence.analysis.allocations, evidence.analysis.phases
     alloc = table.alloc_event[rows].astype(np.int64)
@@ -417,7 +417,7 @@ def _taken_over(
     evidence: Evidence, rows: Int64Column, again: Int64Column, incoming: Int64Column
 ) -> Int64Column:
     """Return where gradients begin if each is the nearest of what one backward makes of its size."""
-    table, last = evidence.analysis.allocations, again.copy()
+    table, last = evidence.analysis.allocations, np.array(again)
     for size in distinct(table.requested_bytes[rows]).tolist():
         mine = rows_of(table.requested_bytes[rows] == size)
         same = incoming[table.requested_bytes[incoming] == size]

@@ -127,7 +127,6 @@ KINDS = (
         wrong_if="the program drops it itself, now at one line and now at another",
         detect=garbage,
         estimated="each is freed at the end of its step; without the cycle it may be freed earlier",
-        is_cheap=True,
     ),
     Kind(
         slug="growing",

@@ -266,7 +266,8 @@ def offloaded(evidence: Evidence) -> Iterator[Detected]:
         unknown = "Checkpointing was not tried: the file has no paths of modules." if no_modules else ""
         at = f" ({where.place})" if where else ""
         texts = {"moved": format_bytes(held), "transfer": transfer, "unknown": unknown, "at": at}
-        yield evidence.found(change, mine, where, **texts, keyword=_keyword_hint(evidence, mine))
+        texts["keyword"] = _keyword_hint(evidence, mine)
+        yield Detected(change, evidence.main_line(mine), where, is_certain=False, values=texts)
 
 
 def _keyword_hint(evidence: Evidence, rows: Int64Column) -> str:

@@ -18,6 +18,12 @@ def test_the_graph_of_the_call_before_the_trace_is_a_fault_of_the_name_that_the_
     )
 
 
+def test_the_saving_is_that_of_the_program_that_deletes_the_loss(advice_on):
+    (fault,) = advice_on(graph_of_before_the_trace()).faults
+    deleted = advice_on(graph_of_before_the_trace(deletes=True))
+    assert (fault.peak.n_bytes, deleted.faults) == (deleted.peak.n_bytes, ())
+
+
 def test_without_stacks_a_graph_is_likely_alone_as_a_list_of_outputs_has_the_same_lifetimes(advice_on):
     (fault,) = advice_on(graph_of_before_the_trace()).faults
     assert not fault.is_certain
