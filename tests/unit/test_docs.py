@@ -17,6 +17,7 @@ from snapconv.classification.classify import REASONS
 from snapconv.cli.app import app_with, main
 from snapconv.cli.terminal import JSON_VERSION
 from snapconv.replay.history_verdict import Verdict
+from tests.faulty_jobs import steps_that_collect
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -154,7 +155,7 @@ def flat(value, path="", *, open_at=()):
             (("growing.pickle",), ("no_stacks.pickle",)),
             ("devices[].actions", "settings", "annotations"),
         ),
-        ("growth", (("growing.pickle",), ("out_of_memory.pickle",)), ()),
+        ("growth", (("growing.pickle",), ("out_of_memory.pickle",), ("garbage.pickle",)), ()),
         (
             "what-if",
             (("growing.pickle", "--search"), ("out_of_memory.pickle", "--search")),
@@ -185,6 +186,7 @@ def test_the_described_json_is_that_of_the_program(command, runs, open_at, tmp_p
     monkeypatch.chdir(tmp_path)
     for name in {word for run in runs for word in run if (FIXTURES / word).exists()}:
         Path(name).symlink_to(FIXTURES / name)
+    steps_that_collect().trace.write(tmp_path / "garbage.pickle")
     paths = set()
     for run in runs:
         assert main([command, *run, "--json"]) == 0
