@@ -59,7 +59,7 @@ def _real_seeds() -> list[bytes]:
 # --- commands
 
 
-def _answers(file: str) -> list[Command]:
+def every_answer(file: str) -> list[Command]:
     """Every question that a snapshot can answer; one that is not named here is asked without options."""
     from snapconv.cli.app import QUESTIONS
 
@@ -93,7 +93,7 @@ def _answers(file: str) -> list[Command]:
     return named + [[name, file] for name in QUESTIONS if name not in {command[0] for command in named}]
 
 
-def _writers(file: str, folder: Path) -> list[Command]:
+def every_output(file: str, folder: Path) -> list[Command]:
     """Every output that a snapshot can become."""
     return [
         ["to-sqlite", file, "-o", str(folder / "out.sqlite")],
@@ -126,7 +126,7 @@ def _any_containers() -> list[bytes]:
 def _with_snapshot(folder: Path, data: bytes) -> list[Command]:
     file = folder / "x.pickle"
     file.write_bytes(data)
-    return _some(data, _answers(str(file)), 4) + _some(data, _writers(str(file), folder), 2)
+    return _some(data, every_answer(str(file)), 4) + _some(data, every_output(str(file), folder), 2)
 
 
 def _metadata_seeds() -> list[bytes]:

@@ -10,10 +10,11 @@ import resource
 import shutil
 import signal
 import traceback
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from fuzzing.amounts import SIGNED, impossible_json, impossible_text
 from fuzzing.file_targets import ROOT, Command, Target
 
 # For an input of at most 64 KiB; a command takes some hundredths of a second for it.
@@ -112,6 +113,12 @@ def _try(command: Command, folder: Path, n_bytes: int) -> list[Failure]:
     if sum(written.values()) > _OUTPUT_PER_BYTE * n_bytes + len(written) * _FREE_OUTPUT:
         failures.append(Failure(f"output {command[0]}", f"{said}: wrote {written} for {n_bytes} bytes"))
     shown = out.getvalue() + err.getvalue()
+    if "--json" not in command and command[0] not in SIGNED:
+        failures += [Failure(f"amount {command[0]}", f"{said}: {line}") for line in impossible_text(shown)]
+    elif "--json" in command and code in (0, 7):
+        with suppress(ValueError):  # no JSON
+            places = impossible_json(out.getvalue())
+            failures += [Failure(f"amount {command[0]}", f"{said}: {place}") for place in places]
     if not shown.replace("\n", "").isprintable():
         failures.append(Failure(f"text {command[0]}", f"{said}: prints what a terminal may obey"))
     for name in written:

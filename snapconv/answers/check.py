@@ -2,15 +2,18 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
+
+import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.findings import Finding, advise
 from snapconv.answers.diff import paired
 from snapconv.answers.growth import find_growth, why_unknown
-from snapconv.answers.peak import totals_by_category
+from snapconv.answers.peak import total_of_either, totals_by_category
 from snapconv.classification.categories import Category
+from snapconv.columns import BoolColumn
 from snapconv.errors import InputError
 from snapconv.replay.history_verdict import Verdict
 from snapconv.units import Device, counted, device_name, format_bytes, parse_bytes, shortened
@@ -27,7 +30,7 @@ class Budgets:
     ``max_category`` is for what a category has at the peak of allocated bytes, ``max_growth`` for what an
     iteration adds, ``no_faults_above`` for what a fault holds at the peak, with a baseline a new one.
     ``fail_over`` is for the peak of allocated bytes, against that of a baseline: the allowed increase in per
-    cent, 2 for 2 %.
+    cent, 2 for 2 %. ``in_trace``: limits are for what the trace shows, whatever was before it.
     """
 
     max_peak: int | None = None
@@ -36,6 +39,7 @@ class Budgets:
     max_growth: int | None = None
     no_faults_above: int | None = None
     fail_over: float | None = None
+    in_trace: bool = False
 
     @classmethod
     def read(cls, **limits: object) -> "Budgets":
@@ -52,6 +56,8 @@ def read_limit(name: str, value: object) -> Any:
     names = [field.name for field in fields(Budgets)]
     if name not in names:
         raise ValueError(f"there is no limit {name!r}; there are: {', '.join(names)}")
+    if name == "in_trace":
+        return value is True
     if name == "max_category":
         return _read_categories(value)
     return parse_allowance(value) if name == "fail_over" else _read_size(value)
@@ -97,8 +103,9 @@ def _read_categories(value: object) -> dict[Category, int]:
 class Check:
     """One limit and what there is.
 
-    ``limit_is`` says where the limit comes from, if it was not given as it is. ``unknown`` says why it cannot
-    be checked: then it does not hold. ``remark`` says what the figure leaves out.
+    ``limit_is`` says where the limit comes from, if it was not given as it is. ``unknown`` says why the true
+    figure may be larger than ``actual_bytes``, ``most_bytes`` how large at most (None: no bound). Where it
+    may be over the limit, the limit does not hold. ``remark`` says more of the figure.
     """
 
     what: str
@@ -108,20 +115,28 @@ class Check:
     unknown: str = ""
     limit_is: str = ""
     remark: str = ""
+    most_bytes: int | None = None
 
     @property
     def holds(self) -> bool:
-        """Whether the limit is kept."""
-        return not self.unknown and self.actual_bytes <= self.limit_bytes
+        """Whether the limit is certainly kept."""
+        return self.actual_bytes <= self.limit_bytes and not self.is_unknown
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether what is not known decides: what is known keeps the limit, and there may be more."""
+        may_exceed = self.most_bytes is None or self.most_bytes > self.limit_bytes
+        return bool(self.unknown) and may_exceed and self.actual_bytes <= self.limit_bytes
 
     @property
     def sentence(self) -> str:
         """The outcome in a line."""
         of = f"{self.what} of {device_name(self.device)}"
-        if self.unknown:
-            return f"{of} is not known: {self.unknown}"
         actual = format_bytes(self.actual_bytes)
         limit = format_bytes(self.limit_bytes) + (f" ({self.limit_is})" if self.limit_is else "")
+        if self.is_unknown:
+            known = f"at least {actual} of at most {limit}; " if self.actual_bytes else ""
+            return f"{of} is not known: {known}{self.unknown}"
         end = f"; {self.remark}" if self.remark else ""
         if self.holds:
             return f"{of}: {actual} of at most {limit}{end}"
@@ -135,15 +150,16 @@ class Check:
             "device": self.device,
             "holds": self.holds,
             "limit_bytes": self.limit_bytes,
-            "actual_bytes": None if self.unknown else self.actual_bytes,
-            "unknown": self.unknown or None,
+            "least_bytes": self.actual_bytes,
+            "actual_bytes": None if self.is_unknown else self.actual_bytes,
+            "unknown": self.unknown if self.is_unknown else None,
             "remark": self.remark or None,
         }
 
 
 def outcome(file: str, checks: Sequence[Check]) -> str:
     """Say in a line how many limits of a file held."""
-    n_unknown, limits = sum(bool(check.unknown) for check in checks), counted(len(checks), "limit")
+    n_unknown, limits = sum(check.is_unknown for check in checks), counted(len(checks), "limit")
     n_exceeded = sum(not check.holds for check in checks) - n_unknown
     counts = ((n_exceeded, "did not hold"), (n_unknown, "could not be checked"))
     found = [f"{n} of {limits} {what}" for n, what in counts if n]
@@ -162,68 +178,123 @@ def check_budgets(
         raise InputError(f"{devices[0].snapshot.path} has no memory of a GPU that could be checked")
     checks = [check for device in found for check in _of_device(device, budgets)]
     if budgets.fail_over is not None and baseline is not None:
-        checks += _against(budgets.fail_over, baseline, devices)
+        checks += _against(budgets, budgets.fail_over, baseline, devices)
     if budgets.no_faults_above is not None:
-        checks += _faults(budgets.no_faults_above, baseline or (), found)
+        checks += _faults(budgets, baseline or (), found)
     return tuple(checks)
+
+
+# Why there may have been more before a trace, and what to do, by the verdict on its history.
+_BEFORE = {
+    Verdict.TRUNCATED: "the oldest events are lost: record with a larger max_entries",
+    Verdict.STARTED_LATE: "recording began after the program had allocated: record from its start",
+}
 
 
 def _of_device(found: DeviceAnalysis, budgets: Budgets) -> Iterator[Check]:
     device, replay = found.device.device, found.replay
-    unknown, remark = _coverage(found)
-    limits = ((_PEAK, budgets.max_peak), ("peak reserved", budgets.max_reserved))
-    for (what, limit), curve in zip(limits, (replay.allocated, replay.reserved), strict=True):
+    limits = ((_PEAK, budgets.max_peak, "allocated"), ("peak reserved", budgets.max_reserved, "reserved"))
+    for what, limit, name in limits:
         if limit is not None:
-            yield Check(what, device, limit, curve.peak, unknown, remark=remark)
-    totals = totals_by_category(found, found.allocations.live_at(found.peak_event))
-    for category, limit in budgets.max_category.items():
-        total = next(row for row in totals if row.category == category.label)
-        remarks = "; ".join(filter(None, (total.certainty, remark)))
-        what = f"{category.label} at the peak"
-        yield Check(what, device, limit, total.block_bytes, unknown, remark=remarks)
+            unknown, remark = _coverage(found, budgets, name)
+            yield Check(what, device, limit, getattr(replay, name).peak, unknown, remark=remark)
+    live = found.allocations.live_at(found.peak_event)
+    for category in budgets.max_category:
+        yield _of_category(found, live, category, budgets)
     if budgets.max_growth is not None:
         adds = sum(one.bytes_per_iteration for one in find_growth(found))
-        unknown = why_unknown(found)
-        yield Check("growth per iteration", device, budgets.max_growth, adds, unknown)
+        yield Check("growth per iteration", device, budgets.max_growth, adds, why_unknown(found))
 
 
-def _coverage(found: DeviceAnalysis) -> tuple[str, str]:
-    """Why a file's peak is not known, and what it leaves out; both empty where the trace has it all."""
+def _coverage(found: DeviceAnalysis, budgets: Budgets, curve: str = "allocated") -> tuple[str, str]:
+    """Say why the true peak of a curve may be higher, and what a limit for the trace alone leaves out."""
     verdict = found.history.verdict
     if verdict is Verdict.NO_TRACE:
         return "the file has no events, so only the memory at the dump is known", ""
-    return "", "of what was recorded: the oldest events are lost" if verdict is Verdict.TRUNCATED else ""
+    if curve in found.replay.at_least:
+        return "the file does not show all segments: this is a lower bound", ""
+    if budgets.in_trace and verdict in _BEFORE:
+        return "", "in this trace"
+    before = _BEFORE.get(verdict, "")
+    return before and f"{before}, or check this trace alone with --in-trace", ""
+
+
+def _of_category(found: DeviceAnalysis, live: BoolColumn, category: Category, budgets: Budgets) -> Check:
+    """Check what a category certainly has at the peak, and what it may have beside.
+
+    It may have what is unknown, and what is likely of another category; what is likely its own may not be. A
+    gradient or an optimizer state is none of the other categories.
+    """
+    totals = {row.category: row for row in totals_by_category(found, live)}
+    own, unknown = totals[category.label], totals[Category.UNKNOWN.label].block_bytes
+    if category not in (Category.GRADIENT, Category.OPTIMIZER_STATE):
+        unknown -= total_of_either(found, live).block_bytes
+    likely = sum(row.likely_bytes for row in totals.values()) - own.likely_bytes
+    if category is Category.UNKNOWN:
+        unknown = likely = 0
+    parts = (
+        (own.likely_bytes, "are likely"),
+        (unknown, "have no known category"),
+        (likely, "are likely of another category"),
+    )
+    more = [f"{format_bytes(n_bytes)} {what}" for n_bytes, what in parts if n_bytes]
+    most = own.block_bytes + unknown + likely
+    why = f"{', '.join(more)}; --rules FILE gives lines a category" if more else ""
+    other_peak, remark = _coverage(found, budgets)
+    return Check(
+        f"{category.label} at the peak",
+        found.device.device,
+        budgets.max_category[category],
+        own.block_bytes - own.likely_bytes,
+        other_peak or why,
+        remark=remark,
+        most_bytes=None if other_peak else most,
+    )
 
 
 def _against(
-    per_cent: float, baseline: tuple[DeviceAnalysis, ...], devices: tuple[DeviceAnalysis, ...]
+    budgets: Budgets,
+    per_cent: float,
+    baseline: tuple[DeviceAnalysis, ...],
+    devices: tuple[DeviceAnalysis, ...],
 ) -> Iterator[Check]:
+    """Check peaks against those of a baseline: each of what its own trace shows."""
     pairs, _, only_new = paired(baseline, devices)
     for old, new in pairs:
         if not new.device.is_host:
             before, actual = old.replay.allocated.peak, new.replay.allocated.peak
             limit_is = f"{format_bytes(before)} of the baseline, and {per_cent:g} %"
             limit = before + int(before * per_cent / 100)
-            unknown, remark = _coverage(new)
+            is_alike = new.history.verdict is old.history.verdict
+            unknown, remark = _coverage(new, replace(budgets, in_trace=budgets.in_trace or is_alike))
             yield Check(_PEAK, new.device.device, limit, actual, unknown, limit_is, remark)
     for found in devices:
         if found.device.device in only_new and not found.device.is_host:
-            unknown = "the baseline has no such device"
-            yield Check(_PEAK, found.device.device, 0, found.replay.allocated.peak, unknown)
+            yield Check(_PEAK, found.device.device, 0, 0, "the baseline has no such device")
 
 
 def _faults(
-    limit: int, baseline: tuple[DeviceAnalysis, ...], devices: Sequence[DeviceAnalysis]
+    budgets: Budgets, baseline: tuple[DeviceAnalysis, ...], devices: Sequence[DeviceAnalysis]
 ) -> Iterator[Check]:
     """Check the largest fault of every device that the baseline does not have."""
     known = {_fault_key(fault) for found in baseline for fault in advise(found, replays=False).faults}
     what = "largest new fault" if baseline else "largest fault"
     for found in devices:
-        unknown, remark = _coverage(found)
         faults = [fault for fault in advise(found, replays=False).faults if _fault_key(fault) not in known]
         largest = max(faults, key=lambda fault: fault.held_bytes, default=None)
-        held, sentence = (largest.held_bytes, largest.what) if largest else (0, remark)
-        yield Check(what, found.device.device, limit, held, unknown, remark=sentence.removesuffix("."))
+        held, limit = largest.held_bytes if largest else 0, budgets.no_faults_above or 0
+        unknown, remark = _coverage(found, budgets)
+        remark = largest.what.removesuffix(".") if largest else remark
+        if not _shows_frees(found):
+            unknown = unknown or "the trace does not record what freed its blocks, which shows faults"
+        yield Check(what, found.device.device, limit, held, unknown, remark=remark)
+
+
+def _shows_frees(found: DeviceAnalysis) -> bool:
+    """Return whether frees have stacks of their own, where there are any: faults are found by them."""
+    stacks = found.allocations.free_stack_id[found.allocations.freed_event >= 0]
+    is_empty = np.append(found.features.roles.is_empty, True)[stacks]
+    return found.phases.free_sites_known and not (len(stacks) and bool(is_empty.all()))
 
 
 def _fault_key(fault: Finding) -> tuple[str, str, str]:

@@ -177,19 +177,21 @@ def free_memory(analysis: DeviceAnalysis, layout: MemoryLayout, name: str) -> Fr
     segments, blocks, free = layout.segments, layout.blocks, layout.free
     returnable = whole_pages(layout)
     is_private = is_of_private_pool(analysis.snapshot, segments.pool_id)[free.segment]
-    active = int(blocks.n_bytes.sum())
+    rows, active = blocks.allocation, int(blocks.n_bytes.sum())
+    padding = blocks.n_bytes - analysis.allocations.requested_bytes[rows]
+    is_allocated = analysis.allocations.live_at(layout.event)[rows]
     return FreeMemory(
         moment=name,
         event=layout.event if layout.event >= 0 else None,
         reserved_bytes=int(segments.total_bytes.sum()),
         active_bytes=active,
-        allocated_bytes=analysis.replay.allocated.at(layout.event),
+        allocated_bytes=int(blocks.n_bytes[is_allocated].sum()),
         free_bytes=int(free.n_bytes.sum()),
         returnable_bytes=int(returnable[~is_private].sum()),
         private_bytes=int(returnable[is_private].sum()),
         enclosed_bytes=int(free.n_bytes.sum() - returnable.sum()),
         largest_free_bytes=int(free.n_bytes.max(initial=0)),
-        rounding_bytes=active - int(analysis.allocations.requested_bytes[blocks.allocation].sum()),
+        rounding_bytes=int(np.maximum(padding, 0).sum()),
     )
 
 

@@ -10,8 +10,9 @@ from snapconv.columns import distinct, has_code
 from snapconv.notes import Note, Progress
 from snapconv.replay.device_replay import Replay, replay
 from snapconv.replay.history_verdict import decide_history
+from snapconv.replay.rebuilt_segments import with_segments
 from snapconv.snapshot.event_table import Action
-from snapconv.snapshot.load import DeviceSnapshot, Snapshot, load_snapshot
+from snapconv.snapshot.load import DeviceSnapshot, SegmentSource, Snapshot, load_snapshot
 from snapconv.snapshot.segment_table import BlockState
 from snapconv.units import device_kind
 
@@ -22,7 +23,8 @@ Facts = dict[str, Any]
 def describe(path: Path, *, progress: Progress | None = None) -> tuple[Facts, tuple[Note, ...]]:
     """Read a file and describe it; cheaper than a conversion, since nothing is classified."""
     snapshot = load_snapshot(path, progress=progress)
-    replays = [replay(snapshot, device) for device in snapshot.devices]
+    devices = [with_segments(snapshot, device) for device in snapshot.devices]
+    replays = [replay(snapshot, device) for device in devices]
     container = snapshot.container
     starts = snapshot.annotations.name_id[snapshot.annotations.is_start]
     names, counts = np.unique(starts[starts >= 0], return_counts=True)
@@ -34,7 +36,7 @@ def describe(path: Path, *, progress: Progress | None = None) -> tuple[Facts, tu
         "pickle_protocol": container.pickle_protocol,
         "written_by": snapshot.written_by,
         "n_visible_devices": snapshot.n_visible_devices,
-        "devices": [_device_facts(snapshot, *both) for both in zip(snapshot.devices, replays, strict=True)],
+        "devices": [_device_facts(snapshot, *both) for both in zip(devices, replays, strict=True)],
         "n_stacks": len(snapshot.stacks),
         "n_frames": len(snapshot.stacks.frames),
         "settings": dict(snapshot.settings_entries),
@@ -47,7 +49,8 @@ def describe(path: Path, *, progress: Progress | None = None) -> tuple[Facts, tu
 
 def _device_facts(snapshot: Snapshot, device: DeviceSnapshot, replayed: Replay) -> Facts:
     """Describe one device; bytes are those at the dump."""
-    events, segments, blocks = device.events, device.segments, device.blocks
+    events, is_recorded = device.events, device.source is SegmentSource.FILE
+    segments, blocks = device.segments, device.blocks
     times, live = events.time_us, blocks.state != BlockState.INACTIVE
     history = decide_history(snapshot, device, replayed)
     counts = {
@@ -59,13 +62,14 @@ def _device_facts(snapshot: Snapshot, device: DeviceSnapshot, replayed: Replay) 
         "n_events": len(events),
         "duration_us": None if times is None or not len(times) else int(times[-1] - times[0]),
         "actions": {name: count for name, count in counts.items() if count},
-        "n_segments": len(segments),
-        "n_blocks": len(blocks),
-        "n_live_blocks": int(np.count_nonzero(live)),
+        "n_segments": len(segments) * is_recorded,
+        "n_blocks": len(blocks) * is_recorded,
+        "n_live_blocks": int(np.count_nonzero(live)) * is_recorded,
         "n_pools": len(distinct(segments.pool_id)),
         "n_streams": len(distinct(segments.stream)),
-        "reserved_bytes": int(segments.total_bytes.sum()),
-        "active_bytes": int(blocks.block_bytes[live].sum()),
+        "reserved_bytes": int(segments.total_bytes.sum()) if is_recorded else replayed.reserved.end,
+        "active_bytes": int(blocks.block_bytes[live].sum()) if is_recorded else replayed.active.end,
+        "at_least": sorted(replayed.at_least),
         "n_checked_sizes": replayed.size_check.n_checked,
         "n_different_sizes": replayed.size_check.n_different,
         "history": history.verdict.value,

@@ -279,7 +279,8 @@ class MomentState:
     allocated bytes. ``gradient_or_state`` is the part of the unknown that is one of these. ``job`` explains
     all memory from before the trace. ``no_stack_bytes`` have no recorded stack. ``waiting_bytes`` are in
     blocks beside the allocated ones, which the program has freed and another stream still uses;
-    ``waiting_lines`` allocated them.
+    ``waiting_lines`` allocated them. ``at_least`` names
+    those of requested, allocated, active and reserved that are lower bounds.
     """
 
     device: Device
@@ -310,6 +311,7 @@ class MomentState:
     no_stack_bytes: int = 0
     waiting_bytes: int = 0
     waiting_lines: tuple[LineTotal, ...] = ()
+    at_least: tuple[str, ...] = ()
 
     @property
     def summary_rows(self) -> tuple[CategoryTotal, ...]:
@@ -362,6 +364,7 @@ def state_at(
         no_stack_bytes=_no_stack_bytes(analysis, live),
         waiting_bytes=int(analysis.allocations.block_bytes[waiting].sum()),
         waiting_lines=totals_by_line(analysis, waiting),
+        at_least=tuple(sorted(replay.at_least)),
     )
 
 
@@ -379,7 +382,8 @@ def device_memory(analysis: DeviceAnalysis, event: int, *, given_total: int | No
     measured = int(before[-1]) if len(before) else int(failed[0]) if len(failed) else None
     free = int(analysis.device.events.addr[measured]) if measured is not None else None
     outside = None
-    if total is not None and free is not None and measured is not None:
+    is_exact = "reserved" not in analysis.replay.at_least
+    if total is not None and free is not None and measured is not None and is_exact:
         outside = max(total - free - reserved.at(measured), 0)
     return DeviceMemory(
         total_bytes=total,

@@ -164,10 +164,13 @@ def _peak(analysis: DeviceAnalysis) -> _Fact:
     allocated, most_reserved = analysis.replay.allocated.peak, analysis.replay.reserved.peak
     live = analysis.allocations.live_at(analysis.peak_event)
     rows, reserve = summary_totals(analysis, live), _reserve(analysis)
-    reserved = "" if reserve else f"; PyTorch reserved at most {format_bytes(most_reserved)}"
+    at_least = "reserved" in analysis.replay.at_least
+    most = f"{'at least' if at_least else 'at most'} {format_bytes(most_reserved)}"
+    reserved = "" if reserve else f"; PyTorch reserved {most}"
     has_trace = analysis.history.verdict is not Verdict.NO_TRACE
     contradicts = allocated > most_reserved  # events that do not fit the segments: a note has their number
-    peak = f"peak {'about ' * contradicts}{format_bytes(allocated)}{_in_this_trace(analysis)}"
+    shown = analysis.replay.shown("allocated", allocated)
+    peak = f"peak {'about ' * contradicts}{shown}{_in_this_trace(analysis)}"
     if contradicts:
         reserved = f"; approximate, as its segments have only {format_bytes(most_reserved)}"
     held = peak if has_trace else f"{format_bytes(allocated)} allocated at the dump"

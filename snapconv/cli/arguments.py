@@ -101,6 +101,7 @@ _OPTIONS = {
     "fail_over": "PERCENT | Exit code 7 if a device's peak of allocated bytes is higher by more than this, "
     "such as 2%.",
     "baseline": "FILE | A file to compare with, for --fail-over and --no-faults-above.",
+    "in_trace": "Check what the trace shows, although more may have been in use before it.",
     "format": "FORMAT | text or github (a table in Markdown for a job's summary). Default: text.",
     # Ranks of a job.
     "ranks.output": "PATH | Write an SQLite database; a name ending in .html gets a page.",

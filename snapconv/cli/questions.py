@@ -348,6 +348,7 @@ def check(
     *,
     limits: Limits,
     baseline: Path | None = None,
+    in_trace: bool = False,
     read: ReadOptions,
     format: Literal["text", "github"] = "text",
 ) -> Answer:
@@ -356,7 +357,7 @@ def check(
     from snapconv.answers.notes import main_notes
     from snapconv.writers.text.comparisons import check_lines, github_lines
 
-    budgets = _read_limits(limits, baseline)
+    budgets = replace(_read_limits(limits, baseline), in_trace=in_trace)
     analysis = analysis_of(snapshot, read)
     before = analysis_of(baseline, read).devices if baseline else None
     file, checks = str(snapshot), check_budgets(analysis.devices, budgets, baseline=before)

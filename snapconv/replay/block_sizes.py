@@ -26,7 +26,7 @@ from snapconv.notes import Note
 from snapconv.replay.lifetimes import Lifetimes, releases
 from snapconv.replay.rounding import HOST_RULES, RoundingRules, expandable_ranges, infer_rules
 from snapconv.snapshot.event_table import Action, EventTable
-from snapconv.snapshot.load import DeviceSnapshot
+from snapconv.snapshot.load import DeviceSnapshot, SegmentSource
 from snapconv.snapshot.segment_table import BlockState, BlockTable, SegmentTable
 from snapconv.stop_signals import stage
 
@@ -115,6 +115,12 @@ def _newest_first(
         addr, size = events.addr[part], events.size[part]
         rounded = rules.rounded(size)
         yield part, (kind[part], addr, size, rounded, rules.least_remainder(rounded, addr))
+
+
+def segment_moves(events: EventTable) -> Int64Column:
+    """Return the rows of the events that obtain or release segments."""
+    is_move = (events.action >= Action.SEGMENT_ALLOC) & (events.action <= Action.SEGMENT_UNMAP)
+    return np.flatnonzero(is_move)
 
 
 class SegmentRanges(Generic[_Facts]):
@@ -301,6 +307,9 @@ def derive_checked_sizes(
     if device.is_host:
         sizes = BlockSizes(HOST_RULES, HOST_RULES.rounded(device.events.size), {}, 0)
         return _check(sizes, lifetimes, device)
+    if device.source is not SegmentSource.FILE:  # these sizes were derived, and there are no others
+        rules = infer_rules(settings, device.blocks, backend=backend)
+        return derive_block_sizes(device.events, device.segments, device.blocks, rules), SizeCheck(0, 0, 0)
 
     def derived(rules: RoundingRules) -> tuple[BlockSizes, SizeCheck]:
         sizes = derive_block_sizes(device.events, device.segments, device.blocks, rules)

@@ -24,16 +24,23 @@ from snapconv.columns import (
     read_only,
 )
 from snapconv.notes import Note
-from snapconv.replay.block_sizes import BlockSizes, SizeCheck, derive_checked_sizes, size_notes
+from snapconv.replay.block_sizes import (
+    BlockSizes,
+    SizeCheck,
+    derive_checked_sizes,
+    segment_moves,
+    size_notes,
+)
 from snapconv.replay.lifetimes import Lifetimes, pair_events, real_events
 from snapconv.replay.rounding import RoundingRules
 from snapconv.snapshot.event_table import Action, EventTable
-from snapconv.snapshot.load import DeviceSnapshot, Snapshot
+from snapconv.snapshot.load import DeviceSnapshot, SegmentSource, Snapshot
 from snapconv.snapshot.segment_table import BlockState
 from snapconv.snapshot.stack_table import FrameTable
 from snapconv.stop_signals import stage
 from snapconv.units import counted, format_bytes
 
+_CURVES_OF_BLOCKS = ("requested", "allocated", "active")
 # Of the peak, the part from which on bytes that may be missing change what to believe of it.
 _LEAST_INEXACT = 100
 
@@ -149,8 +156,9 @@ class Replay:
     """One device, replayed. All bytes; see Curve for the moments.
 
     ``requested`` and ``active`` count until free_completed, ``allocated`` until free_requested, as
-    torch's own statistics do; ``reserved`` moves with the segments. ``n_missing_events`` counts allocs
-    and frees that must have been but are not in the trace, within it.
+    torch's own statistics do; ``reserved`` moves with the segments. ``at_least`` names the curves that are
+    lower bounds. ``n_missing_events`` counts allocs and frees that must have been but are not in the trace,
+    within it.
     """
 
     allocations: AllocationTable
@@ -162,6 +170,11 @@ class Replay:
     size_check: SizeCheck
     n_missing_events: int
     notes: tuple[Note, ...]
+    at_least: frozenset[str] = frozenset()
+
+    def shown(self, name: str, n_bytes: int) -> str:
+        """Write an amount of a curve for people: one that is a lower bound is called so."""
+        return f"{'at least ' * (name in self.at_least)}{format_bytes(n_bytes)}"
 
 
 @stage
@@ -172,23 +185,22 @@ def replay(snapshot: Snapshot, device: DeviceSnapshot) -> Replay:
     settings, backend = snapshot.settings_of(device), snapshot.era.backend
     sizes, check = derive_checked_sizes(device, lifetimes, settings, backend=backend)
     allocations = _allocation_table(device, lifetimes, sizes)
-    reserved, least_reserved = _reserved_curve(device)
+    curves = {name: _block_curve(allocations, len(device.events), name) for name in _CURVES_OF_BLOCKS}
+    reserved, is_raised = _reserved_curve(device, curves["active"])
+    at_least = frozenset({"reserved"} if is_raised else ())
+    if device.source is SegmentSource.PART_OF_TRACE:
+        at_least = frozenset({"reserved", *_CURVES_OF_BLOCKS})
     result = Replay(
         allocations=allocations,
-        **{
-            name: _block_curve(allocations, len(device.events), name)
-            for name in ("requested", "allocated", "active")
-        },
+        **curves,
         reserved=reserved,
         rules=sizes.rules,
         size_check=check,
         n_missing_events=lifetimes.n_orphan_frees + lifetimes.n_implicit_frees,
         notes=(),
+        at_least=at_least,
     )
     notes = [*_notes(device, lifetimes, sizes, result, snapshot.stacks.frames)]
-    if least_reserved < 0:  # the other curves never fall below zero
-        message = "a curve falls below zero: events are missing, and the figures are too low"
-        notes.append(Note("negative-bytes", message))
     return replace(result, notes=tuple(replace(note, device=device.device) for note in notes if note))
 
 
@@ -299,16 +311,20 @@ def _block_curve(allocations: AllocationTable, n_events: int, name: str) -> Curv
     return Curve(start, make, at)
 
 
-def _reserved_curve(device: DeviceSnapshot) -> tuple[Curve, int]:
-    """Return the curve, and its lowest value."""
-    events = device.events
-    moves = np.flatnonzero(
-        (events.action >= int(Action.SEGMENT_ALLOC)) & (events.action <= int(Action.SEGMENT_UNMAP))
-    )
+def _reserved_curve(device: DeviceSnapshot, active: Curve) -> tuple[Curve, bool]:
+    """Return the curve, and whether it was raised: to 0, or without the file's segments to what is in use."""
+    events, moves = device.events, segment_moves(device.events)
+    if not len(moves) and device.source is not SegmentSource.FILE:
+        return active, True
     action, n_bytes = events.action[moves], events.size[moves]
     is_more = has_code(action, Action.SEGMENT_ALLOC) | has_code(action, Action.SEGMENT_MAP)
-    totals = np.cumsum(np.concatenate(([0], np.where(is_more, n_bytes, -n_bytes))))
-    totals += int(device.segments.total_bytes.sum()) - int(totals[-1])
+    recorded = np.cumsum(np.concatenate(([0], np.where(is_more, n_bytes, -n_bytes))))
+    recorded += int(device.segments.total_bytes.sum()) - int(recorded[-1])
+    least = np.zeros_like(recorded)
+    if device.source is not SegmentSource.FILE:
+        # Nothing is obtained or returned between two moves: the most that was in use there was reserved.
+        least = np.maximum.reduceat(np.append(active.start, active.after), np.append(0, moves + 1))
+    totals = np.maximum(recorded, least)
 
     def make() -> Int64Column:
         return np.repeat(totals, np.diff(np.concatenate(([0], moves, [len(events)]))))
@@ -318,7 +334,7 @@ def _reserved_curve(device: DeviceSnapshot) -> tuple[Curve, int]:
 
     curve = Curve(int(totals[0]), make, at)
     curve.peak_event = int(np.append(-1, moves)[totals.argmax()])
-    return curve, int(totals.min())
+    return curve, bool(np.any(totals > recorded))
 
 
 _COUNTED_NOTES = {
@@ -340,14 +356,16 @@ def _notes(
     """Yield the notes on figures that are not exact, None for one that is."""
     yield _inexact_note(result, sizes)
     yield from size_notes(result.size_check, result.rules)
+    is_recorded = device.source is SegmentSource.FILE
     counts = (
         lifetimes.n_orphan_frees,
         lifetimes.n_implicit_frees,
-        lifetimes.n_missing_from_segments,
-        sizes.n_conflicts,
+        lifetimes.n_missing_from_segments * is_recorded,
+        sizes.n_conflicts * is_recorded,
     )
     for (slug, text), count in zip(_COUNTED_NOTES.items(), counts, strict=True):
         yield Note(slug, f"{count} {text}") if count else None
+    yield _segments_note(device, result)
     yield _pending_note(device.events, result.allocations)
     yield _skipped_note(device.events, result.allocations)
     if not device.is_host and _has_graph_trees(frames):
@@ -358,6 +376,19 @@ def _notes(
             "happened, so a peak within one is too high, and replays of a graph leave no events",
         )
     yield _checkpoint_note(device.events, result.active)
+
+
+def _segments_note(device: DeviceSnapshot, result: Replay) -> Note | None:
+    """Say what is not known of the segments, and what the figures are then."""
+    if device.source is SegmentSource.FILE:
+        message = "reserved bytes would fall below zero: events are missing, and the figures are too low"
+        return Note("negative-bytes", message) if result.at_least else None
+    known = "every free in its trace has an alloc, so memory is replayed from nothing"
+    if device.source is SegmentSource.PART_OF_TRACE:
+        known = "its trace begins with memory in use that it does not show: every figure is a lower bound"
+    elif result.at_least:
+        known += "; the trace has no segments either, so reserved bytes are at least what was in use"
+    return Note("no-segments", f"the file has no segments; {known}")
 
 
 def _pending_note(events: EventTable, rows: AllocationTable) -> Note | None:

@@ -9,7 +9,7 @@ from snapconv.columns import has_code
 from snapconv.replay.device_replay import Replay
 from snapconv.replay.lifetimes import real_events
 from snapconv.snapshot.event_table import Action, EventTable
-from snapconv.snapshot.load import DeviceSnapshot, Snapshot
+from snapconv.snapshot.load import DeviceSnapshot, SegmentSource, Snapshot
 from snapconv.units import counted, format_bytes
 
 # Limits that users and frameworks set (torch's docs, torchtitan, Megatron-LM): a trace of exactly one
@@ -50,8 +50,14 @@ def _decide(device: DeviceSnapshot, replay: Replay) -> History:
     if not n_events:
         return History(Verdict.NO_TRACE, "only the memory at the dump is known")
     before = _what_was_there(replay)
+    if device.source is SegmentSource.PART_OF_TRACE:
+        before = before or "memory was in use before the first event"
+        before += "; the file has no segments, so every figure is a lower bound"
     if proof := _proof_of_loss(device):
         return History(Verdict.TRUNCATED, f"{proof}; {before or 'nothing was live before the first event'}")
+    is_usual = n_events in _USUAL_LIMITS or (n_events.bit_count() == 1 and n_events.bit_length() > 10)
+    if device.source is SegmentSource.WHOLE_TRACE and is_usual and device.history_overflowed is None:
+        before = "the file has no segments, which would show what lasted from before"
     if not before:
         nothing, n_missing = "nothing was allocated before the first event", replay.n_missing_events
         if n_missing:
@@ -61,8 +67,7 @@ def _decide(device: DeviceSnapshot, replay: Replay) -> History:
             were = f"{format_bytes(reserved)} were reserved already"
             return History(Verdict.STARTED_LATE, f"{nothing}, but {were}")
         return History(Verdict.COMPLETE, nothing)
-    is_power_of_two = n_events.bit_count() == 1 and n_events.bit_length() > 10  # from 1024 on
-    if device.history_overflowed is None and (n_events in _USUAL_LIMITS or is_power_of_two):
+    if device.history_overflowed is None and is_usual:
         limit = f"the trace has exactly {n_events} events, a usual max_entries"
         return History(Verdict.TRUNCATED, f"{limit}; {before}")
     one_event = f"the trace has one event (history was kept as 'state'); {before}"

@@ -12,7 +12,7 @@ import numpy as np
 
 from snapconv.allocator.allocator_settings import LARGE_SEGMENT_BYTES, SMALL_SEGMENT_BYTES
 from snapconv.columns import BoolColumn, Int64Column, read_only, run_starts
-from snapconv.replay.block_sizes import SegmentRanges
+from snapconv.replay.block_sizes import SegmentRanges, segment_moves
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.replay.lifetimes import real_events
 from snapconv.snapshot.event_table import Action, EventTable
@@ -46,7 +46,7 @@ class MemoryLayout:
     n_conflicts: int
 
 
-class _Facts(NamedTuple):
+class SegmentFacts(NamedTuple):
     """The columns of a segment beside its address and size, in the order of SegmentTable."""
 
     stream: int
@@ -61,15 +61,16 @@ def layouts(
 ) -> dict[int, MemoryLayout]:
     """Return the layout after each of some events; one walk back from the dump finds them all."""
     final, moves = device.segments, real_events(device.events)
-    facts = zip(*(getattr(final, name).tolist() for name in _Facts._fields), strict=True)
+    facts = zip(*(getattr(final, name).tolist() for name in SegmentFacts._fields), strict=True)
     ends = (final.addr + final.total_bytes).tolist()
-    segments = SegmentRanges(final.addr.tolist(), ends, [_Facts(*row) for row in facts], is_one=_is_one)
-    left = np.flatnonzero((moves.action >= Action.SEGMENT_ALLOC) & (moves.action <= Action.SEGMENT_UNMAP))
-    found = {}
+    segments = SegmentRanges(final.addr.tolist(), ends, [SegmentFacts(*row) for row in facts], is_one=is_one)
+    left, found = segment_moves(moves), {}
     for event in sorted(set(events), reverse=True):
         left, undone = np.split(left, [np.searchsorted(left, event, side="right")])
-        _undo(segments, moves, undone[::-1])
-        found[event] = _layout(event, _table(segments, device.device), allocations, segments.n_conflicts)
+        move_segments(segments, moves, undone[::-1], is_undone=True)
+        found[event] = _layout(
+            event, segment_table(segments, device.device), allocations, segments.n_conflicts
+        )
     return found
 
 
@@ -78,28 +79,32 @@ def layout_at(device: DeviceSnapshot, allocations: AllocationTable, event: int) 
     return layouts(device, allocations, [event])[event]
 
 
-def _is_one(one: _Facts, other: _Facts) -> bool:
+def is_one(one: SegmentFacts, other: SegmentFacts) -> bool:
+    """Return whether two ranges side by side are of one expandable segment."""
     return one.is_expandable and other.is_expandable and one.stream == other.stream
 
 
-def _undo(segments: SegmentRanges[_Facts], events: EventTable, undone: Int64Column) -> None:
-    """Undo events of segments, the newest first."""
-    pools = np.full(len(undone), -1, np.int32) if events.pool_id is None else events.pool_id[undone]
+def move_segments(
+    segments: SegmentRanges[SegmentFacts], events: EventTable, rows: Int64Column, *, is_undone: bool
+) -> None:
+    """Let events of segments happen one after the other, or undo them, the newest first."""
+    pools = np.full(len(rows), -1, np.int32) if events.pool_id is None else events.pool_id[rows]
     columns = (events.action, events.addr, events.size, events.stream, events.stack_id)
-    rows = np.column_stack((*(column[undone] for column in columns), pools))
-    for action, addr, size, stream, stack_id, pool_id in rows.tolist():
-        if action in (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP):
+    values = np.column_stack((*(column[rows] for column in columns), pools))
+    for action, addr, size, stream, stack_id, pool_id in values.tolist():
+        if (action in (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)) == is_undone:
             segments.take_away(addr, addr + size)
         else:
-            is_expandable = action == Action.SEGMENT_UNMAP
+            is_expandable = action in (Action.SEGMENT_MAP, Action.SEGMENT_UNMAP)
             is_small = is_small_segment(size, is_expandable=is_expandable)
-            facts = _Facts(stream, pool_id, is_small, is_expandable, stack_id)
+            facts = SegmentFacts(stream, pool_id, is_small, is_expandable, stack_id)
             segments.give_back(addr, addr + size, facts)
 
 
-def _table(found: SegmentRanges[_Facts], device: int) -> SegmentTable:
+def segment_table(found: SegmentRanges[SegmentFacts], device: int) -> SegmentTable:
+    """Return ranges as a table."""
     addr = np.array(found.starts, np.int64)
-    columns = np.array(found.facts, np.int64).reshape(len(addr), len(_Facts._fields)).T
+    columns = np.array(found.facts, np.int64).reshape(len(addr), len(SegmentFacts._fields)).T
     stream, pool_id, is_small, is_expandable, stack_id = columns
     return read_only(
         SegmentTable(
@@ -132,7 +137,7 @@ def _layout(
     active = np.flatnonzero((allocations.alloc_event <= event) & ((ended < 0) | (ended > event)))
     active = active[np.argsort(allocations.addr[active], kind="stable")]
     addr, n_bytes = allocations.addr[active], allocations.block_bytes[active]
-    segment, is_inside = _segments_of(segments, addr, n_bytes)
+    segment, is_inside = segments_of(segments, addr, n_bytes)
     n_outside = int(np.count_nonzero(~is_inside))
     blocks = Pieces(segment[is_inside], addr[is_inside], n_bytes[is_inside], active[is_inside])
     free, n_overlaps = _between(segments, blocks)
@@ -145,7 +150,7 @@ def _layout(
     )
 
 
-def _segments_of(
+def segments_of(
     segments: SegmentTable, addr: Int64Column, n_bytes: Int64Column
 ) -> tuple[Int64Column, BoolColumn]:
     """Return the segment of every block, and whether it lies within it."""

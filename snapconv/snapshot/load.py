@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from ctypes import CDLL
 from dataclasses import dataclass, replace
+from enum import Enum
 from pathlib import Path
 
 import numpy as np
@@ -51,13 +52,21 @@ from snapconv.torch_knowledge.backends import Backend, backend_of_kind, release_
 from snapconv.units import HOST, Device, counted, device_name
 
 
+class SegmentSource(Enum):
+    """Where the segments of a device come from: the file, or its trace, which shows all or a part of them."""
+
+    FILE = "file"
+    WHOLE_TRACE = "trace"
+    PART_OF_TRACE = "part of the trace"
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceSnapshot:
     """The contents of the file for one device. ``blocks.segment_id`` is a row of ``segments``.
 
     ``device`` is HOST for pinned host memory (torch 2.14 on), which every CUDA device may read.
     ``history_overflowed`` is the flag of the file itself, or else of its recorder, None where
-    neither has it.
+    neither has it. A file without segments gets them by ``replay.rebuilt_segments``.
     """
 
     device: Device
@@ -65,6 +74,7 @@ class DeviceSnapshot:
     segments: SegmentTable
     blocks: BlockTable
     history_overflowed: bool | None = None
+    source: SegmentSource = SegmentSource.FILE
 
     def __repr__(self) -> str:
         """Return a line: the device, and how much of it the file has."""

@@ -66,7 +66,7 @@ def test_a_session_and_all_in_it_have_a_representation_of_a_line(two_devices):
         ("512B", [True, False]),
         (2048, [True, True]),
         (snapconv.Budgets.read(max_reserved="1MiB"), [False, False]),
-        (snapconv.Budgets.read(max_category={"weight": "0"}, max_peak="1KiB"), [True, True, False, True]),
+        (snapconv.Budgets.read(max_category={"weight": "0"}, max_peak="1KiB"), [True, False, False, False]),
     ],
 )
 def test_limits_are_taken_as_the_command_line_takes_them(two_devices, limits, holds):

@@ -121,11 +121,16 @@ class _Finder:
 
     @cached_property
     def _allocs(self) -> tuple[Int32Column, EventColumn, Int64Column]:
-        """The allocs of each stack, in their order: stacks, events, and both as one number."""
+        """The allocs of each stack, in their order: stacks, events, and both as one number.
+
+        The last row is of no stack and behind all others, so that a search always ends at a row.
+        """
         traced = np.flatnonzero(self.table.alloc_event >= 0)
         order = traced[stable_order(self.table.stack_id[traced])]
         stack, alloc = self.table.stack_id[order], self.table.alloc_event[order]
-        return stack, alloc, stack.astype(np.int64) * (self._n_events + 1) + alloc
+        keys = stack.astype(np.int64) * (self._n_events + 1) + alloc
+        behind = np.iinfo(np.int64).max
+        return np.append(stack, -2), np.append(alloc, self._n_events), np.append(keys, behind)
 
     @cached_property
     def is_cache(self) -> BoolColumn:
@@ -258,7 +263,6 @@ class _Finder:
         """Return the next alloc of each allocation's stack after an event; the number of events for none."""
         (stacks, allocs, keys), stack = self._allocs, self.table.stack_id[rows].astype(np.int64)
         place = np.searchsorted(keys, stack * (self._n_events + 1) + after, side="right")
-        place = np.minimum(place, len(keys) - 1)
         is_same = (stacks[place] == stack) & (allocs[place] > after)
         return np.where(is_same, allocs[place], self._n_events)
 

@@ -225,6 +225,8 @@ def try_settings(
         reasons.append("the oldest events are lost, and with them what they did to fragmentation")
     if request.one_stream:
         reasons.append(f"{ONE_STREAM}: requests and frees keep their order")
+    if "allocated" in replayed.at_least:
+        reasons.append("the file has no segments, and what was in use before its trace counts only in part")
     request = replace(request, capacity=capacity)
     alternatives, refused = _alternatives(analysis.snapshot, calls.own, request)
     outcomes = _try_all(calls, request, alternatives, is_placed_anew=scale != 1, progress=progress)

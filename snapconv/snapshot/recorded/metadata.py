@@ -4,6 +4,7 @@ The snapshot beside it is good without it. So whatever is wrong here is a note t
 the metadata is left out; nothing here is an error.
 """
 
+import math
 import re
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -21,6 +22,8 @@ VERSION = 1
 KEY = "snapconv"
 _ITERATION = Bounds(0, 1 << 31, "0 to 2^31")
 _DIMENSION = Bounds(0, 1 << 62, "0 to 2^62")
+# torch counts the values of a tensor in int64; with so many, a few bytes for each still fit.
+_VALUES = Bounds(0, 1 << 60, "dimensions with a product of at most 2^60")
 # A name may stand in a file very many times, and so may a list of names.
 _MAX_TEXT, _MAX_LIST = 2000, 100
 # What the rows take together, each with its texts, for a byte of the file; a recorder's take less than one.
@@ -257,6 +260,7 @@ def _shapes(rows: Rows) -> tuple[tuple[int, ...], ...]:
         where = f"{rows.place(i)}.shape"
         sizes = value if isinstance(value, tuple) else expect([] if value is None else value, list, where)
         shapes.append(tuple(expect(n, _DIMENSION, where) for n in islice(sizes, _MAX_LIST)))
+        expect(math.prod(shapes[-1]), _VALUES, where)
     return tuple(shapes)
 
 

@@ -105,7 +105,7 @@ def row_name(row: AnyChange) -> str:
 def check_lines(file: str, checks: Sequence[Check]) -> Iterator[str]:
     """Show one line for each limit, and that all hold; that one does not is the command's error."""
     for check in checks:
-        yield f"{'ok  ' if check.holds else 'UNKNOWN' if check.unknown else 'FAIL'}  {check.sentence}"
+        yield f"{'ok  ' if check.holds else 'UNKNOWN' if check.is_unknown else 'FAIL'}  {check.sentence}"
     if all(check.holds for check in checks):
         yield outcome(file, checks)
 
@@ -114,7 +114,8 @@ def github_lines(file: str, checks: Sequence[Check]) -> Iterator[str]:
     """Write a table in Markdown for ``$GITHUB_STEP_SUMMARY``."""
     yield from (f"### {_markdown(outcome(file, checks))}", "", "| | limit |", "|---|---|")
     for check in checks:
-        yield f"| {'✅' if check.holds else '❔' if check.unknown else '❌'} | {_markdown(check.sentence)} |"
+        sign = "✅" if check.holds else "❔" if check.is_unknown else "❌"
+        yield f"| {sign} | {_markdown(check.sentence)} |"
 
 
 def _markdown(text: str) -> str:

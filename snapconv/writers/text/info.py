@@ -49,13 +49,20 @@ def _device_lines(facts: "Facts") -> Iterator[str]:
     yield f"  {device_name(facts['device'])}  {counted(facts['n_events'], 'event')}{duration}"
     if facts["actions"]:
         yield "    " + ", ".join(f"{name} {count}" for name, count in facts["actions"].items())
-    yield (
-        f"    {counted(facts['n_segments'], 'segment')} with {counted(facts['n_blocks'], 'block')}, "
-        f"{facts['n_live_blocks']} of them live; "
-        f"{counted(facts['n_pools'], 'pool')}, {counted(facts['n_streams'], 'stream')}"
+    when = "at the dump"
+    if facts["n_segments"] or not facts["n_events"]:
+        yield (
+            f"    {counted(facts['n_segments'], 'segment')} with {counted(facts['n_blocks'], 'block')}, "
+            f"{facts['n_live_blocks']} of them live; "
+            f"{counted(facts['n_pools'], 'pool')}, {counted(facts['n_streams'], 'stream')}"
+        )
+    else:
+        when = "the file has no segments; at the end of its trace"
+    reserved, active = (
+        f"{'at least ' * (name in facts['at_least'])}{format_bytes(facts[f'{name}_bytes'])}"
+        for name in ("reserved", "active")
     )
-    reserved, active = format_bytes(facts["reserved_bytes"]), format_bytes(facts["active_bytes"])
-    yield f"    at the dump: reserved {reserved}, active {active}"
+    yield f"    {when}: reserved {reserved}, active {active}"
     if facts["n_checked_sizes"]:
         yield (
             f"    block sizes: {facts['n_checked_sizes']} compared with the blocks at the dump, "

@@ -56,6 +56,7 @@ _ROWS = (
     ("rounding within blocks", "rounding_bytes"),
 )
 _MAY_BE_NOTHING = {"private_bytes", "pending_bytes"}
+_SHOWN = ("allocated", "reserved")
 
 
 def moment_lines(state: MomentState) -> Iterator[str]:
@@ -63,8 +64,8 @@ def moment_lines(state: MomentState) -> Iterator[str]:
     allocated = state.allocated_bytes
     moment = "" if state.moment == f"event {state.event}" else f"{state.moment}: "
     yield f"{device_name(state.device)}  {moment}{place_of(state)}"
-    reserved = format_bytes(state.reserved_bytes)
-    yield f"  allocated {format_bytes(allocated)} ({allocated} bytes), reserved {reserved}"
+    shown, reserved = (_amount(state, name, getattr(state, f"{name}_bytes")) for name in _SHOWN)
+    yield f"  allocated {shown} ({allocated} bytes), reserved {reserved}"
     if state.waiting_bytes:
         yield f"  {WAITING_LABEL} {format_bytes(state.waiting_bytes)}"
     yield from outside_line(state.memory, state.device)
@@ -85,6 +86,11 @@ def moment_lines(state: MomentState) -> Iterator[str]:
         rows = [(row.block_bytes, f"{pool_shown(row.pool)}, stream {row.stream}") for row in state.pools]
         yield from size_rows(rows, "pool and stream")
     yield f"  history: {state.history_verdict}: {state.history_reason}"
+
+
+def _amount(state: MomentState, name: str, n_bytes: int) -> str:
+    """Write an amount of a curve; one that is a lower bound is called so."""
+    return f"{'at least ' * (name in state.at_least)}{format_bytes(n_bytes)}"
 
 
 def live_lines(state: MomentState) -> Iterator[str]:
@@ -245,8 +251,10 @@ def summary_lines(
         yield from [""] * bool(number)
         peak, n_bytes = report.peak, report.peak.allocated_bytes
         place = "before the first event" if peak.event is None else position(peak.event, peak.n_events)
-        yield f"{device_name(peak.device)}  peak allocated {format_bytes(n_bytes)} ({n_bytes} bytes), {place}"
-        yield f"  reserved at most {format_bytes(report.analysis.replay.reserved.peak)}"
+        allocated = _amount(peak, "allocated", n_bytes)
+        yield f"{device_name(peak.device)}  peak allocated {allocated} ({n_bytes} bytes), {place}"
+        most = format_bytes(report.analysis.replay.reserved.peak)
+        yield f"  reserved {'at least' if 'reserved' in peak.at_least else 'at most'} {most}"
         yield from live_lines(peak)
         yield f"  history: {peak.history_verdict}: {peak.history_reason}"
         yield f"  written: {path.absolute()}"

@@ -446,3 +446,14 @@ def test_temporaries_of_a_step_in_which_memory_ran_out_are_no_states(advice_on):
     advice = advice_on(loop, goal_bytes=MIB)
     number = {found.kind: found.n_allocations for found in advice.findings}
     assert (number["states"], number["foreach"]) == (4, 4)
+
+
+def test_frees_of_memory_from_before_the_trace_and_no_allocation_are_no_fault(advice_on):
+    """Recording began after the model was built; then the program deleted it."""
+    loop = Loop()
+    for _ in range(3):
+        loop.trace.alloc(8 * MIB, traced=False)
+    for _ in range(3):
+        loop.trace.free(frames=at(20))
+    advice = advice_on(loop)
+    assert (advice.findings, advice.peak.n_bytes) == ((), 24 * MIB)

@@ -97,13 +97,64 @@ def test_a_peak_without_a_trace_is_not_known(devices_of):
     assert "the file has no events" in check.sentence
 
 
-def test_a_peak_of_a_truncated_trace_says_so(devices_of):
+@pytest.mark.parametrize("in_trace", [False, True])
+def test_a_peak_of_a_truncated_trace_is_not_known_unless_the_trace_alone_is_checked(devices_of, in_trace):
     builder = TraceBuilder().segment(traced=False).alloc(512, traced=False)
     builder.event("free_completed", addr=builder.segments[0]["address"] + 1024, size=512)
     builder.alloc(512).free()
-    (check,) = check_budgets(devices_of(builder), Budgets(max_peak=1 << 40))
-    assert check.holds
-    assert check.sentence.endswith("; of what was recorded: the oldest events are lost")
+    (check,) = check_budgets(devices_of(builder), Budgets(max_peak=1 << 40, in_trace=in_trace))
+    assert check.holds == in_trace
+    assert check.sentence == (
+        "peak allocated of cuda:0: 1.00 KiB of at most 1.00 TiB; in this trace"
+        if in_trace
+        else "peak allocated of cuda:0 is not known: at least 1.00 KiB of at most 1.00 TiB; the oldest "
+        "events are lost: record with a larger max_entries, or check this trace alone with --in-trace"
+    )
+
+
+def test_what_may_be_of_a_category_decides_where_what_is_known_keeps_the_limit(devices_of):
+    devices = devices_of(TraceBuilder().segment(8 * MIB).alloc(3 * MIB))
+    found = {
+        limit: check_budgets(devices, Budgets(max_category={Category.WEIGHT: limit}))[0]
+        for limit in (3 * MIB, 3 * MIB - 1)
+    }
+    assert found[3 * MIB].holds
+    assert not found[3 * MIB - 1].holds
+    assert found[3 * MIB - 1].sentence == (
+        "weight at the peak of cuda:0 is not known: 3.00 MiB have no known category; --rules FILE gives "
+        "lines a category"
+    )
+    values = found[3 * MIB - 1].to_json()
+    assert (values["least_bytes"], values["actual_bytes"], values["holds"]) == (0, None, False)
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"), [(MIB, "23.00 MiB over"), (1 << 40, "not known: at least 24.00")]
+)
+def test_what_is_reserved_without_segments_breaks_a_limit_and_never_keeps_one(devices_of, limit, words):
+    raw = TraceBuilder().segment(64 * MIB, traced=False).alloc(24 * MIB)
+    raw.segments = []
+    (check,) = check_budgets(devices_of(raw), Budgets(max_reserved=limit))
+    assert not check.holds
+    assert words in check.sentence
+
+
+def test_a_late_beginning_keeps_no_limit_but_one_for_the_trace(devices_of):
+    devices = devices_of(TraceBuilder().segment(traced=False).alloc(512, traced=False).alloc(512))
+    late = (
+        "is not known: at least 1.00 KiB of at most 1.00 MiB; recording began after the program had allocated"
+    )
+    (check,) = check_budgets(devices, Budgets(max_peak=MIB))
+    assert late in check.sentence
+    assert outcomes(devices, Budgets(max_peak=MIB, in_trace=True)) == [("peak allocated", True)]
+    assert outcomes(devices, Budgets(max_peak=512)) == [("peak allocated", False)]
+    assert outcomes(devices, Budgets(fail_over=0.0), baseline=devices) == [("peak allocated", True)]
+
+
+def test_faults_are_not_known_where_frees_have_no_stacks_of_their_own(devices_of):
+    builder = TraceBuilder().segment(8 * MIB).alloc(MIB, frames=KEEP).free(frames=[]).alloc(MIB, frames=KEEP)
+    (check,) = check_budgets(devices_of(builder), Budgets(no_faults_above=1))
+    assert "is not known: the trace does not record what freed its blocks" in check.sentence
 
 
 @pytest.mark.parametrize(("text", "per_cent"), [("2%", 2), (" 0.5 % ", 0.5), ("0%", 0)])

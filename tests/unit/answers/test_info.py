@@ -55,6 +55,7 @@ def test_a_device_is_counted_at_the_dump(described):
         "n_streams": 1,
         "reserved_bytes": 2 * MIB,
         "active_bytes": 3072,
+        "at_least": [],
         "n_checked_sizes": 1,
         "n_different_sizes": 0,
         "history": "complete",

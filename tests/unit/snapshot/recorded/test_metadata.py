@@ -141,6 +141,9 @@ WRONG = {
     "snapconv.parameters[0].shape: expected 0 to 2^62": metadata(
         parameters=[parameter("a", 1, 4, 1, shape=[-1])]
     ),
+    "snapconv.parameters[0].shape: expected dimensions with a product of at most 2^60, got": metadata(
+        parameters=[parameter("a", 1, 4, 1, shape=[1 << 32, 1 << 32])]
+    ),
     "snapconv.parameters[0].shape: expected list, got int": metadata(
         parameters=[parameter("a", 1, 4, 1, shape=4)]
     ),

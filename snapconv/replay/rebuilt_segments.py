@@ -1,0 +1,77 @@
+"""Segments and blocks of a device whose file has none: its trace, replayed forward.
+
+torch writes the trace and the segments. Other tools write traces alone, or gather those of several ranks in
+one file. Where every free has its alloc, and every alloc lies in a segment that the trace obtained, nothing
+was there before the first event, and all figures are exact. Otherwise they are lower bounds: of memory that
+was there before, only what the trace frees or uses is known.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from snapconv.columns import EventColumn, read_only
+from snapconv.replay.block_sizes import SegmentRanges, derive_block_sizes, segment_moves
+from snapconv.replay.lifetimes import Lifetimes, pair_events, real_events
+from snapconv.replay.memory_layout import (
+    SegmentFacts,
+    is_one,
+    move_segments,
+    segment_table,
+    segments_of,
+)
+from snapconv.replay.rounding import infer_rules
+from snapconv.snapshot.event_table import EventTable
+from snapconv.snapshot.load import DeviceSnapshot, SegmentSource, Snapshot
+from snapconv.snapshot.segment_table import BlockState, BlockTable, SegmentTable
+
+
+def with_segments(snapshot: Snapshot, device: DeviceSnapshot) -> DeviceSnapshot:
+    """Return the device with the segments and blocks that its trace leaves, where the file has none.
+
+    A trace that returns all its segments agrees with a file without segments: the device stays as it is.
+    """
+    if len(device.segments) or not len(device.events) or device.is_host:
+        return device
+    events = real_events(device.events)
+    moves, ranges = segment_moves(events), SegmentRanges[SegmentFacts]([], [], [], is_one=is_one)
+    move_segments(ranges, events, moves, is_undone=False)
+    lifetimes, segments = pair_events(events, device.blocks), segment_table(ranges, device.device)
+    if len(moves) and not len(segments) and np.all(lifetimes.end_event >= 0):
+        return device
+    blocks, alloc = _open_blocks(events, lifetimes, segments)
+    rules = infer_rules(snapshot.settings_of(device), blocks, backend=snapshot.era.backend)
+    sizes = derive_block_sizes(events, segments, blocks, rules)
+    begins_with_nothing = (
+        not lifetimes.n_orphan_frees
+        and not (lifetimes.alloc_event < 0).any()
+        and not ranges.n_conflicts
+        and not (len(moves) and sizes.n_conflicts)
+    )
+    return replace(
+        device,
+        segments=segments,
+        blocks=read_only(replace(blocks, block_bytes=sizes.of_event[alloc])),
+        source=SegmentSource.WHOLE_TRACE if begins_with_nothing else SegmentSource.PART_OF_TRACE,
+    )
+
+
+def _open_blocks(
+    events: EventTable, lifetimes: Lifetimes, segments: SegmentTable
+) -> tuple[BlockTable, EventColumn]:
+    """Return the blocks that are live at the end within a segment, without their sizes, and their allocs."""
+    rows = np.flatnonzero((lifetimes.end_event < 0) & (lifetimes.alloc_event >= 0))
+    rows = rows[np.argsort(lifetimes.addr[rows], kind="stable")]
+    alloc = lifetimes.alloc_event[rows]
+    segment, is_inside = segments_of(segments, lifetimes.addr[rows], events.size[alloc])
+    rows, alloc = rows[is_inside], alloc[is_inside]
+    is_pending = lifetimes.free_requested_event[rows] >= 0
+    blocks = BlockTable(
+        segment_id=segment[is_inside],
+        addr=lifetimes.addr[rows],
+        block_bytes=np.zeros(len(rows), np.int64),
+        requested_bytes=events.size[alloc],
+        state=np.where(is_pending, BlockState.PENDING_FREE, BlockState.ACTIVE).astype(np.int8),
+        stack_id=events.stack_id[alloc],
+    )
+    return blocks, alloc
