@@ -136,6 +136,8 @@ def find_fragmentation(analysis: DeviceAnalysis, moment: str | None = None) -> F
 def _conclusion(analysis: DeviceAnalysis, moments: Sequence[FreeMemory], *, is_one_moment: bool) -> str:
     """Say how much is reserved and never in use, whether that is a problem, and where most of it lies."""
     first, worst = moments[0], max(moments, key=_free_bytes)
+    if "reserved" in analysis.replay.at_least:
+        return "unknown how much of the reserved memory was not in use: the file does not show all segments"
     if analysis.ran_out and not is_one_moment:
         return _at_failure(analysis, first)
     wasted, reserved = first.free_bytes, first.reserved_bytes

@@ -67,7 +67,7 @@ SURFACE: dict[Feature, str] = {
     Feature.MEMORY: """
     torch.cuda.memory: _record_memory_history _snapshot
     torch.cuda: _lazy_call is_initialized
-    torch._C: _cuda_isHistoryEnabled?
+    torch._C: _cuda_isHistoryEnabled? _cuda_resetPeakMemoryStats?
     torch.autograd.profiler.record_function: __init__ __enter__ __exit__
     torch._C._profiler: gather_traceback symbolize_tracebacks""",
     Feature.OUT_OF_MEMORY: "torch._C: _cuda_attach_out_of_memory_observer",

@@ -93,11 +93,12 @@ def read_trace(trace: list[object], where: str, collected: Collected) -> EventTa
     rows, texts = Rows(trace, lambda i: f"{where}[{i}]"), collected.texts
     action = _actions(rows, collected)
     addr, size = rows.ints("addr", missing=0), rows.ints("size", missing=0)
+    addr = np.where(action == Action.OOM, rows.ints("device_free", missing=0), addr)
     time_us = rows.optional_ints("time_us", missing=-1)
     check_numbers(action, addr, size, time_us, place=rows.place)
     events = EventTable(
         action=action,
-        addr=np.where(action == Action.OOM, rows.ints("device_free", missing=0), addr),
+        addr=addr,
         size=size,
         stream=rows.ints("stream", missing=0),
         stack_id=collected.stacks.ids(rows.values("frames"), rows.place),
@@ -133,7 +134,8 @@ def check_numbers(
         moves_memory = _MOVES_MEMORY[action]
         check_range(addr, ADDRESS, "addr", place=place, among=moves_memory)
         check_range(size, BYTES, "size", place=place, among=moves_memory)
-    check_range(size, _WANTED_BYTES, "size", place=place, among=has_code(action, Action.OOM))
+    for column, name in ((size, "size"), (addr, "device_free")):
+        check_range(column, _WANTED_BYTES, name, place=place, among=has_code(action, Action.OOM))
     check_range(time_us, TIME, "time_us", place=place)
 
 

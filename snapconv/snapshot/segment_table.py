@@ -192,7 +192,8 @@ def read_settings(raw: object, where: str) -> tuple[AllocatorSettings, Entries]:
     """
     if raw is None:
         return AllocatorSettings(), ()
-    known: dict[str, object] = expect(raw, dict, where)
+    # NaN, which equals nothing, is no value of a setting.
+    known = {key: value for key, value in expect(raw, dict, where).items() if value == value}
     entries = tuple(
         (key[:_MAX_TEXT], _as_text(value))
         for key, value in islice(known.items(), _MAX_ENTRIES)

@@ -143,3 +143,20 @@ def test_a_mistake_in_the_mark_is_an_error_before_the_test(tmp_path):
     assert "4 errors" in shown
     parts = shown.split("ERROR at setup of test_")[1:]
     assert all(message in part for message, part in zip(mistakes.values(), parts, strict=True))
+
+
+def test_a_test_that_resets_the_peak_itself_keeps_no_limit_by_it(tmp_path):
+    shown = run(
+        tmp_path,
+        """
+import pytest, torch
+@pytest.mark.gpu_memory(max_peak="2MiB", simulate=True)
+def test_reset():
+    large = torch.zeros(4 << 20, dtype=torch.uint8, device="cuda")
+    del large
+    torch.cuda.reset_peak_memory_stats()
+    torch.zeros(1 << 20, dtype=torch.uint8, device="cuda")
+""",
+    )
+    assert "the test allocated 4.00 MiB of GPU memory at once, 2.00 MiB over the limit of 2.00 MiB" in shown
+    assert "1 failed" in shown

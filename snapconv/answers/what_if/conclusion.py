@@ -48,7 +48,8 @@ def _fit(trials: SettingTrials) -> str:
     failed = own.ran_out
     if failed is None:
         most = own.ledger.max_reserved_bytes
-        return f"fits: {format_bytes(most)} reserved at most, {format_bytes(max(capacity - most, 0))} left"
+        fits = "fits" if trials.is_whole else "what the trace shows fits"
+        return f"{fits}: {format_bytes(most)} reserved at most, {format_bytes(max(capacity - most, 0))} left"
     return f"does not fit in {format_bytes(capacity)}: {_shortage(trials, failed, capacity)}"
 
 

@@ -144,7 +144,8 @@ class SettingTrials:
     run out of memory first, the least reserved first. ``model_is_exact``: under the file's own settings as
     much is reserved after every request as in the trace. ``estimated``: why the figures are estimates.
     ``variable`` is the one of the environment that this kind of device reads. ``refused``: settings that the
-    job's release may refuse, and why; of a search they are not tried.
+    job's release may refuse, and why; of a search they are not tried. ``is_whole``: nothing was in use
+    before the trace.
     """
 
     device: Device
@@ -158,6 +159,7 @@ class SettingTrials:
     estimated: tuple[str, ...]
     variable: str
     refused: dict[str, str]
+    is_whole: bool = True
 
     @property
     def unsure(self) -> str:
@@ -247,6 +249,7 @@ def try_settings(
         estimated=tuple(
             dict.fromkeys([*reasons, *(text for _, one in outcomes for text in one.assumptions)])
         ),
+        is_whole=analysis.history.verdict is Verdict.COMPLETE,
     )
 
 

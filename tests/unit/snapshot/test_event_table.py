@@ -131,6 +131,10 @@ class TestWhatIsRefused:
             ({"time_us": 1.7e15}, "time_us: expected int, got float"),
             ({"time_us": 2**63 - 1}, f"time_us: expected microseconds of at most 62 bits, got {2**63 - 1}"),
             ({"device_free": "all"}, "device_free: expected int, got str"),
+            (
+                {"action": "oom", "device_free": -(2 << 20)},
+                "device_free: expected 0 to 2^60 bytes, got -2097152",
+            ),
             ({"frames": "none"}, "frames: expected list, got str"),
             ({"frames": [frame(), 7]}, "frames[1]: expected dict, got int"),
             ({"compile_context": 0}, "compile_context: expected str, got int"),

@@ -63,6 +63,10 @@ class TestSettings:
             "odd": "list",
         }
 
+    def test_not_a_number_is_no_value(self):
+        raw = {"garbage_collection_threshold": float("nan"), "max_split_size": -1}
+        assert entries(raw) == (("max_split_size", "-1"),)
+
     def test_keys_that_are_no_text_are_left_out(self):
         assert entries({1: 2, "a": {3: 4}}) == (("a", ""),)
 
