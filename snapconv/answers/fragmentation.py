@@ -14,7 +14,7 @@ from snapconv.allocator.allocator_settings import LARGE_SEGMENT_BYTES, SMALL_SEG
 from snapconv.allocator.allocator_trace import DEFAULT_POOL
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.moments import find_moment
-from snapconv.answers.peak import sums_by_name
+from snapconv.answers.peak import LineTotal, sums_by_name, totals_by_line
 from snapconv.columns import BoolColumn, Int32Column, Int64Column, number_groups, sums_by
 from snapconv.replay.memory_layout import MemoryLayout, layouts
 from snapconv.snapshot.load import Snapshot
@@ -35,7 +35,8 @@ class FreeMemory:
     ``returnable_bytes`` is what ``empty_cache()`` gives back: segments without a block, and whole free pages
     of expandable ones. ``private_bytes`` is the same of private pools, which keep it until their graph or
     MemPool is gone. ``enclosed_bytes`` lie in segments with live blocks. The three sum to ``free_bytes``.
-    ``rounding_bytes`` are within blocks in use, beyond what was requested.
+    ``rounding_bytes`` are within blocks in use, beyond what was requested. ``waiting_lines`` allocated what
+    the program has freed and another stream still uses.
     """
 
     moment: str
@@ -49,6 +50,7 @@ class FreeMemory:
     enclosed_bytes: int
     largest_free_bytes: int
     rounding_bytes: int
+    waiting_lines: tuple[LineTotal, ...]
 
     @property
     def pending_bytes(self) -> int:
@@ -149,7 +151,10 @@ def _conclusion(analysis: DeviceAnalysis, moments: Sequence[FreeMemory], *, is_o
         reserved = analysis.replay.reserved.peak
         wasted = max(reserved - analysis.replay.active.peak, 0)
         share = f"{format_bytes(wasted, like=reserved)} of {format_bytes(reserved)} reserved was never in use"
-    if wasted < max(_MUCH_WASTED * reserved, _LEAST_WASTED_BYTES):
+    much, waiting = max(_MUCH_WASTED * reserved, _LEAST_WASTED_BYTES), max(map(_pending_bytes, moments))
+    if wasted < much <= waiting:
+        return f"{share}; {format_bytes(waiting, like=reserved)} was freed and waited for another stream"
+    if wasted < much:
         return f"{share}: no problem"
     parts = (
         (worst.returnable_bytes, "empty segments, which empty_cache() returns"),
@@ -161,6 +166,10 @@ def _conclusion(analysis: DeviceAnalysis, moments: Sequence[FreeMemory], *, is_o
 
 def _free_bytes(memory: FreeMemory) -> int:
     return memory.free_bytes
+
+
+def _pending_bytes(memory: FreeMemory) -> int:
+    return memory.pending_bytes
 
 
 def _at_failure(analysis: DeviceAnalysis, memory: FreeMemory) -> str:
@@ -194,6 +203,7 @@ def free_memory(analysis: DeviceAnalysis, layout: MemoryLayout, name: str) -> Fr
         enclosed_bytes=int(free.n_bytes.sum() - returnable.sum()),
         largest_free_bytes=int(free.n_bytes.max(initial=0)),
         rounding_bytes=int(np.maximum(padding, 0).sum()),
+        waiting_lines=totals_by_line(analysis, analysis.allocations.waiting_at(layout.event)),
     )
 
 

@@ -203,6 +203,10 @@ def fragmentation_lines(found: "Fragmentation", file: str) -> Iterator[str]:
     if has_trace:
         events = ["start" if column.event is None else str(column.event) for column in columns]
         yield f"  {'after event':<{_LABEL - 2}}" + "".join(f"{event:>{_COLUMN}}" for event in events)
+    for column in columns:
+        for row in column.waiting_lines[:1]:
+            waiting = f"{where(row.line)}: {format_bytes(row.block_bytes)}"
+            yield f"  waiting for a stream at {column.moment}, most of it of {waiting}"
     yield from _pool_lines(found.pools, found.details_at)
     yield from _holder_lines(found.holders, found.details_at)
     if found.n_conflicts:

@@ -22,14 +22,14 @@ BUILD, GATHER, COMPUTE = (
 )
 
 
-def gathering(*, waits=True, completes=True):
+def gathering(*, waits=True, completes=True, unit=MIB):
     """Each call gathers shards into a buffer, which is freed while another stream uses it, and computes."""
-    trace = TraceBuilder().segment(WEIGHTS * MIB).alloc(WEIGHTS * MIB, frames=BUILD)
+    trace = TraceBuilder().segment(WEIGHTS * unit).alloc(WEIGHTS * unit, frames=BUILD)
     waiting = []
     for _ in range(N_CALLS):
-        trace.segment(GATHERED * MIB).alloc(GATHERED * MIB, frames=GATHER)
+        trace.segment(GATHERED * unit).alloc(GATHERED * unit, frames=GATHER)
         gathered = trace.events[-1]["addr"]
-        trace.segment(COMPUTED * MIB).alloc(COMPUTED * MIB, frames=COMPUTE)
+        trace.segment(COMPUTED * unit).alloc(COMPUTED * unit, frames=COMPUTE)
         trace.free(gathered, completed=not waits)
         waiting.append(gathered)
     for addr in waiting if waits and completes else ():
@@ -106,7 +106,19 @@ def test_the_summary_and_the_fragmentation_name_it_too(path, capsys):
     text = capsys.readouterr().out
     assert f"  {WAITING_LABEL} 72.00 MiB\n" in text
     assert f"train.py:34 in gather (72.00 MiB of it {WAITING_LABEL})" in text
+    assert main(["fragmentation", str(path), "--at", "peak"]) == 0
+    of_line = "  waiting for a stream at the peak, most of it of train.py:34 in gather: 72.00 MiB\n"
+    assert of_line in capsys.readouterr().out
     assert find_fragmentation(snapconv.load(path).devices[0], "peak").moments[0].pending_bytes == WAITING
+
+
+def test_much_that_waits_is_the_conclusion_on_fragmentation(tmp_path):
+    path = gathering(unit=8 * MIB).write(tmp_path / "s.pickle")
+    found = find_fragmentation(snapconv.load(path).devices[0])
+    sentence = (
+        "0.00 GiB of 1.31 GiB reserved was never in use; 0.56 GiB was freed and waited for another stream"
+    )
+    assert found.conclusion == sentence
 
 
 def test_json_has_it(path, capsys):
