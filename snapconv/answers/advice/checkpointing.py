@@ -88,7 +88,7 @@ def _found(evidence: Evidence, chosen: list[Module], layers: list[Module], call:
         "how": f"Call {call}." if are_layers else _EACH,
         "beside": beside,
     }
-    return Detected(changes[are_layers], None, None, is_certain=False, values=values)
+    return Detected(changes[are_layers], None, None, values)
 
 
 def _together(modules: Sequence[Module]) -> Change:

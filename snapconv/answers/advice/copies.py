@@ -79,12 +79,10 @@ def copied_weights(evidence: Evidence) -> Iterator[Detected]:
 _LOADED: dict[str, Any] = {
     "made": "loaded from a file",
     "how": 'Pass map_location="cpu" to torch.load; load_state_dict copies to the GPU.',
-    "wrong": "the loaded tensors are a model of their own, which is in use",
 }
 _CLONED: dict[str, Any] = {
     "made": "cloned after a validation",
     "how": "Keep it on the CPU: {k: v.cpu() for k, v in model.state_dict().items()}.",
-    "wrong": "every step reads the copy, as it does an average of the weights",
 }
 
 
@@ -181,7 +179,7 @@ def autocast_cache(evidence: Evidence) -> Iterator[Detected]:
     stack = int(table.free_stack_id[mine[0]])
     path = calls.path(stack) if stack >= 0 else calls.module_call(evidence.main_stack(mine), outermost=True)
     change = freed_from(analysis, rows, ends)
-    yield evidence.found(change, mine, calls.line_of(path), is_certain=True, number=len(mine))
+    yield evidence.found(change, mine, calls.line_of(path), could_be=(), number=len(mine))
 
 
 def copied_gradients(evidence: Evidence) -> Iterator[Detected]:

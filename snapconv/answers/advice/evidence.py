@@ -9,6 +9,7 @@ import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.changes import Change, Demand, Peak
+from snapconv.answers.advice.look_alikes import LOOK_ALIKES
 from snapconv.classification.categories import Trait, categories_with
 from snapconv.columns import BoolColumn, Int32Column, Int64Column, grouped, has_code, is_among
 from snapconv.phases.trace_phases import Phase
@@ -31,13 +32,15 @@ class Detected:
 
     ``values`` fill the sentences of the kind. ``alone`` is the change with what is a finding of its own too.
     ``reserved_bytes`` are held beside the allocated ones, in a kind that is about these.
+    ``could_be``: the look-alikes (``look_alikes.py``) that the file does not exclude; None for all that have
+    no sign there. A finding is certain if none is left.
     """
 
     change: Change
     line: SourceLine | None
     where: SourceLine | None
-    is_certain: bool
     values: dict[str, str]
+    could_be: tuple[str, ...] | None = None
     alone: Change | None = None
     reserved_bytes: int = 0
 
@@ -165,12 +168,12 @@ class Evidence:
         rows: Int64Column,
         where: SourceLine | None,
         *,
-        is_certain: bool = False,
+        could_be: tuple[str, ...] | None = None,
         **values: object,
     ) -> Detected:
         """Return the finding about allocations, which names the line that made most of their bytes."""
         texts = {name: str(value) for name, value in values.items()}
-        return Detected(change, self.main_line(rows), where, is_certain, texts)
+        return Detected(change, self.main_line(rows), where, texts, could_be)
 
     def library_of(self, rows: Int64Column) -> str:
         """Return the library of models that made most bytes of some allocations; empty for none."""
@@ -211,6 +214,7 @@ class Kind:
     """A kind of finding: its sentences, and the detector that finds it.
 
     A fault keeps memory for nothing, a trade has a price; what is free has none that most programs notice.
+    ``wrong_if``: when it is none, where that is no look-alike.
     ``estimated`` says why its bytes are an estimate; empty where the replay is exact. ``at_any_size``: what
     grows without an end need not be large yet. ``of_reserved``: of what is reserved and not allocated.
     """
@@ -218,13 +222,20 @@ class Kind:
     slug: str
     what: str
     how: tuple[str, ...]
-    wrong_if: str
     detect: Callable[[Evidence], Iterator[Detected]]
+    wrong_if: str = ""
     costs: str = "nothing"
     estimated: str = ""
     at_any_size: bool = False
     is_free: bool = False
     of_reserved: bool = False
+
+    def others(self, could_be: tuple[str, ...] | None) -> tuple[str, ...]:
+        """Return what else a finding of this kind could be: see ``Detected``."""
+        known = LOOK_ALIKES[self.slug]
+        return tuple(
+            one.what for one in known if (not one.sign if could_be is None else one.slug in could_be)
+        )
 
     @property
     def sort(self) -> str:

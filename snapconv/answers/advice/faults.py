@@ -43,6 +43,8 @@ from snapconv.units import format_bytes
 _NEARLY = 0.9
 # A graph has tensors of many lines of modules.
 _LEAST_STACKS, _LEAST_ROWS = 5, 8
+# Lines whose operations left two results each, such as a norm its statistics: so many show a graph.
+_LEAST_OF_TWO = 3
 # More bursts than this are not looked at, nor more allocations of one.
 _MOST_BURSTS, _MOST_ROWS = 2000, 1 << 16
 
@@ -90,12 +92,12 @@ def previous_kept(evidence: Evidence) -> Iterator[Detected]:
             thing = "output (and its graph)"
         has_backward = not is_graph or len(evidence.analysis.phases.events_of_training)
         when = "" if has_backward else "If a backward is meant, "
-        # Without a stack, a list of outputs looks like a graph.
-        is_certain = is_graph and bool((evidence.analysis.allocations.stack_id[mine] >= 0).any())
+        is_freed = evidence.analysis.allocations.freed_event[change.rows] >= 0
+        could_be = _could_be(evidence.analysis, mine, is_freed.any()) if is_graph else ("state",)
         maker_text = maker.place if maker else where.place if where else "library code"
         held = f" ({where.place} assigns it)" if maker and where else ""
         texts = {"thing": thing, "when": when, "maker": maker_text, "held": held}
-        yield evidence.found(change, mine, where, is_certain=is_certain, **texts)
+        yield evidence.found(change, mine, where, could_be=could_be, **texts)
 
 
 class _Finder:
@@ -364,7 +366,10 @@ def kept_gradients(evidence: Evidence) -> Iterator[Detected]:
     when = f"freed only after it{f', at {where.place}' if where else ''}"
     when = "not freed before backward" if stays.any() else when
     change = _without(evidence, rows, idle)
-    yield evidence.found(change, mine, where, is_certain=not stays.any(), when=when)
+    # A step without notes of its own shows only by what it allocates: one may come unseen.
+    is_last = (phases.in_step.any() or phases.is_recorded) and not phases.optimizers.may_be_several
+    could_be = ("accumulation",) * bool(stays.any()) + ("later-step",) * (not is_last)
+    yield evidence.found(change, mine, where, could_be=could_be, when=when)
 
 
 def _idle_ranges(phases: Phases) -> Int64Column:
@@ -471,7 +476,9 @@ def unused_graphs(evidence: Evidence) -> Iterator[Detected]:
         callers = (evidence.calls.module_call(stack, outermost=True) for stack in stacks.tolist())
         where = evidence.calls.line_of(next(filter(None, callers), ()))
         calls = "the call and those before it, whose graph is still there" if replaced else "the call"
-        yield evidence.found(change, mine, where, is_certain=True, calls=calls)
+        # What the same call left before was freed without a backward.
+        could_be = _could_be(analysis, mine, (table.freed_event[rows] >= 0).any())
+        yield evidence.found(change, mine, where, could_be=could_be, calls=calls)
 
 
 def _replaced_graphs(evidence: Evidence, unused: BoolColumn) -> list[Int64Column]:
@@ -513,7 +520,9 @@ def kept_graphs(evidence: Evidence) -> Iterator[Detected]:
                 freed_from(analysis, whole, after),
                 mine,
                 evidence.calls.line_of(root),
-                is_certain=not analysis.ran_out and bool((table.freed_event[mine] >= 0).all()),
+                could_be=_could_be(
+                    analysis, mine, ~np.bool_(analysis.ran_out) & (table.freed_event[mine] >= 0).all()
+                ),
                 number=len(graphs),
             )
 
@@ -554,8 +563,7 @@ def growing(evidence: Evidence) -> Iterator[Detected]:
         rows, is_replaced = np.sort(one.rows), one.fate is Fate.REPLACED
         change = freed_from(analysis, rows, np.where(is_replaced, -1, ends[analysis.iteration[rows]]))
         change = replace(change, n_bytes=change.n_bytes - is_replaced * change.n_bytes.min())
-        is_certain, added = one.certainty == "certain", format_bytes(one.bytes_per_iteration)
-        yield evidence.found(change, rows, one.line, is_certain=is_certain, added=added)
+        yield evidence.found(change, rows, one.line, added=format_bytes(one.bytes_per_iteration))
 
 
 def garbage(evidence: Evidence) -> Iterator[Detected]:
@@ -599,6 +607,16 @@ def _is_cast(analysis: DeviceAnalysis) -> BoolColumn:
     """Mark copies of weights that autocast made in forward: its cache keeps them, without a graph too."""
     is_weight = has_code(analysis.classification.category, Category.WEIGHT)
     return np.asarray(is_weight & analysis.features.in_forward)
+
+
+def _could_be(analysis: DeviceAnalysis, rows: Int64Column, is_over: np.bool_) -> tuple[str, ...]:
+    """Return what else allocations could be that look like a graph; ``is_over``: no backward comes for them."""
+    table, features = analysis.allocations, analysis.features
+    by_nodes = features.freed_through(Role.RELEASE)[rows]
+    stack = table.stack_id[rows]
+    are_two = (np.diff(rows) == 1) & (stack[1:] == stack[:-1]) & (stack[1:] >= 0)
+    is_graph = by_nodes.any() or len(distinct(stack[1:][are_two])) >= _LEAST_OF_TWO
+    return ("outputs",) * (not is_graph) + ("later",) * (not is_over)
 
 
 def _is_graph(analysis: DeviceAnalysis, rows: Int64Column) -> bool:

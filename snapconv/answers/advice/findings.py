@@ -69,14 +69,12 @@ KINDS = (
         slug="weights-copied",
         what="A second copy of the weights, {made}, stays on the GPU ({where}).",
         how=("{how}", "Or `del` the name that keeps it, once it is not needed."),
-        wrong_if="{wrong}",
         detect=copied_weights,
     ),
     Kind(
         slug="batches-early",
         what="{where} puts {number} batches on the GPU before the first of them is used.",
         how=("Copy each batch when its step begins: `batch = batch.to(device)` inside the loop.",),
-        wrong_if="each step reads all of them, or copying once is meant to save time",
         detect=early_batches,
     ),
     Kind(
@@ -86,7 +84,6 @@ KINDS = (
             "{when}`del` the name that has it{held} before {maker} runs again.",
             "In a loop, a function for the body does the same: its names end with each call.",
         ),
-        wrong_if="{maker} reads the previous one",
         detect=previous_kept,
     ),
     Kind(
@@ -96,14 +93,12 @@ KINDS = (
             "Call optimizer.zero_grad(set_to_none=True) right after optimizer.step().",
             "Move a call of model.zero_grad() there; with Lightning, to on_train_batch_end.",
         ),
-        wrong_if="the program accumulates gradients over several steps on purpose",
         detect=kept_gradients,
     ),
     Kind(
         slug="unused-graph",
         what="{where} keeps activations for a backward that never comes.",
         how=("Put `with torch.no_grad():` (or torch.inference_mode()) around {calls}.",),
-        wrong_if="this is a part of a training step on purpose, or the trace ends before its backward",
         detect=unused_graphs,
         estimated="without the graph, a value is assumed freed one operation after its last use",
     ),
@@ -114,7 +109,6 @@ KINDS = (
             "Keep `loss.item()` or `loss.detach()`, not the loss itself.",
             "`del loss` at the end of the loop body frees its graph before the next forward.",
         ),
-        wrong_if="a backward through all of them comes after the trace",
         detect=kept_graphs,
     ),
     Kind(
@@ -124,7 +118,6 @@ KINDS = (
             "Break the cycle: an object refers to itself by an attribute, closure, hook or exception.",
             "Or call gc.collect() at the end of each step, which takes time.",
         ),
-        wrong_if="the program drops it itself, now at one line and now at another",
         detect=garbage,
         estimated="each is freed at the end of its step; without the cycle it may be freed earlier",
     ),
@@ -135,7 +128,6 @@ KINDS = (
             "Keep `x.item()` or `x.detach().cpu()`, not the tensor.",
             "Or clear the list, tensor or cache that holds it, or give it a limit.",
         ),
-        wrong_if="it is a cache of limited size that is not full yet; gc.collect() frees reference cycles",
         detect=growing,
         at_any_size=True,
     ),
@@ -148,7 +140,6 @@ KINDS = (
         ),
         costs="no time if each weight is used once in the block; else a cast for every further use",
         is_free=True,
-        wrong_if="the block is a part of a training step: there the graph keeps the copies",
         detect=autocast_cache,
         estimated="a copy is assumed to be needed by one operation",
     ),
@@ -213,7 +204,6 @@ KINDS = (
             "or use a fused loss, such as Liger's fused linear cross entropy.",
         ),
         costs="the last layer runs twice",
-        wrong_if="other tensors have the size of the logits",
         detect=full_logits,
         estimated="every tensor of the size of the logits shrinks to the size of a chunk",
     ),
@@ -277,7 +267,6 @@ KINDS = (
         what="batch or sequence × {share}.",
         how=("{how}",),
         costs="more batches for the same samples",
-        wrong_if="part of that memory has a size of its own",
         detect=smaller_batch,
         estimated="assumed to grow with the batch: {growing}; nothing else",
     ),
@@ -289,9 +278,10 @@ class Finding:
     """One change of the program: what is wrong, what it saves at the peak, what it costs, how to do it.
 
     ``held_bytes`` are those that it takes from the memory at the peak; ``saved_bytes`` are less where another
-    moment then needs more. ``peak`` is the peak with this change alone. ``estimated`` is empty where the
-    replay is exact. Where the change is about what is reserved beside the allocated bytes, so are these, and
-    ``reserved_bytes`` is the most that is reserved with it; else that is None.
+    moment then needs more. ``could_be``: what else has such lifetimes and is not excluded by the file; if
+    nothing, the finding is certain. ``peak`` is the peak with this change alone. ``estimated`` is empty where
+    the replay is exact. Where the change is about what is reserved beside the allocated bytes, so are these,
+    and ``reserved_bytes`` is the most that is reserved with it; else that is None.
     """
 
     kind: str
@@ -301,6 +291,7 @@ class Finding:
     costs: str
     wrong_if: str
     is_certain: bool
+    could_be: tuple[str, ...]
     estimated: str
     line: SourceLine | None
     where: SourceLine | None
@@ -593,14 +584,16 @@ def _finding(kind: Kind, found: Detected, evidence: Evidence, others: Sequence[C
         "where": found.where.place if found.where else "library code",
         "size": format_bytes(int(found.change.n_bytes.max(initial=0))),
     }
+    could_be, wrong_if = kind.others(found.could_be), kind.wrong_if.format(**texts)
     return Finding(
         kind=kind.slug,
         sort=kind.sort,
         what=kind.what.format(**texts),
         how=tuple(text for line in kind.how if (text := line.format(**texts))),
         costs=kind.costs.format(**texts),
-        wrong_if=kind.wrong_if.format(**texts),
-        is_certain=found.is_certain,
+        wrong_if=wrong_if or (could_be and f"it is {' or '.join(could_be)}") or "",
+        is_certain=found.could_be is not None and not could_be,
+        could_be=could_be,
         estimated=kind.estimated.format(**texts),
         line=found.line,
         where=found.where,

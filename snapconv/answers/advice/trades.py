@@ -72,7 +72,7 @@ def smaller_batch(evidence: Evidence) -> Iterator[Detected]:
             how = "Accumulate gradients over more and smaller batches, or shorten the sequences."
         counts = f" (a batch of {round(batch * share)} instead of {batch})" if batch > 1 else ""
         values = {"share": f"{share:g}{counts}", "growing": nouns or "the failed request", "how": how}
-        yield Detected(change, None, None, is_certain=False, values=values)
+        yield Detected(change, None, None, values)
         return
 
 

@@ -90,7 +90,7 @@ def finding_rows(finding: Finding, advice: Advice) -> Iterator[tuple[str, str]]:
     yield from zip(("how", *[""] * len(finding.how)), finding.how, strict=False)
     if finding.sort != FAULT:
         yield "costs", finding.costs
-    yield "sure", f"{'certain, unless' if finding.is_certain else 'likely; wrong if'} {finding.wrong_if}"
+    yield "sure", "certain" if finding.is_certain else f"likely; wrong if {finding.wrong_if}"
     if finding.estimated:
         yield "estimated", finding.estimated
 

@@ -1,0 +1,107 @@
+"""Other explanations of what advice finds: lifetimes are the same, and a sign in the file tells them apart.
+
+A detector looks for the sign first. Where it shows the other explanation nothing is found; where it is
+missing the finding is likely only, and names what else it could be. A kind with a look-alike that has no sign
+in any file is never certain.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class LookAlike:
+    """Another explanation of the same memory, and the sign of it in a file; empty where no file has one."""
+
+    slug: str
+    what: str
+    sign: str = ""
+
+
+_OUTPUTS = LookAlike(
+    "outputs",
+    "outputs, hidden states or features that the program keeps",
+    "no node of autograd frees them, and no three operations left statistics beside their results",
+)
+_CACHE = LookAlike(
+    "cache", "a cache of keys and values", "made by a cache's code, or by fewer than five lines"
+)
+_CASTS = LookAlike("casts", "autocast's cache of cast weights", "cast by autocast, or freed at its exit")
+
+LOOK_ALIKES: Mapping[str, tuple[LookAlike, ...]] = {
+    "weights-copied": (
+        LookAlike("average", "an average of the weights"),
+        LookAlike("reference", "a reference model or a target network"),
+        LookAlike("early-average", "an average that begins with the training", "made before the first step"),
+        LookAlike("masters", "weights in full precision for the optimizer", "not as large as the weights"),
+        LookAlike("states", "states of the optimizer from a checkpoint", "two for every weight, as Adam has"),
+        _CASTS,
+    ),
+    "batches-early": (
+        LookAlike("data", "a data set that stays on the GPU on purpose"),
+        LookAlike("micro-batches", "micro-batches of one step, copied together on purpose"),
+        LookAlike("queue", "a queue of batches that are fetched ahead", "no more than three"),
+        LookAlike("views", "pictures or views that one step reads", "all are freed within two steps"),
+    ),
+    "previous-kept": (
+        LookAlike(
+            "state", "a state that the next call reads", "the first call had a tensor of its size to read"
+        ),
+        LookAlike("longer", "a cache that each call makes longer", "its size is not the same again"),
+        LookAlike("later", "a graph whose backward comes after the trace", "not freed in the trace"),
+        LookAlike("ahead", "a batch that is fetched while the one before is in use", "another line frees it"),
+        _OUTPUTS,
+        _CASTS,
+    ),
+    "gradients-kept": (
+        LookAlike("accumulation", "accumulation over several steps", "they stay through the next backward"),
+        LookAlike(
+            "later-step",
+            "gradients of an optimizer that steps later",
+            "steps on two lines, or without torch's notes",
+        ),
+    ),
+    "unused-graph": (
+        _OUTPUTS,
+        LookAlike("later", "a forward whose backward comes after the trace", "it is not freed in the trace"),
+        _CACHE,
+        _CASTS,
+        LookAlike("offloaded", "activations on their way to the CPU", "freed within the model's call"),
+    ),
+    "graphs-kept": (
+        _OUTPUTS,
+        LookAlike("later", "parts whose common backward comes after the trace", "not freed in the trace"),
+        LookAlike("parts", "parts of a sequence that one backward goes through", "the engine frees them"),
+        _CACHE,
+        _CASTS,
+    ),
+    "growing": (
+        LookAlike("limited", "a cache or replay buffer with a limit that is not reached yet"),
+        LookAlike("results", "results that are collected on purpose"),
+        LookAlike("text", "a cache of keys and values of one text", "it begins anew with the next text"),
+        LookAlike("warm-up", "memory that is made once, on first use", "later iterations add nothing"),
+    ),
+    "autocast-cache": (
+        LookAlike("graph", "copies that a graph keeps for backward", "in use when a backward begins"),
+        LookAlike("half-model", "a model in half precision", "not freed at autocast's exit"),
+    ),
+    "buckets": (
+        LookAlike(
+            "flattened", "a copy of the gradients that the program made", "not made by the code of DDP"
+        ),
+    ),
+    "unsharded": (
+        LookAlike("summoned", "weights that the program gathers itself", "no backward finds them in use"),
+    ),
+    "logits": (LookAlike("same-size", "other tensors that have the size of the logits"),),
+    "attention": (
+        LookAlike(
+            "classes", "a softmax over classes or experts", "nothing beside it has its size in forward"
+        ),
+    ),
+    "foreach": (LookAlike("state-update", "new states of the optimizer", "kept after its step"),),
+    "checkpointing": (LookAlike("shared", "activations that later modules read too"),),
+    "offloading": (LookAlike("in-use", "activations that a name keeps on the GPU"),),
+    "states": (LookAlike("short", "states in 16 bits", "recorded with their types"),),
+    "batch": (LookAlike("fixed", "memory with a size of its own"),),
+}
