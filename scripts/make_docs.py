@@ -41,6 +41,7 @@ from scripts.docs.reference_pages import (
 )
 from scripts.docs.schema_pages import memory_schema_page, ranks_schema_page, time_schema_page
 from scripts.docs.sessions import PART, ran, with_sessions
+from snapconv.answers.advice.look_alikes import LOOK_ALIKES
 from snapconv.classification.categories import ABOUT, EVIDENCE_WORTH, Category, Evidence
 from snapconv.classification.classify import ORDER as CLASSIFICATION
 from snapconv.classification.classify import REASONS
@@ -182,6 +183,16 @@ def _rule_cells(rule: FrameRule) -> tuple[str, ...]:
     return _pattern(rule.slug), role, function, _pattern(rule.file), rule.reason, rule.seen
 
 
+def look_alikes() -> str:
+    """Return the table of what else could be what advice finds, and of the sign that tells them apart."""
+    rows = [
+        (code(kind) * (number == 0), one.what, one.sign or "none: always likely")
+        for kind, others in LOOK_ALIKES.items()
+        for number, one in enumerate(others)
+    ]
+    return table(("finding", "what could look like it", "sign in the file"), rows)
+
+
 def optimizers() -> str:
     """Return the table of the optimizers whose states are known."""
     rows = (
@@ -306,6 +317,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/reference/time-schema.md": time_schema_page,
 }
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
+    "docs/guide/advise.md": {"look-alikes": look_alikes},
     "docs/guide/reports.md": {"queries": answered_queries},
     "docs/reference/action.md": {"inputs": action_inputs, "plugin": plugin},
     "docs/reference/capture.md": {"metadata": metadata_keys, "timing": timing_keys},

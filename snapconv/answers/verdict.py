@@ -96,7 +96,8 @@ def _fault_sentence(faults: Sequence[Finding]) -> str:
     if not first.held_bytes:
         size = f"saves {format_bytes(first.saved_bytes)}"
     more = f" ({n_more} more: snapconv advise)" if n_more else ""
-    return f"fault: {first.what.removesuffix('.')} ({size}). {first.how[0]}{more}"
+    sure = "" if first.is_certain else "likely "
+    return f"{sure}fault: {first.what.removesuffix('.')} ({size}). {first.how[0]}{more}"
 
 
 def _waiting(analysis: DeviceAnalysis, about: str) -> BoolColumn | None:

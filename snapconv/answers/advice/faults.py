@@ -574,7 +574,8 @@ def garbage(evidence: Evidence) -> Iterator[Detected]:
     mine = waiting.rows[evidence.live[waiting.rows] & (waiting.ends <= evidence.moment.event)]
     if evidence.is_large(mine):
         change = freed_from(evidence.analysis, waiting.rows, waiting.ends)
-        yield evidence.found(change, mine, waiting.line, is_certain=waiting.is_certain)
+        could_be = () if waiting.is_certain else ("dropped",)
+        yield evidence.found(change, mine, waiting.line, could_be=could_be)
 
 
 def _never_used(analysis: DeviceAnalysis, *, is_interrupted: bool = False) -> BoolColumn:
@@ -610,7 +611,7 @@ def _is_cast(analysis: DeviceAnalysis) -> BoolColumn:
 
 
 def _could_be(analysis: DeviceAnalysis, rows: Int64Column, is_over: np.bool_) -> tuple[str, ...]:
-    """Return what else allocations could be that look like a graph; ``is_over``: no backward comes for them."""
+    """Return what else than a graph allocations could be; ``is_over``: no backward comes for them."""
     table, features = analysis.allocations, analysis.features
     by_nodes = features.freed_through(Role.RELEASE)[rows]
     stack = table.stack_id[rows]

@@ -48,42 +48,67 @@ LOOK_ALIKES: Mapping[str, tuple[LookAlike, ...]] = {
             "state", "a state that the next call reads", "the first call had a tensor of its size to read"
         ),
         LookAlike("longer", "a cache that each call makes longer", "its size is not the same again"),
-        LookAlike("later", "a graph whose backward comes after the trace", "not freed in the trace"),
+        LookAlike(
+            "later", "a graph whose backward comes after the trace", "none of it is freed in the trace"
+        ),
         LookAlike("ahead", "a batch that is fetched while the one before is in use", "another line frees it"),
         _OUTPUTS,
         _CASTS,
     ),
     "gradients-kept": (
-        LookAlike("accumulation", "accumulation over several steps", "they stay through the next backward"),
+        LookAlike(
+            "accumulation",
+            "gradients that are added up over several steps",
+            "they stay through the next backward",
+        ),
         LookAlike(
             "later-step",
             "gradients of an optimizer that steps later",
-            "steps on two lines, or without torch's notes",
+            "optimizers step on several lines, or torch noted no step",
         ),
     ),
     "unused-graph": (
         _OUTPUTS,
-        LookAlike("later", "a forward whose backward comes after the trace", "it is not freed in the trace"),
+        LookAlike(
+            "later", "activations whose backward comes after the trace", "none of it is freed in the trace"
+        ),
         _CACHE,
         _CASTS,
         LookAlike("offloaded", "activations on their way to the CPU", "freed within the model's call"),
     ),
     "graphs-kept": (
         _OUTPUTS,
-        LookAlike("later", "parts whose common backward comes after the trace", "not freed in the trace"),
-        LookAlike("parts", "parts of a sequence that one backward goes through", "the engine frees them"),
+        LookAlike(
+            "later", "activations whose backward comes after the trace", "none of it is freed in the trace"
+        ),
+        LookAlike("parts", "parts of a sequence, which one backward goes through", "the engine frees them"),
         _CACHE,
         _CASTS,
     ),
+    "garbage": (
+        LookAlike(
+            "dropped", "memory that the program drops at any of several lines", "no frame of the collector"
+        ),
+    ),
     "growing": (
+        LookAlike("cycles", "reference cycles, which gc.collect() frees"),
         LookAlike("limited", "a cache or replay buffer with a limit that is not reached yet"),
         LookAlike("results", "results that are collected on purpose"),
-        LookAlike("text", "a cache of keys and values of one text", "it begins anew with the next text"),
+        LookAlike("text", "keys and values of one text", "it begins anew with the next text"),
         LookAlike("warm-up", "memory that is made once, on first use", "later iterations add nothing"),
     ),
     "autocast-cache": (
         LookAlike("graph", "copies that a graph keeps for backward", "in use when a backward begins"),
         LookAlike("half-model", "a model in half precision", "not freed at autocast's exit"),
+    ),
+    "late-frees": (LookAlike("captured", "frees that a captured graph delays", "in its private pool"),),
+    "idle-cache": (
+        LookAlike("again", "a cache that the program needs again", "its stream requests memory again"),
+        LookAlike("private", "memory of a captured graph", "in its private pool"),
+    ),
+    "many-streams": (
+        LookAlike("overlap", "calls that have to overlap on the GPU"),
+        LookAlike("in-turn", "streams that the program made once", "they come back in turn"),
     ),
     "buckets": (
         LookAlike(
@@ -103,5 +128,5 @@ LOOK_ALIKES: Mapping[str, tuple[LookAlike, ...]] = {
     "checkpointing": (LookAlike("shared", "activations that later modules read too"),),
     "offloading": (LookAlike("in-use", "activations that a name keeps on the GPU"),),
     "states": (LookAlike("short", "states in 16 bits", "recorded with their types"),),
-    "batch": (LookAlike("fixed", "memory with a size of its own"),),
+    "batch": (LookAlike("fixed", "memory that does not grow with the batch"),),
 }

@@ -110,7 +110,7 @@ def _found(
 ) -> Detected:
     texts = {name: str(value) for name, value in values.items()}
     line = evidence.main_line(rows)
-    return Detected(called_otherwise(change), line, line, False, texts, reserved_bytes=n_bytes)
+    return Detected(called_otherwise(change), line, line, texts, reserved_bytes=n_bytes)
 
 
 def _scattered(evidence: Evidence) -> Iterator[tuple[Int64Column, tuple[int, ...]]]:

@@ -267,7 +267,7 @@ def offloaded(evidence: Evidence) -> Iterator[Detected]:
         at = f" ({where.place})" if where else ""
         texts = {"moved": format_bytes(held), "transfer": transfer, "unknown": unknown, "at": at}
         texts["keyword"] = _keyword_hint(evidence, mine)
-        yield Detected(change, evidence.main_line(mine), where, is_certain=False, values=texts)
+        yield Detected(change, evidence.main_line(mine), where, texts)
 
 
 def _keyword_hint(evidence: Evidence, rows: Int64Column) -> str:

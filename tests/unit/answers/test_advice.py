@@ -274,7 +274,7 @@ def test_gradients_that_stay_through_forward_are_a_fault(advice_on):
     late, early = advice_on(training(zero_grad_after=False)), advice_on(training(zero_grad_after=True))
     (fault,) = late.faults
     assert (fault.kind, fault.is_certain) == ("gradients-kept", False)
-    assert fault.wrong_if == "it is gradients of an optimizer that steps later"
+    assert fault.wrong_if == "the memory holds gradients of an optimizer that steps later"
     assert late.together.n_bytes == early.peak.n_bytes < late.peak.n_bytes
     assert early.findings == ()
 

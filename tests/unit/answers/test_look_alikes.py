@@ -1,14 +1,22 @@
-"""Every other explanation of a finding: its trace does not give the finding, or a likely one that names it."""
+"""Other explanations of findings: a trace of each gives no finding, or a likely one that names it."""
+
+import base64
+import json
+import re
+import zlib
 
 import pytest
 
 from snapconv.answers.advice.evidence import FAULT
 from snapconv.answers.advice.findings import KINDS
 from snapconv.answers.advice.look_alikes import LOOK_ALIKES
+from snapconv.cli.app import main
 from tests.builders import MIB, frame
+from tests.faulty_jobs import steps_that_collect
 from tests.unit.answers.test_advice import (
     CALL,
     ENGINE,
+    NODE,
     STEP,
     TORCH,
     Loop,
@@ -19,6 +27,8 @@ from tests.unit.answers.test_advice import (
 )
 from tests.unit.answers.test_advice_copies import CLONED, COPIED, LOADED, WEIGHTS, place, train_step, validate
 from tests.unit.answers.test_autocast_cache import run
+from tests.unit.answers.test_streams import calling, gathering, setting_up, written
+from tests.unit.cli.test_mcp_command import served
 
 EXIT = [frame("__exit__", f"{TORCH}/amp/autocast_mode.py"), *at(20)]
 UPDATE = frame("update", "/usr/lib/python3/site-packages/transformers/cache_utils.py")
@@ -224,10 +234,11 @@ def half_model():
 
 
 class Built:
-    """A trace in place of a script's."""
+    """What has a trace that can be written, in place of a script: a builder, or an allocator."""
 
-    def __init__(self, trace):
-        self.trace = trace
+    def __init__(self, made):
+        self.trace = made if hasattr(made, "write") else self
+        self.write = lambda path: written(made, path)
 
 
 PAIRS = {
@@ -268,14 +279,27 @@ PAIRS = {
         "cache": lambda: keys_and_values(keeps=True),
         "casts": lambda: casts(keeps=True),
     },
+    "garbage": {"dropped": steps_that_collect},
     "growing": {
+        "cycles": collected,
         "limited": lambda: collected(limit=20),
         "results": collected,
         "text": one_text,
         "warm-up": warm_up,
     },
+    "late-frees": {"captured": lambda: Built(gathering(pool=(1, 0)))},
+    "idle-cache": {
+        "again": lambda: Built(setting_up(again=True)),
+        "private": lambda: Built(setting_up(pool=(0, 3))),
+    },
+    "many-streams": {
+        "overlap": lambda: Built(calling([1, 2, 3, 4])),
+        "in-turn": lambda: Built(calling([1, 2, 3, 1, 2, 3])),
+    },
     "autocast-cache": {"graph": lambda: Built(run(cpp=True, trains=True)), "half-model": half_model},
 }
+# Their own words say when they are wrong.
+WITH_CLAUSE = {kind.slug for kind in KINDS if kind.wrong_if}
 ROWS = [(kind, other, make) for kind, rows in PAIRS.items() for other, make in rows.items()]
 
 
@@ -294,13 +318,14 @@ def test_what_looks_like_a_finding_is_none_or_is_named_by_a_likely_one(advice_on
         if finding.kind == kind:
             assert not finding.is_certain
             assert what in finding.could_be
-            assert what in finding.wrong_if
+            assert what in finding.wrong_if or kind in WITH_CLAUSE
 
 
 def test_a_finding_is_certain_exactly_where_nothing_else_is_left(advice_on):
     for _, _, make in ROWS:
         for finding in advice_on(make()).findings:
-            if LOOK_ALIKES[finding.kind]:
+            assert not (finding.is_certain and (finding.could_be or finding.wrong_if))
+            if finding.kind not in WITH_CLAUSE:
                 assert finding.is_certain is not bool(finding.could_be), finding
 
 
@@ -322,3 +347,37 @@ def test_without_frames_of_nodes_a_graph_shows_by_statistics_that_no_name_keeps(
 ):
     (fault,) = advice_on(with_statistics(number=number)).faults
     assert (fault.kind, fault.is_certain) == ("unused-graph", is_certain)
+
+
+@pytest.mark.parametrize("by", [NODE, ()], ids=["certain", "likely"])
+def test_text_json_verdict_and_page_have_the_same_certainty(by, tmp_path, capsys):
+    file = str(forwards(keeps=False, by=by).trace.write(tmp_path / "s.pickle"))
+    assert main(["advise", file, "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["devices"][0]["findings"]
+    assert (found["is_certain"], found["could_be"], found["wrong_if"]) == (
+        (True, [], "")
+        if by
+        else (
+            False,
+            ["outputs, hidden states or features that the program keeps"],
+            "the memory holds outputs, hidden states or features that the program keeps",
+        )
+    )
+    sure = "certain" if by else f"likely; wrong if {found['wrong_if']}"
+    assert main(["advise", file]) == 0
+    assert f"sure       {sure}\n" in capsys.readouterr().out
+    assert main([file]) == 0
+    assert ("likely fault: train.py:20" in capsys.readouterr().out) is not bool(by)
+    assert main(["view", file, "--output", str(tmp_path / "v.html"), "--quiet"]) == 0
+    values = re.search(rb'id="page">([^<]*)<', (tmp_path / "v.html").read_bytes())[1]
+    (shown,) = json.loads(zlib.decompress(base64.b64decode(values)))["devices"][0]["advice"]
+    assert dict(shown["rows"])["sure"] == sure
+
+
+def test_agents_get_the_certainty_too(tmp_path):
+    for name, by in (("certain", NODE), ("likely", ())):
+        forwards(keeps=False, by=by).trace.write(tmp_path / f"{name}.pickle")
+    calls = [("advise", {"snapshot": f"{name}.pickle"}) for name in ("certain", "likely")]
+    _, answers = served([tmp_path], *calls)
+    found = [json.loads(text)["devices"][0]["findings"][0]["is_certain"] for _, text in answers]
+    assert found == [True, False]
