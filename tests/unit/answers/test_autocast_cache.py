@@ -103,7 +103,7 @@ def test_text_json_tables_and_page_agree(written, tmp_path, capsys):
     file = written(cpp=True)
     assert main(["advise", file]) == 0
     text = capsys.readouterr().out
-    assert "free: autocast keeps 3 copies of weights in half precision" in text
+    assert "no cost: autocast keeps 3 copies of weights in half precision" in text
     assert main(["advise", file, "--json"]) == 0
     (device,) = json.loads(capsys.readouterr().out)["devices"]
     (finding,) = device["findings"]
