@@ -401,7 +401,8 @@ def _device_total(analysis: DeviceAnalysis) -> int | None:
     device, metadata = analysis.device.device, analysis.snapshot.metadata
     if metadata is None or device == HOST:
         return None
-    from snapconv.answers.oom.message import compact, read_message
+    from snapconv.answers.oom.message import read_message
+    from snapconv.answers.oom.message_text import compacted
 
-    message = read_message(compact(metadata.ended_detail))
+    message = read_message(compacted(metadata.ended_detail).text)
     return metadata.device_bytes.get(device) or (message.total_bytes if message.device == device else None)

@@ -8,7 +8,7 @@ and is imported when the command runs.
 import inspect
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from io import TextIOWrapper
 from pathlib import Path
@@ -103,7 +103,7 @@ def _server(tools: "ToolBox") -> "Server[Any]":
         def call() -> "CallToolResult":
             with one_at_a_time:  # also after a call that was cancelled: its thread goes on
                 from_thread.check_cancelled()
-                return tools.call(name, arguments)
+                return tools.call(name, arguments, check=from_thread.check_cancelled)
 
         return await to_thread.run_sync(call, abandon_on_cancel=True)
 
@@ -127,24 +127,26 @@ class ToolBox:
             schemas = {name: _schema(*one) for name, one in given.items()}
             yield _tool(question.__name__, inspect.getdoc(question) or "", schemas, required)
 
-    def call(self, name: str, arguments: Mapping[str, Any]) -> "CallToolResult":
-        """Answer a call: a document of JSON, also for an error."""
+    def call(
+        self, name: str, arguments: Mapping[str, Any], *, check: Callable[[], None] | None = None
+    ) -> "CallToolResult":
+        """Answer a call: a document of JSON, also for an error; ``check`` may raise to end it."""
         from mcp.types import CallToolResult, TextContent
 
         try:
-            text, failed = self._answer(name, arguments), False
+            text, failed = self._answer(name, arguments, check), False
         except (SnapconvError, typer.BadParameter, MemoryError) as error:
             values = {"untrusted": _UNTRUSTED, "error": error_values(error)}
             text, failed = limited_text(values, _written, MOST_CHARACTERS)[0], True
         return CallToolResult(content=[TextContent(type="text", text=text)], isError=failed)
 
-    def _answer(self, name: str, arguments: Mapping[str, Any]) -> str:
+    def _answer(
+        self, name: str, arguments: Mapping[str, Any], check: Callable[[], None] | None = None
+    ) -> str:
         if name == "files":
             return _document(Answer({"files": list(self._files())}, ()), None)
         if name == "oom_message":
-            from snapconv.answers.oom.message import explain_message
-
-            return _document(Answer(asdict(explain_message(str(arguments["text"]))), ()), None)
+            return _document(_explained_message(str(arguments["text"]), check), None)
         question = QUESTIONS.get(name.replace("_", "-"))
         if question is None:
             raise InputError(f"there is no tool {name!r}")
@@ -250,6 +252,21 @@ def _tool(name: str, description: str, properties: Mapping[str, object], require
             readOnlyHint=True, destructiveHint=False, idempotentHint=True, openWorldHint=False
         ),
     )
+
+
+def _explained_message(text: str, check: Callable[[], None] | None) -> Answer:
+    """Explain a log until its time is over, or the client cancels the call."""
+    from snapconv.answers.oom.message import explain_message
+    from snapconv.cli.time_limit import time_limit
+
+    limit = time_limit("the lines around 'out of memory'")
+
+    def both() -> None:
+        limit()
+        if check:
+            check()
+
+    return Answer(asdict(explain_message(text, check=both)), ())
 
 
 def _written(values: object) -> str:

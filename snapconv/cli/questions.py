@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from snapconv.notes import Note
 
 # A log of a long training is larger; the message is looked for in its end.
-_MOST_OF_LOG = 64 << 20
+_MOST_OF_LOG = 16 << 20
 _MOST_SCALE = 10_000
 
 
@@ -130,12 +130,14 @@ def oom(
 
 def _explained_text(log: Path) -> Answer:
     from snapconv.answers.oom.message import decode_log, explain_message, is_message
+    from snapconv.cli.time_limit import time_limit
     from snapconv.writers.text.oom import message_lines
 
+    check = time_limit("tail -c 1000000 LOG | snapconv oom --message -")
     # What ends like a file is one, also where it is not there. Path.exists raises where a name is too long.
     is_file = os.path.exists(log) or log.suffix[1:].isalpha()  # noqa: PTH110
-    is_text = not is_file and is_message(str(log))
-    found = explain_message(str(log) if is_text else decode_log(_end_of(log)))
+    is_text = not is_file and is_message(str(log), check=check)
+    found = explain_message(str(log) if is_text else decode_log(_end_of(log)), check=check)
     return Answer(asdict(found), message_lines(found))
 
 

@@ -49,7 +49,7 @@ class Backend:
             return "`snapconv watch train.py` saves a file that shows which lines hold the memory"
         if self.record:
             return f"{self.record}: the file shows which lines hold the memory"
-        return "a smaller batch or sequence: no recorder of this device's memory is known"
+        return "no recorder of this device's memory is known"
 
     @property
     def library(self) -> str:

@@ -1,19 +1,26 @@
-"""Every regular expression that meets text of a file takes time in proportion to it.
+"""Every regular expression that meets text of a file or a log takes time in proportion to it.
 
-Names of functions, files, parameters and annotations are as long as whoever wrote a file likes: a kilobyte of
-them must not cost a second. Each expression is tried, by the methods that its module calls, on long runs made
-of its own literals and character classes; one that goes back over them takes minutes.
+Names of functions, files, parameters and annotations are as long as whoever wrote a file likes: a kilobyte
+of them must not cost a second. Each expression is tried, by the methods that its module calls, on long runs
+made of its own literals and character classes; one that goes back over them takes minutes. Expressions are
+found by walking the objects of every module, tables included; those that are compiled when they are first
+needed are listed, and no other function may compile one.
 """
 
 import ast
 import importlib
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 import pytest
 
+from snapconv.answers.oom import message_kinds
+from snapconv.answers.oom.message import LATER_PATTERNS, explain_message
+from snapconv.answers.oom.message_text import squeezed
+from snapconv.errors import InputError
 from snapconv.torch_knowledge.frame_patterns import FRAME_RULES
 from snapconv.torch_knowledge.optimizers import OF_OTHERS, OF_TORCH
 
@@ -30,8 +37,20 @@ METHODS = ("search", "match", "fullmatch", "sub", "subn", "findall", "finditer",
 N_CHARACTERS = 8_000
 # A quadratic one takes 4 ms and more for so many, and sixteen times as long for four times as many.
 SUSPICIOUS_SECONDS, MAX_GROWTH = 0.002, 8
+# Functions that compile a pattern when it is first needed: it is in ``later_patterns``, or in the tables that
+# ``patterns`` begins with.
+COMPILERS = {
+    "answers.oom.message_text.squeezed",
+    "stacks.stack_roles._finder",  # the patterns of FRAME_RULES, together
+    "snapshot.readers.plain_pickle.check_pickle",  # one byte
+}
 # What meets no text of a file, or is bounded by what calls it.
 BOUNDED = {
+    "answers.oom.message_text._GROUP": "it meets patterns of ours alone",
+    "answers.oom.message_text._NOT_PLAIN": "it meets patterns of ours alone",
+    "answers.oom.message_kinds._PART": "it meets a table of ours alone",
+    "answers.oom.message_kinds._ROW": "it meets a table of ours alone",
+    "answers.oom.message_kinds._PLACEHOLDER": "it meets a table of ours alone",
     "torch_knowledge.operation_catalog._OVERLOAD": "it meets word characters alone, and takes all of them",
 }
 
@@ -43,10 +62,49 @@ def patterns() -> Iterator[tuple[str, str, int, str]]:
             (f"{rule.slug} {part}", getattr(rule, part), 0, "search") for part in ("function", "file")
         )
     yield from ((f"{known.name} name", known.name, 0, "search") for known in (*OF_TORCH, *OF_OTHERS))
+    for pattern in map(squeezed, later_patterns()):
+        yield f"message {pattern.pattern[:60]}", pattern.pattern, pattern.flags, "search"
+    for module, tree in modules():
+        called = list(_patterns_of(module, tree))
+        yield from called
+        known = {text for _, text, _, _ in called}
+        for name, pattern in _walked(vars(importlib.import_module(f"snapconv.{module}")), module, set()):
+            if pattern.pattern not in known and isinstance(pattern.pattern, str):
+                yield name, pattern.pattern, pattern.flags, "search"
+
+
+def later_patterns() -> Iterator[str]:
+    """Every pattern of messages that is compiled when it is first needed."""
+    for kind in (*message_kinds.MESSAGE_KINDS, message_kinds.OTHER):
+        yield from kind.all("seen", "with", "unless", "also")
+    yield from (row[0] for row in (*message_kinds.WORDS, *message_kinds.PHASES))
+    yield from LATER_PATTERNS
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    """Every module that may meet text of a file, and its code."""
     for path in sorted(PACKAGE.rglob("*.py")):
         module = path.relative_to(PACKAGE).with_suffix("").as_posix().replace("/", ".")
-        if module.split(".")[0] not in NOT_OF_FILES:
-            yield from _patterns_of(module, ast.parse(path.read_text(encoding="utf-8")))
+        if module.split(".")[0] not in NOT_OF_FILES and not module.endswith("__main__"):
+            yield module, ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _walked(values, name: str, seen: set[int]) -> Iterator[tuple[str, re.Pattern]]:
+    """Every compiled pattern in an object of ours, by where it is: in tables, tuples and dataclasses too."""
+    if id(values) in seen:
+        return
+    seen.add(id(values))
+    if isinstance(values, re.Pattern):
+        yield name, values
+    elif isinstance(values, Mapping):
+        for key, value in list(values.items()):
+            yield from _walked(value, f"{name}.{key}", seen)
+    elif isinstance(values, (list, tuple, set, frozenset)):
+        for index, value in enumerate(values):
+            yield from _walked(value, f"{name}[{index}]", seen)
+    elif is_dataclass(values) and not isinstance(values, type):
+        for field in fields(values):
+            yield from _walked(getattr(values, field.name), f"{name}.{field.name}", seen)
 
 
 def _patterns_of(module: str, tree: ast.Module) -> Iterator[tuple[str, str, int, str]]:
@@ -158,6 +216,33 @@ def test_a_pattern_takes_time_in_proportion_to_the_text(name, pattern, flags, me
             assert growth < MAX_GROWTH, f"{growth:.0f} times as long for four times {short[:60]!r}…"
 
 
+def test_no_function_compiles_a_pattern_unseen():
+    found = set()
+    for module, tree in modules():
+        for function in ast.walk(tree):
+            if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                continue
+            for node in ast.walk(function):
+                called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+                if called == "re.compile":
+                    found.add(f"{module}.{function.name}")
+    assert found == COMPILERS
+
+
+def test_patterns_in_tables_are_walked():
+    names = {name for name, *_ in ALL}
+    assert {"answers.oom.message._FIGURES.tried_bytes", "answers.oom.message._ROWS.active"} <= names
+    assert len([name for name in names if name.startswith("message ")]) > 180
+
+
 def test_the_trial_finds_a_pattern_that_goes_back():
     with pytest.raises(AssertionError, match="times as long"):
         test_a_pattern_takes_time_in_proportion_to_the_text("slow", "cudnn_rnn.*[Ww]orkspace", 0, "search")
+
+
+def test_a_run_of_an_ascend_call_costs_no_more_than_its_length():
+    text = "aclrtMalloc" * 2_000
+    began = time.process_time()
+    with pytest.raises(InputError):
+        explain_message(text)
+    assert time.process_time() - began < 1

@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from operator import itemgetter
 
 from snapconv.allocator.allocator_settings import (
     LARGE_SEGMENT_BYTES,
@@ -23,31 +24,31 @@ from snapconv.allocator.allocator_settings import (
     SMALL_SEGMENT_BYTES,
 )
 from snapconv.answers.oom.message_kinds import (
+    BEFORE_EXPANDABLE,
     BEGINNINGS,
+    FIGURES,
+    LESS,
     MESSAGE_KINDS,
     MPS_LIMIT,
     NEXT_STEPS,
     OTHER,
+    PHASES,
+    SAME_PROCESS,
+    WAITED,
+    WEAK,
     WORDS,
     MessageKind,
-    squeezed,
 )
+from snapconv.answers.oom.message_text import Check, CompactText, compacted, no_check, squeezed
 from snapconv.answers.oom.verdict import FreePieces, OomCause, OomVerdict, Shortage, decide_oom
 from snapconv.errors import InputError
 from snapconv.torch_knowledge.backends import BACKENDS, UNKNOWN_BACKEND
 from snapconv.units import counted, format_bytes
 
-# What stands before every line of a rank, a quotation, a container: `[rank0]: `, `(Worker pid=12) `, `E   `.
-_PREFIX = re.compile(
-    r"^[^\S\n]*(?:(?:\[[^\]\n]{1,40}\]:?|\([^)\n]{1,60}\)|\d{1,4}:|[E#>|]|"
-    r"\d{4}-\d\d-\d\d[T ][\d:.,]{5,20}Z?)[ \t]+){1,4}",
-    re.MULTILINE,
-)
-# Colours of terminals, frames of boxes, line breaks that were escaped, control characters.
-_NOISE = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]|[\u2500-\u257f]|\\[nrt]|[\x00-\x08\x0e-\x1f]")
 _POWERS = {"B": 0, "K": 10, "M": 20, "G": 30, "T": 40, "P": 50}
 _SIZE = r"(\d{1,20}(?:\.\d{1,9})?)(bytes|[KMGTP]i?B|B)"
-# cudaMallocAsync writes the largest number where no limit was set.
+_UNIT = re.compile(r"[A-Za-z]{1,5}$")
+# cudaMallocAsync writes the largest number where no limit was set; torch on WSL for what a process holds.
 _NO_LIMIT = 1 << 60
 
 
@@ -68,17 +69,28 @@ _FIGURES = {
     "allowed_bytes": _sizes("{} allowed;", "max allowed: {}", r"memory fraction\): {}"),
     "metal_bytes": _sizes("other allocations: {}"),
     "process_bytes": _sizes("this process has {} memory in use"),
+    "active_bytes": _sizes("{} current active"),
 }
 _UNALLOCATED = _sizes("{} is reserved by PyTorch but unallocated", "{} cached")
 _PROCESS = squeezed(rf"Process (\d{{1,9}}) has {_SIZE} memory in use")
 _DEVICE = squeezed(r"(?:GPU|NPU|MLU|GCU|device) (\d{1,4})(?=has|;|would|\D{0,2}$)")
-_TABLE = squeezed(r"CUDA memory summary, device ID (\d{1,4})")
+_TABLE = r"CUDA memory summary, device ID (\d{1,4})"
+LATER_PATTERNS = (_TABLE,)
 _COUNTS = squeezed(r"CUDA OOMs: (\d{1,12}) \|? cudaMalloc retries: (\d{1,12})")
 # Rows of a table, whose bars may have been taken for the mark of a quotation: now, and at most.
-_ROWS = ("Allocated memory", "GPU reserved memory", "Non-releasable memory")
-SUMMARY, _LEAST_PARTLY_USED = "torch.cuda.memory_summary()", 0.05
-# The longest text that torch writes has about 1500 characters.
-_MOST_OF_MESSAGE = 4000
+_ROWS = {
+    name: squeezed(rf"{words} \|? {_SIZE} \|? {_SIZE}")
+    for name, words in (
+        ("allocated", "Allocated memory"),
+        ("active", "Active memory"),
+        ("requested", "Requested memory"),
+        ("reserved", "(?:GPU|XPU|NPU|CUDA) reserved memory"),
+        ("partly_used", "Non-releasable memory"),
+    )
+}
+SUMMARY, TORCHS, _LEAST_NOTABLE = "torch.cuda.memory_summary()", "torch's allocator", 0.05
+# The longest text that torch writes has about 1500 characters; a traceback above it, some thousands.
+_MOST_OF_MESSAGE, _MOST_OF_TRACEBACK = 4000, 12_000
 _ROUNDING_BYTES = 16 << 20
 _MIDDLE = re.compile(
     r"allocate\d|totalcapac|alreadyallocated|isallocatedbyPyTorch|reservedbyPyTorch", re.IGNORECASE
@@ -89,10 +101,11 @@ _MIDDLE = re.compile(
 class OomMessage:
     """The figures of one message; None: it does not have them. ``reserved_bytes`` includes what is allocated.
 
-    ``allocated_bytes`` is what tensors hold; ``private_pool_bytes`` are free blocks of private pools, which
-    torch counts as allocated in its text. ``metal_bytes`` is Metal memory outside torch's allocator (MPS).
-    ``process_bytes`` is all that this process has on the device; where torch does not know its own process
-    (in a container), all are in ``other_processes``, by their numbers.
+    ``allocated_bytes`` is what tensors hold, ``active_bytes`` also what streams still use;
+    ``private_pool_bytes`` are free blocks of private pools, which torch counts as allocated in its text.
+    ``metal_bytes`` is Metal memory outside torch's allocator (MPS). ``process_bytes`` is all that this
+    process has on the device; where torch does not know its own process (in a container), all are in
+    ``other_processes``, by their numbers.
     """
 
     device: int | None = None
@@ -105,6 +118,7 @@ class OomMessage:
     allowed_bytes: int | None = None
     metal_bytes: int | None = None
     process_bytes: int | None = None
+    active_bytes: int | None = None
     other_processes: tuple[tuple[int, int], ...] = ()
 
 
@@ -113,7 +127,7 @@ class MemorySummary:
     """The figures of a torch.cuda.memory_summary() table.
 
     ``partly_used_bytes`` are free bytes in segments that also hold live blocks: the table's non-releasable
-    memory.
+    memory. What is active is allocated, or was freed and waits for a stream.
     """
 
     device: int
@@ -123,7 +137,17 @@ class MemorySummary:
     peak_allocated_bytes: int
     reserved_bytes: int
     peak_reserved_bytes: int
-    partly_used_bytes: int | None
+    partly_used_bytes: int | None = None
+    peak_partly_used_bytes: int | None = None
+    active_bytes: int | None = None
+    peak_active_bytes: int | None = None
+    requested_bytes: int | None = None
+    peak_requested_bytes: int | None = None
+
+    @property
+    def waited_bytes(self) -> int:
+        """The bytes that were freed and waited for a stream when most was active: at least so many."""
+        return max((self.peak_active_bytes or 0) - self.peak_allocated_bytes, 0)
 
     @property
     def empty_segment_bytes(self) -> int:
@@ -132,12 +156,23 @@ class MemorySummary:
 
 
 @dataclass(frozen=True, slots=True)
+class MessageFigure:
+    """A figure that OomMessage has no field for: its noun, its unit, and its number (a text for a shape)."""
+
+    noun: str
+    unit: str
+    value: float | int | str
+
+
+@dataclass(frozen=True, slots=True)
 class MessageAnswer:
     """The answer of ``oom --message``; ``n_messages`` of torch's allocator are in it, and this is the first.
 
-    ``kind`` says whose text it is, ``meaning`` what a text without figures usually means. ``outside_bytes``
-    are in use on the device outside torch's allocator, ``own_outside_bytes`` those of this process.
-    ``verdict`` None: the figures do not say why. ``summary`` is that of a table in the text, if it has one.
+    ``kind`` says whose text it is, ``meaning`` what a text without figures usually means, ``cause`` why
+    memory ran out in a word. ``outside_bytes`` are in use on the device outside torch's allocator,
+    ``own_outside_bytes`` those of this process. ``verdict`` None: the figures do not say why. ``summary`` is
+    that of a table in the text, if it has one. ``rank`` wrote the message, where the log says which did.
+    ``others`` are the first messages of other devices and ranks, answers like this one.
     """
 
     kind: str
@@ -152,20 +187,27 @@ class MessageAnswer:
     verdict: OomVerdict | None = None
     notes: tuple[str, ...] = ()
     summary: MemorySummary | None = None
+    cause: str = OomCause.UNKNOWN
+    rank: str = ""
+    figures: tuple[MessageFigure, ...] = ()
+    others: tuple["MessageAnswer", ...] = ()
 
 
-def explain_message(text: str) -> MessageAnswer:
+def explain_message(text: str, *, check: Check = no_check) -> MessageAnswer:
     """Explain a text: its first message with figures, else another kind of text, else a memory summary.
 
-    Raises InputError where it says nothing about memory that ran out.
+    ``check`` is called all the time, and may raise to end it. Raises InputError where the text says nothing
+    about memory that ran out.
     """
-    text = compact(text)
-    summary = _read_summary(text)
-    answer = _explained(text)
+    log = compacted(text, check)
+    summary = _read_summary(log)
+    answer = _explained(log)
     if answer is None and summary:
-        answer = MessageAnswer(SUMMARY, "GPU", "", OomMessage(), 0, NEXT_STEPS[OomCause.FULL])
-    elif answer is None and (match := OTHER.search(text)):
-        answer = _of_kind(OTHER, match, 0)
+        watch = BACKENDS["CUDA"].watch
+        step = WAITED if summary.waited_bytes else NEXT_STEPS[OomCause.FULL].format(less=LESS, watch=watch)
+        answer = MessageAnswer(SUMMARY, "GPU", "", OomMessage(), 0, step)
+    elif answer is None and (match := log.search(OTHER.one("seen"))):
+        answer = _of_kind(OTHER, match, log)
     if answer is None:
         raise InputError(
             "no out-of-memory message is in the text: expected 'CUDA out of memory. Tried to allocate …', "
@@ -174,22 +216,52 @@ def explain_message(text: str) -> MessageAnswer:
     return replace(answer, summary=summary, notes=(*answer.notes, *_summary_notes(summary)))
 
 
-def is_message(text: str) -> bool:
+def is_message(text: str, *, check: Check = no_check) -> bool:
     """Return whether a text is about memory that ran out, by its words."""
-    return any(kind.search(compact(text)) for kind in (*MESSAGE_KINDS, OTHER))
+    log = compacted(text, check)
+    return any(_first_match(kind, log) for kind in (*MESSAGE_KINDS, OTHER))
 
 
-def _explained(text: str) -> MessageAnswer | None:
-    parts = list(_messages(text))
-    of_figures = (part for part in parts if read_message(part).tried_bytes is not None)
-    of_words = (part for part in parts if any(squeezed(words).search(part) for words, *_ in WORDS))
-    if part := next(of_figures, None) or next(of_words, None):
-        return _of_allocator(part, len(parts))
-    found = [(match.start(), kind, match) for kind in MESSAGE_KINDS if (match := kind.search(text))]
-    if found:
-        _, kind, match = min(found, key=lambda one: one[0])
-        return _of_kind(kind, match, len(parts))
-    return _of_allocator(parts[0], len(parts)) if parts else None
+def _explained(log: CompactText) -> MessageAnswer | None:
+    parts = list(_messages(log))
+    described = [part for part in parts if read_message(part.text).tried_bytes is not None]
+    described = described or [part for part in parts if _words_of(part.text)]
+    if described:
+        return _of_messages(described, len(parts), log)
+    found = [
+        (kind.level, match.start(), index, match)
+        for index, kind in enumerate(MESSAGE_KINDS)
+        if (match := _first_match(kind, log))
+    ]
+    level, _, index, first = min(found, key=itemgetter(0, 1, 2), default=(WEAK, 0, 0, None))
+    if parts and level == WEAK:
+        return _of_allocator(parts[0], len(parts))
+    return replace(_of_kind(MESSAGE_KINDS[index], first, log), n_messages=len(parts)) if first else None
+
+
+def _of_messages(parts: list["_Part"], n_messages: int, log: CompactText) -> MessageAnswer:
+    """Explain the first message of every device; that of a server around torch has the better next step."""
+    answers = dict[object, MessageAnswer]()
+    for part in parts:
+        log.check()
+        answer = _of_allocator(part, n_messages)
+        if all(answer.message != other.message for other in answers.values()):
+            answers.setdefault((part.rank, answer.message.device), answer)
+    first, *others = answers.values()
+    leaders = (kind for kind in MESSAGE_KINDS if "leads" in kind.parts)
+    for leading in (_of_kind(kind, match, log) for kind in leaders if (match := _first_match(kind, log))):
+        notes = (*first.notes, f"{leading.kind}: {leading.meaning}")
+        first = replace(first, next_step=leading.next_step, notes=notes, figures=leading.figures)
+        break
+    return replace(first, others=tuple(others))
+
+
+def _first_match(kind: MessageKind, log: CompactText) -> re.Match[str] | None:
+    """Find the first words of a kind in a text that has all that it needs, and nothing that excludes it."""
+    found = filter(None, map(log.search, kind.all("seen")))
+    first = min(found, key=re.Match.start, default=None)
+    is_right = all(map(log.search, kind.all("with"))) and not any(map(log.search, kind.all("unless")))
+    return first if first and is_right else None
 
 
 def decode_log(data: bytes) -> str:
@@ -201,39 +273,38 @@ def decode_log(data: bytes) -> str:
     return data.decode("utf-16-le" if is_wide else "utf-8", "replace")
 
 
-def compact(text: str) -> str:
-    """Remove white space from a text, and what terminals and launchers put between its words."""
-    return "".join(_NOISE.sub(" ", _PREFIX.sub(" ", text)).split())
-
-
 def read_message(text: str) -> OomMessage:
-    """Read the figures of one message, whichever release wrote it; ``text`` has no white space."""
+    """Read the figures of one message, of any release; ``text`` has no white space."""
     found = {name: _size(pattern.search(text)) for name, pattern in _FIGURES.items()}
     allocated, unallocated = found["allocated_bytes"], _size(_UNALLOCATED.search(text))
     if found["reserved_bytes"] is None and allocated is not None and unallocated is not None:
         found["reserved_bytes"] = allocated + unallocated
     if allocated is not None:
         found["allocated_bytes"] = max(allocated - (found["private_pool_bytes"] or 0), 0)
-    if (found["allowed_bytes"] or 0) >= _NO_LIMIT:
-        found["allowed_bytes"] = None
+    for name in ("allowed_bytes", "process_bytes"):
+        if (found[name] or 0) >= _NO_LIMIT:
+            found[name] = None
     device = _DEVICE.search(text)
-    others = tuple((int(pid), _bytes_of(number, unit)) for pid, number, unit in _PROCESS.findall(text))
+    sizes = ((int(pid), _bytes_of(number, unit)) for pid, number, unit in _PROCESS.findall(text))
+    others = tuple((pid, n_bytes) for pid, n_bytes in sizes if n_bytes < _NO_LIMIT)
     return OomMessage(int(device[1]) if device else None, **found, other_processes=others)
 
 
-def _read_summary(text: str) -> MemorySummary | None:
-    """Read the first memory_summary() table; ``text`` has no white space."""
-    begin = _TABLE.search(text)
-    counts = _COUNTS.search(text, begin.end()) if begin else None
+def _read_summary(log: CompactText) -> MemorySummary | None:
+    """Read the first memory_summary() table."""
+    begin = log.search(_TABLE)
+    text = log.text[begin.start() : begin.start() + _MOST_OF_MESSAGE] if begin else ""
+    counts = _COUNTS.search(text)
     if not begin or not counts:
         return None
-    patterns = (squeezed(rf"{name} \|? {_SIZE} \|? {_SIZE}") for name in _ROWS)
-    rows = [pattern.search(text, begin.end()) for pattern in patterns]
-    now, most = ([row and _bytes_of(*row.group(at, at + 1)) for row in rows] for at in (1, 3))
-    if now[0] is None or most[0] is None or now[1] is None or most[1] is None:
+    sizes = dict[str, int]()
+    for name, words in _ROWS.items():
+        if row := words.search(text):
+            sizes[f"{name}_bytes"] = _bytes_of(*row.group(1, 2))
+            sizes[f"peak_{name}_bytes"] = _bytes_of(*row.group(3, 4))
+    if not {"allocated_bytes", "reserved_bytes"} <= sizes.keys():
         return None
-    device, n_ooms, n_retries = int(begin[1]), int(counts[1]), int(counts[2])
-    return MemorySummary(device, n_ooms, n_retries, now[0], most[0], now[1], most[1], now[2])
+    return MemorySummary(int(begin[1]), int(counts[1]), int(counts[2]), **sizes)
 
 
 def _size(found: re.Match[str] | None) -> int | None:
@@ -244,28 +315,79 @@ def _size(found: re.Match[str] | None) -> int | None:
 
 def _bytes_of(number: str, unit: str = "") -> int:
     """Return the bytes of a number and its unit, which may end the number; torch's GB of old are GiB."""
-    digits = number.rstrip("bytesKMGTPiB")
-    return round(float(digits) * (1 << _POWERS[(unit or number[len(digits) :] or "B")[0].upper()]))
+    digits = _UNIT.sub("", number)
+    power = _POWERS[(unit or number[len(digits) :] or "B")[0].upper()]
+    return round(float(digits.replace(",", "." if digits[-3:-2] == "," else "")) * (1 << power))
 
 
-def _messages(text: str) -> Iterator[str]:
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A message of torch's allocator in a log, with what stands before it."""
+
+    text: str
+    before: str
+    rank: str
+
+
+def _messages(log: CompactText) -> Iterator[_Part]:
     """Yield every message of torch's allocator in a text, also one whose first words were cut."""
-    starts = [found.start() for found in BEGINNINGS.finditer(text)]
-    if not starts and (middle := _MIDDLE.search(text)):
-        part = text[max(middle.start() - 100, 0) : middle.start() + _MOST_OF_MESSAGE]
-        figures = read_message(part)
+    text, starts = log.text, [match.start() for match in log.every(BEGINNINGS)]
+    if not starts and (middle := next(log.every(_MIDDLE), None)):
+        figures = read_message(text[middle.start() : middle.start() + _MOST_OF_MESSAGE])
         if figures.total_bytes is not None or figures.allocated_bytes is not None:
-            yield part
+            starts = [max(middle.start() - 100, 0)]
     for start, end in pairwise([*starts, len(text)]):
-        yield text[start : min(end, start + _MOST_OF_MESSAGE)]
+        before = text[max(start - _MOST_OF_TRACEBACK, 0) : start]
+        yield _Part(text[start : min(end, start + _MOST_OF_MESSAGE)], before, log.rank_at(start))
 
 
-def _of_kind(kind: MessageKind, found: re.Match[str], n_messages: int) -> MessageAnswer:
-    backend, message = "host" if kind.is_host else "GPU", OomMessage(tried_bytes=_size(found))
-    return MessageAnswer(kind.name, backend, kind.meaning, message, n_messages, kind.next_step)
+def _of_kind(kind: MessageKind, match: re.Match[str], log: CompactText) -> MessageAnswer:
+    """Explain a text of another kind, with the figures that stand near its first words."""
+    near = log.text[max(match.start() - _MOST_OF_TRACEBACK, 0) : match.start() + _MOST_OF_TRACEBACK]
+    figures = dict[str, float | int | str]()
+    for found in (match, *(squeezed(words).search(near) for words in kind.all("seen", "also"))):
+        texts = found.groupdict() if found else {}
+        figures = {name: _value_of(name, text) for name, text in texts.items() if text} | figures
+    values = {name.removesuffix("_gib"): value for name, value in figures.items()}
+    tried, total, free, device = (values.get(name) for name in ("tried", "total", "free", "device"))
+    if isinstance(total, int) and isinstance(free, int) and total:
+        values["share"] = f"{free * 100 // total / 100:.2f}"
+    if isinstance(tried, int):
+        values["tried"] = format_bytes(tried)
+    try:
+        step = kind.one("exact").format_map(values)
+    except KeyError:
+        step = ""
+    rows = ((FIGURES[name], value) for name, value in figures.items() if name not in ("tried", "device"))
+    return MessageAnswer(
+        kind=kind.name,
+        backend=kind.one("on", "host" if kind.one("cause") == OomCause.HOST else "GPU"),
+        meaning=kind.one("means"),
+        message=OomMessage(device=device, tried_bytes=tried),  # type: ignore[arg-type]
+        n_messages=0,
+        next_step=step or kind.one("next"),
+        cause=kind.one("cause", OomCause.FULL),
+        rank=log.rank_at(match.start()),
+        figures=tuple(
+            MessageFigure(row.noun, row.unit.replace("GiB", "bytes"), value)
+            for row, value in rows
+            if value != tried
+        ),
+    )
 
 
-def _of_allocator(text: str, n_messages: int) -> MessageAnswer:
+def _value_of(name: str, text: str) -> float | int | str:
+    """Return the number of a figure; the text of a shape or a name."""
+    unit = FIGURES[name].unit
+    if unit in ("bytes", "GiB"):
+        return _bytes_of(text, unit[0] if unit == "GiB" else "")
+    if unit in ("shape", "name"):
+        return text
+    return float(text) if unit == "share" else int(text.replace(",", ""))
+
+
+def _of_allocator(part: _Part, n_messages: int) -> MessageAnswer:
+    text = part.text
     message, begin = read_message(text), BEGINNINGS.search(text)
     name = (begin["backend"] or "CUDA") if begin else "NPU" if "(NPU" in text else "GPU"
     backend = BACKENDS.get(name, UNKNOWN_BACKEND)
@@ -274,33 +396,54 @@ def _of_allocator(text: str, n_messages: int) -> MessageAnswer:
     verdict, next_step = _verdict(message, unallocated, backend.why_free, text)
     in_use = _minus(message.total_bytes, message.free_bytes)
     outside = _minus(in_use, message.reserved_bytes) if message.metal_bytes is None else message.metal_bytes
+    own_outside = _minus(message.process_bytes, message.reserved_bytes)
+    cause = verdict.cause if verdict else OomCause.UNKNOWN
+    if cause == OomCause.OUTSIDE and 2 * (own_outside or 0) > (outside or 0):
+        next_step = SAME_PROCESS
+    is_old = name in ("CUDA", "HIP") and "reservedintotal" in text
+    if cause == OomCause.FRAGMENTED and is_old:
+        next_step = BEFORE_EXPANDABLE
     lacks = "torch's allocator found no memory; the text lacks the figures that would say why"
+    less = _phase_step(part.before)
     return MessageAnswer(
-        kind="torch's allocator",
+        kind=TORCHS,
         backend=name,
         meaning="" if verdict else lacks,
         message=message,
         n_messages=n_messages,
         unallocated_bytes=unallocated,
         outside_bytes=outside,
-        own_outside_bytes=_minus(message.process_bytes, message.reserved_bytes),
+        own_outside_bytes=own_outside,
         verdict=verdict,
         next_step=next_step.format(
             monitor=backend.monitor,
             variable=backend.variable,
             watch=backend.watch,
             expandable=backend.expandable,
+            less=less,
         ),
         notes=tuple(_notes(message, name)),
+        cause=cause,
+        rank=part.rank,
     )
+
+
+def _phase_step(before: str) -> str:
+    """Return what lessens the memory that a program needs, by the last frames of the traceback before."""
+    ends = ((match.end(), step) for words, step in PHASES for match in squeezed(words).finditer(before))
+    return max(ends, default=(0, LESS))[1]
+
+
+def _words_of(text: str) -> list[tuple[str, str, str, str]]:
+    """Return the rows of what torch adds in rare cases that a message has."""
+    return [row for row in WORDS if squeezed(row[0]).search(text)]
 
 
 def _verdict(
     message: OomMessage, unallocated: int | None, why_free: str, text: str
 ) -> tuple[OomVerdict | None, str]:
-    for words, cause, sentence, next_step in WORDS:
-        if squeezed(words).search(text):
-            return OomVerdict(cause, sentence, "torch's own words", is_inferred=False), next_step
+    for _, cause, sentence, next_step in _words_of(text):
+        return OomVerdict(cause, sentence, "torch's own words", is_inferred=False), next_step
     shortage = _shortage(message, unallocated, why_free)
     verdict = decide_oom(shortage) if message.tried_bytes is not None else None
     figures = (message.free_bytes, message.allocated_bytes, message.reserved_bytes)
@@ -372,5 +515,10 @@ def _summary_notes(summary: MemorySummary | None) -> Iterator[str]:
             f"torch emptied its cache {counted(summary.n_retries, 'time')} to serve a request: the device "
             f"was nearly full, which is slow"
         )
-    if (summary.partly_used_bytes or 0) >= _LEAST_PARTLY_USED * max(summary.reserved_bytes, 1):
+    if summary.waited_bytes >= _LEAST_NOTABLE * max(summary.peak_active_bytes or 0, 1):
+        yield (
+            f"when most was active, at least {format_bytes(summary.waited_bytes)} were freed and waited for "
+            "another stream (record_stream)"
+        )
+    if (summary.partly_used_bytes or 0) >= _LEAST_NOTABLE * max(summary.reserved_bytes, 1):
         yield "fragmentation: free memory in partly used segments serves only requests that fit into a gap"

@@ -11,8 +11,9 @@ from snapconv.units import counted, format_bytes, format_share
 
 # What a context, libraries and NCCL take without anybody's fault: 0.3 to 1.5 GiB on devices of 2016 to 2026.
 USUAL_OUTSIDE_BYTES = 2 << 30
-# Free pieces of less than this share of what is reserved are what every program has.
-_LEAST_FRAGMENTED = 0.05
+# Every program has free pieces: up to this share of what is reserved, and not more than so many bytes beside
+# those that the request needed.
+_USUAL_SHARE, _USUAL_BYTES = 0.05, 256 << 20
 _WHY_FREE = (
     "possible: a limit by set_per_process_memory_fraction(), which a file does not record; memory that "
     "another thread or process freed meanwhile; a budget of Windows, WSL or a virtual GPU"
@@ -30,6 +31,10 @@ class OomCause:
     OUTSIDE = "held outside torch"
     TOO_LARGE = "larger than the device"
     UNKNOWN = "not known"
+    # Of messages alone.
+    HOST = "host memory"
+    OTHER_MEMORY = "not the device's memory"
+    WARNING = "not a failure"
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +167,7 @@ def _other_pool(found: Shortage) -> OomVerdict | None:
     if here is None:
         return None
     if not found.has_pieces:
-        if elsewhere.n_bytes < max(found.block_bytes, _LEAST_FRAGMENTED * (found.reserved_bytes or 0)):
+        if elsewhere.n_bytes < _least_notable(found, found.block_bytes):
             return None
         sentence = (
             f"{format_bytes(elsewhere.n_bytes)} are free in private pools, which this request cannot use"
@@ -224,7 +229,12 @@ def _fragmented(found: Shortage) -> OomVerdict | None:
 def _fragmented_bytes(found: Shortage, least: int) -> int:
     """Return the free bytes; 0 where fewer than ``least`` or than every program has."""
     here = found.here.n_bytes if found.here else 0
-    return here if here >= max(least, _LEAST_FRAGMENTED * (found.reserved_bytes or 0)) else 0
+    return here if here >= _least_notable(found, least) else 0
+
+
+def _least_notable(found: Shortage, least: int) -> float:
+    """Return how many free bytes are more than every program has, and than ``least``."""
+    return max(least, min(_USUAL_SHARE * (found.reserved_bytes or 0), least + _USUAL_BYTES))
 
 
 def _free_elsewhere(found: Shortage) -> str:
@@ -242,9 +252,10 @@ def _full(found: Shortage) -> OomVerdict:
     need = format_bytes(found.segment_bytes)
     sentence = f"full: {need} more were needed{left}{in_use}{_free_elsewhere(found)}"
     reason = "the text does not say how much torch had cached"
-    if here is not None:
+    if here is not None and not here.n_bytes:
+        reason = "torch had no cached memory that this request could use"
+    elif here is not None:
         most = f"{counted(here.n_pieces, 'block')}, the largest {format_bytes(here.largest_bytes)}"
         blocks = f" for such requests ({most})" if found.has_pieces and here.n_pieces else ""
-        size, why = format_bytes(here.n_bytes), "; no single piece was large enough" if here.n_bytes else ""
-        reason = f"torch had {size} cached{blocks}{why}"
+        reason = f"torch had {format_bytes(here.n_bytes)} cached{blocks}; no single piece was large enough"
     return OomVerdict(OomCause.FULL, sentence, reason, is_inferred=free is None)

@@ -32,6 +32,8 @@ from snapconv.units import counted, shown
 _SNIFF_BYTES = 4096
 _MOST_NAMES = 1000
 _SOME_KEY = {"segments", "device_traces", "host_segments", "host_traces"}
+# What begins a line of a log; torch's JSON begins with `[{` or `{`.
+_LOG_BEGINS = re.compile(rb"Traceback \(most recent|\[(?:[A-Za-z]|\d{1,4}[-/:]\d|\d{1,6}\] )")
 _EMBEDDED = rb'"base64"\s*:\s*"([A-Za-z0-9+/=\\\s]*)"'
 # Real snapshots shrink 5 to 40 times, as JSON up to 92 times; beyond this a small file is an attempt to fill
 # the memory. A hostile pickle costs 16 bytes of memory for a byte: 1 MiB of gzip has to stay below 3 GB.
@@ -265,9 +267,8 @@ def _read_json(text: bytes) -> object:
     except JsonError as error:
         if error.is_truncated:
             raise TruncatedFileError.of("the JSON text", len(text)) from error
-        raise NotASnapshotError(
-            f"this is not a memory snapshot: it begins like JSON but is not: {error}"
-        ) from error
+        what = _log_in(text[:_SNIFF_BYTES]) or f"it begins like JSON but is not: {error}"
+        raise NotASnapshotError(f"this is not a memory snapshot: {what}") from error
 
 
 def _read_pickle(file: BinaryIO, n_bytes: int, head: bytes) -> tuple[object, Container]:
@@ -301,10 +302,17 @@ def _what_it_is(head: bytes) -> str:
     for magic, description in _OTHER_FORMATS:
         if head.startswith(magic):
             return description
-    if b"out of memory" in head.lower() or head.startswith(b"Traceback (most recent"):
-        return "it is text, such as a log; `snapconv oom --message FILE` explains torch's words in it"
+    if what := _log_in(head):
+        return what
     begin = head[:16].decode("ascii", "replace")
     return f"it begins with {begin!r}. Expected a pickle, its gzip, JSON, or a page of torch's viewer"
+
+
+def _log_in(head: bytes) -> str:
+    """Name a log by its first words, such as ``[rank3]: `` or ``[2026-``, which begin like JSON."""
+    if _LOG_BEGINS.match(head) or b"out of memory" in head.lower():
+        return "it is text, such as a log; `snapconv oom --message FILE` explains torch's words in it"
+    return ""
 
 
 # --- shapes of the value

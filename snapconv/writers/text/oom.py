@@ -6,13 +6,18 @@ from operator import itemgetter
 from snapconv.answers.oom.failed_allocation import FailedAllocation, OutOfMemory
 from snapconv.answers.oom.message import SUMMARY, MemorySummary, MessageAnswer
 from snapconv.answers.oom.remedies import Remedies
-from snapconv.answers.oom.verdict import OomVerdict
+from snapconv.answers.oom.verdict import OomCause, OomVerdict
 from snapconv.answers.peak import WAITING_LABEL
 from snapconv.units import counted, device_name, format_bytes, format_share
 from snapconv.writers.text.moment import outside_line, place_of, pool_shown, rows_by_line
 from snapconv.writers.text.size_rows import history_lines, most_rows, next_line, size_row, where
 
-_N_CALLERS, _N_PURPOSES, _N_HOLDERS, _N_MODULES = 2, 4, 3, 1
+_N_CALLERS, _N_PURPOSES, _N_HOLDERS, _N_MODULES, _N_DEVICES = 2, 4, 3, 1, 15
+_OTHER_TITLES = {
+    OomCause.HOST: "out of memory on the host",
+    OomCause.OTHER_MEMORY: "not the device's memory",
+    OomCause.WARNING: "no failure",
+}
 _NOT_TORCHS = "not torch's: context, libraries, NCCL, other processes"
 
 
@@ -128,21 +133,32 @@ def _remedy_lines(remedies: Remedies) -> Iterator[str]:
 
 
 def message_lines(found: MessageAnswer) -> Iterator[str]:
-    """Explain a text about memory that ran out."""
-    message, verdict = found.message, found.verdict
-    if verdict:
-        where_it_was = "" if message.device is None else f" on device {message.device}"
-        yield f"{found.backend} out of memory{where_it_was}: {verdict.cause}"
-        yield from verdict_lines(verdict)
-    else:
-        who = "out of memory on the host" if found.backend == "host" else f"{found.backend} out of memory"
-        yield found.kind if found.kind == SUMMARY else f"{who}: {found.kind}"
-        if found.meaning:
-            yield f"  {found.meaning}"
+    """Explain a text about memory that ran out; of several devices, the first message of each."""
+    yield from _one_message_lines(found)
+    if found.n_messages > 1:
+        yield f"  {counted(found.n_messages, 'message')} in the text: this is the first"
+    yield f"  next: {found.next_step}"
+    for other in found.others[:_N_DEVICES]:
+        yield from _one_message_lines(other)
+        yield f"  next: {other.next_step}"
+    if len(found.others) > _N_DEVICES:
+        yield f"{counted(len(found.others) - _N_DEVICES, 'device')} more: --json shows them"
+
+
+def _one_message_lines(found: MessageAnswer) -> Iterator[str]:
+    """Show what a message says: why memory ran out, its figures, and what is easily misread."""
+    message = found.message
+    yield _message_title(found)
+    if found.verdict:
+        yield from verdict_lines(found.verdict)
+    elif found.meaning:
+        yield f"  {found.meaning}"
+    waiting = (message.active_bytes or 0) > (message.allocated_bytes or 0)
     for n_bytes, text in (
         (message.tried_bytes, "requested"),
         (message.free_bytes, "free on the device"),
         (message.allocated_bytes, "allocated by torch"),
+        (message.active_bytes if waiting else None, "  with what streams still use"),
         (found.unallocated_bytes, "reserved by torch and free"),
         (message.private_pool_bytes, "free in private pools, for CUDA graphs or MemPools only"),
         (None if message.allocated_bytes is not None else message.reserved_bytes, "reserved by torch"),
@@ -151,24 +167,40 @@ def message_lines(found: MessageAnswer) -> Iterator[str]:
         (found.own_outside_bytes, "  of it this process's own"),
         (message.allowed_bytes, "allowed"),
         (message.total_bytes, "the whole device"),
+        *((n_bytes, f"process {pid}") for pid, n_bytes in message.other_processes[:_N_HOLDERS]),
     ):
         if n_bytes is not None:
             yield size_row(n_bytes, text)
-    for pid, n_bytes in message.other_processes[:_N_HOLDERS]:
-        yield size_row(n_bytes, f"process {pid}")
+    for figure in found.figures:
+        is_size = figure.unit == "bytes"
+        unit = f" {figure.unit}" if figure.unit in ("tokens", "requests") else ""
+        value = format_bytes(int(figure.value)) if is_size else f"{figure.value}{unit}"
+        yield f"{value:>16}  {figure.noun}"
     if found.summary:
         yield from _summary_lines(found.summary)
-    for note in found.notes:
-        yield f"  {note}"
-    if found.n_messages > 1:
-        yield f"  {counted(found.n_messages, 'message')} in the text: this is the first"
-    yield f"  next: {found.next_step}"
+    yield from (f"  {note}" for note in found.notes)
+
+
+def _message_title(found: MessageAnswer) -> str:
+    """Say what ran out, and where or in whose words."""
+    if found.kind == SUMMARY:
+        return found.kind
+    device = "" if found.message.device is None else f" on device {found.message.device}"
+    what = _OTHER_TITLES.get(found.cause, f"{found.backend} out of memory{device}")
+    rank = f" ({found.rank})" if found.rank else ""
+    return f"{what}{rank}: {found.cause if found.verdict else found.kind}"
 
 
 def _summary_lines(summary: MemorySummary) -> Iterator[str]:
     yield f"  memory summary of device {summary.device}"
     yield size_row(summary.allocated_bytes, "allocated by torch")
     yield size_row(summary.peak_allocated_bytes, "  at most")
+    if summary.active_bytes is not None and summary.peak_active_bytes is not None:
+        yield size_row(summary.active_bytes, "active: allocated, or freed and waiting for a stream")
+        yield size_row(summary.peak_active_bytes, "  at most")
+    if summary.requested_bytes is not None and summary.peak_requested_bytes is not None:
+        yield size_row(summary.requested_bytes, "requested by the program, not rounded")
+        yield size_row(summary.peak_requested_bytes, "  at most")
     yield size_row(summary.reserved_bytes, "reserved by torch")
     yield size_row(summary.peak_reserved_bytes, "  at most")
     if summary.partly_used_bytes is not None:

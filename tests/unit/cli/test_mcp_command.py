@@ -258,6 +258,24 @@ def test_calls_that_were_cancelled_do_not_run_beside_the_next(folder):
     assert marks.count("[") <= 2
 
 
+def test_a_message_that_is_being_read_ends_when_its_call_is_cancelled(folder):
+    endless = (
+        "import sys, time\n"
+        "from snapconv.answers.oom import message\n"
+        "from snapconv.cli import app\n"
+        "def explain_message(text, *, check):\n"
+        "    while True:\n        check(); time.sleep(0.01)\n"
+        "message.explain_message = explain_message\n"
+        "app.main(['mcp', *sys.argv[1:]])\n"
+    )
+    call = {"name": "oom_message", "arguments": {"text": "CUDA out of memory"}}
+    read = {"id": 2, "method": "tools/call", "params": call}
+    cancel = {"method": "notifications/cancelled", "params": {"requestId": 2}}
+    answers, _, _ = spoken(folder, endless, [read, cancel, info_call(3)], n_answers=2)
+    assert not answers[3]["result"]["isError"]
+    assert "cancel" in str(answers[2]).lower()
+
+
 def test_without_the_extra_the_error_names_it(folder, snapconv, monkeypatch):
     monkeypatch.setitem(sys.modules, "mcp", None)
     done = snapconv("mcp", folder)

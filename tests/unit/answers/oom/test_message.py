@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from snapconv.answers.oom.message import compact, explain_message, read_message
-from snapconv.answers.oom.message_kinds import MESSAGE_KINDS
+from snapconv.answers.oom.message import explain_message, read_message
+from snapconv.answers.oom.message_text import compacted
 from snapconv.errors import InputError
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -199,83 +199,6 @@ def test_the_verdict_on_a_message_of_an_allocator_is_what_happened(name):
     assert (verdict.cause, verdict.is_inferred) == (cause, is_inferred)
 
 
-WITHOUT_FIGURES = {
-    "a CUDA call outside torch's allocator": (
-        "RuntimeError: CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"
-    ),
-    "the CUDA driver": "RuntimeError: CUDA driver error: out of memory",
-    "a HIP call outside torch's allocator": (
-        "RuntimeError: HIP error: out of memory\nHIP kernel errors might be"
-    ),
-    "a GPU library": (
-        "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
-        "RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
-        "RuntimeError: cuDNN error: CUDNN_STATUS_INTERNAL_ERROR. CUDA ran out of memory outside PyTorch's "
-        "allocator.",
-    ),
-    "NCCL": (
-        "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nFailed to CUDA calloc async 608 "
-        "bytes",
-        "NCCL WARN Cuda failure 2 'out of memory'",
-    ),
-    "vLLM's sleep-mode pool": "CUDA Error: out of memory at /workspace/csrc/cumem_allocator.cpp:62",
-    "vLLM's KV cache": (
-        "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`",
-        "4.00 GiB KV cache is needed, which is larger than the available KV cache memory (1.20 GiB)",
-    ),
-    "vLLM's start": "Free memory on device cuda:0 (6.9/8.0 GiB) on startup is less than desired GPU memory "
-    "utilization",
-    "SGLang's start": "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.",
-    "accelerate's batch size": "RuntimeError: No executable batch size found, reached zero.",
-    "XPU": (
-        "RuntimeError: level_zero backend failed with error: 39 (UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)",
-        "Native API returns: -5 (PI_ERROR_OUT_OF_RESOURCES) -5 (PI_ERROR_OUT_OF_RESOURCES)",
-    ),
-    "a Metal buffer": "RuntimeError: Invalid buffer size: 24.00 GiB",
-    "Metal": "Error: command buffer exited with error status.\n\tInsufficient Memory (00000008:kIOGPU)",
-    "the Ascend driver": "EL0004: [PID: 41] 2025-01-01 Failed to allocate memory.",
-    "torch up to 1.0": (
-        "THCudaCheck FAIL file=/pytorch/aten/src/THC/generic/THCStorage.cu line=58 error=2 : out of memory",
-        "RuntimeError: cuda runtime error (2) : out of memory at /pytorch/aten/src/THC/THCStorage.cu:58",
-    ),
-    "spconv": "RuntimeError: /io/spconv/indice.cu 126 cuda execution failed with error 2",
-    "shared memory of a kernel": "triton.OutOfResources: out of resource: shared memory, Required: 131072",
-    "XLA or JAX": "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4096 bytes.",
-    "pinned memory": "Caught RuntimeError in pin memory thread for device 0.\nRuntimeError: CUDA error: out "
-    "of memory",
-    "/dev/shm": "Bus error. It is possible that dataloader's workers are out of shared memory.",
-    "an allocation of the program": (
-        "[enforce fail at alloc_cpu.cpp:114] DefaultCPUAllocator: can't allocate memory: you tried to "
-        "allocate 8192 bytes",
-        "$ Torch: not enough memory: you tried to allocate 24GB. Buy new RAM!",
-        "numpy.core._exceptions.MemoryError: Unable to allocate 3.50 GiB for an array with shape (9,)",
-    ),
-    "a killed process": (
-        "RuntimeError: DataLoader worker (pid 41) is killed by signal: Killed.",
-        "slurmstepd: error: Detected 1 oom_kill event in StepId=41.batch.",
-    ),
-    "unknown": "the worker raised OutOfMemoryError",
-}  # fmt: skip
-OF_KINDS = [
-    (kind, text)
-    for kind, texts in WITHOUT_FIGURES.items()
-    for text in ([texts] if isinstance(texts, str) else texts)
-]
-
-
-@pytest.mark.parametrize(("kind", "text"), OF_KINDS)
-def test_a_text_without_figures_has_its_kind_its_meaning_and_a_next_step(kind, text):
-    found = explain_message(f"epoch 3, loss 0.5\n{text}\nexit\n")
-    assert (found.kind, found.verdict) == (kind, None)
-    assert found.meaning
-    assert found.next_step
-
-
-def test_every_kind_of_text_is_tried():
-    assert {kind.name for kind in MESSAGE_KINDS} < WITHOUT_FIGURES.keys()
-    assert len(OF_ALLOCATORS) + len(OF_KINDS) >= 60
-
-
 # --- the figures
 
 
@@ -285,8 +208,9 @@ def before_every_line(prefix, text, *, at=" "):
 
 
 def wrapped(text, width):
-    """A terminal that breaks lines anywhere, in words and numbers too."""
-    return "\n".join(text[i : i + width] for i in range(0, len(text), width))
+    """A terminal that breaks its longest lines anywhere, in words and numbers too."""
+    lines = text.split("\n")
+    return "\n".join(line[i : i + width] for line in lines for i in range(0, len(line), width))
 
 
 FIGURES = (2 * GIB, 80 * GIB, GIB, 70 * GIB, 75 * GIB)
@@ -402,7 +326,7 @@ def test_a_message_without_its_figures_has_no_verdict():
 
 
 def test_what_is_cut_off_has_no_figures_that_it_does_not_have():
-    whole = compact(from_2_1(*FIGURES))
+    whole = compacted(from_2_1(*FIGURES)).text
     for end in range(len(whole)):
         message = read_message(whole[:end])
         for found, true in zip(
@@ -423,10 +347,143 @@ def test_what_stands_before_a_message_costs_no_more_than_its_length(line):
     assert time.process_time() - began < 5
 
 
+def test_a_long_log_is_checked_between_its_pieces():
+    calls = []
+    text = "Allocator: the memory of an arena\n" * 20_000
+    with pytest.raises(InputError):
+        explain_message(text, check=lambda: calls.append(len(calls)))
+    assert len(calls) > 2 * len(text) // 8192
+
+    def stop():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        explain_message(text, check=stop)
+
+
+# --- several ranks and devices
+
+
+def of_device(number, tried=2 * GIB, allocated=77 * GIB):
+    return from_2_1(tried, 80 * GIB, GIB, allocated, 78 * GIB).replace("GPU 0", f"GPU {number}")
+
+
+def test_the_first_message_of_every_device_is_explained():
+    lines = (f"[rank{rank}]: {of_device(rank)}" for rank in (3, 1, 3))
+    found = explain_message("\n".join([*lines, f"[rank1]: {of_device(1, GIB, 40 * GIB)}"]))
+    assert (found.n_messages, found.rank, found.message.device) == (4, "rank 3", 3)
+    assert [(other.rank, other.message.device, other.cause) for other in found.others] == [
+        ("rank 1", 1, "full")
+    ]
+
+
+def test_ranks_that_all_call_their_device_0_are_told_apart_and_repeated_lines_are_not():
+    text = "\n".join(
+        [
+            f"[rank0]: {of_device(0)}",
+            f"[rank1]: {of_device(0, GIB)}",
+            of_device(0),
+            f"E   {of_device(0, GIB)}",
+        ]
+    )
+    found = explain_message(text)
+    assert [one.rank for one in (found, *found.others)] == ["rank 0", "rank 1"]
+
+
+@pytest.mark.parametrize(
+    ("prefix", "rank"),
+    [
+        ("[rank3]: ", "rank 3"),
+        ("[rank: 3] ", "rank 3"),
+        ("[2026-03-03 03:03:03 DP1 TP3] ", "DP 1 TP 3"),
+        ("(VllmWorker rank=3 pid=41) ERROR 03-16 06:12:38 [multiproc_executor.py:375] ", "rank 3"),
+        ("\x1b[36m(RayWorker pid=41)\x1b[0m ", ""),
+        ("2026-03-03T03:03:03.123Z ", ""),
+    ],
+)
+def test_what_stands_before_a_line_names_its_rank_and_is_no_part_of_the_message(prefix, rank):
+    text = before_every_line(prefix, from_2_1(*FIGURES), at=". ")
+    found = explain_message(text)
+    assert (found.rank, found.message.tried_bytes, found.unallocated_bytes) == (rank, 2 * GIB, 5 * GIB)
+
+
+# --- the cause and the first remedy
+
+
+@pytest.mark.parametrize(
+    ("reserved", "tried", "cause"),
+    [
+        (78 * GIB + 205 * MIB, 64 * MIB, "fragmented"),
+        (78 * GIB + 205 * MIB, 4 * GIB, "full"),
+        (75 * GIB + 200 * MIB, 64 * MIB, "full"),
+    ],
+)
+def test_full_is_judged_against_the_request_and_not_against_a_share(reserved, tried, cause):
+    found = explain_message(from_2_1(tried, reserved + GIB, 10 * MIB, 75 * GIB, reserved))
+    assert found.cause == cause
+
+
+TRACEBACK = 'File "/site-packages/torch/{}", line 915, in {}\n    return f(x)\n'
+
+
+@pytest.mark.parametrize(
+    ("frames", "remedy"),
+    [
+        ((), "a smaller batch or shorter sequences (while weights are loaded"),
+        ((("nn/modules/module.py", "_apply"),), "load the weights in fewer bytes"),
+        ((("optim/adamw.py", "_init_group"),), "an optimizer with smaller states"),
+        ((("_tensor.py", "backward"),), "a smaller batch or shorter sequences, or activation checkpointing"),
+        (
+            (("nn/modules/module.py", "_apply"), ("_tensor.py", "backward")),
+            "a smaller batch or shorter sequences, or activation checkpointing",
+        ),
+        ((("generation/utils.py", "generate"),), "fewer or shorter sequences at once"),
+    ],
+)
+def test_the_first_remedy_fits_where_the_program_was(frames, remedy):
+    traceback = "".join(TRACEBACK.format(*frame) for frame in frames)
+    found = explain_message(f"Traceback (most recent call last):\n{traceback}{from_2_1(*FULL)}")
+    assert found.next_step.startswith(remedy)
+    assert "`snapconv watch train.py`" in found.next_step
+
+
+def test_memory_of_the_same_process_outside_torch_is_not_blamed_on_others():
+    found = explain_message(from_2_1(*OTHERS, processes=own(79 * GIB)))
+    assert (found.cause, found.own_outside_bytes) == ("held outside torch", 48 * GIB)
+    assert found.next_step.startswith("limit the other library in this process")
+
+
+def test_a_fragmented_torch_before_2_1_is_told_what_it_has():
+    assert "max_split_size_mb" in explain_message(from_1_4(*PIECES)).next_step
+    assert "expandable_segments" in explain_message(from_2_1(*PIECES)).next_step.partition(" (")[0]
+    assert "PYTORCH_NPU_ALLOC_CONF" in explain_message(from_1_4(*PIECES, backend="NPU", name="NPU")).next_step
+
+
+def test_what_windows_cannot_know_of_a_process_is_no_figure():
+    text = from_2_1(*FULL, processes="Process 41 has 17179869184.00 GiB memory in use. ")
+    text = f"{text} Including non-PyTorch memory, this process has 17179869184.00 GiB memory in use."
+    message = explain_message(text).message
+    assert (message.process_bytes, message.other_processes) == (None, ())
+
+
+def test_a_server_around_torch_has_the_better_remedy():
+    text = f"Capturing CUDA graph shapes:  43%\n{from_2_1(*FULL)}"
+    found = explain_message(text)
+    assert (found.cause, found.kind) == ("full", "torch's allocator")
+    assert found.next_step.startswith("lower --gpu-memory-utilization")
+    assert any(note.startswith("graph capture in vLLM: ") for note in found.notes)
+    served = explain_message(f"Graph capturing finished in 9 secs\n{text}")
+    assert not served.next_step.startswith("lower")
+
+
+def test_active_memory_is_a_figure_where_the_text_has_it():
+    assert explain_message(from_1_4(*FULL, backend="NPU", name="NPU")).message.active_bytes == 77 * GIB
+
+
 # --- tables of torch.cuda.memory_summary()
 
 
-def table(*, ooms=0, retries=0, allocated, reserved, partly_used, peak, old=False):
+def table(*, ooms=0, retries=0, allocated, reserved, partly_used, peak, active=None, old=False):
     """What torch.cuda.memory_summary(abbreviated=True) prints, made as its source does."""
     units = ("MB", "GB") if old else ("MiB", "GiB")
 
@@ -440,7 +497,7 @@ def table(*, ooms=0, retries=0, allocated, reserved, partly_used, peak, old=Fals
         f"|  {'':9} CUDA OOMs: {ooms:<12d} | {'':6} cudaMalloc retries: {retries:<8d}  |",
         "|        Metric         | Cur Usage  | Peak Usage | Tot Alloc  | Tot Freed  |",
         row("Allocated memory", allocated, peak),
-        row("Active memory", allocated, peak),
+        row("Active memory", allocated, active or peak),
         row("GPU reserved memory", reserved, reserved),
         row("Non-releasable memory", partly_used, partly_used),
     ]
@@ -471,3 +528,13 @@ def test_a_message_with_a_summary_below_it_has_both():
     found = explain_message(f"{from_2_1(*FULL)}\n{table(**MEMORY)}")
     assert (found.verdict.cause, found.summary.reserved_bytes) == ("full", 20 * GIB)
     assert explain_message(table(**MEMORY)).kind == "torch.cuda.memory_summary()"
+
+
+def test_memory_that_waited_for_a_stream_is_what_was_active_beyond_what_was_allocated():
+    found = explain_message(table(**MEMORY, active=19 * GIB))
+    assert (found.summary.peak_active_bytes, found.summary.waited_bytes) == (19 * GIB, GIB)
+    assert any("at least 1.00 GiB were freed and waited for another stream" in note for note in found.notes)
+    assert found.next_step.startswith("wait for the other stream's work")
+    without = explain_message(table(**MEMORY))
+    assert without.summary.waited_bytes == 0
+    assert without.next_step.startswith("a smaller batch")

@@ -24,13 +24,13 @@ TOTAL = FULL.reserved_bytes + 50 * MIB
     ("fields", "cause", "words"),
     [
         ({}, "full", "full: 100.00 MiB more were needed, 50.00 MiB were free on the device"),
-        # From a twentieth of what is reserved on.
-        (
-            {"here": FreePieces(460 * MIB, 20, 30 * MIB)},
-            "full",
-            "full: ",
-        ),
-        ({"here": FreePieces(563 * MIB, 20, 30 * MIB)}, "fragmented", "563.00 MiB are reserved and free"),
+        # From the 50 MiB that are missing and 256 MiB on, which every program has; or from a twentieth of
+        # what is reserved on, where that is less.
+        ({"here": FreePieces(305 * MIB, 20, 30 * MIB)}, "full", "full: "),
+        ({"here": FreePieces(306 * MIB, 20, 30 * MIB)}, "fragmented", "306.00 MiB are reserved and free"),
+        ({"here": FreePieces(63 * MIB, 9, MIB), "reserved_bytes": 1280 * MIB}, "full", "full: "),
+        ({"here": FreePieces(64 * MIB, 9, MIB), "reserved_bytes": 1280 * MIB}, "fragmented", "64.00 MiB are"),
+        ({"here": FreePieces(3277 * MIB, 90, 50 * MIB), "reserved_bytes": 78 * GIB}, "fragmented", ""),
         ({"block_bytes": 2 * GIB, "segment_bytes": 2 * GIB, "here": FreePieces(GIB, 9, MIB)}, "full", ""),
         # Enough only together with what is free on the device.
         ({"block_bytes": GIB, "segment_bytes": GIB, "here": FreePieces(GIB - MIB, 9, MIB)}, "fragmented", ""),

@@ -1,0 +1,973 @@
+"""Texts about memory that ran out which are not of torch's allocator: a row each, with what is right.
+
+Each row is a text as the project that is named raises it, its kind, its cause, the figures that it has, and
+the words with which the first remedy begins. The texts are put together from the code that raises them, with
+figures of our own.
+"""
+
+import pytest
+
+from snapconv.answers.oom.message import OomMessage, explain_message
+from snapconv.answers.oom.message_kinds import MESSAGE_KINDS, OTHER
+from snapconv.answers.oom.message_text import literals
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+FULL, LIMITED, OUTSIDE, HOST = "full", "limited", "held outside torch", "host memory"
+LARGER, OTHER_MEMORY, WARNING = "larger than the device", "not the device's memory", "not a failure"
+
+
+def gib(number):
+    return round(number * GIB)
+
+
+# A text; its kind, cause and figures (with the noun for those that OomMessage has no field for); the remedy.
+TEXTS = (
+    (
+        "CUDA Error: out of memory at /workspace/csrc/cumem_allocator.cpp:62",
+        "vLLM's sleep-mode pool",
+        FULL,
+        {},
+        "free what other processes hold",
+    ),
+    (
+        "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when "
+        "initializing the engine.",
+        "vLLM's KV cache",
+        LIMITED,
+        {},
+        "raise --gpu-memory-utilization",
+    ),
+    (
+        "INFO 10-25 13:12:42 [gpu_worker.py:298] Available KV cache memory: -1.25 GiB\n(EngineCore pid=7) "
+        "ValueError: No available memory for the cache blocks.",
+        "vLLM's KV cache",
+        LIMITED,
+        {"available": -gib(1.25)},
+        "raise --gpu-memory-utilization",
+    ),
+    (
+        "4.00 GiB KV cache is needed, which is larger than the available KV cache memory (1.20 GiB)",
+        "vLLM's KV cache",
+        LIMITED,
+        {"needed": 4 * GIB, "available": gib(1.2)},
+        "raise --gpu-memory",
+    ),
+    (
+        "ValueError: To serve at least one request with the models's max seq len (262144), (24.0 GiB KV "
+        "cache is "
+        "needed, which is larger than the available KV cache memory (3.18 GiB). Based on the available "
+        "memory, "
+        "the estimated maximum model length is 34736.",
+        "vLLM's KV cache",
+        LIMITED,
+        {"needed": 24 * GIB, "available": gib(3.18), "asked for": 262144, "fit": 34736},
+        "--max-model-len 34736 fits",
+    ),
+    (
+        "ValueError: The model's max seq len (32768) is larger than the maximum number of tokens that can be "
+        "stored in KV cache (7344). Try increasing `gpu_memory_utilization` or decreasing `max_model_len`",
+        "vLLM's KV cache",
+        LIMITED,
+        {"asked for": 32768, "fit": 7344},
+        "--max-model-len 7344 fits",
+    ),
+    (
+        "(EngineCore_DP0 pid=4711) ValueError: Free memory on device (17.42/23.64 GiB) on startup is less "
+        "than "
+        "desired GPU memory utilization (0.9, 21.28 GiB). Decrease GPU memory utilization",
+        "vLLM's start",
+        OUTSIDE,
+        {
+            "free": gib(17.42),
+            "total": gib(23.64),
+            "the setting's share": 0.9,
+            "wanted by the setting": gib(21.28),
+        },
+        "--gpu-memory-utilization 0.73 fits",
+    ),
+    (
+        "Free memory on device cuda:1 (6.9/8.0 GiB) on startup is less than desired GPU memory utilization",
+        "vLLM's start",
+        OUTSIDE,
+        {"free": gib(6.9), "total": 8 * GIB, "device": 1},
+        "--gpu-memory-utilization 0.86",
+    ),
+    (
+        "AssertionError: Error in memory profiling. Initial free memory 38.12 GiB, current free memory "
+        "38.50 GiB. "
+        "This happens when other processes sharing the same container release GPU memory",
+        "vLLM's memory profiling",
+        OUTSIDE,
+        {"free before": gib(38.12), "free": gib(38.5)},
+        "start servers on one",
+    ),
+    (
+        "RuntimeError: CUDA out of memory occurred when warming up sampler with 1024 dummy requests. "
+        "Please try "
+        "lowering `max_num_seqs` or `gpu_memory_utilization` when initializing the engine.",
+        "vLLM's warm-up",
+        FULL,
+        {"in the trial run": 1024},
+        "lower --max-num-seqs below 1024",
+    ),
+    (
+        "[2026-03-03 03:03:03 TP0] Memory pool end. avail mem=6.40 GB\n[2026-03-03 03:03:09 TP0] Capture "
+        "cuda "
+        "graph begin. This can take up to several minutes. avail mem=6.10 GB\nCapturing batches (bs=256 "
+        "avail_mem=5.80 GB):  10%\rCapturing batches (bs=160 avail_mem=0.02 GB):  45%\n"
+        "torch.AcceleratorError: CUDA error: out of memory",
+        "graph capture in SGLang",
+        FULL,
+        {"free before": gib(6.1), "free when it failed": gib(0.02)},
+        "capture fewer or smaller graphs",
+    ),
+    (
+        "Exception: Capture cuda graph failed: CUDA out of memory.\nPossible solutions:\n1. set "
+        "--mem-fraction-static to a smaller value",
+        "graph capture in SGLang",
+        FULL,
+        {},
+        "capture fewer or smaller graphs",
+    ),
+    (
+        "Capturing CUDA graph shapes:  43%|####3     | 15/35 [00:09]\nRuntimeError: CUDA error: out of "
+        "memory",
+        "graph capture in vLLM",
+        FULL,
+        {},
+        "lower --gpu-memory-utilization",
+    ),
+    (
+        "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.",
+        "SGLang's start",
+        LIMITED,
+        {},
+        "raise --mem-fraction-static",
+    ),
+    (
+        "[2026-03-03 03:03:03 TP0] Load weight end. avail mem=9.10 GB, mem usage=66.30 GB.\n[2026-03-03 "
+        "03:03:03 "
+        "TP0] max_total_tokens=65536 is larger than the profiled value -12345. Use the profiled value "
+        "instead.",
+        "SGLang's start",
+        LIMITED,
+        {"free": gib(9.1), "weights": gib(66.3), "asked for": 65536, "fit": -12345},
+        "raise --mem-fraction-static",
+    ),
+    (
+        "Decode out of memory. Try to lower your batch size.\nTry to allocate 24 tokens.\nAvailable "
+        "tokens: 3",
+        "SGLang's KV cache",
+        LIMITED,
+        {"asked for": 24, "fit": 3},
+        "lower --max-running-requests",
+    ),
+    (
+        'Error: Warmup(Generation("Not enough memory to handle 4096 prefill tokens. You need to decrease '
+        '`--max-batch-prefill-tokens`"))',
+        "text-generation-inference",
+        FULL,
+        {"asked for": 4096},
+        "lower --max-batch-prefill-tokens",
+    ),
+    (
+        "Not enough memory to handle 16000 total tokens with 2 prefill tokens. You need to decrease "
+        "`--max-batch-total-tokens` or `--max-batch-prefill-tokens`",
+        "text-generation-inference",
+        FULL,
+        {"asked for": 16000, "of them prefill": 2},
+        "lower --max-batch-prefill",
+    ),
+    (
+        "[TRT-LLM] [RANK 1] [E] Executor creation failed due to insufficient GPU memory.\n\nThe following "
+        "component "
+        "could not be created: KV cache\nTotal GPU memory (GiB): 140.06\nFree GPU memory before component "
+        "creation "
+        "attempt (GiB): 108.86",
+        "TensorRT-LLM",
+        FULL,
+        {"total": gib(140.06), "free": gib(108.86), "part": "KVcache"},
+        "lower free_gpu_memory_fraction",
+    ),
+    (
+        "[TRT] [E] 2: [virtualMemoryBuffer.cpp::resizePhysical::145] Error Code 2: OutOfMemory (no further "
+        "information)\n[TRT] [W] Requested amount of GPU memory (17179869184 bytes) could not be allocated.",
+        "TensorRT",
+        FULL,
+        {"tried": 16 * GIB},
+        "a smaller workspace",
+    ),
+    (
+        "[E] [TRT] ../rtSafe/safeRuntime.cpp (25) - Cuda Error in allocate: 2 (out of memory)",
+        "TensorRT",
+        FULL,
+        {},
+        "a smaller workspace",
+    ),
+    (
+        "[TRT] [W] Skipping tactic 8 due to insufficient memory on requested size of 17179869184 detected "
+        "for tactic",
+        "a skipped tactic of TensorRT",
+        WARNING,
+        {"tried": 16 * GIB},
+        "nothing, if the build ends well",
+    ),
+    (
+        "RuntimeError: Error in function 'aligned_alloc' at /w/flashinfer/allocator.h:49: Buffer overflow "
+        "when "
+        "allocating memory for batch_prefill_tmp_v with size 536346624 and alignment 16, but only "
+        "413138944 bytes "
+        "available in AlignedAllocator. Increase the workspace buffer size.",
+        "FlashInfer's workspace",
+        LIMITED,
+        {"tried": 536346624, "available": 413138944},
+        "a workspace of more than 511.50 MiB",
+    ),
+    (
+        "RuntimeError: Failed to allocate memory for batch_prefill_tmp_v with size 304087040 and alignment "
+        "16 in "
+        "AlignedAllocator",
+        "FlashInfer's workspace",
+        LIMITED,
+        {"tried": 304087040},
+        "a workspace of more than 290.00 MiB",
+    ),
+    (
+        "RuntimeError: No executable batch size found, reached zero.",
+        "accelerate's batch size",
+        FULL,
+        {},
+        "run once with batch size 1",
+    ),
+    (
+        "ValueError: Some modules are dispatched on the CPU or the disk. Make sure you have enough GPU RAM "
+        "to fit "
+        "the quantized model.",
+        "a model that was dispatched to the CPU",
+        FULL,
+        {},
+        "free what other processes or models hold",
+    ),
+    ("RuntimeError: Insufficient VRAM for model and cache", "ExLlama", FULL, {}, "a shorter cache"),
+    (
+        "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nFailed to CUDA calloc async "
+        "608 bytes",
+        "NCCL",
+        FULL,
+        {"tried": 608},
+        "leave room",
+    ),
+    (
+        "node:41:42 [3] include/alloc.h:178 NCCL WARN Cuda failure 'out of memory'\n\nnode:41:42 [3] "
+        "include/alloc.h:185 NCCL WARN Failed to CUDA calloc 6291456 bytes",
+        "NCCL",
+        FULL,
+        {"tried": 6 * MIB},
+        "leave room",
+    ),
+    ("NCCL WARN Cuda failure 2 'out of memory'", "NCCL", FULL, {}, "leave room"),
+    (
+        "RuntimeError: NVML_SUCCESS == r INTERNAL ASSERT FAILED at "
+        '"../c10/cuda/CUDACachingAllocator.cpp":1131, '
+        "please report a bug to PyTorch.",
+        "torch's allocator, without its figures",
+        FULL,
+        {},
+        "a smaller batch",
+    ),
+    (
+        "NVML_SUCCESS == DriverAPI::get()->nvmlInit_v2_() INTERNAL ASSERT FAILED at "
+        '"/pytorch/c10/cuda/CUDACachingAllocator.cpp":813',
+        "torch's allocator, without its figures",
+        FULL,
+        {},
+        "a smaller batch",
+    ),
+    ("NvMapMemAllocInternalTagged: 1075072515 error 12", "Jetson's memory", FULL, {}, "close other programs"),
+    (
+        "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
+        "a GPU library's handle",
+        FULL,
+        {},
+        "leave room",
+    ),
+    (
+        "RuntimeError: cuDNN error: CUDNN_STATUS_NOT_INITIALIZED",
+        "a GPU library's handle",
+        FULL,
+        {},
+        "leave room",
+    ),
+    (
+        "cusolver error: CUSOLVER_STATUS_INTERNAL_ERROR, when calling `cusolverDnCreate(handle)`",
+        "a GPU library's handle",
+        FULL,
+        {},
+        "leave room",
+    ),
+    (
+        "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "a GPU library",
+        FULL,
+        {},
+        "leave room",
+    ),
+    ("RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED", "a GPU library", FULL, {}, "leave room"),
+    (
+        "RuntimeError: cuDNN error: CUDNN_STATUS_INTERNAL_ERROR. CUDA ran out of memory outside PyTorch's "
+        "allocator.",
+        "a GPU library",
+        FULL,
+        {},
+        "leave room",
+    ),
+    (
+        "RuntimeError: Unable to find a valid cuDNN algorithm to run convolution",
+        "no algorithm of cuDNN",
+        FULL,
+        {},
+        "a smaller batch or input",
+    ),
+    (
+        "RuntimeError: GET was unable to find an engine to execute this computation",
+        "no algorithm of cuDNN",
+        FULL,
+        {},
+        "a smaller batch or input",
+    ),
+    (
+        "NotFoundError: No algorithm worked! [Op:Conv2D]",
+        "no algorithm of cuDNN",
+        FULL,
+        {},
+        "a smaller batch or input",
+    ),
+    (
+        "FAILED_PRECONDITION: DNN library initialization failed. Look at the errors above for more details.",
+        "no algorithm of cuDNN",
+        FULL,
+        {},
+        "a smaller batch or input",
+    ),
+    (
+        "Caught RuntimeError in pin memory thread for device 0.\nRuntimeError: CUDA error: out of memory",
+        "pinned memory",
+        HOST,
+        {},
+        "pin_memory=False",
+    ),
+    (
+        '  File "zero/stage3.py", line 9, in __init__\n    buffer = get_accelerator().pin_memory(tensor)\n'
+        "RuntimeError: CUDA error: out of memory",
+        "pinned memory",
+        HOST,
+        {},
+        "pin_memory=False",
+    ),
+    (
+        "ggml_cuda_host_malloc: failed to allocate 1900,00 MiB of pinned memory: invalid argument",
+        "pinned memory",
+        HOST,
+        {"tried": 1900 * MIB},
+        "pin_memory=False",
+    ),
+    (
+        "ResourceExhaustedError: OOM when allocating tensor with shape[8,1024] and type float on "
+        "/job:localhost/replica:0/task:0/device:CPU:0 by allocator cpu",
+        "TensorFlow's CPU memory",
+        HOST,
+        {"shape": "[8,1024]", "type": "float"},
+        "a smaller batch",
+    ),
+    (
+        "OOM when allocating tensor with shape[3,3,512,1024] and type float on "
+        "/job:localhost/replica:0/task:0/device:GPU:0 by allocator GPU_0_bfc [Op:Mul]",
+        "TensorFlow",
+        FULL,
+        {"shape": "[3,3,512,1024]", "type": "float", "device": 0},
+        "a smaller batch",
+    ),
+    (
+        "ResourceExhaustedError: OOM when allocating tensor with shape[1792,4096]\n\t [[Node: a/MatMul = "
+        "MatMul",
+        "TensorFlow",
+        FULL,
+        {"shape": "[1792,4096]"},
+        "a smaller batch",
+    ),
+    (
+        "W tensorflow/core/bfc_allocator.cc:439] Allocator (GPU_0_bfc) ran out of memory trying to allocate "
+        "1.50GiB (rounded to 1610612736)requested by op Mul\nStats: \nLimit:                  "
+        "2118451200\nInUse:"
+        "                     3846144\nMaxInUse:               1317554688\nNumAllocs:                  "
+        "119350",
+        "TensorFlow",
+        FULL,
+        {"tried": gib(1.5), "allowed": 2118451200, "allocated": 3846144, "allocated at most": 1317554688},
+        "a smaller batch",
+    ),
+    (
+        "Allocator (GPU_0_bfc) ran out of memory trying to allocate 2.10GiB with freed_by_count=0. The "
+        "caller "
+        "indicates that this is not a failure, but this may mean that there could be performance gains",
+        "a warning of TensorFlow",
+        WARNING,
+        {"tried": gib(2.1)},
+        "nothing, unless an error follows",
+    ),
+    (
+        "failed to allocate 17.79G (19104890880 bytes) from device: CUDA_ERROR_OUT_OF_MEMORY: out of memory",
+        "TensorFlow's start",
+        OUTSIDE,
+        {"tried": 19104890880},
+        "stop the other processes",
+    ),
+    (
+        "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used "
+        "22.83G of "
+        "15.48G hbm. Exceeded hbm capacity by 7.35G.",
+        "a TPU",
+        FULL,
+        {"needed": gib(22.83), "total": gib(15.48), "missing": gib(7.35)},
+        "a smaller batch per core",
+    ),
+    (
+        "RESOURCE_EXHAUSTED: Error allocating device buffer: Attempting to allocate 1.00G. That was not "
+        "possible. "
+        "There are 512.0M free.; (0x0x0_HBM0)",
+        "a TPU",
+        FULL,
+        {"tried": GIB, "free": 512 * MIB},
+        "a smaller batch per core",
+    ),
+    (
+        "RESOURCE_EXHAUSTED: Ran out of memory in memory space vmem while allocating on stack",
+        "a kernel on a TPU",
+        OTHER_MEMORY,
+        {},
+        "a smaller block size",
+    ),
+    (
+        "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate "
+        "7406166528 bytes.",
+        "XLA or JAX",
+        FULL,
+        {"tried": 7406166528},
+        "a smaller batch",
+    ),
+    (
+        "RESOURCE_EXHAUSTED: Out of memory allocating 20029400304 bytes.",
+        "XLA or JAX",
+        FULL,
+        {"tried": 20029400304},
+        "a smaller batch",
+    ),
+    (
+        "RESOURCE_EXHAUSTED: Failed to allocate request for 1.95GiB (2097152000B) on device ordinal 1",
+        "XLA or JAX",
+        FULL,
+        {"tried": 2097152000, "device": 1},
+        "a smaller batch",
+    ),
+    (
+        "BFCArena::AllocateRawInternal(size_t, bool) Available memory of 1048576 is smaller than requested "
+        "bytes of "
+        "4194304",
+        "ONNX Runtime's limit",
+        LIMITED,
+        {"tried": 4 * MIB, "available": MIB},
+        "raise gpu_mem_limit",
+    ),
+    (
+        "2024-09-05 15:15:49.95 [E:onnxruntime:, sequential_executor.cc:514 ExecuteKernel] Non-zero status "
+        "code "
+        "returned while running FusedConv node. Name:'Conv_3' Status Message: bfc_arena.cc:376 "
+        "onnxruntime::BFCArena::AllocateRawInternal Failed to allocate memory for requested buffer of size "
+        "643840\n"
+        "2024-09-05 15:15:50 next",
+        "ONNX Runtime",
+        FULL,
+        {"tried": 643840},
+        "a smaller batch or input",
+    ),
+    (
+        "CUDA failure 2: out of memory ; GPU=0 ; hostname=h ; file=cuda_allocator.cc ; expr=cudaMalloc(&p, "
+        "size);",
+        "ONNX Runtime",
+        FULL,
+        {"device": 0},
+        "a smaller batch or input",
+    ),
+    (
+        "RuntimeError: Could not allocate tensor with 1073741824 bytes. There is not enough GPU video memory "
+        "available!",
+        "DirectML",
+        FULL,
+        {"tried": GIB},
+        "a smaller batch or model",
+    ),
+    (
+        "cupy.cuda.memory.OutOfMemoryError: Out of memory allocating 25,600,000 bytes (allocated so far: "
+        "3,635,267,072 bytes).",
+        "CuPy",
+        FULL,
+        {"tried": 25_600_000, "allocated": 3_635_267_072},
+        "smaller arrays",
+    ),
+    (
+        "Out of memory allocating 8,192 bytes (allocated so far: 4,096 bytes, limit set to: 1,000,000 "
+        "bytes).",
+        "CuPy",
+        FULL,
+        {"tried": 8192, "allocated": 4096, "allowed": 1_000_000},
+        "smaller arrays",
+    ),
+    (
+        "cupy.cuda.memory.OutOfMemoryError: out of memory to allocate 1073741824 bytes (total 12373894656 "
+        "bytes)",
+        "CuPy",
+        FULL,
+        {"tried": GIB, "allocated": 12373894656},
+        "smaller arrays",
+    ),
+    (
+        "Out of memory error on GPU 0. Cannot allocate 98.000244MB memory on GPU 0, 6.000000GB memory has "
+        "been "
+        "allocated and available memory is only 0.000000B.",
+        "Paddle",
+        FULL,
+        {"tried": round(98.000244 * MIB), "device": 0, "allocated": 6 * GIB, "free": 0},
+        "a smaller batch",
+    ),
+    (
+        "Out of memory error on GPU 1. Cannot allocate 3.125000GB memory on GPU 1, available memory is only "
+        "117.750000MB.",
+        "Paddle",
+        FULL,
+        {"tried": gib(3.125), "device": 1, "free": round(117.75 * MIB)},
+        "a smaller batch",
+    ),
+    (
+        "RuntimeError: [metal::malloc] Attempting to allocate 48736917632 bytes which is greater than the "
+        "maximum "
+        "allowed buffer size of 30150672384 bytes.",
+        "MLX's buffer",
+        LARGER,
+        {"tried": 48736917632, "allowed": 30150672384},
+        "smaller arrays",
+    ),
+    ("[malloc_or_wait] Unable to allocate 1073741824 bytes.", "MLX", FULL, {"tried": GIB}, "a smaller model"),
+    (
+        "[rank2]: RuntimeError: [Rank:2] FATAL ERROR :: MODULE:PT_DEVMEM Allocation failed for "
+        "size::3288334336 "
+        "(3136)MB",
+        "Gaudi",
+        FULL,
+        {"tried": 3288334336},
+        "a smaller batch",
+    ),
+    (
+        "MemoryError: std::bad_alloc: out_of_memory: RMM failure "
+        "at:/rmm/mr/device/pool_memory_resource.hpp:257: "
+        "Maximum pool size exceeded (failed to allocate 1.50 GiB)",
+        "a pool of RAPIDS",
+        LIMITED,
+        {"tried": gib(1.5)},
+        "a larger maximum_pool_size",
+    ),
+    (
+        "MemoryError: std::bad_alloc: CUDA error at: ../include/rmm/mr/device/cuda_memory_resource.hpp68: "
+        "cudaErrorMemoryAllocation out of memory",
+        "RAPIDS",
+        FULL,
+        {},
+        "less data at once",
+    ),
+    (
+        "xgboost.core.XGBoostError: [12:00:00] device_helpers.cuh: Memory allocation error on worker 0: "
+        "std::bad_alloc: cudaErrorMemoryAllocation: out of memory\n- Free memory: 10223616\n- Requested "
+        "memory: "
+        "15728640\n",
+        "XGBoost",
+        FULL,
+        {"free": 10223616, "tried": 15728640},
+        "QuantileDMatrix",
+    ),
+    (
+        "StandardGpuResources: alloc fail type FlatData dev 0 space Device stream 0x5 size 10240000000 bytes "
+        "(cudaMalloc error out of memory [2])",
+        "FAISS",
+        FULL,
+        {"tried": 10240000000},
+        "a smaller index",
+    ),
+    (
+        "ERROR: Out of GPU memory trying to allocate 1.863 GiB\nEffective GPU memory usage: 98.88% (11.600 "
+        "GiB/11.700 "
+        "GiB)\nMemory pool usage: 10.200 GiB (11.000 GiB reserved)",
+        "CUDA.jl",
+        FULL,
+        {
+            "tried": gib(1.863),
+            "used": gib(11.6),
+            "total": gib(11.7),
+            "allocated": gib(10.2),
+            "reserved": 11 * GIB,
+        },
+        "smaller arrays",
+    ),
+    (
+        "Device(id:0) memory isn't enough and alloc failed, kernel name: Default/MatMul, alloc size: "
+        "1048576B.",
+        "MindSpore",
+        FULL,
+        {"tried": MIB},
+        "a smaller batch",
+    ),
+    (
+        "PxgCudaDeviceMemoryAllocator fail to allocate memory 33554432 bytes!! Result = 2",
+        "PhysX",
+        FULL,
+        {"tried": 32 * MIB},
+        "fewer environments",
+    ),
+    (
+        "RuntimeError: Failed to allocate 4096 bytes on device 'cuda:1'",
+        "Warp",
+        FULL,
+        {"tried": 4096, "device": 1},
+        "smaller arrays",
+    ),
+    (
+        "RuntimeError: CUDA failed with error out of memory",
+        "CTranslate2",
+        FULL,
+        {},
+        'compute_type="int8"',
+    ),
+    (
+        "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 144.00 MiB on device 4: cudaMalloc failed: "
+        "out of "
+        "memory\nggml_gallocr_reserve_n: failed to allocate CUDA4 buffer of size "
+        "150994944\nllama_new_context: failed",
+        "llama.cpp",
+        FULL,
+        {"tried": 144 * MIB, "device": 4},
+        "fewer layers on the GPU",
+    ),
+    (
+        "ggml_vulkan: Device memory allocation of size 118497280 failed.\nggml_vulkan: "
+        "vk::Device::allocateMemory: "
+        "ErrorOutOfDeviceMemory",
+        "llama.cpp",
+        FULL,
+        {"tried": 118497280},
+        "fewer layers on the GPU",
+    ),
+    (
+        "CUDA error: out of memory\n  current device: 0, in function alloc at /build/ggml-cuda.cu:337",
+        "llama.cpp",
+        FULL,
+        {"device": 0},
+        "fewer layers on the GPU",
+    ),
+    (
+        "ggml_backend_cpu_buffer_type_alloc_buffer: failed to allocate buffer of size 4096",
+        "llama.cpp, on the host",
+        HOST,
+        {"tried": 4096},
+        "a smaller or more strongly quantized model",
+    ),
+    (
+        "Error: model requires more system memory (164.8 GiB) than is available (13.4 GiB)",
+        "Ollama",
+        HOST,
+        {"needed": gib(164.8), "available": gib(13.4)},
+        "a smaller or more strongly quantized model",
+    ),
+    (
+        "- **Exception Type:** torch.OutOfMemoryError\n- **Exception Message:** Allocation on device \n## "
+        "Stack",
+        "ComfyUI",
+        FULL,
+        {},
+        "a smaller image",
+    ),
+    (
+        "RuntimeError: CUDA driver error: out of memory",
+        "the CUDA driver",
+        FULL,
+        {},
+        "a smaller batch or model",
+    ),
+    (
+        "numba.cuda.cudadrv.driver.CudaAPIError: [2] Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY",
+        "the CUDA driver",
+        FULL,
+        {},
+        "a smaller batch or model",
+    ),
+    (
+        "THCudaCheck FAIL file=/pytorch/aten/src/THC/generic/THCStorage.cu line=58 error=2 : out of memory",
+        "torch up to 1.0",
+        FULL,
+        {},
+        "a smaller batch or model",
+    ),
+    (
+        "RuntimeError: cuda runtime error (2) : out of memory at /pytorch/aten/src/THC/THCStorage.cu:58",
+        "torch up to 1.0",
+        FULL,
+        {},
+        "a smaller batch or model",
+    ),
+    (
+        "RuntimeError: /io/spconv/indice.cu 126 cuda execution failed with error 2",
+        "spconv",
+        FULL,
+        {},
+        "fewer points",
+    ),
+    (
+        "RuntimeError: HIP error: out of memory\nHIP kernel errors might be",
+        "a HIP call outside torch's allocator",
+        FULL,
+        {},
+        "stop the other processes",
+    ),
+    *(
+        (text, "a CUDA call outside torch's allocator", FULL, {}, "stop the other processes")
+        for text in (
+            "RuntimeError: CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported",
+            "torch.AcceleratorError: CUDA error: out of memory",
+            "CUDA Error: out of memory: Success",
+            "[TM][ERROR] CUDA runtime error: out of memory /src/allocator.h:246",
+            "CUDA runtime error in ::cudaMallocAsync(ptr, n, pool, stream): out of memory "
+            "(tllmBuffers.h:125)",
+            "Check failed: error == cudaSuccess (2 vs. 0)  out of memory",
+            "mxnet.base.MXNetError: cudaMalloc retry failed: out of memory",
+            "what():  parallel_for failed: out of memory",
+            "[LightGBM] [Fatal] [CUDA] out of memory /src/cuda_utils.hu 50",
+            "Error out of memory at line 380 in file /csrc/ops.cu",
+        )
+    ),
+    (
+        "RuntimeError: level_zero backend failed with error: 39 (UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)",
+        "XPU",
+        FULL,
+        {},
+        "a smaller batch",
+    ),
+    (
+        "Native API returns: -5 (PI_ERROR_OUT_OF_RESOURCES) -5 (PI_ERROR_OUT_OF_RESOURCES)",
+        "XPU",
+        FULL,
+        {},
+        "a smaller batch",
+    ),
+    (
+        "RuntimeError: Invalid buffer size: 24.00 GiB",
+        "a Metal buffer",
+        LARGER,
+        {"tried": 24 * GIB},
+        "look at the shapes",
+    ),
+    (
+        "failed assertion `[MPSNDArray initWithDevice:] Error: total bytes of NDArray > 2**32'",
+        "a Metal buffer",
+        LARGER,
+        {},
+        "look at the shapes",
+    ),
+    (
+        "[METAL] Command buffer execution failed: Insufficient Memory "
+        "(00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)",
+        "Metal",
+        FULL,
+        {},
+        "close other programs",
+    ),
+    ("vk::Queue::submit: ErrorOutOfDeviceMemory", "Vulkan", FULL, {}, "a smaller model or batch"),
+    ("clEnqueueNDRangeKernel: CL_OUT_OF_RESOURCES", "OpenCL", FULL, {}, "smaller buffers"),
+    (
+        "EL0004: [PID: 41] 2025-01-01 Failed to allocate memory.",
+        "the Ascend driver",
+        FULL,
+        {},
+        "stop the other",
+    ),
+    ("aclrtMallocPhysical device memory failed", "the Ascend driver", FULL, {}, "stop the other"),
+    ("nrt_load failed: NRT_RESOURCE(4)", "Neuron", FULL, {}, "a smaller batch or sequence"),
+    (
+        "triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 131072, Hardware "
+        "limit: "
+        "101376. Reducing block sizes or `num_stages` may help.",
+        "shared memory of a kernel",
+        OTHER_MEMORY,
+        {"needed": 128 * KIB, "the limit": 99 * KIB},
+        "a smaller block size",
+    ),
+    (
+        "RuntimeError: CUDA error: too many resources requested for launch",
+        "shared memory of a kernel",
+        OTHER_MEMORY,
+        {},
+        "a smaller block size",
+    ),
+    (
+        "unable to open shared memory object </torch_41_7> in read-write mode: Too many open files (24)",
+        "files that are open",
+        OTHER_MEMORY,
+        {},
+        "torch.multiprocessing.set_sharing_strategy",
+    ),
+    *(
+        (text, "/dev/shm", HOST, figures, "a larger --shm-size")
+        for text, figures in (
+            ("Bus error. It is possible that dataloader's workers are out of shared memory.", {}),
+            ("This might be caused by insufficient shared memory (shm).", {}),
+            ("RuntimeError: unable to write to file </torch_41_7>", {}),
+            (
+                "RuntimeError: unable to mmap 1024 bytes from file </torch_41_7>: Cannot allocate memory "
+                "(12)",
+                {},
+            ),
+            ("NCCL WARN Error: failed to extend /dev/shm/nccl-fjwOOB to 5967876 bytes", {"tried": 5967876}),
+        )
+    ),
+    (
+        "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.\nMemory "
+        "on the node "
+        "(IP: 10.0.0.2, ID: 8c5a) where the task (task ID: 4161, name=f, pid=548, memory used=12.18GB) was "
+        "running was "
+        "59.49GB / 62.58GB (0.950744), which exceeds the memory usage threshold of 0.95.",
+        "Ray",
+        HOST,
+        {"process": gib(12.18), "used": gib(59.49), "total": gib(62.58), "the setting's share": 0.95},
+        "fewer tasks or actors",
+    ),
+    (
+        "RayOutOfMemoryError: More than 95% of the memory on node h is used (11.8 / 12.3 GB).",
+        "Ray",
+        HOST,
+        {"used": gib(11.8), "total": gib(12.3)},
+        "fewer tasks or actors",
+    ),
+    (
+        "ray.exceptions.ObjectStoreFullError: Failed to put object ab in object store because it is full. "
+        "Object size "
+        "is 1073741824 bytes.",
+        "Ray's object store",
+        HOST,
+        {"tried": GIB},
+        "drop references",
+    ),
+    (
+        "fatal error: Killed signal terminated program cc1plus",
+        "a compiler",
+        HOST,
+        {},
+        "MAX_JOBS=2",
+    ),
+    (
+        "OSError: [WinError 1455] The paging file is too small for this operation to complete.",
+        "Windows' page file",
+        HOST,
+        {},
+        "a larger page file",
+    ),
+    (
+        "slurmstepd: error: Exceeded job memory limit at some point.",
+        "a job's memory limit",
+        HOST,
+        {},
+        "ask for more",
+    ),
+    (
+        "TERM_MEMLIMIT: job killed after reaching LSF memory usage limit.",
+        "a job's memory limit",
+        HOST,
+        {},
+        "ask for more",
+    ),
+    ("java.lang.OutOfMemoryError: Java heap space", "Java's heap", HOST, {}, "a larger heap"),
+    *(
+        (text, "an allocation of the program", HOST, figures, "fewer DataLoader workers")
+        for text, figures in (
+            (
+                "[enforce fail at alloc_cpu.cpp:114] DefaultCPUAllocator: can't allocate memory: you tried "
+                "to "
+                "allocate 8192 bytes. Error code 12 (Cannot allocate memory)",
+                {"tried": 8192},
+            ),
+            ("DefaultCPUAllocator: not enough memory: you tried to allocate 24 bytes.", {"tried": 24}),
+            ("$ Torch: not enough memory: you tried to allocate 24GB. Buy new RAM!", {"tried": 24 * GIB}),
+            (
+                "numpy.core._exceptions.MemoryError: Unable to allocate 3.50 GiB for an array with shape "
+                "(9,)",
+                {"tried": gib(3.5)},
+            ),
+            ("memory allocation of 4096 bytes failed", {"tried": 4096}),
+            ("terminate called after throwing an instance of 'std::bad_alloc'", {}),
+            ("OSError: [Errno 12] Cannot allocate memory", {}),
+            ("MemoryError", {}),
+        )
+    ),
+    *(
+        (text, "a killed process", HOST, figures, "fewer DataLoader workers")
+        for text, figures in (
+            ("RuntimeError: DataLoader worker (pid 41) is killed by signal: Killed.", {}),
+            ("slurmstepd: error: Detected 1 oom_kill event in StepId=41.batch.", {}),
+            (
+                "Memory cgroup out of memory: Killed process 41 (python) total-vm:99kB, "
+                "anon-rss:1048576kB, file-rss:0kB",
+                {"process": GIB},
+            ),
+            ("Reason: OOMKilled\nExit Code: 137", {}),
+            ("exitcode  : -9 (pid: 14750)\ntraceback : Signal 9 (SIGKILL) received by PID 14750", {}),
+            ("[launch.py:315:sigkill_handler] ['python'] exits with return code = -9", {}),
+            ("subprocess.CalledProcessError: Command died with <Signals.SIGKILL: 9>.", {}),
+            ("run.sh: line 3:  4711 Killed                  python train.py", {}),
+        )
+    ),
+    ("the worker raised OutOfMemoryError", "unknown", "not known", {}, "look for 'Tried to allocate'"),
+)
+NOUNS = {
+    "free": "free on the device",
+    "total": "the whole device",
+    "process": "held by the process",
+}
+
+
+@pytest.mark.parametrize("row", TEXTS, ids=lambda row: row[1])
+def test_a_text_has_its_kind_its_cause_all_its_figures_and_the_first_remedy(row):
+    text, kind, cause, figures, remedy = row
+    found = explain_message(f"epoch three, loss 0.5\n{text}\nexit\n")
+    assert (found.kind, found.cause, found.verdict) == (kind, cause, None)
+    assert found.meaning
+    assert found.next_step.startswith(remedy)
+    assert found.message == OomMessage(device=figures.get("device"), tried_bytes=figures.get("tried"))
+    others = {name: value for name, value in figures.items() if name not in ("device", "tried")}
+    assert {figure.noun: figure.value for figure in found.figures} == {
+        NOUNS.get(name, name): value for name, value in others.items()
+    }
+
+
+def test_every_kind_of_text_is_tried():
+    assert {kind.name for kind in (*MESSAGE_KINDS, OTHER)} == {row[1] for row in TEXTS}
+
+
+def test_the_letters_that_are_looked_for_first_are_those_of_every_match():
+    """They come of the pattern's text: none may have what is not a plain letter of it."""
+    for kind in (*MESSAGE_KINDS, OTHER):
+        for pattern in kind.all("seen", "with", "unless", "also"):
+            for literal in literals(pattern):
+                assert not set("|[]{}?*+^$") & set(literal), (pattern, literal)
+                assert len(literal) >= 2 or "also" in kind.parts, pattern
+    assert literals(r"vk (?:a(b)c|d)? e\.fg{2} [hi]j|THCudaCheck") == ("vk", "thcudacheck")
+
+
+def test_a_text_in_the_middle_of_a_long_log_is_found():
+    lines = "step 1, loss 0.5, all is well\n" * 40_000
+    text, kind, *_ = TEXTS[0]
+    assert explain_message(f"{lines}{text}\n{lines}").kind == kind
