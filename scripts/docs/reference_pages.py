@@ -171,7 +171,7 @@ def _with_inner(shape: type) -> Iterator[type]:
     hints = typing.get_type_hints(shape)
     for each in fields(shape):
         for part in _parts_of(hints[each.name]) if each.metadata.get("json", True) else ():
-            if is_dataclass(part) and isinstance(part, type):
+            if is_dataclass(part) and isinstance(part, type) and part is not shape:
                 yield from _with_inner(part)
 
 

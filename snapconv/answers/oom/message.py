@@ -204,7 +204,7 @@ def explain_message(text: str, *, check: Check = no_check) -> MessageAnswer:
     answer = _explained(log)
     if answer is None and summary:
         watch = BACKENDS["CUDA"].watch
-        step = WAITED if summary.waited_bytes else NEXT_STEPS[OomCause.FULL].format(less=LESS, watch=watch)
+        step = WAITED if _has_waited(summary) else NEXT_STEPS[OomCause.FULL].format(less=LESS, watch=watch)
         answer = MessageAnswer(SUMMARY, "GPU", "", OomMessage(), 0, step)
     elif answer is None and (match := log.search(OTHER.one("seen"))):
         answer = _of_kind(OTHER, match, log)
@@ -505,6 +505,10 @@ def _notes(message: OomMessage, backend: str) -> Iterator[str]:
         yield "torch did not recognise its own process (a container): one of those listed may be this one"
 
 
+def _has_waited(summary: MemorySummary) -> bool:
+    return summary.waited_bytes >= _LEAST_NOTABLE * max(summary.peak_active_bytes or 0, 1)
+
+
 def _summary_notes(summary: MemorySummary | None) -> Iterator[str]:
     if summary is None:
         return
@@ -515,7 +519,7 @@ def _summary_notes(summary: MemorySummary | None) -> Iterator[str]:
             f"torch emptied its cache {counted(summary.n_retries, 'time')} to serve a request: the device "
             f"was nearly full, which is slow"
         )
-    if summary.waited_bytes >= _LEAST_NOTABLE * max(summary.peak_active_bytes or 0, 1):
+    if _has_waited(summary):
         yield (
             f"when most was active, at least {format_bytes(summary.waited_bytes)} were freed and waited for "
             "another stream (record_stream)"

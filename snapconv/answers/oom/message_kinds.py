@@ -13,7 +13,6 @@ from snapconv.answers.oom.message_text import squeezed
 from snapconv.answers.oom.verdict import OomCause
 from snapconv.torch_knowledge.backends import BACKENDS
 
-
 # The begin of a message of torch's allocator; the second is cudaMallocAsync's.
 BEGINNINGS = squeezed(
     rf"(?P<backend>(?-i:{'|'.join(BACKENDS)}|OpenCL))(?: backend)? out of memory|"
