@@ -145,7 +145,7 @@ def test_torchs_own_message_is_explained_from_a_log_and_from_a_pipe(tmp_path, sn
     log.write_text(LOG, encoding="utf-8")
     code, out, err = snapconv("oom", "--message", log)
     assert (code, err) == (0, "")
-    assert out.startswith("CUDA out of memory on device 1: fragmented\n")
+    assert out.startswith("CUDA out of memory on device 1 (rank 1): fragmented\n")
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(LOG.encode())))
     assert snapconv("oom", "--message", "-") == (0, out, "")
     assert snapconv("oom", "--message", LOG) == (0, out, "")
