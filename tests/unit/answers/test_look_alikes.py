@@ -4,6 +4,8 @@ import base64
 import json
 import re
 import zlib
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -241,7 +243,7 @@ class Built:
         self.write = lambda path: written(made, path)
 
 
-PAIRS = {
+PAIRS: dict[str, dict[str, Callable[[], Any]]] = {
     "weights-copied": {
         "average": lambda: copies(validates=True),
         "reference": lambda: copies(validates=True),
