@@ -27,6 +27,7 @@ from snapconv.answers.oom.message_kinds import (
     BEFORE_EXPANDABLE,
     BEGINNINGS,
     FIGURES,
+    LARGE_BLOCK,
     LESS,
     MESSAGE_KINDS,
     MPS_LIMIT,
@@ -393,8 +394,13 @@ def _of_allocator(part: _Part, n_messages: int) -> MessageAnswer:
     backend = BACKENDS.get(name, UNKNOWN_BACKEND)
     unallocated = _minus(message.reserved_bytes, message.allocated_bytes)
     unallocated = _minus(unallocated, message.private_pool_bytes or 0)
-    verdict, next_step = _verdict(message, unallocated, backend.why_free, text)
     in_use = _minus(message.total_bytes, message.free_bytes)
+    if message.process_bytes is None and len(message.other_processes) == 1 and in_use:
+        # In a container torch does not know its own process: the only one that has all of it is.
+        (_, held_bytes), *_ = message.other_processes
+        if held_bytes >= in_use - _ROUNDING_BYTES and 2 * (message.reserved_bytes or 0) > in_use:
+            message = replace(message, process_bytes=held_bytes, other_processes=())
+    verdict, next_step = _verdict(message, unallocated, backend.why_free, text)
     outside = _minus(in_use, message.reserved_bytes) if message.metal_bytes is None else message.metal_bytes
     own_outside = _minus(message.process_bytes, message.reserved_bytes)
     cause = verdict.cause if verdict else OomCause.UNKNOWN
@@ -446,6 +452,14 @@ def _verdict(
         return OomVerdict(cause, sentence, "torch's own words", is_inferred=False), next_step
     shortage = _shortage(message, unallocated, why_free)
     verdict = decide_oom(shortage) if message.tried_bytes is not None else None
+    if (
+        verdict
+        and verdict.cause == OomCause.UNKNOWN
+        and "XPU" in text
+        and (message.tried_bytes or 0) >= 4 << 30
+    ):
+        _, cause, sentence, next_step = LARGE_BLOCK
+        return OomVerdict(cause, sentence, verdict.sentence, is_inferred=True), next_step
     figures = (message.free_bytes, message.allocated_bytes, message.reserved_bytes)
     if verdict is None or (verdict.cause == OomCause.FULL and figures == (None, None, None)):
         return None, NEXT_STEPS[OomCause.UNKNOWN]

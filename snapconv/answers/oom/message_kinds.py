@@ -43,6 +43,13 @@ BEFORE_EXPANDABLE = (
     "set {variable}=max_split_size_mb:128 (this torch is older than 2.1; newer ones have "
     "expandable_segments:True, which is better)"
 )
+# Intel's drivers allow no larger block on many devices; torch does not say so.
+LARGE_BLOCK = (
+    "NOT allocate memory block with size larger than 4 ?GB",
+    OomCause.LIMIT,
+    "one block is larger than the 4 GiB that Intel's driver allows on many devices, whatever is free",
+    "smaller tensors: a smaller batch, or the work in pieces",
+)
 # What torch adds in rare cases: the cause, whatever the figures are.
 WORDS = (
     (
@@ -69,12 +76,7 @@ WORDS = (
         "the allocator of a torch.cuda.MemPool refused, whatever the device has free",
         "look for that allocator's own warnings further up in the log",
     ),
-    (
-        "NOT allocate memory block with size larger than 4 ?GB",
-        OomCause.LIMIT,
-        "one block is larger than the 4 GiB that Intel's driver allows here, whatever is free",
-        "smaller tensors: a smaller batch, or the work in pieces",
-    ),
+    LARGE_BLOCK,
 )
 MPS_LIMIT = (
     "a smaller batch or sequence; a higher PYTORCH_MPS_HIGH_WATERMARK_RATIO may make the system fail, as "

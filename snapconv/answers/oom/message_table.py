@@ -240,7 +240,7 @@ TensorFlow's start
     next stop the other processes that `nvidia-smi` shows, or set_memory_growth(gpu, True) in TensorFlow,
       XLA_PYTHON_CLIENT_MEM_FRACTION in JAX
     cause held outside torch
-a TPU
+XLA on a TPU
     on TPU
     seen Ran out of memory in memory space hbm\. Used (?P<needed>[\d.]{1,9}[KMGT]?) of
       (?P<total>[\d.]{1,9}[KMGT]?) hbm
@@ -529,6 +529,7 @@ an allocation of the program
     seen you tried to allocate <tried>
     seen Unable to allocate <tried> for an array
     seen memory allocation of <tried> failed
+    seen LLVM ERROR: out of memory
     seen std::bad_alloc|bad allocation|Cannot allocate memory|_ArrayMemoryError|(?<!Of)MemoryError
     general
     means the machine's memory ran out, not the GPU's
@@ -548,6 +549,7 @@ a killed process
     cause host memory
     weak
 unknown
+    on device
     seen out of memory|OutOfMemoryError
     means memory ran out, and the text has no figures
     next look for 'Tried to allocate' further up in the log, or run it by `snapconv watch train.py`

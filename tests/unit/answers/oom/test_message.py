@@ -150,8 +150,10 @@ OF_ALLOCATORS = {
         from_2_1(GIB, 16 * GIB, 9 * GIB, 4 * GIB, 5 * GIB, backend="HIP"), "not known", False
     ),
     "2.8 XPU without free": (from_2_1(*FULL[:2], None, *FULL[3:], backend="XPU"), "full", True),
-    "2.8 XPU nearly empty": (
-        from_2_1(8 * GIB, 15 * GIB, None, 0, 0, backend="XPU"), "not known", False
+    # Intel's driver allows blocks of 4 GiB.
+    "2.8 XPU nearly empty": (from_2_1(8 * GIB, 15 * GIB, None, 0, 0, backend="XPU"), "limited", True),
+    "2.8 XPU nearly empty, a small block": (
+        from_2_1(2 * GIB, 15 * GIB, None, 0, 0, backend="XPU"), "not known", False
     ),
     "2.8 XPU fragmented": (from_2_1(*PIECES[:2], None, *PIECES[3:], backend="XPU"), "fragmented", True),
     "XPU of IPEX": (from_1_4(*FULL[:2], None, *FULL[3:], backend="XPU"), "full", True),
@@ -289,8 +291,13 @@ def test_a_shared_segment_is_no_request_of_its_size(tried, words):
     assert any(words in note for note in explain_message(text).notes)
 
 
+def test_the_only_process_that_has_all_is_torchs_own():
+    message = explain_message(from_2_1(*FULL, processes=process(4711, 79 * GIB))).message
+    assert (message.process_bytes, message.other_processes) == (79 * GIB, ())
+
+
 def test_a_process_that_torch_did_not_recognise_may_be_its_own():
-    text = from_2_1(*FULL, processes=process(4711, 79 * GIB))
+    text = from_2_1(*OTHERS, processes=process(4711, 32 * GIB) + process(12, 47 * GIB))
     assert any("may be this one" in note for note in explain_message(text).notes)
 
 

@@ -426,7 +426,7 @@ TEXTS = (
         "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used "
         "22.83G of "
         "15.48G hbm. Exceeded hbm capacity by 7.35G.",
-        "a TPU",
+        "XLA on a TPU",
         FULL,
         {"needed": gib(22.83), "total": gib(15.48), "missing": gib(7.35)},
         "a smaller batch per core",
@@ -435,7 +435,7 @@ TEXTS = (
         "RESOURCE_EXHAUSTED: Error allocating device buffer: Attempting to allocate 1.00G. That was not "
         "possible. "
         "There are 512.0M free.; (0x0x0_HBM0)",
-        "a TPU",
+        "XLA on a TPU",
         FULL,
         {"tried": GIB, "free": 512 * MIB},
         "a smaller batch per core",
@@ -911,6 +911,7 @@ TEXTS = (
             ("terminate called after throwing an instance of 'std::bad_alloc'", {}),
             ("OSError: [Errno 12] Cannot allocate memory", {}),
             ("MemoryError", {}),
+            ("LLVM ERROR: out of memory", {}),
         )
     ),
     *(
