@@ -27,7 +27,6 @@ from scripts.fixtures import (  # noqa: E402 # the root is on the path only now
     memory,
     oddities,
     pinned,
-    profiler,
     refused,
     runs,
     wrappings,
@@ -53,10 +52,11 @@ when they differ from what it would make now:
 peak and its event, the end, and the start of a hash of all values; the verdict on the history, the notes, the
 releases of torch that write such a file. All that comes from the model's own counters, not from snapconv.
 `NAME.truth.json` has, for every allocation of a training run, what it was for.
+torch itself made [profiles](profiles/README.md), by `scripts/record_profiles.py`.
 
 """
 
-_GOOD: tuple[ModuleType, ...] = (runs, eras, wrappings, memory, pinned, backends, oddities, profiler)
+_GOOD: tuple[ModuleType, ...] = (runs, eras, wrappings, memory, pinned, backends, oddities)
 _BAD: tuple[ModuleType, ...] = (refused,)
 
 

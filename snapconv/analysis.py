@@ -34,6 +34,7 @@ from snapconv.stacks.project_frames import Project, find_project
 from snapconv.stacks.project_lines import ProjectLines
 from snapconv.stacks.stack_facts import Operations, StackFacts
 from snapconv.stop_signals import stage
+from snapconv.torch_knowledge.backends import NO_ALLOCATOR
 from snapconv.units import counted, device_argument, device_name, format_bytes
 
 
@@ -187,6 +188,19 @@ class DeviceAnalysis:
         return len(self.phases.oom_events) > 0
 
     @property
+    def has_allocator(self) -> bool:
+        """Whether an allocator wrote the file: torch.profiler knows tensors alone."""
+        return self.snapshot.era.backend != NO_ALLOCATOR
+
+    def require_allocator(self) -> None:
+        """Raise InputError where the file does not have what an allocator reserves."""
+        if not self.has_allocator:
+            raise InputError(
+                f"{self.snapshot.path} has tensors and not the allocator: what was reserved is not in it; "
+                "record it with `snapconv record`"
+            )
+
+    @property
     def urgency(self) -> tuple[bool, bool, int]:
         """The order in which a reader wants devices: those that ran out of memory, then by peak."""
         return not self.ran_out, self.device.is_host, -self.replay.allocated.peak
@@ -316,7 +330,14 @@ def analyze_device(
     recorded = None
     if snapshot.metadata is not None and not device.is_host:
         recorded = match_recorded(snapshot.metadata, device.device, device.events, allocations)
-    features = find_features(replayed, phases, facts.roles, user_rules=user_rules, recorded=recorded)
+    features = find_features(
+        replayed,
+        phases,
+        facts.roles,
+        user_rules=user_rules,
+        recorded=recorded,
+        profiler_category=device.events.profiler_category,
+    )
     classification = classify(features, HOST_ORDER if device.is_host else ORDER)
     if certain:
         classification = classification.only_certain()

@@ -7,6 +7,8 @@ MAX_SHOWN = 80  # characters of a value of a file in a message
 # torch's own number for pinned host memory (at::CachingHostAllocator, torch 2.14 on), which is on no GPU.
 HOST = -1
 HOST_NAME = "host"
+# Kinds of devices whose name has no number: the last is one that the file does not name.
+_WITHOUT_NUMBER = (HOST_NAME, "cpu", "device")
 _MOST_DIGITS = 9
 _TOO_MANY_BYTES = 1 << 60
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
@@ -105,7 +107,7 @@ def device_kind(device: int) -> str:
 def device_name(device: int) -> str:
     """Return the name of a device: ``cuda:1``, ``npu:0``, ``cpu``, or ``host`` for pinned host memory."""
     kind = device_kind(device)
-    return kind if kind in (HOST_NAME, "cpu") else f"{kind}:{device}"
+    return kind if kind in _WITHOUT_NUMBER else f"{kind}:{device}"
 
 
 def device_argument(device: int) -> str:

@@ -4,6 +4,7 @@ An input is the content of one file as a person would give it. Which commands ar
 its content, so that the same input always does the same.
 """
 
+import gzip
 import os
 import zlib
 from collections.abc import Callable
@@ -129,6 +130,25 @@ def _with_snapshot(folder: Path, data: bytes) -> list[Command]:
     return _some(data, every_answer(str(file)), 4) + _some(data, every_output(str(file), folder), 2)
 
 
+def _timelines() -> list[bytes]:
+    """Return what torch.profiler's export_memory_timeline writes, both ways, and a part of it."""
+    whole = [gzip.decompress(file.read_bytes()) for file in sorted((FIXTURES / "profiles").glob("*.gz"))]
+    return [*whole, b"[[-1,1,512,0],[5000,2,64,4],[6000,3,-64,4],[6000,3,64,5],[7000,4,-64,5]]"]
+
+
+# What trace_plot of torch 2.0 embeds in its page.
+_ALLOC_DATA = (
+    b'{"actions": [0, 1, 1], "elements": [{"size": 512, "info": 2}, {"size": 64, "info": 3}], '
+    b'"suffix_table": [[0, null], [1, 0], [2, 1], [3, 0]], "string_table": ["a.py:2:main", "a.py(3): f", '
+    b'"512B allocation", "64B allocation (gradient)"], "initially_allocated": []}'
+)
+
+
+def _with_page(folder: Path, data: bytes) -> list[Command]:
+    """Return the data inside a page of the first viewer."""
+    return _with_snapshot(folder, b"<html><script>\nlet alloc_data = " + data + b"\n</script></html>")
+
+
 def _metadata_seeds() -> list[bytes]:
     whole = from_pickle((FIXTURES / "transformer.capture/snapshot.pickle").read_bytes())["snapconv"]
     few = {key: value[:12] if isinstance(value, list) else value for key, value in whole.items()}
@@ -226,6 +246,8 @@ TARGETS = {
     for target in (
         Target("snapshot", "pickle", _small_snapshots, _with_snapshot),
         Target("container", None, _any_containers, _with_snapshot),
+        Target("timeline", "json", _timelines, _with_snapshot),
+        Target("page", "json", lambda: [_ALLOC_DATA], _with_page),
         Target("metadata", "pickle", _metadata_seeds, _with_metadata),
         Target(
             "timing", "json", lambda: [(FIXTURES / "transformer.capture/timing.json").read_bytes()], _times

@@ -116,6 +116,7 @@ def find_fragmentation(analysis: DeviceAnalysis, moment: str | None = None) -> F
 
     These are the first failed request, the dump, the peak, the worst moment. Raises as ``find_moment`` does.
     """
+    analysis.require_allocator()
     usual = ("oom", "end", "peak", "worst")[not analysis.ran_out :]
     moments = [find_moment(analysis, each) for each in ((moment,) if moment else usual)]
     found = layouts(analysis.device, analysis.allocations, [moment.event for moment in moments])

@@ -167,7 +167,7 @@ def _peak(analysis: DeviceAnalysis) -> _Fact:
     rows, reserve = summary_totals(analysis, live), _reserve(analysis)
     at_least = "reserved" in analysis.replay.at_least
     most = f"{'at least' if at_least else 'at most'} {format_bytes(most_reserved)}"
-    reserved = "" if reserve else f"; PyTorch reserved {most}"
+    reserved = "" if reserve or not analysis.has_allocator else f"; PyTorch reserved {most}"
     has_trace = analysis.history.verdict is not Verdict.NO_TRACE
     contradicts = allocated > most_reserved  # events that do not fit the segments: a note has their number
     shown = analysis.replay.shown("allocated", allocated)

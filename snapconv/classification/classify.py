@@ -12,7 +12,7 @@ from snapconv.classification.categories import NO_RULE, Category, Evidence, Trai
 from snapconv.classification.decisions import LIKELY_ONLY, Classification, Decided, Fact, Proposal, Stage
 from snapconv.classification.facts import FACTS, HOST_FACTS, LATER, LIKELY
 from snapconv.classification.features import Features
-from snapconv.classification.recorded import ATTRIBUTES, RECORDED, user_rules
+from snapconv.classification.recorded import ATTRIBUTES, PROFILED, RECORDED, user_rules
 from snapconv.columns import Int64Column, distinct, grouped, is_among, stable_order
 from snapconv.stacks.stack_roles import stacks_by_frame
 from snapconv.stop_signals import stage
@@ -99,6 +99,7 @@ def _freed_by_line(decided: Decided) -> Iterator[Proposal]:
 
 ORDER: tuple[Stage, ...] = (
     user_rules,
+    *PROFILED,
     *RECORDED,
     *FACTS,
     *ATTRIBUTES,

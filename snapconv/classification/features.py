@@ -70,6 +70,8 @@ class Features:
     sizes: Int64Column
     # The event of the alloc; -1 for what is pre-existing.
     alloc: EventColumn
+    # A position in profiler_categories.CATEGORIES, -1 for none; None where torch.profiler wrote nothing.
+    profiled: Int8Column | None = None
 
     # --- when an allocation came and went
 
@@ -292,13 +294,15 @@ def find_features(
     *,
     user_rules: UserRules = NO_RULES,
     recorded: RecordedMatches | None = None,
+    profiler_category: Int8Column | None = None,
 ) -> Features:
     """Return the features of one device."""
     reserved, allocated = replayed.reserved, replayed.allocated
     grown = allocated.peak - allocated.at(-1)
     reserves_more = reserved.peak - reserved.at(-1) > _LEAST_RESERVED * grown if grown else None
     table, n_events = replayed.allocations, len(phases.certain)
-    shared = (n_events, roles.has_cpp, table.requested_bytes, table.alloc_event)
+    profiled = None if profiler_category is None else at(profiler_category, table.alloc_event, -1)
+    shared = (n_events, roles.has_cpp, table.requested_bytes, table.alloc_event, profiled)
     return Features(table, phases, roles, user_rules, recorded, reserves_more, *shared)
 
 

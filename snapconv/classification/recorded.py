@@ -13,6 +13,7 @@ from snapconv.columns import BoolColumn, Int64Column, distinct, has_code, is_amo
 from snapconv.phases.trace_phases import Phase
 from snapconv.snapshot.recorded.metadata import Metadata
 from snapconv.torch_knowledge.frame_patterns import Role
+from snapconv.torch_knowledge.profiler_categories import CATEGORIES
 
 # How torch names its integral types.
 _INTEGRAL = ("int", "uint", "bool")
@@ -24,6 +25,17 @@ def user_rules(decided: Decided) -> Iterator[Proposal]:
     for rule, has in zip(features.user_rules.rules, features.user_rules.has, strict=True):
         where = np.append(has, np.False_)[features.allocations.stack_id]
         yield Proposal(where, rule.category, Evidence.USER_RULE, rule.slug)
+
+
+def _by_profiler(*names: str) -> Condition:
+    """Find what torch.profiler gave one of these categories."""
+    wanted = [CATEGORIES.index(name) for name in names]
+
+    def find(decided: Decided) -> BoolColumn | bool:
+        positions = decided.features.profiled
+        return False if positions is None else np.isin(positions, wanted)
+
+    return Condition(find)
 
 
 def _named(kind: str, chosen: Callable[[Metadata], BoolColumn] | None = None) -> Condition:
@@ -116,6 +128,27 @@ def _written(metadata: Metadata) -> BoolColumn:
 
 _is_recorded = Condition(lambda decided: decided.features.recorded is not None)
 _recorded = partial(Fact, evidence=Evidence.METADATA)
+_PROFILED = (
+    "named-by-profiler",
+    "the category that torch.profiler gave it; its `autograd_detail` is temporary",
+)
+# What the profiler calls unknown stays so: its sums by category are kept.
+PROFILED = (
+    _recorded(WEIGHT, *_PROFILED, _by_profiler("parameter")),
+    _recorded(STATE, *_PROFILED, _by_profiler("optimizer_state")),
+    _recorded(GRADIENT, *_PROFILED, _by_profiler("gradient")),
+    _recorded(INPUT, *_PROFILED, _by_profiler("input")),
+    _recorded(ACTIVATION, *_PROFILED, _by_profiler("activation")),
+    _recorded(Category.TEMPORARY, *_PROFILED, _by_profiler("temporary", "autograd_detail")),
+    Fact(
+        Category.UNKNOWN,
+        "unknown-to-profiler",
+        "torch.profiler gave it no category",
+        _by_profiler("unknown"),
+        Evidence.NONE,
+        by_phases=False,
+    ),
+)
 _COPY = "recorded-as-copy", "`deepcopy`, or autocast, made it from a weight or from a state"
 _ATTRIBUTE = (
     "recorded-as-attribute",

@@ -30,8 +30,8 @@ _DECIMAL_SIZE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?([KMGT])B", re.IGNOR
 # The metavar, if any, and the help of every argument and option by its parameter; those of one command by
 # COMMAND.PARAMETER. An option of one command may have them in place: Annotated[int | None, "N | The help."].
 _ARGUMENTS = {
-    "snapshot": "SNAPSHOT | A snapshot (pickle, JSON, a page of torch's viewer; in gzip or zip too), "
-    "a capture's folder, or - for the standard input.",
+    "snapshot": "SNAPSHOT | A snapshot (pickle, JSON, a page of torch's viewer or profiler; in gzip or zip "
+    "too), a capture's folder, or - for the standard input.",
     "oom.snapshot": "SNAPSHOT | A snapshot or a capture; without one, --message explains torch's own text.",
     "newer": "NEWER | A second file, recorded later: both on one axis, with what differs.",
     "old": "OLD | The older file: a snapshot or a capture.",

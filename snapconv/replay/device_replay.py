@@ -38,6 +38,7 @@ from snapconv.snapshot.load import DeviceSnapshot, SegmentSource, Snapshot
 from snapconv.snapshot.segment_table import BlockState
 from snapconv.snapshot.stack_table import FrameTable
 from snapconv.stop_signals import stage
+from snapconv.torch_knowledge.backends import NO_ALLOCATOR
 from snapconv.units import counted, format_bytes
 
 _CURVES_OF_BLOCKS = ("requested", "allocated", "active")
@@ -200,7 +201,9 @@ def replay(snapshot: Snapshot, device: DeviceSnapshot) -> Replay:
         notes=(),
         at_least=at_least,
     )
-    notes = [*_notes(device, lifetimes, sizes, result, snapshot.stacks.frames)]
+    has_allocator = snapshot.era.backend != NO_ALLOCATOR
+    frames = snapshot.stacks.frames
+    notes = _notes(device, lifetimes, sizes, result, frames, has_allocator=has_allocator)
     return replace(result, notes=tuple(replace(note, device=device.device) for note in notes if note))
 
 
@@ -351,7 +354,13 @@ _COUNTED_NOTES = {
 
 
 def _notes(
-    device: DeviceSnapshot, lifetimes: Lifetimes, sizes: BlockSizes, result: Replay, frames: FrameTable
+    device: DeviceSnapshot,
+    lifetimes: Lifetimes,
+    sizes: BlockSizes,
+    result: Replay,
+    frames: FrameTable,
+    *,
+    has_allocator: bool,
 ) -> Iterator[Note | None]:
     """Yield the notes on figures that are not exact, None for one that is."""
     yield _inexact_note(result, sizes)
@@ -365,7 +374,8 @@ def _notes(
     )
     for (slug, text), count in zip(_COUNTED_NOTES.items(), counts, strict=True):
         yield Note(slug, f"{count} {text}") if count else None
-    yield _segments_note(device, result)
+    if has_allocator:
+        yield _segments_note(device, result)
     yield _pending_note(device.events, result.allocations)
     yield _skipped_note(device.events, result.allocations)
     if not device.is_host and _has_graph_trees(frames):

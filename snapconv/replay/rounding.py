@@ -19,6 +19,7 @@ from snapconv.allocator.allocator_settings import (
 from snapconv.columns import BoolColumn, Int64Column, has_code
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.segment_table import BlockState, BlockTable, SegmentTable
+from snapconv.torch_knowledge.backends import NO_ALLOCATOR
 
 NEVER = 1 << 62
 _FIRST_INTERVAL_LOG2 = MIB.bit_length() - 1
@@ -116,6 +117,8 @@ def infer_rules(settings: AllocatorSettings, blocks: BlockTable, *, backend: str
 
     Where both explain as many (a file without live blocks that show it), the backend decides.
     """
+    if backend == NO_ALLOCATOR:
+        return HOST_RULES
     # Large blocks of ordinary segments may keep a remainder, which would look like padding.
     keeps_none = (blocks.block_bytes <= SMALL_REQUEST_BYTES) | settings.expandable_segments
     shows = ~has_code(blocks.state, BlockState.INACTIVE) & keeps_none

@@ -28,6 +28,7 @@ from snapconv.snapshot.fields import (
 )
 from snapconv.snapshot.readers.compiled_pickle import MISSING_TIME, NO_ID, FirstSeen, OddFile, trace_rows
 from snapconv.snapshot.stack_table import Collected, CompiledStacks
+from snapconv.torch_knowledge.profiler_categories import CATEGORIES
 from snapconv.units import shown
 
 
@@ -70,7 +71,8 @@ class EventTable:
     ``time_us`` (epoch microseconds), ``compile_context_id``, ``user_metadata_id``, ``pool_id`` and
     ``internal_metadata_id`` (the allocator's word on its own events, torch 2.15 on) are None where the file
     does not have them; the ids are positions in the Snapshot's ``texts`` and ``pools``. ``stack_id`` is -1
-    where no stack was captured.
+    where no stack was captured. ``profiler_category`` is a position in ``profiler_categories.CATEGORIES``, -1
+    where torch.profiler gave none; None where it did not write the file.
     """
 
     action: Int8Column
@@ -83,6 +85,7 @@ class EventTable:
     user_metadata_id: Int32Column | None
     pool_id: Int32Column | None
     internal_metadata_id: Int32Column | None = None
+    profiler_category: Int8Column | None = None
 
     def __len__(self) -> int:
         return len(self.action)
@@ -107,11 +110,17 @@ def read_trace(trace: list[object], where: str, collected: Collected) -> EventTa
         user_metadata_id=rows.text_ids("user_metadata", texts),
         pool_id=rows.pool_ids("pool_id", collected.pools),
         internal_metadata_id=rows.text_ids("internal_metadata", texts),
+        profiler_category=_profiler_categories(rows) if collected.is_profile else None,
     )
     check_sizes(action, size, where)
-    collected.is_plot |= len(rows) > 0 and "category" in rows.rows[0]
     trace.clear()
     return read_only(events)
+
+
+def _profiler_categories(rows: Rows) -> Int8Column:
+    """Return the categories of allocs; those that are new since stand for what has none."""
+    positions = {name: position for position, name in enumerate(CATEGORIES)} | {None: -1, "": -1}
+    return np.array([positions.get(text, 0) for text in rows.texts("category")], np.int8)
 
 
 def _actions(rows: Rows, collected: Collected) -> Int8Column:
@@ -192,7 +201,8 @@ class CompiledTraceReader:
         addr, size, stream = (_or_zeros(columns[name], n) for name in ("addr", "size", "stream"))
         check_numbers(action, addr, size, time_us, place=lambda i: f"{where}[{i}]")
         check_sizes(action, size, where)
-        self._collected.is_plot |= columns["has_category"] is not None and bool(columns["has_category"][0])
+        if columns["has_category"] is not None and columns["has_category"].any():
+            raise OddFile  # a page of torch.profiler, perhaps: its categories are read in Python
         return read_only(EventTable(action, addr, size, stream, time_us=time_us, **ids))
 
     def _pool_id(self, key: int) -> int:

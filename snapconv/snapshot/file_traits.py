@@ -11,9 +11,11 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from snapconv.allocator.allocator_settings import MIN_BLOCK_BYTES, NPU_PADDING_BYTES, SMALL_REQUEST_BYTES
+from snapconv.allocator.allocator_trace import DEFAULT_POOL
 from snapconv.columns import has_code
 from snapconv.notes import Note
 from snapconv.snapshot.event_table import Action, EventTable
+from snapconv.snapshot.readers.profiles import Form
 from snapconv.snapshot.segment_table import BlockState, BlockTable, SegmentTable
 from snapconv.snapshot.stack_table import Collected, StackTable
 from snapconv.torch_knowledge.backends import BACKENDS, release_key
@@ -138,6 +140,21 @@ def _is_padded(segments: SegmentTable, blocks: BlockTable) -> bool:
     return bool((granules == padded).all() and (granules != plain).any())
 
 
+def notes_of_form(
+    form: Form | None, segments: SegmentTable, pools: Sequence[tuple[int, int]]
+) -> Iterator[Note]:
+    """Say what a file is that is less than a device's snapshot: a profile, or a pool."""
+    if form:
+        yield Note("profile", f"the file is {form.title}: {form.lacks}")
+    there = {pools[pool] if pool >= 0 else DEFAULT_POOL for pool in segments.pool_id.tolist()}
+    if len(there) == 1 and DEFAULT_POOL not in there:
+        yield Note(
+            "one-pool",
+            f"all segments are of the private pool {there.pop()}, as torch.cuda.MemPool.snapshot() returns "
+            "them: what the device has in other pools is not in the file",
+        )
+
+
 _MOST_NAMED = 5
 
 
@@ -155,7 +172,8 @@ def notes_of_file(
     if "events" in places and "time_us" not in traits:
         yield Note(
             "no-timestamps",
-            "the events have no times (torch before 2.2, and torch_npu): order is known, duration is not",
+            "the events have no times (torch before 2.2, torch_npu, and pages of torch.profiler): order "
+            "is known, duration is not",
             is_minor=True,
         )
     if not len(stacks.frames):

@@ -1,7 +1,7 @@
 """The entry point of this package: a path in, a Snapshot of columns out, and no dictionary with it."""
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from ctypes import CDLL
 from dataclasses import dataclass, replace
@@ -31,11 +31,13 @@ from snapconv.snapshot.file_traits import (
     backend_of,
     infer_era,
     notes_of_file,
+    notes_of_form,
     places_of,
     traits_of_raw,
 )
 from snapconv.snapshot.readers.compiled_pickle import OddFile
 from snapconv.snapshot.readers.containers import Container, as_snapshot_dict, read_raw
+from snapconv.snapshot.readers.profiles import read_plot, read_timeline
 from snapconv.snapshot.recorded.metadata import KEY as METADATA_KEY
 from snapconv.snapshot.recorded.metadata import NOT_RECORDED, Metadata, RecordedProject, read_metadata
 from snapconv.snapshot.segment_table import (
@@ -48,7 +50,7 @@ from snapconv.snapshot.segment_table import (
 )
 from snapconv.snapshot.stack_table import Collected, CompiledStacks, StackTable, bound_stacks
 from snapconv.stop_signals import stage
-from snapconv.torch_knowledge.backends import Backend, backend_of_kind, release_key
+from snapconv.torch_knowledge.backends import NO_ALLOCATOR, Backend, backend_of_kind, release_key
 from snapconv.units import HOST, Device, counted, device_name
 
 
@@ -124,6 +126,8 @@ class Snapshot:
     @property
     def written_by(self) -> str:
         """The torch that wrote the file: as recorded in it, or else inferred from its keys."""
+        if self.container.form:
+            return self.container.form.writer
         recorded = dict(self.metadata.facts).get("torch") if self.metadata else None
         return f"torch {recorded}" if recorded else str(self.era)
 
@@ -165,7 +169,11 @@ def _load(path: Path, progress: Progress | None, compiled: CDLL | None = None) -
     """Read a file with the compiled core, or with its twin in Python."""
     raw, container, events = read_raw(path, progress, compiled)
     collected = Collected(CompiledStacks(events)) if events else Collected()
-    return _Reading(path, container, progress, collected).read(as_snapshot_dict(raw))
+    timeline, form = read_timeline(raw)
+    snapshot, form = read_plot(as_snapshot_dict(timeline), container.form or form)
+    collected.is_profile = form is not None
+    container = replace(container, form=form)
+    return _Reading(path, container, progress, collected).read(snapshot)
 
 
 class _Reading:
@@ -200,17 +208,21 @@ class _Reading:
         stacks, left_out = bound_stacks(collected.stacks.table(), n_bytes)
         self.notes.extend(left_out)
         every_trace = [*traces, host_trace]
-        traits |= {PLOT} if collected.is_plot else set()
+        form = self.container.form
+        traits |= {PLOT} if form else set()
         traits |= dict(entries).keys() | {name for one in every_trace if len(one) for name in columns_of(one)}
         places = places_of(raw, every_trace, blocks=memory[1], host_blocks=host_memory[1])
-        n_embedded, backend = self.container.n_embedded, backend_of(traces, stacks, traits, memory)
+        n_embedded = self.container.n_embedded
+        backend = NO_ALLOCATOR if form else backend_of(traces, stacks, traits, memory)
+        kinds = form.kinds if form else (backend,)
+        self.notes.extend(notes_of_form(form, memory[0], collected.pools.values()))
         self.notes.extend(notes_of_file(collected, stacks, traits, places, n_embedded=n_embedded))
         return Snapshot(
             path=self.path,
             container=self.container,
             era=infer_era(traits, places, backend),
             n_visible_devices=len(traces),
-            devices=_devices(raw, recorded, every_trace, memory, host_memory, kind=backend),
+            devices=_devices(raw, recorded, every_trace, memory, host_memory, kinds=kinds),
             stacks=stacks,
             texts=collected.texts.values(),
             pools=collected.pools.values(),
@@ -275,7 +287,7 @@ def _devices(
     memory: Memory,
     host_memory: Memory,
     *,
-    kind: str,
+    kinds: Sequence[str],
 ) -> tuple[DeviceSnapshot, ...]:
     """Return the devices with memory or events, or else an empty one; the last trace is that of the host."""
     *traces, host_trace = traces
@@ -284,7 +296,7 @@ def _devices(
     has_host = len(host_trace) > 0 or len(host_memory[0]) > 0
     devices = [
         _device(
-            Device(i, kind),
+            Device(i, kinds[min(i, len(kinds) - 1)]),
             traces[i] if i < len(traces) else read_trace([], "", Collected()),
             *memory,
             overflowed=_overflowed(raw, recorded, i),

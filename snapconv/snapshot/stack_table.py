@@ -207,8 +207,7 @@ class Collected:
     """Values that the tables of a file share, and what it lacks or has that is not known, while it is read.
 
     ``sizes_missing``: a live block has no requested size (torch 1.x), and its own size replaces it.
-    ``is_plot``: torch's profiler drew the traces (``torch.cuda._memory_viz.profile_plot``), with its own few
-    keys in every release.
+    ``is_profile``: torch.profiler or a page of it has the traces, with its own few keys in every release.
     """
 
     stacks: Stacks = field(default_factory=StackInterner)
@@ -216,7 +215,7 @@ class Collected:
     pools: Interner = field(default_factory=Interner)
     unknown_actions: Counter[str] = field(default_factory=Counter)
     sizes_missing: bool = False
-    is_plot: bool = False
+    is_profile: bool = False
 
 
 # --- bounds

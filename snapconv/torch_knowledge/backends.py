@@ -9,6 +9,8 @@ XPU: torch/xpu/memory.py of 2.13, and the keys that it writes as settings. The o
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+# In place of a kind, of a file that torch.profiler wrote and no allocator.
+NO_ALLOCATOR = "profiler"
 WHY_FREE = (
     "possible: another thread or process freed memory meanwhile; Windows, WSL, MIG or a virtual GPU allows a "
     "process less; the driver lacked address space. It is no memory fraction: torch would print that"
@@ -158,4 +160,6 @@ def release_key(release: str) -> tuple[int, ...]:
 
 def backend_of_kind(kind: str) -> Backend:
     """Return the row of a file's kind of device, which has none for ``host`` and ``cpu``."""
+    if kind in (NO_ALLOCATOR, "cpu", "device"):
+        return Backend(kind, record="snapconv record train.py", is_recorded=True)
     return BACKENDS.get(kind.upper(), Backend(kind))

@@ -213,6 +213,7 @@ def try_settings(
     """
     if analysis.device.is_host:
         return None
+    analysis.require_allocator()
     replayed = analysis.replay
     calls = find_calls(analysis.snapshot, analysis.device, replayed)
     difference = _difference(calls, replayed, progress)
@@ -255,6 +256,8 @@ def try_settings(
 
 def saving_setting(analysis: DeviceAnalysis, capacity: int | None) -> tuple[bool, SavingSetting | None]:
     """Try what ``what-if --search`` tries: whether the file's own settings fit, and which one saves."""
+    if not analysis.has_allocator:
+        return False, None
     trials = try_settings(analysis, Request(is_search=True))
     others = [one for one in trials.tried if one.name not in (OWN, OWN_PLACED_ANEW)] if trials else []
     if trials is None or not others or trials.unsure or not trials.model_is_exact:

@@ -27,9 +27,12 @@ from snapconv.notes import Progress
 from snapconv.snapshot.event_table import ACTION_CODES, Action
 from snapconv.snapshot.readers.compiled_pickle import CompiledEvents, OddFile, read_compiled
 from snapconv.snapshot.readers.plain_pickle import load_plain_pickle
-from snapconv.units import counted, shown
+from snapconv.snapshot.readers.profiles import Form, read_alloc_data
+from snapconv.units import counted, format_bytes, shown
 
 _SNIFF_BYTES = 4096
+_TITLE_OF_TIMELINE = b"<title>GPU Memory Timeline HTML</title>"
+_LFS_POINTER = re.compile(rb"version https://git-lfs[^\n]*\n(?:[^\n]*\n)*?size (\d{1,15})\s")
 _MOST_NAMES = 1000
 _SOME_KEY = {"segments", "device_traces", "host_segments", "host_traces"}
 # What begins a line of a log; torch's JSON begins with `[{` or `{`.
@@ -61,6 +64,7 @@ _OTHER_FORMATS: tuple[tuple[bytes, str], ...] = (
 class Container:
     """The wrapping of the raw value: ``format`` is pickle, json or html, ``packing`` gzip, zip or none.
 
+    ``form`` is what the value is where no allocator wrote it.
     ``n_bytes`` is the size of the file, ``n_unpacked_bytes`` that of what its packing or its page contains.
     """
 
@@ -70,6 +74,7 @@ class Container:
     packing: str = ""
     pickle_protocol: int | None = None
     n_embedded: int = 1
+    form: Form | None = None
 
     @property
     def description(self) -> str:
@@ -282,12 +287,10 @@ def _read_pickle(file: BinaryIO, n_bytes: int, head: bytes) -> tuple[object, Con
 
 def _read_html(data: bytes) -> tuple[object, Container]:
     found = re.findall(_EMBEDDED, data)
+    if not found and (drawn := read_alloc_data(data)):
+        return drawn[0], Container("html", len(data), len(data), form=drawn[1])
     if not found:
-        raise NotASnapshotError(
-            "this is not a memory snapshot: an HTML page with no snapshot embedded. Pages of "
-            "torch.cuda._memory_viz trace_plot and segment_plot have one; those of the profiler's "
-            "export_memory_timeline contain a picture only"
-        )
+        raise NotASnapshotError(f"this is not a memory snapshot: {_page(data)}")
     try:
         pickled = binascii.a2b_base64(found[0].replace(b"\\n", b""))
     except binascii.Error as error:
@@ -298,7 +301,23 @@ def _read_html(data: bytes) -> tuple[object, Container]:
     return value, replace(container, format="html", n_embedded=len(found))
 
 
+def _page(data: bytes) -> str:
+    """Name a page that has no snapshot."""
+    if _TITLE_OF_TIMELINE in data[:_SNIFF_BYTES]:
+        return (
+            "the page is a picture that torch.profiler's export_memory_timeline drew, without its figures; "
+            'write them: prof.export_memory_timeline("x.raw.json.gz")'
+        )
+    return (
+        "an HTML page with no snapshot embedded. Pages of torch.cuda._memory_viz trace_plot, segment_plot "
+        "and profile_plot have one"
+    )
+
+
 def _what_it_is(head: bytes) -> str:
+    if pointer := _LFS_POINTER.match(head):
+        size = format_bytes(int(pointer[1]))
+        return f"the file is a pointer of Git LFS to a file of {size}; run `git lfs pull`"
     for magic, description in _OTHER_FORMATS:
         if head.startswith(magic):
             return description
@@ -349,7 +368,5 @@ def _described(raw: object) -> str:
     if not isinstance(raw, list):
         return f"it contains a single {type(raw).__name__}"
     if len(raw) == 2 and all(isinstance(part, list) for part in raw):
-        return "two lists, as the profiler's export_memory_timeline writes; that format has no allocations"
-    if isinstance(raw[0], list) and len(raw[0]) == 4:
-        return "a raw memory timeline of the profiler's export_memory_timeline"
+        return "two lists, as the profiler's export_memory_timeline writes, but empty or not of one length"
     return f"a list of {len(raw)} {type(raw[0]).__name__}"

@@ -54,7 +54,9 @@ def _headline(advice: Advice) -> str:
     if advice.unknown:
         return f"{name}  no advice"
     peak, reserved = (format_bytes(n_bytes) for n_bytes in (advice.peak.n_bytes, advice.reserved_bytes))
-    needs = f"the peak is {peak} allocated, {reserved} reserved"
+    needs = f"the peak is {peak} allocated"
+    if advice.reserved_bytes != advice.peak.n_bytes:
+        needs += f", {reserved} reserved"
     if advice.is_failed:
         requested = format_bytes(advice.failed_bytes)
         line = f" at {advice.failed_line.place}" if advice.failed_line else ""

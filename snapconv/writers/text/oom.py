@@ -77,7 +77,8 @@ def _memory_lines(found: OutOfMemory) -> Iterator[str]:
     if state.waiting_bytes:
         yield size_row(state.waiting_bytes, WAITING_LABEL)
     blocks = f"{counted(inside.n_pieces, 'block')}, the largest {format_bytes(inside.largest_bytes)}"
-    yield size_row(inside.n_bytes, f"reserved and free: {blocks}")
+    if "reserved" not in state.at_least:
+        yield size_row(inside.n_bytes, f"reserved and free: {blocks}")
     if memory.free_bytes is not None:
         yield size_row(memory.free_bytes, "free on the device")
     yield from outside_line(memory, state.device)

@@ -99,7 +99,6 @@ class TestShapes:
             ({"traceEvents": []}, "a Chrome trace of the profiler; dump torch.cuda.memory._snapshot"),
             ([[]], "a list of 1 list"),
             ([[], []], "two lists, as the profiler's export_memory_timeline writes"),
-            ([[1, 2, 3, 4]], "a raw memory timeline of the profiler"),
             ([1, 2], "a list of 2 int"),
             ([{"blocks": []}, {}], "a list of 2 dict"),
             (None, "it contains a single NoneType"),
