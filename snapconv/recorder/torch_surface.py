@@ -67,7 +67,7 @@ SURFACE: dict[Feature, str] = {
     Feature.MEMORY: """
     torch.cuda.memory: _record_memory_history _snapshot
     torch.cuda: _lazy_call is_initialized
-    torch._C: _cuda_isHistoryEnabled? _cuda_resetPeakMemoryStats?
+    torch._C: _cuda_isHistoryEnabled? _cuda_resetPeakMemoryStats? _accelerator_resetPeakStats?
     torch.autograd.profiler.record_function: __init__ __enter__ __exit__
     torch._C._profiler: gather_traceback symbolize_tracebacks""",
     Feature.OUT_OF_MEMORY: "torch._C: _cuda_attach_out_of_memory_observer",
@@ -123,7 +123,9 @@ SURFACE: dict[Feature, str] = {
     torch.overrides: _get_current_function_mode_stack
     torch.utils._device: DeviceContext _device_constructors?
     torch.Tensor: to cuda cpu type type_as tolist numpy get_device data_ptr record_stream is_pinned
-    torch.Tensor: pin_memory new_tensor __torch_dispatch__ device is_cuda is_cpu
+    torch.Tensor: pin_memory new_tensor new __torch_dispatch__ device is_cuda is_cpu
+    torch._C.ScriptFunction: __call__
+    torch._C.ScriptMethod: __call__
     torch.UntypedStorage: data_ptr clone resize_ device is_cuda _cdata
     torch.nn.parameter.UninitializedTensorMixin: _allowed_methods
     torch._tensor_str: _str
@@ -140,7 +142,7 @@ SURFACE: dict[Feature, str] = {
     torch._C: _has_cuda? _scatter? _get_accelerator? _functorch _current_graph_task_id
     torch._C: _dispatch_has_kernel_for_dispatch_key _current_autograd_node _storage_id _get_dispatch_mode
     torch._C: _dispatch_has_computed_kernel_for_dispatch_key
-    torch._C: DispatchKey DispatchKeySet DisableTorchFunction
+    torch._C: DispatchKey DispatchKeySet DisableTorchFunction _from_dlpack
     torch._C._nn: _parse_to
     torch._C._TorchDispatchModeKey: FAKE
     torch._C: _group_tensors_by_device_and_dtype?

@@ -6,7 +6,8 @@ of the recorder need know. Importing this imports no torch.
 
 ``Simulation.patched`` replaces what every simulation needs, ``_patch_features`` what it can do without; both
 name the module that does it: ``cuda`` torch.cuda and torch._C, ``tensors`` methods and places of tensors,
-``kernels`` what only a GPU computes, ``process_groups`` torch.distributed, ``unwritten_files`` what saves.
+``kernels`` what only a GPU computes, ``same_device`` the errors of tensors on two devices,
+``process_groups`` torch.distributed, ``unwritten_files`` what saves.
 """
 
 import warnings
@@ -75,7 +76,14 @@ class Simulation:
     @contextmanager
     def patched(self) -> Iterator[None]:
         """Replace torch's functions about devices, until the last attribute is restored."""
-        from snapconv.simulation import cuda, kernels, process_groups, tensors, unwritten_files
+        from snapconv.simulation import (
+            cuda,
+            kernels,
+            process_groups,
+            same_device,
+            tensors,
+            unwritten_files,
+        )
         from snapconv.simulation.patches import Patches, dispatch_mode, patch_threads
 
         machine, tracker = self.machine, self.tracker
@@ -84,6 +92,7 @@ class Simulation:
             tensors.TensorPatches(tracker).apply(patches)
             tensors.patch_storages(tracker, patches)
             tensors.patch_factories(tracker, patches)
+            same_device.patch_doubts(tracker.doubt, patches)
             self._patch_features(patches)
             if self._files is not None:
                 unwritten_files.patch_files(self._files, patches)

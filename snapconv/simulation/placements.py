@@ -28,6 +28,7 @@ class Placement:
     values that were not computed, ``likelihood`` is that they are True. ``source`` and ``share`` are those of
     ``routing``: from which assumed indices its values follow, and for which selected rows it is there;
     ``scales`` is how fast its size grows with their number, ``waste_bytes`` what its block may have besides.
+    ``is_doubtful``: it is on the CPU, and C++ code may have meant a device.
     """
 
     device: int | None
@@ -41,6 +42,7 @@ class Placement:
     share: Any = None
     scales: float = 0
     waste_bytes: int = 0
+    is_doubtful: bool = False
 
 
 class Placements:
@@ -171,6 +173,15 @@ class DeviceChoice:
             )
             return self._own.recent, kwargs
         return self._implied(), kwargs
+
+    def is_doubtful(self, inputs: list[Placement | None]) -> bool:
+        """Say whether results on the CPU might be on a device: C++ code takes all tensors for the CPU's."""
+        given = [placement for placement in inputs if placement]
+        if any(placement.device is not None for placement in given):
+            return False  # only a call that names the CPU leads back to it
+        is_unseen = self._calls.current is None or torch._C._functorch.peek_interpreter_stack() is not None
+        is_beside = not self._call_names_cpu() and self._implied() is not None
+        return is_unseen or is_beside or any(placement.is_doubtful for placement in given)
 
     def _call_names_cpu(self) -> bool:
         """Say whether the user's torch call has the CPU as its ``device``."""

@@ -30,6 +30,7 @@ from snapconv.simulation.operations import FakeStorages, Kind, Operation, descri
 from snapconv.simulation.patches import Calls
 from snapconv.simulation.placements import DeviceChoice, Placement, Placements, tensors_in
 from snapconv.simulation.routing import Routing
+from snapconv.simulation.same_device import SameDevice
 
 
 class Tracker:
@@ -49,6 +50,7 @@ class Tracker:
         self.workspaces = BlasWorkspaces(machine) if machine.options.cublas_workspace else None
         self._operations: dict[Any, Operation] = {}
         self.choice = DeviceChoice(machine, self.placements, self.calls)
+        self.same_device = SameDevice(self.placements, self.calls)
         self._pid = os.getpid()
         # Whether the program has read values past torch's operations that were not computed.
         self.has_given_arrays = False
@@ -114,6 +116,9 @@ class Tracker:
         self.transfers.raise_failure()
         call.inputs = [self.placements.of(tensor) for tensor in call.tensors]
         self.transfers.settle_used(call.inputs)
+        # After a fault of ours a tensor may be on the CPU that the program has put on a device.
+        if len({given and given.device for given in call.inputs}) > 1 and self.guard.failure is None:
+            self.same_device.check(call)
         call.device, call.kwargs = self.choice.resolve(call.operation, call.inputs, call.kwargs)
         if call.device is not None and call.operation.not_modelled is not None:
             self.machine.meet(call.operation.not_modelled)
@@ -125,8 +130,9 @@ class Tracker:
         """Account for the memory of an operation's results, wherever they are."""
         if call.operation.kind is Kind.FRESH:
             is_assumed = any(given and given.source for given in call.inputs)
-            if call.device is not None or not has_values or is_assumed:
-                self._place(call, result, has_values=has_values)
+            is_doubtful = call.device is None and self.choice.is_doubtful(call.inputs)
+            if call.device is not None or not has_values or is_assumed or is_doubtful:
+                self._place(call, result, has_values=has_values, is_doubtful=is_doubtful)
             if call.device is not None and self.workspaces is not None:
                 self.workspaces.note(call.operation.name, call.device)
         elif call.operation.may_resize:
@@ -134,13 +140,14 @@ class Tracker:
         elif call.operation.kind is Kind.IN_PLACE:
             self.routing.follow_written(call)
 
-    def _place(self, call: Invocation, result: Any, *, has_values: bool) -> None:
+    def _place(self, call: Invocation, result: Any, *, has_values: bool, is_doubtful: bool) -> None:
         if call.operation.cpu_results:
             result = [value for i, value in enumerate(result) if i not in call.operation.cpu_results]
         for tensor in self._with_storages(result):
             if self.placements.of(tensor) is None:
                 storage = tensor.untyped_storage()
                 placement = self._placed(storage, call.device, has_values=has_values)
+                placement.is_doubtful = is_doubtful
                 if self.evaluation.fake_storages is not None:
                     self.routing.note(call, tensor, placement)
                     if tensor.dtype is torch.bool:
@@ -173,6 +180,12 @@ class Tracker:
     def place(self, storage: Any, device: int) -> None:
         """Put an existing CPU storage on a device; it has values if it had them."""
         self._allocate(self._placed(storage, device, has_values=self.has_values(storage)))
+
+    def doubt(self, values: Any) -> None:
+        """Take note that tensors on the CPU may be on a device."""
+        for tensor in self._with_storages(values):
+            if self.placements.of(tensor) is None:
+                self._placed(tensor.untyped_storage(), None, has_values=True).is_doubtful = True
 
     def is_large(self, n_bytes: int) -> bool:
         """Whether memory of the CPU is to have no values, since nothing is computed and it would be much."""
