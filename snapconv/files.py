@@ -23,7 +23,7 @@ from typing import IO
 from snapconv.errors import InputError, OutputExistsError, OutputWriteError
 from snapconv.stop_signals import raise_remembered
 
-SNAPSHOT_NAME, TIMING_NAME = "snapshot.pickle", "timing.json"
+SNAPSHOT_NAME, TIMING_NAME, ENDING_NAME = "snapshot.pickle", "timing.json", "ending.json"
 STANDARD_INPUT = Path("-")
 _SUFFIX = ".capture"
 _INPUT_SUFFIXES = (".gz", ".zip", ".pickle", ".pkl", ".json", ".html", ".pt")

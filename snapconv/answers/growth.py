@@ -109,6 +109,7 @@ class Trend(str, Enum):
     WAITS = "waits for backward"
     KEPT = "usually kept"
     STOPPED = "stopped growing"
+    UNKNOWN = "unknown"
     ONCE = "once"
     RECENT = "recent"
 
@@ -417,6 +418,8 @@ def unfreed_lines(analysis: DeviceAnalysis) -> tuple[UnfreedLine, ...]:
     for (line, has_stack, number), mine in of_line.items():
         events = table.alloc_event[mine].astype(np.int64)
         trend = (_trend((events * N_PARTS // n_events).tolist()), Trend.KEPT, Trend.WAITS)[number]
+        if trend is Trend.STOPPED and analysis.phases.has_steps:  # in so few steps, parts of them say nothing
+            trend = Trend.UNKNOWN
         n_bytes, first, last = int(table.block_bytes[mine].sum()), int(events.min()), int(events.max())
         found.append(UnfreedLine(line, has_stack, len(mine), n_bytes, first, last, trend))
     return tuple(sorted(found, key=lambda one: (-one.block_bytes, str(one.line))))
@@ -461,9 +464,19 @@ def why_unknown(analysis: DeviceAnalysis) -> str:
     if n < LEAST_ITERATIONS:
         return (
             f"the trace has {counted(n, 'iteration')}, and {LEAST_ITERATIONS} are needed; record more"
-            + " (`snapconv record --iterations 4`)" * is_recorded
+            + f" with `{_record_more(analysis)}`" * is_recorded
         )
     return ""
+
+
+def _record_more(analysis: DeviceAnalysis) -> str:
+    """Return the command that records enough iterations, of the same program where the file names it."""
+    recorded = analysis.snapshot.metadata
+    program = dict(recorded.facts).get("command", "") if recorded else ""
+    simulate = " --simulate" if recorded and recorded.is_simulated else ""
+    return (
+        f"snapconv record{simulate} --iterations {_STRONG_ITERATIONS} -o more.capture {program or 'SCRIPT'}"
+    )
 
 
 def growth_notes(analysis: DeviceAnalysis, found: Sequence[Growth]) -> Iterator[Note]:

@@ -207,22 +207,26 @@ def _record(
             "only shapes are computed: values read as 0, and where a branch depends on one, the side with "
             "more calls runs"
         )
+
+    def at_end(recorded: "RecordOutcome") -> None:
+        if not recorded.is_child:  # else the parent process has the capture, and says so
+            # A refusal of ours in the program's own lines says all that there is to say.
+            is_refused = isinstance(recorded.raised, RecorderError) and recorded.path is None
+            if not quiet and not is_refused and (is_first or recorded.path is not None):
+                _say_result(recorded, entry)
+            if recorded.failure is not None:
+                _show_failure(recorded.failure, recorded.report)
+            if upload is not None:
+                if recorded.path is not None:
+                    upload.add(recorded.path)
+                upload.close()
+        is_said = isinstance(recorded.raised, RecorderError) and not is_first
+        if recorded.raised is not None and not is_said:  # last of all, where Python has it and people look
+            show_raised(recorded.raised)
+
     with lasting_until_exit() as until_exit:
-        recorded = run(entry, args, options, say=tell, until_exit=until_exit)
-    if not recorded.is_child:  # else the parent process has the capture, and says so
-        # A refusal of ours in the program's own lines says all that there is to say.
-        is_refused = isinstance(recorded.raised, RecorderError) and recorded.path is None
-        if not quiet and not is_refused and (is_first or recorded.path is not None):
-            _say_result(recorded, entry)
-        if recorded.failure is not None:
-            _show_failure(recorded.failure, recorded.report)
-        if upload is not None:
-            if recorded.path is not None:
-                upload.add(recorded.path)
-            upload.close()
-    is_said = isinstance(recorded.raised, RecorderError) and not is_first
-    if recorded.raised is not None and not is_said:  # last of all, where Python has it and people look
-        show_raised(recorded.raised)
+        recorded = run(entry, args, options, say=tell, until_exit=until_exit, in_place=at_end)
+    at_end(recorded)
     exit_code = recorded.exit_code
     if recorded.failure is not None:
         exit_code = exit_code or getattr(recorded.failure, "exit_code", SnapconvError.exit_code)

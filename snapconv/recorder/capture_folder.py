@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from snapconv.errors import OutputError, OutputExistsError, OutputWriteError, RecorderError
-from snapconv.files import SNAPSHOT_NAME, TIMING_NAME, os_errors
+from snapconv.files import ENDING_NAME, SNAPSHOT_NAME, TIMING_NAME, keep_file, os_errors
 from snapconv.json_text import write_json
 
 # What every reader of snapshots can read, torch's viewer in the browser included.
@@ -54,6 +54,11 @@ def write_capture_somewhere(
             lost = lost or error
     assert lost is not None
     raise lost
+
+
+def write_ending(capture: Path, devices: list[dict[str, int]], notes: list[dict[str, str]]) -> None:
+    """Add to a capture what is known when the program ends; raises OSError."""
+    keep_file(capture / ENDING_NAME, write_json({"version": 1, "devices": devices, "notes": notes}))
 
 
 def free_name(path: Path) -> Path:
@@ -119,7 +124,7 @@ def _check_place(output: Path, *, force: bool) -> None:
         raise OutputExistsError(
             f"{output} exists already; choose another --output, or replace it with --force"
         )
-    names = {entry.name for entry in output.iterdir()} - {SNAPSHOT_NAME, TIMING_NAME}
+    names = {entry.name for entry in output.iterdir()} - {SNAPSHOT_NAME, TIMING_NAME, ENDING_NAME}
     if names:
         raise OutputExistsError(
             f"{output} is not replaced: it has {min(names)}, which no capture has; choose another --output"

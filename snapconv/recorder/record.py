@@ -5,10 +5,12 @@ reported beside it, never in its place. ``OneCapture`` is the policy of ``record
 and one capture, however the program ends.
 """
 
+import os
 import sys
+import threading
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 from snapconv.errors import EntryPointError, NoCudaError, NothingAllocatedError, SnapconvError
 from snapconv.notes import Note
 from snapconv.recorder import environment, memory_history
-from snapconv.recorder.capture_folder import check_output, write_capture_somewhere
+from snapconv.recorder.capture_folder import check_output, write_capture_somewhere, write_ending
 from snapconv.recorder.driver import Driver, Say, silent
 from snapconv.recorder.guard import Guard, fault_note
+from snapconv.recorder.later_peaks import LaterPeaks
 from snapconv.recorder.memory_history import nothing_allocated
 from snapconv.recorder.options import RecordedProgram, RecordingOptions
 from snapconv.recorder.program import script, script_signals
@@ -33,8 +36,10 @@ from snapconv.recorder.program.script import (
     warnings_name_the_user,
     when_imported,
 )
+from snapconv.recorder.program.unheard_signals import ended_in_place
 from snapconv.recorder.schedule import Part, Sign, plan
 from snapconv.recorder.torch_surface import Feature
+from snapconv.stop_signals import BY_SIGNAL
 
 if TYPE_CHECKING:
     from snapconv.recorder.recording import Recording
@@ -85,6 +90,8 @@ class OneCapture:
         self._contents: dict[str, Any] | None = None
         self._at_out_of_memory: dict[str, Any] | None = None
         self._has_stopped, self._began_s = False, time.monotonic()
+        self._peaks = LaterPeaks()
+        self._end_bytes = 0
         # What went wrong in the recording itself before there was anything to write.
         self._faults: tuple[Note, ...] = ()
 
@@ -94,12 +101,15 @@ class OneCapture:
             # Before the observer: it nests around all user code.
             driver.guards.of(Feature.TIMES).enter(driver.parts, lambda: timer)
         driver.parts.callback(driver.stop_observing)
+        self._peaks.watch(driver.parts)
         driver.begin_iteration()
         driver.wait_for_cuda()
         if self._options.program.kind != "providers":
             driver.count_steps(lambda: self._step_ended(driver), least=self._least)
 
     def _step_ended(self, driver: Driver) -> None:
+        if driver.is_over and not driver.guard.is_child:
+            self._peaks.step_ended()
         driver.iteration_ended()
         # Also where the recording failed before: whoever wants the capture alone waits for nothing more.
         is_enough = driver.is_complete and self._options.stop and not driver.guard.is_child
@@ -125,6 +135,11 @@ class OneCapture:
     def iteration_ended(self, driver: Driver, iteration: int) -> None:
         """Keep the memory after its last iteration, and write the capture after the last of all."""
         self._at_out_of_memory = None  # the program recovered from it
+        self._peaks.step_ended()
+        before, self._end_bytes = self._end_bytes, self._peaks.allocated_bytes(driver.device)
+        if iteration == 1 and self._end_bytes > before and self.plan[:3].count(Part.MEMORY) == 1:
+            # Two iterations do not show whether it grows.
+            self.plan = (*self.plan[:2], Part.MEMORY, *self.plan[2:])
         part = self.part(iteration)
         driver.say(f"iteration {iteration} done ({part.value}; {iteration + 1} of {len(self.plan)})")
         is_slow = time.monotonic() - self._began_s > _LONG_S
@@ -144,8 +159,19 @@ class OneCapture:
     def finish(self, driver: Driver, ended: Ended) -> None:
         """Write what there is, unless all is written already."""
         driver.stop_counting()
+        if self.path is None:
+            self._write_rest(driver, ended)
         if self.path is not None:
-            return
+            self._add_peaks(self.path)
+
+    def _add_peaks(self, path: Path) -> None:
+        """Add the program's own peak to the capture, and say whether that came after what is recorded."""
+        rows, notes = self._peaks.ending(self._options)
+        with suppress(OSError):  # the program may have moved it
+            write_ending(path, rows, memory_history.note_rows(notes))
+        self.notes += notes
+
+    def _write_rest(self, driver: Driver, ended: Ended) -> None:
         fault, driver.guard = driver.guard, Guard()
         if isinstance(fault.failure, SnapconvError):
             driver.guard = fault
@@ -170,12 +196,14 @@ class OneCapture:
                 "recording: events are missing; remove its calls of _record_memory_history",
             )
         self._contents = driver.contents()
+        self._peaks.recorded = self._peaks.look()
         memory_history.stop()
         driver.stop_observing()
 
     def _keep_out_of_memory(self, driver: Driver) -> None:
         driver.note_now()
         self._at_out_of_memory = driver.contents()
+        self._peaks.recorded = self._peaks.look()
 
     def _finish(self, driver: Driver, ended: Ended) -> bool:
         if not driver.has_cuda:
@@ -248,10 +276,12 @@ def record(
     *,
     say: Say = silent,
     until_exit: ExitStack | None = None,
+    in_place: Callable[[RecordOutcome], object] = bool,
 ) -> RecordOutcome:
     """Run an entry and write its capture.
 
     ``until_exit`` keeps a simulation until the process ends: threads and ``atexit`` functions still run.
+    ``in_place`` is called with the outcome where this cannot return, as the program waits in C++.
     Raises SnapconvError only before any user code runs, and for providers that are not as they must be.
     """
     check_output(options.output, force=options.force)
@@ -270,24 +300,55 @@ def record(
             if isinstance(driver.guard.failure, SnapconvError):
                 raise driver.guard.failure  # nothing of the user's has run: there is nothing else to report
             run = _run_providers if entry.kind == "providers" else script.run_script
-            # A script's names go with its module, and what they hold is a part of the state at its end.
-            raised, _program = outcome(run, entry, argv, driver)
+
+            def finish(raised: BaseException | None) -> RecordOutcome:
+                driver.finish(ended_by(raised))
+                return _outcome(driver, policy, simulation, raised)
+
+            with _ends_once(lambda raised: in_place(finish(raised))) as is_last:
+                # A script's names go with its module, and what they hold is a part of the state at its end.
+                raised, _program = outcome(run, entry, argv, driver)
+                is_last.acquire()
         if isinstance(raised, EntryPointError):
             raise raised
-        driver.finish(ended_by(raised))
-        late = (*driver.guards.notes(), *(simulation.faults() if simulation is not None else ()))
-        policy.notes += [note for note in late if note not in policy.notes]
-        exit_code, guard = exit_code_of(raised), driver.guard
-        return RecordOutcome(
-            path=policy.path,
-            exit_code=exit_code,
-            notes=tuple(policy.notes),
-            n_bytes=policy.n_bytes,
-            raised=raised,
-            failure=None if guard.is_child else _failure(driver, exit_code),
-            report=guard.report,
-            is_child=guard.is_child,
-        )
+        return finish(raised)
+
+
+@contextmanager
+def _ends_once(finish: Callable[[BaseException], object]) -> Iterator[threading.Lock]:
+    """End the process in the place of a main thread that waits in C++; whoever has the lock ends it."""
+    is_last = threading.Lock()
+
+    def end(number: int) -> None:
+        is_last.acquire()
+        try:
+            finish(SystemExit(BY_SIGNAL + number))
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(Exception):
+                    stream.flush()
+        finally:
+            os._exit(BY_SIGNAL + number)
+
+    with ended_in_place(end, script_signals.is_commands):
+        yield is_last
+
+
+def _outcome(
+    driver: Driver, policy: OneCapture, simulation: "Simulation | None", raised: BaseException | None
+) -> RecordOutcome:
+    late = (*driver.guards.notes(), *(simulation.faults() if simulation is not None else ()))
+    policy.notes += [note for note in late if note not in policy.notes]
+    exit_code, guard = exit_code_of(raised), driver.guard
+    return RecordOutcome(
+        path=policy.path,
+        exit_code=exit_code,
+        notes=tuple(policy.notes),
+        n_bytes=policy.n_bytes,
+        raised=raised,
+        failure=None if guard.is_child else _failure(driver, exit_code),
+        report=guard.report,
+        is_child=guard.is_child,
+    )
 
 
 def _device(options: RecordingOptions, parts: ExitStack) -> "Simulation | None":
@@ -369,6 +430,10 @@ def watch(
         parts.enter_context(script_signals.deferred_handlers())
         if simulation is not None:
             _device(RecordingOptions(simulation=simulation), parts if until_exit is None else until_exit)
-        with when_imported("torch", lambda: parts.enter_context(recording)):
+        with (
+            when_imported("torch", lambda: parts.enter_context(recording)),
+            _ends_once(lambda error: recording.__exit__(type(error), error, None)) as is_last,
+        ):
             raised, _main = outcome(script.run_script, entry, argv)
+            is_last.acquire()
         return exit_code_of(raised), raised

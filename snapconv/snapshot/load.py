@@ -39,7 +39,13 @@ from snapconv.snapshot.readers.compiled_pickle import OddFile
 from snapconv.snapshot.readers.containers import Container, as_snapshot_dict, read_raw
 from snapconv.snapshot.readers.profiles import read_plot, read_timeline
 from snapconv.snapshot.recorded.metadata import KEY as METADATA_KEY
-from snapconv.snapshot.recorded.metadata import NOT_RECORDED, Metadata, RecordedProject, read_metadata
+from snapconv.snapshot.recorded.metadata import (
+    NOT_RECORDED,
+    Metadata,
+    RecordedProject,
+    read_ending,
+    read_metadata,
+)
 from snapconv.snapshot.segment_table import (
     BlockTable,
     Entries,
@@ -204,7 +210,7 @@ class _Reading:
         if "expandable_segments" not in dict(entries):
             settings = replace(settings, expandable_segments=are_expandable(memory[0], traces))
         recorded, notes = read_metadata(raw.get(METADATA_KEY), collected.stacks, n_bytes=n_bytes)
-        self.notes.extend(notes)
+        self.notes.extend((*notes, *read_ending(self.path)))
         stacks, left_out = bound_stacks(collected.stacks.table(), n_bytes)
         self.notes.extend(left_out)
         every_trace = [*traces, host_trace]

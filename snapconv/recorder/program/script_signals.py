@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any
 
 from snapconv.recorder.program.own_frames import for_program, is_in_our_work, runs_program
+from snapconv.recorder.program.unheard_signals import heard
 
 # (number, interrupted frame)
 Handler = Callable[[int, FrameType | None], object]
@@ -45,6 +46,7 @@ class _Deferred:
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         """Run the handler, or have the signal come once more."""
+        heard()
         is_ours = is_in_our_work(frame)
         if is_ours and _is_program_over[0] and self.is_scripts:
             return  # Python alone would have ended by now
@@ -90,6 +92,12 @@ def deferred_handlers(*, is_job: bool = False) -> Iterator[None]:
         for number, handler in _handlers_now():
             if isinstance(handler, _Deferred) and (is_job or not handler.is_scripts):
                 _set(number, handler.own)
+
+
+def is_commands(number: int) -> bool:
+    """Say whether a signal's handler is still that of the command that runs the script."""
+    handler = _get(number)
+    return isinstance(handler, _Deferred) and not handler.is_scripts
 
 
 def deliver_waiting() -> None:

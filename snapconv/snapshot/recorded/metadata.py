@@ -9,13 +9,25 @@ import re
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 
 from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, read_only
-from snapconv.errors import MalformedSnapshotError
+from snapconv.errors import InputError, MalformedSnapshotError
+from snapconv.files import ENDING_NAME, SNAPSHOT_NAME
 from snapconv.notes import Note
-from snapconv.snapshot.fields import ADDRESS, BYTES, DEVICE, TIME, Bounds, Rows, check_total, expect
+from snapconv.snapshot.fields import (
+    ADDRESS,
+    BYTES,
+    DEVICE,
+    TIME,
+    Bounds,
+    Rows,
+    check_total,
+    expect,
+    read_json_file,
+)
 from snapconv.snapshot.stack_table import Stacks
 
 VERSION = 1
@@ -28,6 +40,8 @@ _VALUES = Bounds(0, 1 << 60, "dimensions with a product of at most 2^60")
 _MAX_TEXT, _MAX_LIST = 2000, 100
 # What the rows take together, each with its texts, for a byte of the file; a recorder's take less than one.
 _BYTES_PER_BYTE, _FREE_BYTES, _ROW_BYTES = 4, 512 << 10, 50
+# The peak of each device, and a note.
+_MAX_ENDING_BYTES = 1 << 20
 _SLUG = r"[a-z][a-z-]{2,40}"
 # The lists of tensors of a parameter or none, and their keys.
 _LISTS = {
@@ -213,6 +227,21 @@ def _read(raw: dict[object, object], stacks: Stacks, n_bytes: int) -> Metadata:
         phases=_phases(_rows(raw, "phases"), "phase"),
         iterations=_phases(_rows(raw, "iterations"), "kind"),
     )
+
+
+def read_ending(path: Path) -> tuple[Note, ...]:
+    """Return the notes that a recorder wrote when the program ended; none if they cannot be read.
+
+    ``path`` is the snapshot of a capture.
+    """
+    file = path.with_name(ENDING_NAME)
+    if path.name != SNAPSHOT_NAME or not file.is_file():
+        return ()
+    try:
+        raw, _ = read_json_file(file, _MAX_ENDING_BYTES)
+    except (InputError, OSError):
+        return ()
+    return _recorder_notes(raw.get("notes")) if isinstance(raw, dict) else ()
 
 
 def _rows(raw: dict[object, object], key: str) -> Rows:

@@ -19,8 +19,9 @@ _TRENDS = (
         Trend.WAITS,
         "activations that wait for the backward pass; the trace ends in a forward: record three steps",
     ),
-    (Trend.STOPPED, "allocated in some parts of the trace only, so not growing steadily"),
-    (Trend.ONCE, "allocated once: no growth"),
+    (Trend.UNKNOWN, "allocated in some parts of the trace: whether it grows is unknown"),
+    (Trend.STOPPED, "allocated in some parts of the trace only: likely no steady growth"),
+    (Trend.ONCE, "allocated once"),
     (Trend.KEPT, "weights, gradients, optimizer state and workspaces, which usually stay"),
     (Trend.RECENT, f"made in the last {100 // N_PARTS} % of the trace: may still be freed"),
 )
@@ -58,23 +59,25 @@ def _unfreed_lines(name: str, report: GrowthReport) -> Iterator[str]:
     lines = report.never_freed
     n_bytes = sum(line.block_bytes for line in lines)
     n_allocations = counted(sum(line.n_allocations for line in lines), "allocation")
+    unknown = f"growth per iteration is unknown: {report.unknown}"
     if lines:
-        yield f"{name}  {format_bytes(n_bytes)} in {n_allocations} of this trace were never freed"
+        yield f"{name}  {unknown}"
+        yield f"  {format_bytes(n_bytes)} in {n_allocations} of this trace were never freed"
     elif report.end_bytes:
         yield f"{name}  nothing that was allocated in this trace is left"
+        yield f"  {unknown}"
     else:
-        yield f"{name}  growth is unknown: {report.unknown}"
-        return
+        yield f"{name}  {unknown}"
     yield from _garbage_lines(report)
     for trend, title in _TRENDS:
         rows = [(one.block_bytes, _unfreed(one)) for one in lines if one.trend is trend]
         yield from [f"  {title}"] * bool(rows)
         yield from size_rows(rows, "line")
-    yield f"  growth per iteration is unknown: {report.unknown}"
 
 
 def _unfreed(one: UnfreedLine) -> str:
-    until = f", the last at event {one.last_event}" if one.trend is Trend.STOPPED else ""
+    is_over = one.trend in (Trend.STOPPED, Trend.UNKNOWN)
+    until = f", the last at event {one.last_event}" if is_over else ""
     place = where(one.line, has_stack=one.has_stack)
     return f"{place}: {counted(one.n_allocations, 'allocation')}{until}"
 

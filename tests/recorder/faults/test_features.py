@@ -101,7 +101,7 @@ def test_what_may_be_missing_is_no_difference(monkeypatch):
 NOT_OF_TORCH = {
     "_getframe", "_bootstrap_inner", "_get_module_details",
     "_torchdynamo_orig_callable", "_torchdynamo_orig_backend", "_orig_mod", "_schema", "_untyped_storage",
-    "_to_copy", "_forward_cls", "_local_tensor", "_init_fn",
+    "_exit", "_to_copy", "_forward_cls", "_local_tensor", "_init_fn",
     "save_file", "load_file", "safe_open", "open", "rmtree", "_normal_accessor", "showwarning",
 }  # fmt: skip
 # Answers that the simulation adds, where torch has none to compare with.

@@ -75,23 +75,26 @@ def test_without_iterations_what_was_never_freed_is_shown_by_when_it_was_made():
     rows = (
         UnfreedLine(KEEP, True, 100, 200 << 20, 9, 990, Trend.GROWS),
         UnfreedLine(MAIN, True, 2, 64 << 20, 4, 5, Trend.STOPPED),
+        UnfreedLine(MAIN, True, 3, 8 << 20, 4, 7, Trend.UNKNOWN),
         UnfreedLine(LOG, True, 1, 32 << 20, 6, 6, Trend.ONCE),
         UnfreedLine(LOG, True, 3, 16 << 20, 6, 8, Trend.WAITS),
         UnfreedLine(None, False, 2, 1 << 20, 995, 999, Trend.RECENT),
     )
     found = replace(report_of(unknown="too few"), never_freed=rows)
     assert list(growth_lines(found, "a.pickle")) == [
-        "cuda:0  313.00 MiB in 108 allocations of this trace were never freed",
+        "cuda:0  growth per iteration is unknown: too few",
+        "  321.00 MiB in 111 allocations of this trace were never freed",
         "  kept growing to the end of the trace: a leak, or a cache that is not full yet",
         "      200.00 MiB  keep.py:5 in keep: 100 allocations",
         "  activations that wait for the backward pass; the trace ends in a forward: record three steps",
         "       16.00 MiB  log.py:5 in log: 3 allocations",
-        "  allocated in some parts of the trace only, so not growing steadily",
+        "  allocated in some parts of the trace: whether it grows is unknown",
+        "        8.00 MiB  main.py:5 in main: 3 allocations, the last at event 7",
+        "  allocated in some parts of the trace only: likely no steady growth",
         "       64.00 MiB  main.py:5 in main: 2 allocations, the last at event 5",
-        "  allocated once: no growth",
+        "  allocated once",
         "       32.00 MiB  log.py:5 in log: 1 allocation",
         "  made in the last 12 % of the trace: may still be freed",
         "        1.00 MiB  no stack recorded: 2 allocations",
-        "  growth per iteration is unknown: too few",
     ]
     assert found.to_json()["unknown"] == "too few"

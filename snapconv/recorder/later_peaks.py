@@ -1,0 +1,101 @@
+"""The most memory that a program has allocated, beyond the end of its recording.
+
+Asked of the allocator after every step, so that the iteration is known in which it came.
+"""
+
+import shlex
+from contextlib import ExitStack, suppress
+from functools import wraps
+from typing import Any
+
+from snapconv.notes import Note
+from snapconv.recorder.interception import replaced
+from snapconv.recorder.options import RecordingOptions
+from snapconv.recorder.program.own_frames import stands_in
+from snapconv.units import device_name, format_bytes
+
+# A recording of more iterations than these loses its oldest events, as a rule.
+_MANY_ITERATIONS = 100
+# Both lower the counter that is asked.
+_RESETS = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
+
+
+class LaterPeaks:
+    """The highest peak of every device in bytes, with the iteration that reached it first.
+
+    ``recorded`` are those of when the snapshot was taken: what is higher came later.
+    """
+
+    def __init__(self) -> None:
+        self.iteration = 0
+        self.recorded: dict[int, tuple[int, int]] = {}
+        self._peaks: dict[int, tuple[int, int]] = {}
+
+    def watch(self, parts: ExitStack) -> None:
+        """Look before the program resets a peak, for as long as the context lasts."""
+        import torch
+
+        for name in _RESETS:
+            if hasattr(torch._C, name):
+                parts.enter_context(replaced(torch._C, name, self._looking_before(getattr(torch._C, name))))
+
+    def _looking_before(self, real: Any) -> Any:
+        @stands_in
+        @wraps(real)
+        def reset(*arguments: Any) -> Any:
+            self.look()
+            return real(*arguments)
+
+        return reset
+
+    def look(self) -> dict[int, tuple[int, int]]:
+        """Return the peaks up to now; never raises."""
+        import torch
+
+        with suppress(Exception):
+            for device in range(torch.cuda.device_count()):
+                now = torch.cuda.max_memory_allocated(device), self.iteration
+                before = self._peaks.get(device, (0, 0))
+                self._peaks[device] = now if now[0] > before[0] else before
+        return dict(self._peaks)
+
+    def allocated_bytes(self, device: int) -> int:
+        """Return what is allocated now."""
+        import torch
+
+        return int(torch.cuda.memory_allocated(device))
+
+    def step_ended(self) -> None:
+        """Go on to the next iteration."""
+        self.look()
+        self.iteration += 1
+
+    def ending(self, options: RecordingOptions) -> tuple[list[dict[str, int]], list[Note]]:
+        """Return the peaks as a capture has them, and a note where the largest came after the snapshot."""
+        peaks = self.look()
+        rows = [
+            {"device": device, "max_memory_allocated": n_bytes, "iteration": iteration}
+            for device, (n_bytes, iteration) in peaks.items()
+        ]
+        later = {device: peak for device, peak in peaks.items() if peak > self.recorded.get(device, (0, 0))}
+        if not later:
+            return rows, []
+        device = max(later, key=lambda device: later[device])
+        n_bytes, iteration = later[device]
+        recorded, _ = self.recorded.get(device, (0, 0))
+        when = "after the last step" if iteration == self.iteration else f"in iteration {iteration}"
+        message = (
+            f"the program's peak on {device_name(device)} came later, {when}: {format_bytes(n_bytes)}; in "
+            f"what is recorded it is {format_bytes(recorded)}; {_how_to_record(iteration, options)}"
+        )
+        return rows, [Note("later-peak", message)]
+
+
+def _how_to_record(iteration: int, options: RecordingOptions) -> str:
+    """Return the command that records up to an iteration: the warm-up is one more than are asked for."""
+    if iteration > _MANY_ITERATIONS:
+        return f'to record it, wrap the training in `snapconv.recording("captures", steps=[{iteration}])`'
+    simulate = "--simulate " if options.simulation else ""
+    output = f"{options.output.stem}-whole{options.output.suffix}"
+    program = shlex.join(("-o", output, *options.program.command))
+    return f"record it with `snapconv record {simulate}--iterations {iteration or 1} {program}`"
