@@ -60,9 +60,10 @@ def test_the_first_iterations_the_last_whole_ones_and_the_traces_end_are_shown(n
 def test_a_line_is_shown_with_its_callers_how_long_it_grew_and_how_sure_that_is():
     shown = list(growth_lines(report_of(row((KEEP, MAIN), 1 << 20, first=1, last=3)), "a.pickle"))
     assert "grows by 1.00 MiB per iteration" in shown[0]
-    assert shown[3].split(maxsplit=4)[-1] == "keep.py:5 in keep < main.py:5 in main"
-    assert shown[4].strip() == "in iterations 1 to 3; 3.00 MiB at the end; likely"
-    assert shown[5] == "  next: snapconv advise a.pickle"
+    *_, place, seen, following = shown
+    assert place.split(maxsplit=4)[-1] == "keep.py:5 in keep < main.py:5 in main"
+    assert seen.strip() == "in iterations 1 to 3; 3.00 MiB at the end; likely"
+    assert following == "  next: snapconv advise a.pickle"
 
 
 def test_a_few_lines_are_shown_and_the_others_summed_up():
@@ -84,7 +85,8 @@ def test_without_iterations_what_was_never_freed_is_shown_by_when_it_was_made():
     assert list(growth_lines(found, "a.pickle")) == [
         "cuda:0  growth per iteration is unknown: too few",
         "  321.00 MiB in 111 allocations of this trace were never freed",
-        "  kept growing to the end of the trace: a leak, or a cache that is not full yet",
+        "  kept growing to the end of the trace: a leak, a cache that is not full yet, or reference cycles "
+        "(gc.collect() frees these)",
         "      200.00 MiB  keep.py:5 in keep: 100 allocations",
         "  activations that wait for the backward pass; the trace ends in a forward: record three steps",
         "       16.00 MiB  log.py:5 in log: 3 allocations",
