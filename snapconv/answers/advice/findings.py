@@ -344,6 +344,7 @@ class Advice:
     setting: SavingSetting | None
     contents: dict[str, int]
     unknown: str
+    history_verdict: str
 
     @property
     def faults(self) -> tuple[Finding, ...]:
@@ -402,6 +403,7 @@ def advise(
         setting=setting,
         contents=_contents(analysis, demand.peak.event),
         unknown=unknown,
+        history_verdict=analysis.history.verdict.value,
     )
 
 

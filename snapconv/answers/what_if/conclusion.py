@@ -46,6 +46,8 @@ def _fit(trials: SettingTrials) -> str:
     """Say whether the job fits under the file's own settings, with what is left or lacking."""
     own, capacity = reference(trials), trials.capacity_bytes or 0
     failed = own.ran_out
+    if failed is None and trials.unsure:
+        return f"unknown whether it fits: {trials.unsure}"
     if failed is None:
         most = own.ledger.max_reserved_bytes
         fits = "fits" if trials.is_whole else "what the trace shows fits"

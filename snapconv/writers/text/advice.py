@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from snapconv.answers.advice.changes import Peak
 from snapconv.answers.advice.evidence import FAULT, FREE, TRADE
 from snapconv.answers.advice.findings import Advice, Finding
+from snapconv.replay.history_verdict import Verdict
 from snapconv.torch_knowledge.backends import backend_of_kind
 from snapconv.units import counted, device_kind, device_name, format_bytes
 from snapconv.writers.text.size_rows import next_line
@@ -134,11 +135,14 @@ def _goal(advice: Advice, cached: int) -> str:
     if advice.fits_already:
         capacity = format_bytes(goal + cached)
         return f"met already: a replay in {capacity} fits, as PyTorch returns cached memory before it fails"
+    here = "" if advice.history_verdict == Verdict.COMPLETE.value else " in this trace"
     result = f"missed by {format_bytes(left - goal)}; the most that can be saved is {most}"
     if advice.peak.n_bytes <= goal:
-        result = "met already" + "; the failed request could not use the free memory" * advice.is_failed
+        result = (
+            f"met already{here}" + "; the failed request could not use the free memory" * advice.is_failed
+        )
     elif left <= goal:
-        result = "reached"
+        result = f"reached{here}"
     return f"a peak of at most {format_bytes(goal, like=advice.peak.n_bytes)}: {result}"
 
 

@@ -54,3 +54,21 @@ def test_a_card_by_name_leaves_out_what_is_not_torchs(concluded):
 def test_few_events_recommend_nothing(concluded):
     sentence = concluded(three_segments(), Request(is_search=True))
     assert sentence.startswith("no setting is recommended: the order of the allocations decides")
+
+
+def test_a_replay_that_leaves_memory_out_does_not_say_that_the_job_fits(concluded):
+    """The file has frees of memory from before its trace, and no segments."""
+    builder = TraceBuilder().segment(64 * MIB, traced=False)
+    for _ in range(3):
+        builder.alloc(8 * MIB, traced=False)
+    for _ in range(3):
+        builder.free()
+    builder.segments = []
+    assert concluded(builder, Request(capacity=1 << 30)).startswith("unknown whether it fits: ")
+
+
+def test_what_fits_of_a_trace_that_began_late_is_what_the_trace_shows(concluded):
+    builder = TraceBuilder().segment(64 * MIB, traced=False).alloc(40 * MIB, traced=False).alloc(MIB)
+    assert concluded(builder, Request(capacity=1 << 30)) == (
+        "what the trace shows fits: 64.00 MiB reserved at most, 960.00 MiB left"
+    )
