@@ -841,8 +841,8 @@ pairs(
 pairs(
     "offloading",
     offload_inputs,
-    keywords_plain=(partial(plain, 500, layers=12), kept(ids(4)), tokens),
-    keywords_wide=(partial(plain, 300, layers=16), kept(ids(6)), tokens, ADAMW),
+    keywords_plain=(partial(plain, 500, layers=12), kept(ids(40)), tokens),
+    keywords_deep=(partial(plain, 300, layers=20), kept(ids(8)), tokens),
 )
 pairs(
     "states",

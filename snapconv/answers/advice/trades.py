@@ -250,7 +250,9 @@ def offloaded(evidence: Evidence) -> Iterator[Detected]:
     """Find what autograd saved, and keep of it on the GPU what a few operations need at once."""
     analysis, table, features = evidence.analysis, evidence.analysis.allocations, evidence.analysis.features
     is_saved = np.isin(analysis.classification.category, categories_with(Trait.SAVED))
-    rows = np.flatnonzero(is_saved & features.is_freed_by_engine & features.is_traced)
+    # What backward computes again is saved there, outside of the forward's hooks.
+    is_saved &= features.is_freed_by_engine & features.is_traced & ~features.made_through(Role.RECOMPUTE)
+    rows = np.flatnonzero(is_saved)
     # Nothing but the graph holds it when backward begins; it comes back for its own operation.
     first = np.minimum(ends_without_graph(evidence.calls, analysis, rows), features.next_backward[rows])
     freed = np.sort(table.freed_event[rows].astype(np.int64))
