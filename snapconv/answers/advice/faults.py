@@ -201,8 +201,9 @@ class _Finder:
         free_stack, freed = int(self.table.free_stack_id[rows[0]]), int(self.freed[rows[0]])
         path = self.calls.path(free_stack)
         roles, stack = self.analysis.features.roles, np.array([free_stack], np.int32)
-        # In the engine, or within a module, a line is not the program's own loop.
-        if not path or roles.of(Role.ENGINE, stack)[0] or roles.of(Role.MODULE_CALL, stack)[0]:
+        # In the engine, the collector, or within a module, a line is not the program's own loop.
+        elsewhere = (Role.ENGINE, Role.MODULE_CALL, Role.COLLECTOR)
+        if not path or any(roles.of(role, stack)[0] for role in elsewhere):
             return None
         within = self.calls.is_within(path)
         rows = rows[:_MOST_ROWS]

@@ -52,6 +52,9 @@ LOOK_ALIKES: Mapping[str, tuple[LookAlike, ...]] = {
             "later", "a graph whose backward comes after the trace", "none of it is freed in the trace"
         ),
         LookAlike("ahead", "a batch that is fetched while the one before is in use", "another line frees it"),
+        LookAlike("model", "a model of before the trace that another replaces", "made anew outside forward"),
+        LookAlike("entry", "the oldest entry of a cache", "as many more of before the trace stay in use"),
+        LookAlike("collected", "a graph in reference cycles", "the collector is on the stack that frees it"),
         _OUTPUTS,
         _CASTS,
     ),
@@ -89,6 +92,8 @@ LOOK_ALIKES: Mapping[str, tuple[LookAlike, ...]] = {
         LookAlike(
             "dropped", "memory that the program drops at any of several lines", "no frame of the collector"
         ),
+        LookAlike("cleared", "a list or a cache that is cleared", "each time at the same line"),
+        LookAlike("window", "a graph of several steps that one backward goes through", "the engine frees it"),
     ),
     "growing": (
         LookAlike("cycles", "reference cycles, which gc.collect() frees"),

@@ -14,7 +14,7 @@ from snapconv.answers.advice.findings import KINDS
 from snapconv.answers.advice.look_alikes import LOOK_ALIKES
 from snapconv.cli.app import main
 from tests.builders import MIB, frame
-from tests.faulty_jobs import steps_that_collect
+from tests.faulty_jobs import COLLECTOR, PLACEMENT, graph_of_before_the_trace, steps_that_collect
 from tests.unit.answers.test_advice import (
     CALL,
     ENGINE,
@@ -34,6 +34,7 @@ from tests.unit.cli.test_mcp_command import served
 
 EXIT = [frame("__exit__", f"{TORCH}/amp/autocast_mode.py"), *at(20)]
 UPDATE = frame("update", "/usr/lib/python3/site-packages/transformers/cache_utils.py")
+NODE_AT_LOSS = [*NODE, *at(21)]
 ZERO_GRAD = [frame("zero_grad", f"{TORCH}/optim/optimizer.py"), *at(31)]
 
 
@@ -262,6 +263,9 @@ PAIRS: dict[str, dict[str, Callable[[], Any]]] = {
         "state": state,
         "longer": longer,
         "ahead": ahead,
+        "model": lambda: graph_of_before_the_trace(stack_of=lambda i: [PLACEMENT, frame("build", line=i)]),
+        "entry": lambda: graph_of_before_the_trace(entries=3),
+        "collected": lambda: graph_of_before_the_trace(freed_at=[COLLECTOR, *NODE_AT_LOSS]),
         "outputs": outputs_of_layers,
         "later": lambda: later(2),
         "casts": casts,
@@ -281,7 +285,11 @@ PAIRS: dict[str, dict[str, Callable[[], Any]]] = {
         "cache": lambda: keys_and_values(keeps=True),
         "casts": lambda: casts(keeps=True),
     },
-    "garbage": {"dropped": steps_that_collect},
+    "garbage": {
+        "dropped": steps_that_collect,
+        "cleared": lambda: steps_that_collect([at(18)] * 3),
+        "window": lambda: steps_that_collect([ENGINE] * 3),
+    },
     "growing": {
         "cycles": collected,
         "limited": lambda: collected(limit=20),
