@@ -68,7 +68,7 @@ def test_a_replay_that_leaves_memory_out_does_not_say_that_the_job_fits(conclude
 
 
 def test_what_fits_of_a_trace_that_began_late_is_what_the_trace_shows(concluded):
-    builder = TraceBuilder().segment(64 * MIB, traced=False).alloc(40 * MIB, traced=False).alloc(MIB)
+    builder = TraceBuilder().segment(64 * MIB, traced=False).alloc(40 * MIB, traced=False).alloc(4 * MIB)
     assert concluded(builder, Request(capacity=1 << 30)) == (
         "what the trace shows fits: 64.00 MiB reserved at most, 960.00 MiB left"
     )
