@@ -147,7 +147,7 @@ KINDS = (
         slug="late-frees",
         what="Freed blocks wait for another stream, most of them of {where}.",
         how=(
-            "Before the tensor is dropped, call torch.cuda.current_stream().wait_stream(other).",
+            "Before the tensor is dropped, call torch.{kind}.current_stream().wait_stream(other).",
             "Leave out record_stream() then. Or call other.synchronize() there, or use one stream for both.",
             "{nccl}",
             "PyTorch waits for the other stream itself only where memory runs out.",
@@ -160,7 +160,7 @@ KINDS = (
         slug="idle-cache",
         what="The cache of {pool} lies empty after its last use at {where}.",
         how=(
-            "Call torch.cuda.empty_cache() once after that line.",
+            "Call torch.{kind}.empty_cache() once after that line.",
             "Or do that work on the current stream, which then uses its memory again.",
             "PyTorch returns it itself only where memory runs out; before, nothing else can use it.",
         ),
@@ -172,7 +172,7 @@ KINDS = (
         slug="many-streams",
         what="{where} allocates on {number} streams, and each keeps a cache of its own.",
         how=(
-            "Make one torch.cuda.Stream() before the loop, and use it in every call.",
+            "Make one torch.{kind}.Stream() before the loop, and use it in every call.",
             "Each new one is the next of 32 streams, and PyTorch keeps a cache for each.",
         ),
         wrong_if="the calls have to overlap on the GPU",
@@ -561,7 +561,7 @@ def _of_reserved(kinds: Sequence[Kind], evidence: Evidence) -> Iterator[Finding]
         for detected in kind.detect(evidence):
             # What is allocated at once is reserved in any case.
             held = min(detected.reserved_bytes, reserved - allocated)
-            if held < LEAST_SHARE_OF_TRADE * reserved:
+            if held < max(LEAST_SHARE_OF_TRADE * reserved, 1):
                 continue
             replayed = evidence.demand.saved_of_reserved(detected.change)
             saved = held if replayed is None else replayed

@@ -19,6 +19,7 @@ from snapconv.answers.what_if.calls import CallChange
 from snapconv.columns import Int64Column, distinct, grouped, rows_of, run_starts
 from snapconv.replay.device_replay import AllocationTable, Curve
 from snapconv.replay.memory_layout import layout_at
+from snapconv.units import device_kind
 
 # NCCL's process group recorded streams up to 2.7, unless told otherwise (pytorch/pytorch pull requests 97053,
 # which is in 2.1, 150352, which reverts the change in 2.7, and 150398, which is in 2.8).
@@ -42,7 +43,8 @@ def late_frees(evidence: Evidence) -> Iterator[Detected]:
     waiting = rows_of(is_late & table.waiting_at(_moment(evidence, analysis.replay.active)))
     if not len(waiting):
         return
-    is_old = int(analysis.snapshot.era.first.partition(".")[2]) < _STREAMS_NOT_RECORDED_SINCE
+    era = analysis.snapshot.era
+    is_old = era.backend == "cuda" and int(era.first.partition(".")[2]) < _STREAMS_NOT_RECORDED_SINCE
     change = CallChange(completed=tuple(rows_of(is_late).tolist()))
     yield _found(evidence, change, waiting, evidence.bytes_of(waiting), nccl=_NCCL * is_old)
 
@@ -108,7 +110,8 @@ def _moment(evidence: Evidence, curve: Curve) -> int:
 def _found(
     evidence: Evidence, change: CallChange, rows: Int64Column, n_bytes: int, **values: object
 ) -> Detected:
-    texts = {name: str(value) for name, value in values.items()}
+    texts = {"kind": device_kind(evidence.analysis.device.device)}
+    texts |= {name: str(value) for name, value in values.items()}
     line = evidence.main_line(rows)
     return Detected(called_otherwise(change), line, line, texts, reserved_bytes=n_bytes)
 
