@@ -122,7 +122,8 @@ def _patterns_of(module: str, tree: ast.Module) -> Iterator[tuple[str, str, int,
             loaded = loaded or importlib.import_module(f"snapconv.{module}")
             found = getattr(loaded, name, None)
             if isinstance(found, re.Pattern):
-                yield f"{module}.{name}", found.pattern, found.flags, method
+                text = found.pattern if isinstance(found.pattern, str) else found.pattern.decode("latin-1")
+                yield f"{module}.{name}", text, found.flags, method
             elif owner.id == "re" and isinstance(found, str):
                 yield f"{module}.{name}", found, 0, method
 

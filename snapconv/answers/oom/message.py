@@ -344,37 +344,45 @@ def _messages(log: CompactText) -> Iterator[_Part]:
 
 def _of_kind(kind: MessageKind, match: re.Match[str], log: CompactText) -> MessageAnswer:
     """Explain a text of another kind, with the figures that stand near its first words."""
-    near = log.text[max(match.start() - _MOST_OF_TRACEBACK, 0) : match.start() + _MOST_OF_TRACEBACK]
-    figures = dict[str, float | int | str]()
-    for found in (match, *(squeezed(words).search(near) for words in kind.all("seen", "also"))):
-        texts = found.groupdict() if found else {}
-        figures = {name: _value_of(name, text) for name, text in texts.items() if text} | figures
-    values = {name.removesuffix("_gib"): value for name, value in figures.items()}
-    tried, total, free, device = (values.get(name) for name in ("tried", "total", "free", "device"))
-    if isinstance(total, int) and isinstance(free, int) and total:
-        values["share"] = f"{free * 100 // total / 100:.2f}"
-    if isinstance(tried, int):
-        values["tried"] = format_bytes(tried)
-    try:
-        step = kind.one("exact").format_map(values)
-    except KeyError:
-        step = ""
-    rows = ((FIGURES[name], value) for name, value in figures.items() if name not in ("tried", "device"))
+    figures = _figures_near(kind, match, log.text)
+    tried, device = figures.pop("tried", None), figures.pop("device", None)
     return MessageAnswer(
         kind=kind.name,
         backend=kind.one("on", "host" if kind.one("cause") == OomCause.HOST else "GPU"),
         meaning=kind.one("means"),
         message=OomMessage(device=device, tried_bytes=tried),  # type: ignore[arg-type]
         n_messages=0,
-        next_step=step or kind.one("next"),
+        next_step=_exact_step(kind, {"tried": tried, **figures}) or kind.one("next"),
         cause=kind.one("cause", OomCause.FULL),
         rank=log.rank_at(match.start()),
         figures=tuple(
-            MessageFigure(row.noun, row.unit.replace("GiB", "bytes"), value)
-            for row, value in rows
+            MessageFigure(FIGURES[name].noun, FIGURES[name].unit.replace("GiB", "bytes"), value)
+            for name, value in figures.items()
             if value != tried
         ),
     )
+
+
+def _figures_near(kind: MessageKind, match: re.Match[str], text: str) -> dict[str, float | int | str]:
+    """Read the figures of a text of another kind, by name: those of the match, then those around it."""
+    near = text[max(match.start() - _MOST_OF_TRACEBACK, 0) : match.start() + _MOST_OF_TRACEBACK]
+    figures = dict[str, float | int | str]()
+    for found in (match, *(squeezed(words).search(near) for words in kind.all("seen", "also"))):
+        texts = found.groupdict() if found else {}
+        figures = {name: _value_of(name, text) for name, text in texts.items() if text} | figures
+    return figures
+
+
+def _exact_step(kind: MessageKind, figures: dict[str, float | int | str | None]) -> str:
+    """Put the figures of a text into its next step; ``""`` where the text lacks one."""
+    total, free, tried = figures.get("total"), figures.get("free_gib"), figures["tried"]
+    if isinstance(total, int) and isinstance(free, int):
+        figures["share"] = f"{free * 100 // max(total, 1) / 100:.2f}"
+    figures["tried"] = format_bytes(tried) if isinstance(tried, int) else ""
+    try:
+        return kind.one("exact").format_map(figures)
+    except KeyError:
+        return ""
 
 
 def _value_of(name: str, text: str) -> float | int | str:
@@ -395,22 +403,13 @@ def _of_allocator(part: _Part, n_messages: int) -> MessageAnswer:
     unallocated = _minus(message.reserved_bytes, message.allocated_bytes)
     unallocated = _minus(unallocated, message.private_pool_bytes or 0)
     in_use = _minus(message.total_bytes, message.free_bytes)
-    if message.process_bytes is None and len(message.other_processes) == 1 and in_use:
-        # In a container torch does not know its own process: the only one that has all of it is.
-        (_, held_bytes), *_ = message.other_processes
-        if held_bytes >= in_use - _ROUNDING_BYTES and 2 * (message.reserved_bytes or 0) > in_use:
-            message = replace(message, process_bytes=held_bytes, other_processes=())
+    message = _with_own_process(message, in_use or 0)
     verdict, next_step = _verdict(message, unallocated, backend.why_free, text)
     outside = _minus(in_use, message.reserved_bytes) if message.metal_bytes is None else message.metal_bytes
     own_outside = _minus(message.process_bytes, message.reserved_bytes)
     cause = verdict.cause if verdict else OomCause.UNKNOWN
-    if cause == OomCause.OUTSIDE and 2 * (own_outside or 0) > (outside or 0):
-        next_step = SAME_PROCESS
-    is_old = name in ("CUDA", "HIP") and "reservedintotal" in text
-    if cause == OomCause.FRAGMENTED and is_old:
-        next_step = BEFORE_EXPANDABLE
+    is_same_process = cause == OomCause.OUTSIDE and 2 * (own_outside or 0) > (outside or 0)
     lacks = "torch's allocator found no memory; the text lacks the figures that would say why"
-    less = _phase_step(part.before)
     return MessageAnswer(
         kind=TORCHS,
         backend=name,
@@ -421,17 +420,29 @@ def _of_allocator(part: _Part, n_messages: int) -> MessageAnswer:
         outside_bytes=outside,
         own_outside_bytes=own_outside,
         verdict=verdict,
-        next_step=next_step.format(
-            monitor=backend.monitor,
-            variable=backend.variable,
-            watch=backend.watch,
-            expandable=backend.expandable,
-            less=less,
-        ),
+        next_step=SAME_PROCESS if is_same_process else _shown_step(next_step, name, part),
         notes=tuple(_notes(message, name)),
         cause=cause,
         rank=part.rank,
     )
+
+
+def _shown_step(step: str, name: str, part: _Part) -> str:
+    """Fill in what a device's monitor, recorder and settings are called."""
+    backend = BACKENDS.get(name, UNKNOWN_BACKEND)
+    if step == NEXT_STEPS[OomCause.FRAGMENTED] and name in ("CUDA", "HIP") and "reservedintotal" in part.text:
+        step = BEFORE_EXPANDABLE
+    shown = {key: getattr(backend, key) for key in ("monitor", "variable", "watch", "expandable")}
+    return step.format(less=_phase_step(part.before), **shown)
+
+
+def _with_own_process(message: OomMessage, in_use: int) -> OomMessage:
+    """Take a process that has all that is in use for torch's own, which a container hides from torch."""
+    (_, n_bytes), *others = message.other_processes or ((0, 0),)
+    is_own = n_bytes >= in_use - _ROUNDING_BYTES and 2 * (message.reserved_bytes or 0) > in_use
+    if message.process_bytes is not None or others or not is_own or not n_bytes:
+        return message
+    return replace(message, process_bytes=n_bytes, other_processes=())
 
 
 def _phase_step(before: str) -> str:

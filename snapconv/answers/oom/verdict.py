@@ -13,7 +13,7 @@ from snapconv.units import counted, format_bytes, format_share
 USUAL_OUTSIDE_BYTES = 2 << 30
 # Every program has free pieces: up to this share of what is reserved, and not more than so many bytes beside
 # those that the request needed.
-_USUAL_SHARE, _USUAL_BYTES = 0.05, 256 << 20
+_USUAL_SHARE, _USUAL_BYTES = 0.05, 128 << 20
 _WHY_FREE = (
     "possible: a limit by set_per_process_memory_fraction(), which a file does not record; memory that "
     "another thread or process freed meanwhile; a budget of Windows, WSL or a virtual GPU"

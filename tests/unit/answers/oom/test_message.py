@@ -144,7 +144,7 @@ OF_ALLOCATORS = {
     "2.6 limit, by rounding": (
         from_2_1(2 * GIB, 80 * GIB, 30 * GIB, 14 * GIB, 14 * GIB, allowed=16 * GIB), "limited", True
     ),
-    "2.7 Windows": (from_2_1(20 * MIB, 8 * GIB, 0, 14 * GIB - 200 * MIB, 14 * GIB), "full", False),
+    "2.7 Windows": (from_2_1(20 * MIB, 8 * GIB, 0, 14 * GIB - 100 * MIB, 14 * GIB), "full", False),
     "2.7 unified memory": (from_2_1(GIB, 15 * GIB, 85 * GIB, 9 * GIB, 9 * GIB), "not known", False),
     "2.8 HIP of an APU": (
         from_2_1(GIB, 16 * GIB, 9 * GIB, 4 * GIB, 5 * GIB, backend="HIP"), "not known", False
@@ -422,7 +422,7 @@ def test_what_stands_before_a_line_names_its_rank_and_is_no_part_of_the_message(
     [
         (78 * GIB + 205 * MIB, 64 * MIB, "fragmented"),
         (78 * GIB + 205 * MIB, 4 * GIB, "full"),
-        (75 * GIB + 200 * MIB, 64 * MIB, "full"),
+        (75 * GIB + 150 * MIB, 64 * MIB, "full"),
     ],
 )
 def test_full_is_judged_against_the_request_and_not_against_a_share(reserved, tried, cause):

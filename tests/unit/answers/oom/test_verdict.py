@@ -24,10 +24,10 @@ TOTAL = FULL.reserved_bytes + 50 * MIB
     ("fields", "cause", "words"),
     [
         ({}, "full", "full: 100.00 MiB more were needed, 50.00 MiB were free on the device"),
-        # From the 50 MiB that are missing and 256 MiB on, which every program has; or from a twentieth of
+        # From the 50 MiB that are missing and 128 MiB on, which every program has; or from a twentieth of
         # what is reserved on, where that is less.
-        ({"here": FreePieces(305 * MIB, 20, 30 * MIB)}, "full", "full: "),
-        ({"here": FreePieces(306 * MIB, 20, 30 * MIB)}, "fragmented", "306.00 MiB are reserved and free"),
+        ({"here": FreePieces(177 * MIB, 20, 30 * MIB)}, "full", "full: "),
+        ({"here": FreePieces(178 * MIB, 20, 30 * MIB)}, "fragmented", "178.00 MiB are reserved and free"),
         ({"here": FreePieces(63 * MIB, 9, MIB), "reserved_bytes": 1280 * MIB}, "full", "full: "),
         ({"here": FreePieces(64 * MIB, 9, MIB), "reserved_bytes": 1280 * MIB}, "fragmented", "64.00 MiB are"),
         ({"here": FreePieces(3277 * MIB, 90, 50 * MIB), "reserved_bytes": 78 * GIB}, "fragmented", ""),
