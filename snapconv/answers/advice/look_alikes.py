@@ -90,7 +90,7 @@ LOOK_ALIKES: Mapping[str, tuple[LookAlike, ...]] = {
     ),
     "garbage": (
         LookAlike(
-            "dropped", "memory that the program drops at any of several lines", "no frame of the collector"
+            "dropped", "a list that the program clears at any of several lines", "no frame of the collector"
         ),
         LookAlike("cleared", "a list or a cache that is cleared", "each time at the same line"),
         LookAlike("window", "a graph of several steps that one backward goes through", "the engine frees it"),

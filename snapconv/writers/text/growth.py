@@ -30,6 +30,9 @@ _TRENDS = (
 def growth_lines(report: GrowthReport, file: str) -> Iterator[str]:
     """Show the lines that grow on one device."""
     name = device_name(report.device)
+    if report.garbage:
+        yield f"{name}  {report.garbage.sentence}"
+        name = ""
     if report.unknown:
         yield from _unfreed_lines(name, report)
         yield from [next_line("advise", file)] * bool(report.garbage)
@@ -43,16 +46,10 @@ def growth_lines(report: GrowthReport, file: str) -> Iterator[str]:
     ended = {number: format_bytes(report.end_bytes[number]) for number in (0, len(report.end_bytes) - 2)}
     after = "; ".join(f"after iteration {number}: {size}" for number, size in ended.items())
     yield f"  allocated {after}; at the end: {format_bytes(report.end_bytes[-1])}"
-    yield from _garbage_lines(report)
+    if report.lines and not report.garbage:
+        yield "  a leak, a cache, or reference cycles: only what gc.collect() frees is in cycles"
     yield from _growing_lines(report.lines)
     yield from [next_line("advise", file)] * bool(report.lines or report.garbage)
-
-
-def _garbage_lines(report: GrowthReport) -> Iterator[str]:
-    if report.garbage:
-        yield f"  {report.garbage.sentence}"
-    elif report.lines:
-        yield "  a leak, a cache, or reference cycles: only what gc.collect() frees is in cycles"
 
 
 def _unfreed_lines(name: str, report: GrowthReport) -> Iterator[str]:
@@ -68,7 +65,6 @@ def _unfreed_lines(name: str, report: GrowthReport) -> Iterator[str]:
         yield f"  {unknown}"
     else:
         yield f"{name}  {unknown}"
-    yield from _garbage_lines(report)
     for trend, title in _TRENDS:
         rows = [(one.block_bytes, _unfreed(one)) for one in lines if one.trend is trend]
         yield from [f"  {title}"] * bool(rows)

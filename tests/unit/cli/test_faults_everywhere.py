@@ -43,8 +43,8 @@ def test_a_fault_is_in_the_text_the_json_and_the_page(snapconv, folder, name):
 
 def test_growth_names_reference_cycles_in_text_and_json(snapconv, folder):
     path = folder / "cycles.pickle"
-    assert "stays in reference cycles until Python's garbage collector runs (3 times" in " ".join(
-        snapconv("growth", path).out.split()
+    assert snapconv("growth", path).out.startswith(
+        "cuda:0  up to 8.00 MiB of earlier steps stays in reference"
     )
     (device,) = json.loads(snapconv("growth", path, "--json").out)["devices"]
     assert (device["garbage"]["line"], device["garbage"]["n_collections"]) == (7, 3)
