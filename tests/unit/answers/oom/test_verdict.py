@@ -70,3 +70,11 @@ def test_what_no_figure_shows_is_an_inference():
     without_free = replace(FULL, device_free_bytes=None)
     found = [decide_oom(one).is_inferred for one in (FULL, of_limit, without_free)]
     assert found == [False, False, True]
+
+
+def test_nothing_cached_for_a_request_is_said_without_a_figure_beside_what_is_cached_for_others():
+    reason = decide_oom(FULL).reason
+    assert reason == "torch had no cached memory that this request could use"
+    assert decide_oom(replace(FULL, here=FreePieces(MIB, 2, MIB))).reason.startswith(
+        "torch had 1.00 MiB cached"
+    )
