@@ -15,7 +15,7 @@ from typing import Any
 from snapconv.errors import MalformedSnapshotError
 from snapconv.json_text import JsonError, read_json
 from snapconv.snapshot.fields import BYTES, TIME, Bounds, Rows, expect
-from snapconv.torch_knowledge.profiler_categories import CATEGORIES, OF_TIMELINE
+from snapconv.torch_knowledge.profiler_categories import OF_TIMELINE
 
 Raw = dict[str, Any]
 
@@ -42,6 +42,7 @@ _TIMELINE_LACKS = f"{_NO_ALLOCATOR}; it has no stacks, and {_NO_DEVICE}"
 _SOME_DEVICE = ("device",)
 # Beyond what any address of a process is, and within the bounds of one.
 _FIRST_ADDRESS = 1 << 58
+_NEVER_SEEN = 0
 
 
 class _Trace:
@@ -51,40 +52,26 @@ class _Trace:
         self.events: list[Raw] = []
         self._next = _FIRST_ADDRESS
 
-    def alloc(self, size: int, *, category: str, time_us: int | None = None, frames: object = None) -> int:
+    def alloc(self, size: int, category: str, *, time_us: int | None = None, frames: object = None) -> int:
         """Append an allocation and return its address."""
-        address = self._next
-        self._next += max(size, 1)
-        times = {} if time_us is None else {"time_us": time_us}
-        entry = {"action": "alloc", "addr": address, "size": size, "frames": frames, "category": category}
-        self.events.append(entry | times)
-        return address
+        self._next += size + 1
+        place = {"addr": self._next, "size": size, "frames": frames, "time_us": time_us}
+        self.events.append({"action": "alloc", "category": category} | place)
+        return self._next
 
     def free(self, address: int, size: int, *, time_us: int | None = None, frames: object = None) -> None:
         """Append the end of an allocation."""
-        times = {} if time_us is None else {"time_us": time_us}
-        for action in ("free_requested", "free_completed"):
-            self.events.append({"action": action, "addr": address, "size": size, "frames": frames} | times)
-
-    def free_unseen(self, size: int, *, time_us: int) -> None:
-        """Append the end of memory whose beginning the file does not have."""
-        address = self.alloc(size, category=CATEGORIES[0])
-        self.events.pop()
-        self.free(address, size, time_us=time_us)
+        place = {"addr": address, "size": size, "frames": frames, "time_us": time_us}
+        self.events += [{"action": action} | place for action in ("free_requested", "free_completed")]
 
 
 def read_timeline(raw: object) -> tuple[object, Form | None]:
     """Turn what export_memory_timeline wrote into the value of a snapshot; others stay as they are."""
-    if isinstance(raw, list) and raw and all(isinstance(row, list) for row in raw):
-        if _is_sums(raw):
-            return _of_sums(*raw)
-        if len(raw[0]) == 4:
-            return _of_timeline(raw)
-    return raw, None
-
-
-def _is_sums(raw: list[Any]) -> bool:
-    return len(raw) == 2 and len(raw[0]) == len(raw[1]) > 0 and all(isinstance(row, list) for row in raw[1])
+    if not isinstance(raw, list) or not raw or not all(isinstance(row, list) for row in raw):
+        return raw, None
+    if len(raw) == 2 and len(raw[0]) == len(raw[1]) > 0 and isinstance(raw[1][0], list):
+        return _of_sums(*raw)
+    return _of_timeline(raw) if len(raw[0]) == 4 else (raw, None)
 
 
 # --- export_memory_timeline
@@ -99,14 +86,12 @@ def _of_timeline(rows: list[Any]) -> tuple[Raw, Form]:
     checked = [_numbers(row, f"[{i}]", (_NS, _ACTION, _SIGNED, _POSITION)) for i, row in enumerate(rows)]
     begin = min((time for time, *_ in checked if time >= 0), default=0)
     trace, live = _Trace(), defaultdict[tuple[int, int], list[int]](list)
-    for time, action, size, position in _without_versions(checked):
-        time_us, key = (begin if time < 0 else time) // 1000, (position, abs(size))
-        if size > 0 or (size == 0 and action != _DESTROY):
-            live[key].append(trace.alloc(size, category=OF_TIMELINE[position], time_us=time_us))
-        elif live[key]:
-            trace.free(live[key].pop(), -size, time_us=time_us)
-        else:
-            trace.free_unseen(-size, time_us=time_us)
+    for time, _, size, position in _without_versions(checked):
+        time_us, addresses = (begin if time < 0 else time) // 1000, live[position, abs(size)]
+        if size > 0:
+            addresses.append(trace.alloc(size, OF_TIMELINE[position], time_us=time_us))
+        elif size:
+            trace.free(addresses.pop() if addresses else _NEVER_SEEN, -size, time_us=time_us)
     title = "a raw memory timeline of torch.profiler (export_memory_timeline)"
     return {"device_traces": [trace.events]}, Form(title, _PROFILER, _SOME_DEVICE, _TIMELINE_LACKS)
 
@@ -124,7 +109,7 @@ def _without_versions(rows: Sequence[list[int]]) -> Iterator[list[int]]:
 
 
 _NS = Bounds(-1, TIME.high, "a time in ns, or -1")
-_ACTION, _WRITTEN, _DESTROY = Bounds(1, 4, "an action from 1 to 4"), 3, 4
+_ACTION, _WRITTEN = Bounds(1, 4, "an action from 1 to 4"), 3
 _SIGNED = Bounds(-BYTES.high, BYTES.high, "at most 2^48 bytes")
 _POSITION = Bounds(0, len(OF_TIMELINE) - 1, f"a category from 0 to {len(OF_TIMELINE) - 1}")
 
@@ -132,38 +117,26 @@ _POSITION = Bounds(0, len(OF_TIMELINE) - 1, f"a category from 0 to {len(OF_TIMEL
 def _of_sums(times: list[Any], sums: list[Any]) -> tuple[Raw, Form]:
     """Read ``x.json``: at every time in us the bytes of each category, after a zero.
 
-    What a sum gains is one allocation, what it loses is of the newest ones.
+    The sum of a category is one allocation, and another one where it changes.
     """
-    trace, stacks = _Trace(), [list[tuple[int, int]]() for _ in OF_TIMELINE]
-    had = [0] * (1 + len(OF_TIMELINE))
-    bounds = (BYTES,) * len(had)
+    trace, live = _Trace(), dict[int, tuple[int, int]]()
     for i, (time, row) in enumerate(zip(times, sums, strict=True)):
-        time_us, has = expect(time, _US, f"[0][{i}]"), _numbers(row, f"[1][{i}]", bounds)
-        change = [now - before for now, before in zip(has[1:], had[1:], strict=True)]
-        had = has
+        time_us = expect(time, _US, f"[0][{i}]")
+        has = _numbers(row, f"[1][{i}]", (BYTES,) * (1 + len(OF_TIMELINE)))[1:]
+        changed = [one for one, size in enumerate(has) if size != live.get(one, (0, 0))[1]]
         # What goes first: the sum of a moment is never more than the file has.
-        for position, n_bytes in sorted(enumerate(change), key=lambda one: one[1]):
-            if n_bytes < 0:
-                _shrink(trace, stacks[position], -n_bytes, OF_TIMELINE[position], time_us)
-            elif n_bytes:
-                address = trace.alloc(n_bytes, category=OF_TIMELINE[position], time_us=time_us)
-                stacks[position].append((address, n_bytes))
+        for position in changed:
+            if position in live:
+                trace.free(*live.pop(position), time_us=time_us)
+        for position in filter(has.__getitem__, changed):
+            size = has[position]
+            live[position] = trace.alloc(size, OF_TIMELINE[position], time_us=time_us), size
     title = "a memory timeline of torch.profiler (export_memory_timeline): sums by category"
-    lacks = f"{_TIMELINE_LACKS}; each allocation is a change of a sum"
+    lacks = f"{_TIMELINE_LACKS}; all of a category is one allocation"
     return {"device_traces": [trace.events]}, Form(title, _PROFILER, _SOME_DEVICE, lacks)
 
 
 _US = Bounds(-1, TIME.high, "a time in us, or -1")
-
-
-def _shrink(trace: _Trace, stack: list[tuple[int, int]], n_bytes: int, category: str, time_us: int) -> None:
-    """Free the newest allocations; what is left of the last of them is allocated again."""
-    while n_bytes > 0:
-        address, size = stack.pop()
-        trace.free(address, size, time_us=time_us)
-        if size > n_bytes:
-            stack.append((trace.alloc(size - n_bytes, category=category, time_us=time_us), size - n_bytes))
-        n_bytes -= size
 
 
 def _numbers(row: object, where: str, bounds: Sequence[Bounds]) -> list[int]:
@@ -181,19 +154,16 @@ def _numbers(row: object, where: str, bounds: Sequence[Bounds]) -> list[int]:
 
 
 def read_plot(raw: Raw, form: Form | None) -> tuple[Raw, Form | None]:
-    """Turn a dictionary of profile_plot into a whole trace; others stay as they are, with what they are."""
-    return of_plot(raw) if form is None and is_plot(raw) else (raw, form)
+    """Turn a dictionary of profile_plot into a whole trace; others stay as they are, with what they are.
 
-
-def is_plot(raw: Raw) -> bool:
-    """Return whether profile_plot made the traces: its allocs have a category, and no event has a time."""
+    Its allocs have a category, and no event has a time.
+    """
     traces = raw.get("device_traces")
-    for trace in traces if isinstance(traces, list) else ():
-        rows = (row for row in trace if isinstance(row, dict)) if isinstance(trace, list) else ()
-        alloc = next((row for row in rows if row.get("action") == "alloc"), None)
-        if alloc is not None:
-            return "category" in alloc and "time_us" not in alloc
-    return False
+    for trace in traces if isinstance(traces, list) and form is None else ():
+        for row in trace if isinstance(trace, list) else ():
+            if isinstance(row, dict) and row.get("action") == "alloc":
+                return (raw, form) if "category" not in row or "time_us" in row else of_plot(raw)
+    return raw, form
 
 
 def of_plot(raw: Raw) -> tuple[Raw, Form]:
@@ -208,10 +178,13 @@ def of_plot(raw: Raw) -> tuple[Raw, Form]:
         rows, trace = Rows.of(events, f"device_traces[{number}]"), _Trace()
         before, kept, live = _seen(rows)
         for size in (at_end[number] - live).elements():
-            trace.alloc(size, category=_NOT_SAID)
+            trace.alloc(size, _NOT_SAID)
         for row in kept:
             # Those of a free are its alloc's.
-            row["frames"] = frames.of(row.get("frames")) if row.get("action") == "alloc" else None
+            is_alloc = row.get("action") == "alloc"
+            row["frames"] = (
+                frames.of(row.get("frames"), f"device_traces[{number}]: frames") if is_alloc else None
+            )
         traces.append([*trace.events, *before, *kept])
     kinds = ("cuda",) * (len(traces) - 1) + ("cpu",)
     lacks = f"{_NO_ALLOCATOR}; what was there before has no stack, and mostly no category"
@@ -233,24 +206,27 @@ def _seen(rows: Rows) -> tuple[list[Raw], list[Raw], Counter[int]]:
     """
     actions, categories, stacks = rows.texts("action"), rows.texts("category"), rows.values("frames")
     addresses, sizes = (rows.ints(key, missing=0).tolist() for key in ("addr", "size"))
-    live, before, is_kept = dict[int, tuple[int, str | None]](), list[Raw](), [True] * len(rows)
-    for i, (action, address, size) in enumerate(zip(actions, addresses, sizes, strict=True)):
+    live, before, kept, i = dict[int, tuple[int, str | None]](), list[Raw](), list[Raw](), 0
+    while i < len(rows):
+        action, address, size, n_events = actions[i], addresses[i], sizes[i], 1
         if action == "alloc":
             live[address] = size, categories[i]
-        if action != "free_requested":
-            continue
-        again = slice(i + 2, i + 3)
-        is_same = (actions[again], addresses[again], sizes[again]) == (["alloc"], [address], [size])
-        is_same = is_same and stacks[i] == stacks[i + 2]
-        was_there = live.pop(address, None)
-        if was_there is None:
-            lasts = is_same and categories[i + 2] in _LASTING
-            was_there = size, categories[i + 2] if lasts else _NOT_SAID
-            entry = {"action": "alloc", "addr": address, "size": size, "frames": None}
-            before.append(entry | {"category": was_there[1]})
-        if is_same and was_there[1] == categories[i + 2]:
-            is_kept[i : i + 3] = [False] * 3
-    kept = [row for row, is_event in zip(rows.rows, is_kept, strict=True) if is_event]
+        elif action == "free_requested":
+            is_written = (actions[i + 2 : i + 3], addresses[i + 2 : i + 3]) == (["alloc"], [address])
+            is_written = is_written and (sizes[i + 2], stacks[i + 2]) == (size, stacks[i])
+            category = categories[i + 2] if is_written else _NOT_SAID
+            if address not in live:
+                live[address] = size, category if category in _LASTING else _NOT_SAID
+                before.append(
+                    {"action": "alloc", "addr": address, "size": size, "category": live[address][1]}
+                )
+            if is_written and live[address][1] == category:
+                n_events = 3
+            else:
+                del live[address]
+        if n_events == 1:
+            kept.append(rows.rows[i])
+        i += n_events
     return before, kept, Counter(size for size, _ in live.values())
 
 
@@ -284,23 +260,19 @@ _INSTALLED = {
 }  # fmt: skip
 
 
-def frame_of(text: str, scripts: frozenset[str] = frozenset()) -> Raw:
-    """Read a frame that is one text; ``scripts`` are files that were run, and so are no library's."""
+def frame_of(text: str) -> Raw:
+    """Read a frame that is one text."""
     found = _FRAME.fullmatch(text) or _FRAME_OF_VIEWER.fullmatch(text)
     if not found:
         built_in = _BUILT_IN.fullmatch(text)
         return {"name": built_in[1] if built_in else text, "filename": "<torch>", "line": 0}
     file = found["file"]
     package = file.partition("/")[0].removesuffix(".py")
-    if file not in scripts and package in _INSTALLED:
+    if package in _INSTALLED:
         file = f"site-packages/{file}"
-    elif file not in scripts and package in sys.stdlib_module_names:
+    elif package in sys.stdlib_module_names:
         file = f"lib/python3.0/{file}"
     return {"name": found["name"], "filename": file, "line": int(found["line"])}
-
-
-# What is no frame is refused where frames are read.
-_NO_FRAME = "nothing"
 
 
 class _Frames:
@@ -310,31 +282,24 @@ class _Frames:
         self._lists: dict[int, tuple[object, object]] = {}  # with the list, so that its id stays its own
         self._frames: dict[str, Raw] = {}
 
-    def of(self, frames: object) -> object:
-        """Return the frames of a stack; what is no list of frames stays, and is refused when it is read."""
-        if not isinstance(frames, list):
-            return frames
+    def of(self, frames: object, where: str) -> object:
+        """Return the frames of a stack, without those that are the call of a module and no code."""
         if id(frames) not in self._lists:
-            turned = map(self._frame, frames)
-            self._lists[id(frames)] = frames, [frame for frame in turned if frame is not None]
+            names = [
+                expect(expect(frame, dict, where).get("name"), str, where)
+                for frame in expect(frames, list, where)
+            ]
+            kept = [name for name in names if not name.startswith(_CALL_OF_MODULE)]
+            self._frames |= {name: frame_of(name) for name in kept if name not in self._frames}
+            self._lists[id(frames)] = frames, [self._frames[name] for name in kept]
         return self._lists[id(frames)][1]
-
-    def _frame(self, frame: object) -> object:
-        name = frame.get("name") if isinstance(frame, dict) else None
-        if not isinstance(name, str):
-            return _NO_FRAME if frame is None else frame
-        if name.startswith(_CALL_OF_MODULE):
-            return None
-        if name not in self._frames:
-            self._frames[name] = frame_of(name)
-        return self._frames[name]
 
 
 # --- the page of torch 2.0
 
 _ALLOC_DATA = re.compile(rb"\balloc_data\s*=\s*(\{[^\n]*)")
 _FREE_STACK = "alloc not recorded, stack trace for free:"
-_SIZE_OF_ELEMENT = re.compile(r".*allocation(?: \((?P<category>\w+)\))?")
+_TITLE_OF_ELEMENT = re.compile(r".*allocation(?: \((?P<category>\w+)\))?")
 # Of all stacks together, for each byte of the page; in real ones about one for a byte.
 _FRAMES_PER_BYTE = 8
 
@@ -342,106 +307,78 @@ _FRAMES_PER_BYTE = 8
 def read_alloc_data(page: bytes) -> tuple[Raw, Form] | None:
     """Read what trace_plot and profile_plot of torch 2.0 wrote into a page; None for another page.
 
-    ``actions`` are numbers of elements, an alloc where they come first, then a free. A stack is an entry of
-    ``suffix_table``: a position in ``string_table``, and the entry with the rest.
+    ``actions`` are numbers of elements: an alloc where one comes first, then a free.
     """
     found = _ALLOC_DATA.search(page)
     if not found:
         return None
-    text = found[1].rstrip().removesuffix(b";")
     try:
-        value = expect(read_json(text, is_lenient=True), dict, "alloc_data")
+        value = expect(read_json(found[1].rstrip(b"; \r"), is_lenient=True), dict, "alloc_data")
     except JsonError as error:
         raise MalformedSnapshotError(f"alloc_data of the page is damaged: {error}") from error
-    elements = _Elements(value, _FRAMES_PER_BYTE * len(page))
+    sizes, stacks = _elements(value, _FRAMES_PER_BYTE * len(page))
+    before, actions = (
+        _items(value, key, Bounds(0, len(sizes) - 1, f"an element from 0 to {len(sizes) - 1}"))
+        for key in ("initially_allocated", "actions")
+    )
+    frames_of = {text: frame_of(text) for text in set().union(*stacks)}
     trace, live = _Trace(), dict[int, int]()
-    before = _indices(value.get("initially_allocated"), len(elements.sizes), "initially_allocated")
-    actions = _indices(value.get("actions"), len(elements.sizes), "actions")
-    n_before = len(before)
-    for number, element in enumerate((*before, *actions)):
-        frames, is_of_free, category = elements.stack(element)
-        size = elements.sizes[element]
-        if element in live and number >= n_before:
+    for element in (*dict.fromkeys(before), *actions):
+        texts, size = stacks[element], sizes[element]
+        title = _TITLE_OF_ELEMENT.fullmatch(texts[0]) if texts else None
+        is_of_free = _FREE_STACK in texts[:2]
+        frames = [frames_of[text] for text in texts[bool(title) + is_of_free :]]
+        if element in live:
             trace.free(live.pop(element), size, frames=frames if is_of_free else None)
-        elif element not in live:
-            live[element] = trace.alloc(size, category=category, frames=None if is_of_free else frames)
-    is_profile = any(entry.get("category") for entry in trace.events)
-    title = f"a page of {'profile_plot' if is_profile else 'trace_plot'} of torch 2.0"
-    lacks = f"it has the bytes of its curve alone, and no segments; {_NO_DEVICE}"
-    return {"device_traces": [trace.events]}, Form(title, "torch 2.0", _SOME_DEVICE, lacks)
-
-
-def _indices(values: object, n: int, where: str) -> list[int]:
-    bounds = Bounds(0, n - 1, f"an element from 0 to {n - 1}")
-    found = expect([] if values is None else values, list, f"alloc_data.{where}")
-    return [expect(value, bounds, f"alloc_data.{where}[{i}]") for i, value in enumerate(found)]
-
-
-class _Elements:
-    """The allocations of a page of torch 2.0: their sizes, and their stacks."""
-
-    def __init__(self, value: Raw, most_frames: int) -> None:
-        rows = value.get("elements")
-        if rows is None:
-            sizes, infos = value.get("elements_size"), value.get("elements_info")
         else:
-            checked = Rows.of(rows, "alloc_data.elements")
-            sizes, infos = checked.values("size"), checked.values("info")
-        sizes = expect(sizes, list, "alloc_data.elements_size")
-        self.sizes = [expect(n, BYTES, f"alloc_data.elements_size[{i}]") for i, n in enumerate(sizes)]
-        self._infos = expect(infos, list, "alloc_data.elements_info")
-        if len(self._infos) != len(self.sizes):
-            raise MalformedSnapshotError(
-                f"alloc_data.elements_info: expected {len(self.sizes)} entries, got {len(self._infos)}"
-            )
-        self._strings = expect(value.get("string_table"), list, "alloc_data.string_table")
-        self._suffixes = expect(value.get("suffix_table"), list, "alloc_data.suffix_table")
-        self._frames: dict[int, Raw] = {}
-        self._stacks: dict[object, tuple[list[Raw], bool, str]] = {}
-        self._n_left = most_frames
+            category = (title["category"] or "") if title else ""
+            live[element] = trace.alloc(size, category, frames=None if is_of_free else frames)
+    is_profile = any(event.get("category") for event in trace.events)
+    form = f"a page of {'profile_plot' if is_profile else 'trace_plot'} of torch 2.0"
+    lacks = f"it has the bytes of its curve alone, and no segments; {_NO_DEVICE}"
+    return {"device_traces": [trace.events]}, Form(form, "torch 2.0", _SOME_DEVICE, lacks)
 
-    def stack(self, element: int) -> tuple[list[Raw], bool, str]:
-        """Return the frames of an element, whether its free had them, and its category."""
-        info = self._infos[element]
-        key = tuple(info) if isinstance(info, list) and len(info) == 2 else info
-        if not isinstance(key, (tuple, int, type(None))):
-            raise MalformedSnapshotError(f"alloc_data.elements_info[{element}]: expected a pair of numbers")
-        if key not in self._stacks:
-            places = list(self._places(key, f"alloc_data.elements_info[{element}]"))
-            texts = [self._strings[place] for place in places]
-            title = _SIZE_OF_ELEMENT.fullmatch(texts[0]) if texts else None
-            is_of_free = _FREE_STACK in texts[:2]
-            skipped = bool(title) + is_of_free
-            frames = [self._frame(place) for place in places[skipped:]]
-            self._stacks[key] = frames, is_of_free, (title["category"] or "") if title else ""
-        return self._stacks[key]
 
-    def _places(self, info: object, where: str) -> Iterator[int]:
-        """Follow the table from an entry: positions of texts, the size first, then the innermost frame."""
-        n_strings, following = len(self._strings), info
-        if isinstance(info, tuple):
-            place, following = info
-            yield self._place(place, n_strings, where)
-        most = len(self._suffixes)
-        while following is not None:
-            # Every entry is made after its rest.
-            entry = expect(following, Bounds(0, most - 1, f"an entry below {most}"), where)
-            where, most = f"alloc_data.suffix_table[{entry}]", entry
-            pair = expect(self._suffixes[entry], list, where)
-            if len(pair) != 2:
+def _items(value: Raw, key: str, kind: type | Bounds) -> list[Any]:
+    """Return the values of a list, each of a kind."""
+    values = expect(value.get(key), list, f"alloc_data.{key}")
+    if kind is object:
+        return list(values)
+    return [expect(item, kind, f"alloc_data.{key}[{i}]") for i, item in enumerate(values)]
+
+
+def _elements(value: Raw, most_frames: int) -> tuple[list[int], list[list[str]]]:
+    """Return the sizes of the allocations and the texts of their stacks: the size first, then the frames.
+
+    A stack is an entry of ``suffix_table``: a position in ``string_table``, and an earlier entry, which is
+    the rest. A later writer has two columns in place of ``elements``, and the first entry in line.
+    """
+    if "elements" in value:
+        rows = _items(value, "elements", dict)
+        value = {
+            "elements_size": [row.get("size") for row in rows],
+            "elements_info": [row.get("info") for row in rows],
+        } | value
+    sizes, strings = _items(value, "elements_size", BYTES), _items(value, "string_table", str)
+    infos, suffixes = _items(value, "elements_info", object), _items(value, "suffix_table", list)
+    if len(infos) != len(sizes):
+        raise MalformedSnapshotError(
+            f"alloc_data.elements_info: expected {len(sizes)} entries, got {len(infos)}"
+        )
+    text = Bounds(0, len(strings) - 1, f"a text below {len(strings)}")
+    stacks: list[list[str]] = []
+    for i, info in enumerate(infos):
+        where, stack, below = f"alloc_data.elements_info[{i}]", list[str](), len(suffixes)
+        while info is not None:
+            if not isinstance(info, list):
+                # Every entry is made after its rest.
+                below = expect(info, Bounds(0, below - 1, f"an entry below {below}"), where)
+                info, where = suffixes[below], f"alloc_data.suffix_table[{below}]"
+            if len(info) != 2:
                 raise MalformedSnapshotError(f"{where}: expected a pair")
-            yield self._place(pair[0], n_strings, where)
-            following = pair[1]
-
-    def _place(self, place: object, n_strings: int, where: str) -> int:
-        self._n_left -= 1
-        if self._n_left < 0:
-            raise MalformedSnapshotError(f"{where}: the stacks together are many times the size of the page")
-        found: int = expect(place, Bounds(0, n_strings - 1, f"a text below {n_strings}"), where)
-        expect(self._strings[found], str, f"alloc_data.string_table[{found}]")
-        return found
-
-    def _frame(self, place: int) -> Raw:
-        if place not in self._frames:
-            self._frames[place] = frame_of(self._strings[place])
-        return self._frames[place]
+            stack.append(strings[expect(info[0], text, where)])
+            info, most_frames = info[1], most_frames - 1
+            if most_frames < 0:
+                raise MalformedSnapshotError(f"{where}: the stacks are many times the size of the page")
+        stacks.append(stack)
+    return sizes, stacks
