@@ -294,8 +294,8 @@ def find_optimizers(snapshot: Snapshot, roles: StackRoles) -> Optimizers:
     files = (
         _FILE.search(_file(stacks, frame)) for frame in distinct(stacks.frame_ids[in_optimizer]).tolist()
     )
-    rules = {_rule_of(name, (*OF_TORCH, *OF_OTHERS)) for name in names}
-    rules = rules or {_rule_of(file[1].replace("_", ""), OF_TORCH, re.IGNORECASE) for file in files if file}
+    rules = {rule_of(name, (*OF_TORCH, *OF_OTHERS)) for name in names}
+    rules = rules or {rule_of(file[1].replace("_", ""), OF_TORCH, re.IGNORECASE) for file in files if file}
     ranges = {None if rule is None else (rule.least_states, rule.most_states) for rule in rules}
     return Optimizers(
         names=tuple(sorted(names)),
@@ -305,7 +305,8 @@ def find_optimizers(snapshot: Snapshot, roles: StackRoles) -> Optimizers:
     )
 
 
-def _rule_of(name: str, rules: tuple[OptimizerRule, ...], flags: int = 0) -> OptimizerRule | None:
+def rule_of(name: str, rules: tuple[OptimizerRule, ...], flags: int = 0) -> OptimizerRule | None:
+    """Return the rule of an optimizer's class; None where it is not known."""
     return next((rule for rule in rules if re.search(rule.name, name, flags)), None)
 
 

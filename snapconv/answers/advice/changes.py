@@ -12,15 +12,20 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
+from snapconv.allocator.allocator_settings import MIN_BLOCK_BYTES
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.what_if.calls import MOST_BYTES, AllocatorCalls, CallChange, CallKind, find_calls
 from snapconv.answers.what_if.trial import Trial, block_sizes, try_out
-from snapconv.classification.categories import Trait, categories_with
+from snapconv.classification.categories import Category, Trait, categories_with
 from snapconv.columns import Int64Column, has_code
 from snapconv.phases.trace_phases import Phase
 from snapconv.snapshot.event_table import Action
 from snapconv.stacks.project_lines import SourceLine
+from snapconv.torch_knowledge.frame_patterns import Role
+
+FloatColumn = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +34,15 @@ class Change:
 
     ``n_bytes`` are missing of the request after the events from ``first`` up to, but without, ``last``; all
     of it where they are its whole block. An allocation may have several ranges, which do not overlap.
-    Requests that failed are ``failed_scale`` times as large. ``calls`` change what is reserved alone.
+    Requests that failed are ``failed_scale`` times as large, or each by its own number. ``calls`` change what
+    is reserved alone.
     """
 
     rows: Int64Column
     first: Int64Column
     last: Int64Column
     n_bytes: Int64Column
-    failed_scale: float = 1.0
+    failed_scale: float | FloatColumn = 1.0
     calls: tuple[CallChange, ...] = ()
 
 
@@ -82,21 +88,18 @@ class Demand:
 
     def without(self, changes: Sequence[Change]) -> Peak:
         """Return the peak with some changes made together, where what is left has the blocks of the trace."""
-        change, needed = combined(self.analysis, changes), self._after
-        if len(self._failed):
-            needed = needed.copy()
-            needed[self._failed + 1] += (self._requested * change.failed_scale).astype(np.int64)
-        # The curve is shifted between the points: the largest of each part with its shift.
-        point = np.concatenate(([0], change.first + 1, change.last + 1))
-        move = np.concatenate(([0], -change.n_bytes, change.n_bytes))
-        order = np.argsort(point, kind="stable")
-        point, shift = point[order], np.cumsum(move[order])
-        is_last = np.append(point[1:] != point[:-1], True) & (point < len(needed))
-        starts, shift = point[is_last], shift[is_last]
-        best = int((np.maximum.reduceat(needed, starts) + shift).argmax())
-        stop = int(np.append(starts, len(needed))[best + 1])
-        event = int(starts[best] + needed[starts[best] : stop].argmax()) - 1
-        return self._peak(event, int(needed[event + 1] + shift[best]))
+        scale = math.prod(change.failed_scale for change in changes)
+        needed = self.held(changes)
+        needed[self._failed + 1] += (self._requested * scale).astype(np.int64)
+        event = int(needed.argmax()) - 1
+        return self._peak(event, int(needed[event + 1]))
+
+    def held(self, changes: Sequence[Change]) -> Int64Column:
+        """Return the bytes allocated before every event, and at the end, with some changes made together."""
+        change, moves = combined(self.analysis, changes), np.zeros(len(self._after) + 1, np.int64)
+        np.subtract.at(moves, change.first + 1, change.n_bytes)
+        np.add.at(moves, np.minimum(change.last, self.n_events) + 1, change.n_bytes)
+        return np.asarray(self._after + np.cumsum(moves[:-1]), np.int64)
 
     def replayed(self, changes: Sequence[Change]) -> Peak:
         """Return the peak with some changes made together, with the blocks that the allocator gives then.
@@ -196,7 +199,7 @@ def changed_calls(
     change, table, n = combined(analysis, changes), analysis.allocations, len(analysis.allocations)
     for one in change.calls:
         calls = calls.changed(one)
-    if change.failed_scale != 1:
+    if np.any(change.failed_scale != 1):
         calls = calls.resized(calls.requested_bytes, change.failed_scale)
     if not len(calls) or not len(change.rows):
         return calls
@@ -289,10 +292,37 @@ GROWS_WITH_BATCH = (
 
 
 def scaled_batch(analysis: DeviceAnalysis, scale: float) -> Change:
-    """Return the change to another batch, or sequence; requests that failed are of it too."""
+    """Return the change to another batch, or sequence; requests that failed are of it where they grow."""
     saved = analysis.allocations.requested_bytes - scaled_requests(analysis, scale)
     rows = np.flatnonzero(saved > 0)
-    return replace(removed(analysis, rows), n_bytes=saved[rows], failed_scale=scale)
+    failed_scale = scaled_failures(analysis, scale)
+    return replace(removed(analysis, rows), n_bytes=saved[rows], failed_scale=failed_scale)
+
+
+def scaled_failures(analysis: DeviceAnalysis, scale: float) -> FloatColumn:
+    """Return what each request that failed is multiplied by at ``scale`` times the batch."""
+    grows = [failed_grows(analysis, event) for event in analysis.phases.oom_events.tolist()]
+    return np.where(grows, scale, 1.0)
+
+
+def failed_grows(analysis: DeviceAnalysis, event: int) -> bool:
+    """Return whether a request that failed grows with the batch: by what its line made of its size before.
+
+    Where that is of several categories, as gradients of weights and of activations in one call of backward,
+    it is not known to grow. What was never made before grows, unless weights are placed, an optimizer steps,
+    or backward makes what has a weight's size, as its gradient has.
+    """
+    table, phase, events = analysis.allocations, analysis.phases.phase[event], analysis.device.events
+    stack, category = events.stack_id[event], analysis.classification.category
+    is_placed = analysis.features.roles.of(Role.PLACEMENT, events.stack_id[event : event + 1])[0]
+    if is_placed or phase == Phase.OPTIMIZER:
+        return False
+    is_size = table.requested_bytes + -table.requested_bytes % MIN_BLOCK_BYTES == events.size[event]
+    of_stack = (table.stack_id == stack) & (stack >= 0) & ~has_code(category, Category.UNKNOWN)
+    same = of_stack & is_size if (of_stack & is_size).any() else of_stack
+    if phase == Phase.BACKWARD:
+        same |= is_size & has_code(category, Category.WEIGHT)
+    return bool(np.isin(category[same], GROWING).all())
 
 
 def scaled_requests(analysis: DeviceAnalysis, scale: float) -> Int64Column:

@@ -33,7 +33,7 @@ _FUSED = {
     "timm": "Call timm.layers.set_fused_attn(True) before the model is made.",
 }
 # Of states in 8 bits, with a scale for every 256 values; smaller states stay as they are.
-_SAVED_BY_8_BITS, _LEAST_STATE_BYTES = 0.746, 16384
+SAVED_BY_8_BITS, _LEAST_STATE_BYTES = 0.746, 16384
 # Of PCIe 4 with 16 lanes and pinned memory, in one direction.
 _PCIE = 20 << 30
 
@@ -63,7 +63,8 @@ def smaller_batch(evidence: Evidence) -> Iterator[Detected]:
         peak = evidence.demand.without([change]).n_bytes
         if share != shares[-1] and peak > goal:
             continue
-        if not analysis.ran_out and not evidence.is_worth(evidence.demand.peak.n_bytes - peak):
+        saved = evidence.demand.peak.n_bytes - peak
+        if saved <= 0 or not (analysis.ran_out or evidence.is_worth(saved)):
             return
         live = distinct(analysis.classification.category[change.rows[evidence.live[change.rows]]])
         nouns = ", ".join(ABOUT[one].noun for one in GROWING if one in live)
@@ -207,7 +208,7 @@ def _function(evidence: Evidence, stack: int) -> tuple[str, str]:
 
 def foreach_temporaries(evidence: Evidence) -> Iterator[Detected]:
     """Find lists of temporaries in an optimizer's step: a tensor for each parameter, in use together."""
-    table, in_step = evidence.analysis.allocations, _is_temporary_of_step(evidence.analysis)
+    table, in_step = evidence.analysis.allocations, is_temporary_of_step(evidence.analysis)
     live = np.flatnonzero(in_step & evidence.live)
     lists = [rows for rows in grouped(live, table.stack_id) if len(rows) >= _LEAST_OF_LIST]
     if not lists:
@@ -219,7 +220,7 @@ def foreach_temporaries(evidence: Evidence) -> Iterator[Detected]:
         yield evidence.found(removed(evidence.analysis, rows), mine, where, number=len(mine))
 
 
-def _is_temporary_of_step(analysis: DeviceAnalysis) -> BoolColumn:
+def is_temporary_of_step(analysis: DeviceAnalysis) -> BoolColumn:
     """Mark what an optimizer's step allocates and frees, or would have freed had memory not run out in it."""
     features = analysis.features
     is_freed = features.is_freed & (analysis.allocations.freed_event <= features.alloc_run_last)
@@ -231,7 +232,7 @@ def _is_temporary_of_step(analysis: DeviceAnalysis) -> BoolColumn:
 def full_states(evidence: Evidence) -> Iterator[Detected]:
     """Find states of optimizers that fit into 8 bits; the step of one with such states is one kernel."""
     analysis, table = evidence.analysis, evidence.analysis.allocations
-    is_temporary = _is_temporary_of_step(analysis)
+    is_temporary = is_temporary_of_step(analysis)
     is_state = has_code(analysis.classification.category, Category.OPTIMIZER_STATE) & ~is_temporary
     if recorded := analysis.recorded:
         states, n_values = recorded.metadata.states, [*map(math.prod, recorded.metadata.parameters.shapes), 0]
@@ -240,7 +241,7 @@ def full_states(evidence: Evidence) -> Iterator[Detected]:
     rows = np.flatnonzero(is_state & (table.block_bytes >= _LEAST_STATE_BYTES))
     mine = rows[evidence.live[rows]]
     if evidence.is_large(mine, LEAST_SHARE_OF_TRADE):
-        change = smaller(analysis, rows, _SAVED_BY_8_BITS)
+        change = smaller(analysis, rows, SAVED_BY_8_BITS)
         alone = joined((change, removed(analysis, np.flatnonzero(is_temporary))))
         wrong = "the optimizer has no version with 8 bits" if recorded else "they have 16 bits already"
         yield replace(evidence.found(change, mine, None, number=len(mine), wrong=wrong), alone=alone)

@@ -147,12 +147,14 @@ class AllocatorCalls:
         event = np.maximum(np.array(change.emptied, np.int64), calls.event[:1].sum())
         return calls.with_others(np.full_like(event, CallKind.EMPTY_CACHE), event * 0 - 1, event, 1)
 
-    def resized(self, requested_bytes: Int64Column, failed_scale: float = 1.0) -> "AllocatorCalls":
+    def resized(
+        self, requested_bytes: Int64Column, failed_scale: float | NDArray[np.float64] = 1.0
+    ) -> "AllocatorCalls":
         """Return the same calls for other sizes; requests that failed are ``failed_scale`` times as large."""
-        events = self.events
-        grown = np.minimum(events.size * failed_scale, MOST_BYTES).astype(np.int64)
-        size = np.where(events.action == Action.OOM, grown - grown % -MIN_BLOCK_BYTES, events.size)
-        return replace(self, requested_bytes=requested_bytes, events=replace(events, size=size))
+        failed, size = np.flatnonzero(self.events.action == Action.OOM), self.events.size.astype(np.int64)
+        grown = np.minimum(size[failed] * failed_scale, MOST_BYTES).astype(np.int64)
+        size[failed] = grown - grown % -MIN_BLOCK_BYTES
+        return replace(self, requested_bytes=requested_bytes, events=replace(self.events, size=size))
 
 
 def find_calls(

@@ -34,6 +34,7 @@ class MemoryRecords:
         # By the key of the metadata, but for ``former_states``, which stand before ``optimizer_states``.
         self._rows: defaultdict[str, OrderedDict[Hashable, Row]] = defaultdict(OrderedDict)
         self._numbers = count()
+        self._n_on_cpu = 0
         # Tensors that get gradients and are no parameters, by identity, and the iterations searched.
         self._leaves: dict[int, weakref.ref[Tensor]] = {}
         self._searched: set[int] = set()
@@ -46,13 +47,19 @@ class MemoryRecords:
             rows.popitem(last=False)
 
     def parameters(self) -> None:
-        """Note every parameter and buffer on the device, but no loose tensor that is a view of a module's."""
+        """Note every parameter and buffer on the device, but no loose tensor that is a view of a module's.
+
+        Of those on the CPU the bytes are counted: a model that is being moved still needs them.
+        """
         of_modules: set[tuple[int, int]] = set()
+        self._n_on_cpu = 0
         for place in self._models.places():
             tensor = place.tensor()
             if tensor is None:
                 continue
             pieces = list(where_memory_lies(tensor))
+            if not pieces and tensor.device.type == "cpu":
+                self._n_on_cpu += tensor.numel() * tensor.element_size()
             where = {(row["device"], row["addr"]) for row in pieces}
             if place.is_loose and where & of_modules:
                 continue
@@ -159,7 +166,7 @@ class MemoryRecords:
                         about = {"module": self._models.path(module), "name": path, "written": is_written}
                         self._put("attributes", about | row, (id(module), path, row["addr"]))
 
-    def facts(self, convert: Callable[[int], int]) -> dict[str, list[Row]]:
+    def facts(self, convert: Callable[[int], int]) -> dict[str, list[Row] | int]:
         """Return everything as plain values, its times brought to the trace's clock by ``convert``."""
         order = {place.key: number for number, place in enumerate(self._models.places())}
         parameters = sorted(
@@ -181,6 +188,7 @@ class MemoryRecords:
             return [plain(row) for kind in kinds for row in list(self._rows[kind].values())]
 
         return {
+            "parameters_on_cpu_bytes": self._n_on_cpu,
             "parameters": [plain(row) for _, row in parameters],
             "earlier_parameters": rows("earlier_parameters"),
             "gradients": rows("gradients"),

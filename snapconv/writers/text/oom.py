@@ -18,6 +18,8 @@ _OTHER_TITLES = {
     OomCause.OTHER_MEMORY: "not the device's memory",
     OomCause.WARNING: "no failure",
 }
+# Weights, gradients, two states and the temporaries of a step, each as large as the weights.
+_OF_ADAM = 5
 _NOT_TORCHS = "not torch's: context, libraries, NCCL, other processes"
 
 
@@ -118,19 +120,41 @@ def _remedy_lines(remedies: Remedies) -> Iterator[str]:
         yield "  what gets past this request: not known"
         yield f"    {remedies.why_none}"
         return
-    yield f"  what gets past this request, by replaying the last {counted(remedies.n_events, 'event')}"
-    served = [remedy for remedy in remedies.tried if remedy.is_served]
-    for remedy in served:
-        yield f"    yes  {remedy.name}: {remedy.detail}{f' ({remedy.how})' if remedy.how else ''}"
-    failed = [remedy for remedy in remedies.tried if not remedy.is_served]
+    yield from _must_go_lines(remedies)
+    how = f"by replaying the last {counted(remedies.n_events, 'event')} with 1 % kept free"
+    yield f"  what lets it run, {how}"
+    enough = [remedy for remedy in remedies.tried if remedy.is_enough]
+    for remedy in enough:
+        yield f"    yes  {remedy.name}: {remedy.rest}{f' ({remedy.how})' if remedy.how else ''}"
+    if remedies.card_bytes is not None:
+        size = format_bytes(remedies.card_bytes)
+        yield f"    yes  a card with {size} for torch: this step and the next fit as they are"
+    partly = [remedy for remedy in remedies.tried if remedy.is_enough is None]
+    for rest in dict.fromkeys(remedy.rest for remedy in partly):
+        yield f"    this request only  {'; '.join(one.name for one in partly if one.rest == rest)}: {rest}"
+    failed = [remedy for remedy in remedies.tried if remedy.is_enough is False]
     yield from (f"    no   {one.name}: {one.detail}" for one in failed if not one.is_setting)
     if settings := [remedy.name for remedy in failed if remedy.is_setting]:
         yield f"    no   allocator settings: {', '.join(settings)}"
-    if served:
-        yield "    this request only, as the file ends there: prefer what leaves room"
-    assumptions = dict.fromkeys(text for remedy in served for text in remedy.assumptions)
+    assumptions = dict.fromkeys(text for remedy in (*enough, *partly) for text in remedy.assumptions)
     for text in list(assumptions)[:1]:
         yield f"    estimated: {text}"
+
+
+def _must_go_lines(remedies: Remedies) -> Iterator[str]:
+    """Say how much must go at least, and what helps where no change of the batch can."""
+    if remedies.is_setup:
+        yield "  no batch helps while weights are moved: use fewer bits for each, shards (FSDP), offloading,"
+        yield "    or a larger card"
+        if remedies.unmoved_bytes:
+            model, unmoved = format_bytes(remedies.model_bytes), format_bytes(remedies.unmoved_bytes)
+            step = format_bytes(_OF_ADAM * remedies.model_bytes)
+            yield f"  the weights are {model}, of which {unmoved} are still on the CPU; a step of Adam needs"
+            yield f"    {step} for weights, gradients, states and temporaries, and its activations"
+    if remedies.least_bytes:
+        yield f"  at least {format_bytes(remedies.least_bytes)} must go for this request"
+    if remedies.to_come:
+        yield f"  then come at most {remedies.to_come}"
 
 
 def message_lines(found: MessageAnswer) -> Iterator[str]:

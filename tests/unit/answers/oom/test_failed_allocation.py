@@ -304,3 +304,46 @@ def test_what_keeps_the_free_memory_of_a_private_pool_is_named(tmp_path):
     verdict = snapconv.load(job.write(tmp_path / "x.pickle")).explain_oom(replay=False)[0].verdict
     stuck = "18.00 MiB is stuck in the private pool (1, 0), kept by 2.00 MiB from train.py:7: "
     assert verdict.reason.startswith(stuck)
+
+
+MOVED = [frame("_apply", "/site-packages/torch/nn/modules/module.py", 9), *OTHER]
+ADAM = [frame("step", "/site-packages/torch/optim/adam.py", 1), *OTHER]
+
+
+@pytest.mark.parametrize(("frames", "is_setup"), [(MOVED, True), (ADAM, False)])
+def test_no_smaller_batch_is_named_where_the_request_does_not_grow_with_it(
+    tmp_path, capsys, frames, is_setup
+):
+    """Weights that are moved and states of an optimizer have the same size whatever the batch."""
+    job = Job(100 * MIB)
+    for i in range(3):
+        job.alloc(f"weight {i}", 30 * MIB, frames=MOVED)
+    with pytest.raises(ModelOutOfMemory):
+        job.alloc("more", 30 * MIB, frames=frames)
+    _, remedies = job.explained(tmp_path)
+    (batch,) = (one for one in remedies.tried if not one.is_setting)
+    assert (batch.name, batch.is_enough) == ("a smaller batch or sequence", False)
+    assert remedies.least_bytes == 120 * MIB - int(0.99 * 100 * MIB)
+    assert remedies.is_setup is is_setup
+    (advice,) = snapconv.load(tmp_path / "snapshot.pickle").advise(goal_bytes=50 * MIB)
+    assert "batch" not in [one.kind for one in advice.findings]
+    assert main(["oom", str(tmp_path / "snapshot.pickle")]) == 0
+    assert ("no batch helps while weights are moved" in capsys.readouterr().out) is is_setup
+    assert main(["oom", str(tmp_path / "snapshot.pickle"), "--json"]) == 0
+    (values,) = json.loads(capsys.readouterr().out)["devices"]
+    assert [one["is_enough"] for one in values["remedies"]["tried"] if not one["is_setting"]] == [False]
+
+
+@pytest.mark.parametrize(("freed", "is_enough"), [(28, False), (29, None)])
+def test_what_leaves_less_than_a_hundredth_free_is_no_remedy(tmp_path, freed, is_enough):
+    """Without the copy of the weights 100 of 100 MiB are reserved, or 98; what follows is not known."""
+    job = Job(100 * MIB)
+    job.alloc("kept", (98 - freed) * MIB + (2 * MIB if freed == 28 else 0))
+    job.alloc("freed", freed * MIB, frames=MODEL)
+    job.free("freed")
+    job.alloc("freed", freed * MIB, frames=MODEL)
+    job.fail(freed * MIB)
+    _, remedies = job.explained(tmp_path)
+    served = [one for one in remedies.tried if one.is_served]
+    assert all(one.is_enough is is_enough or one.kind == "batch" for one in served)
+    assert not any(one.is_enough for one in remedies.tried)
