@@ -10,7 +10,7 @@ import re
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
-from snapconv.answers.advice.changes import GROWING, Change, Demand, failed_grows, removed
+from snapconv.answers.advice.changes import GROWING, Change, Demand, removed
 from snapconv.answers.advice.trades import SAVED_BY_8_BITS, is_temporary_of_step
 from snapconv.classification.categories import Category, Trait, categories_with
 from snapconv.columns import BoolColumn, distinct, has_code, is_among, rows_of
@@ -30,8 +30,6 @@ _USUAL_STATES = 2
 # Of the largest tensor of forward: what backward has in use beside the gradients of weights, as the gradients
 # of queries, keys and values.
 _LARGEST_IN_BACKWARD = 3
-# Of what is allocated: segments take 1.7 to 8.5 % more in simulated trainings of linear layers, torch 2.13.
-FOR_PIECES = 0.1
 # By the kind of a finding: the shares that it leaves of states and of temporaries of the step.
 _LEAVES = {"states": (1 - SAVED_BY_8_BITS, 0), "foreach": (1, 0)}
 
@@ -92,8 +90,7 @@ class RestOfStep:
         if not len(same):
             return None, 1.0
         ratio = float(self.analysis.device.events.size[self.event] / table.block_bytes[same[0]])
-        ratio = max(ratio, 1.0) if failed_grows(self.analysis, self.event) else 1.0
-        return max(self.analysis.iterations[iteration[same[0]]].first_event, 0), ratio
+        return max(self.analysis.iterations[iteration[same[0]]].first_event, 0), max(ratio, 1.0)
 
     def most_after(self, change: Change, kind: str = "") -> int | None:
         """Return the most bytes allocated after the request, with a change of this kind; None: unknown."""
@@ -102,15 +99,17 @@ class RestOfStep:
         category, table = self.analysis.classification.category, self.analysis.allocations
         held = self.demand.held([change])  # entry e is before event e
         if self.earlier is not None:
-            # What is kept once it is made is there already; what grows with the batch is as the request is.
+            # What is kept once it is made is there already. Beside it comes what the earlier step had; what
+            # grows with the batch is as many times larger as the request is.
             is_kept = is_among(category, categories_with(Trait.USUALLY_KEPT)) & self._live
-            again, fixed = (
-                self.demand.held([change, removed(self.analysis, rows_of(left_out))])
-                for left_out in (is_kept, is_kept | is_among(category, GROWING))
+            in_step = has_code(self.analysis.features.alloc_phase, Phase.OPTIMIZER)
+            beside, fixed = (
+                self.demand.held([removed(self.analysis, rows_of(left_out)), change])
+                for left_out in (is_kept, is_kept | (is_among(category, GROWING) & ~in_step))
             )
-            again, fixed = again[self.earlier : self.begin], fixed[self.earlier : self.begin]
-            more = fixed - fixed[0] + self.ratio * (again - fixed - again[0] + fixed[0])
-            return int(max(held[self.begin] + more.max(), held[self.begin : self.event + 1].max()))
+            kept = held[self.event] - beside[self.event]
+            again = (fixed + self.ratio * (beside - fixed))[self.earlier : self.begin]
+            return int(max(kept + again.max(), held[self.begin : self.event + 1].max()))
         of_states, of_lists = _LEAVES.get(kind, (1, 1))
         states = self.states * of_states
         n_bytes = table.block_bytes.copy()
@@ -118,7 +117,7 @@ class RestOfStep:
         largest = n_bytes[is_among(category, GROWING)].max(initial=0)
         in_step = has_code(self.analysis.phases.phase[self.begin : self.event], Phase.OPTIMIZER)
         graph = rows_of(is_among(category, (Category.ACTIVATION, Category.TEMPORARY)))
-        kept = self.demand.held([change, removed(self.analysis, graph)])[self.event]
+        kept = self.demand.held([removed(self.analysis, graph), change])[self.event]
         step = kept + self.gradients + states + self.lists * of_lists + largest
         before = held[self.begin : self.event + 1][~np.append(False, in_step)].max()
         if self.phase == Phase.BACKWARD:
