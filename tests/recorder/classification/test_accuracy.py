@@ -45,10 +45,16 @@ def well_known(**wanted):
     return [case for case in cases(group="seen", **wanted) if (case["entry"], case["history"]) != first]
 
 
+def most_wrong(case):
+    # Without C++ frames, and before the trace, autocast's casts of weights and of inputs look the same.
+    is_cast = case["entry"] == "amp" and (case["stacks"] == "python" or case["history"] == "ring-short")
+    return 0.02 if is_cast else 0.005
+
+
 @pytest.mark.parametrize(("stacks", "least"), [("all", 0.99), ("python", 0.97)])
 def test_nearly_all_is_right_from_the_start(stacks, least):
     for case in well_known(stacks=stacks, history="complete"):
-        assert case["peak"]["wrong"] <= 0.005, case
+        assert case["peak"]["wrong"] <= most_wrong(case), case
         # Without C++ frames nothing names the states of an optimizer that the program wrote itself.
         if (stacks, case["optimizer"]) != ("python", "own"):
             assert case["peak"]["right"] >= least, case
@@ -64,7 +70,7 @@ def test_nearly_as_much_is_right_of_a_part(stacks, least, history):
             # Without C++ frames they may be likely states.
             assert case["peak"]["wrong"] <= (0.005 if stacks == "all" else 0.09), case
         else:
-            assert case["peak"]["wrong"] <= 0.005, case
+            assert case["peak"]["wrong"] <= most_wrong(case), case
             assert case["peak"]["right"] >= least, case
             assert case["peak"]["unknown"] <= 0.01, case
 
