@@ -26,6 +26,8 @@ _Name = TypeVar("_Name")
 
 # From here on most of the forward rows include waiting for the host, and not work of the device.
 _MANY_WAITED_FOR = 0.5
+# What clocks may round: beyond it, the file's own figures contradict each other.
+_MOST_COVERED = 1.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +70,21 @@ class IterationTimes:
 
     @property
     def coverage(self) -> dict[str, float | None]:
-        """The parts of the forward and the backward time that rows account for; None without one."""
+        """The parts of the forward and the backward time that rows account for.
+
+        None without such a phase, or where the rows add up to more than was measured around them.
+        """
         rows_ms, phases = {"forward": self.forward_rows_ms, "backward": self.backward_rows_ms}, self.phases
-        return {phase: rows / ms if (ms := phases[phase]) else None for phase, rows in rows_ms.items()}
+        return {phase: _part(rows, phases[phase]) for phase, rows in rows_ms.items()}
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""
         return asdict(self.measured) | {f"{phase}_coverage": part for phase, part in self.coverage.items()}
+
+
+def _part(rows_ms: float, phase_ms: float | None) -> float | None:
+    part = rows_ms / phase_ms if phase_ms else None
+    return None if part is None or part > _MOST_COVERED else min(part, 1.0)
 
 
 @dataclass(frozen=True, slots=True)

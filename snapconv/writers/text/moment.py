@@ -287,7 +287,8 @@ def _time_lines(path: Path, report: "TimeReport") -> Iterator[str]:
 
 def _coverage(times: "IterationTimes") -> str:
     shares = [f"{100 * part:.1f} % of {phase}" for phase, part in times.coverage.items() if part is not None]
-    return f"its operations are {' and '.join(shares)}" if shares else "it has no forward and no backward"
+    known = f"its operations are {' and '.join(shares)}"
+    return known if shares else "what part of a phase its operations are is unknown"
 
 
 def _duration(ms: float) -> str:

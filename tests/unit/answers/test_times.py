@@ -1,5 +1,7 @@
 """Which iteration and which calls are reported, and what they add up to."""
 
+from dataclasses import replace
+
 import pytest
 
 from snapconv.stacks.project_lines import SourceLine
@@ -64,6 +66,13 @@ def test_rows_of_an_iteration_add_up_over_phases(report_of):
     assert (first.forward_rows_ms, first.backward_rows_ms) == (9.5, 19.5)
     assert (second.forward_rows_ms, second.backward_rows_ms) == (19.0, 39.0)
     assert first.coverage == pytest.approx({"forward": 0.95, "backward": 0.975})
+
+
+def test_rows_that_are_longer_than_their_phase_have_no_part_of_it(report_of):
+    """A damaged file's would be 190 %; what clocks round is no damage."""
+    times = report_of().iterations[0]
+    damaged = replace(times, measured=replace(times.measured, forward_ms=5.0, backward_ms=19.45))
+    assert damaged.coverage == {"forward": None, "backward": 1.0}
 
 
 def test_operations_and_lines_come_with_the_most_time_first(report_of):

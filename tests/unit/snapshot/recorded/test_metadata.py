@@ -75,7 +75,7 @@ def test_a_simulated_recording_is_reported_and_what_it_met_and_lacks(tmp_path):
     snapshot = load(tmp_path, metadata(simulated={"not_modelled": ["cuDNN workspaces", "NCCL"]}))
     [note] = snapshot.notes
     assert note.slug == "simulated"
-    assert "this program also uses, unmodelled: cuDNN workspaces; NCCL" in note.message
+    assert note.message == "recorded without a GPU; not modelled: cuDNN workspaces; NCCL"
 
 
 @pytest.mark.parametrize(

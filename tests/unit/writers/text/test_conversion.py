@@ -217,7 +217,7 @@ def test_a_phase_that_did_not_happen_is_not_mentioned(report_of):
     assert found[1] == "  the median of 1 timed iteration; its operations are 0.0 % of forward"
     found = time_lines(report_of(iterations=[{"iteration": 2}], calls=empty))
     assert found[0] == "cuda:1  nothing was timed, in iteration 2"
-    assert found[1] == "  the median of 1 timed iteration; it has no forward and no backward"
+    assert found[1] == "  the median of 1 timed iteration; what part of a phase its operations are is unknown"
 
 
 def test_a_report_without_lines_of_the_project_is_named_as_such(report_of):
