@@ -18,7 +18,7 @@ from snapconv.classification.decisions import Classification
 from snapconv.classification.facts import COPIES_OF_WEIGHTS
 from snapconv.classification.features import Features, find_features
 from snapconv.classification.user_rules import NO_RULES, UserRule, UserRules, match_rules, read_rules
-from snapconv.columns import Int32Column, Int64Column, has_code, rows_of, sums_by
+from snapconv.columns import Int32Column, Int64Column, grouped, has_code, rows_of, sums_by
 from snapconv.errors import InputError
 from snapconv.naming.origins import Modules, find_modules, name_allocations
 from snapconv.naming.weight_table import WeightTable, match_weights, recorded_weights
@@ -31,7 +31,7 @@ from snapconv.replay.rebuilt_segments import with_segments
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot, load_snapshot
 from snapconv.stacks.project_frames import Project, find_project
-from snapconv.stacks.project_lines import ProjectLines
+from snapconv.stacks.project_lines import ProjectLines, SourceLine
 from snapconv.stacks.stack_facts import Operations, StackFacts
 from snapconv.stop_signals import stage
 from snapconv.torch_knowledge.backends import NO_ALLOCATOR
@@ -117,6 +117,16 @@ class DeviceAnalysis:
     def peak_iteration(self) -> Iteration:
         """The iteration with the peak of allocated bytes."""
         return self.iterations[int(self.phases.iteration[self.peak_event]) if self.peak_event >= 0 else 0]
+
+    def main_line(self, rows: Int64Column) -> SourceLine | None:
+        """Return the line of the project that made most bytes of some allocations."""
+        frame, n_bytes = (
+            np.take(self.facts.project_frame, self.allocations.stack_id),
+            self.allocations.block_bytes,
+        )
+        groups = grouped(rows[frame[rows] >= 0], frame)
+        most = max(groups, key=lambda mine: int(n_bytes[mine].sum()), default=None)
+        return None if most is None else self.lines.of_frame(int(frame[most[0]]))
 
     @cached_property
     def named(self) -> Operations:

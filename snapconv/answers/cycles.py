@@ -7,20 +7,22 @@ drops them: at the same place each time.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from snapconv.analysis import DeviceAnalysis
-from snapconv.columns import Int64Column, distinct, grouped, has_code, is_among, rows_of
+from snapconv.columns import Int64Column, distinct, grouped, has_code, is_among, rows_of, sums_by
 from snapconv.phases.trace_phases import Phase
 from snapconv.snapshot.event_table import Action
 from snapconv.stacks.project_lines import SourceLine, line_values
 from snapconv.torch_knowledge.frame_patterns import Role
 from snapconv.units import counted, format_bytes
 
-# Places at which the collector ran, where one of them is the engine or the optimizer, and elsewhere: a
-# program may clear a list at two lines of its own.
-_LEAST_PLACES, _LEAST_OWN_PLACES = 2, 3
+# Places at which the collector ran: a program may clear a list at two lines of its own. The engine and the
+# optimizer clear none, so with one of them a place less is enough.
+_LEAST_PLACES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,34 +64,47 @@ class Garbage:
 def find_garbage(analysis: DeviceAnalysis) -> Garbage | None:
     """Find the stacks whose memory of several steps nothing but the collector frees so; None for none."""
     table, features, steps = analysis.allocations, analysis.features, _steps(analysis)
-    if not analysis.phases.free_sites_known or not len(steps) or steps[0] == steps[-1]:
+    if not analysis.phases.free_sites_known or not len(steps):
         return None
     made, freed = np.append(steps, -1)[table.alloc_event], np.append(steps, steps[-1] + 1)[table.freed_event]
     outlives = ~features.has_no_frames & (made >= 0) & (freed > made)
     # A burst is of frees without an allocation between them.
     n_allocs = np.cumsum(has_code(analysis.device.events.action, Action.ALLOC))
     burst = np.take(n_allocs, table.freed_event)
-    key = table.stack_id.astype(np.int64) * (len(steps) + 1) + burst
-    together = grouped(rows_of(outlives & features.is_freed), key, least=2)
-    bursts = np.array([rows[0] for rows in together if made[rows[0]] < made[rows[-1]]], np.int64)
-    bursts = np.concatenate([bursts[:0], *filter(_Places(analysis).vary, grouped(bursts, table.stack_id))])
+    bursts = _collected(analysis, rows_of(outlives & features.is_freed), made, burst)
     if not len(bursts):
         return None
-    rows = rows_of(outlives & is_among(table.stack_id, table.stack_id[bursts]))
-    ends, n_bytes = np.searchsorted(steps, made[rows], side="right"), table.block_bytes
-    moved = np.zeros(len(steps) + 1, np.int64)
-    np.add.at(moved, ends, n_bytes[rows])
-    np.add.at(moved, features.end[rows], -n_bytes[rows])
-    frame = np.take(analysis.facts.project_frame, table.stack_id)
-    most = int(frame[max(grouped(rows, frame), key=lambda mine: n_bytes[mine].sum())[0]])
+    rows, n = rows_of(outlives & is_among(table.stack_id, table.stack_id[bursts])), len(steps) + 1
+    ends, n_bytes = np.searchsorted(steps, made[rows], side="right"), table.block_bytes[rows]
+    waiting = np.cumsum(sums_by(ends, n_bytes, n) - sums_by(features.end[rows], n_bytes, n))
     return Garbage(
         rows,
         ends,
-        analysis.lines.of_frame(most) if most >= 0 else None,
-        most_bytes=int(np.cumsum(moved).max()),
+        analysis.main_line(rows),
+        most_bytes=int(waiting.max()),
         n_collections=len(distinct(burst[bursts])),
         is_certain=bool(features.freed_through(Role.COLLECTOR)[bursts].any()),
     )
+
+
+def _collected(
+    analysis: DeviceAnalysis, rows: Int64Column, made: NDArray[Any], burst: NDArray[Any]
+) -> Int64Column:
+    """Return one allocation of each stack and burst of several steps that the collector freed.
+
+    It is on a stack, or the places of the stack's bursts differ.
+    """
+    features, stack = analysis.features, analysis.allocations.stack_id.astype(np.int64)
+    together = grouped(rows, stack * (int(burst.max()) + 1) + burst, least=2)
+    of_steps = [mine[0] for mine in together if made[mine[0]] < made[mine[-1]]]
+    place = features.lines_of(analysis.allocations.free_stack_id)
+    n_more = (features.is_freed_by_engine | features.freed_through(Role.OPTIMIZER)).astype(np.int64)
+    n_more[features.freed_through(Role.ZERO_GRAD)] = 1
+    n_more[features.freed_through(Role.COLLECTOR)] = _LEAST_PLACES
+    of_stacks = grouped(np.array(of_steps, np.int64), stack)
+    n_places = [len(distinct(place[mine])) + n_more[mine].max() for mine in of_stacks]
+    chosen = [mine for mine, n in zip(of_stacks, n_places, strict=True) if n >= _LEAST_PLACES]
+    return np.concatenate((rows[:0], *chosen))
 
 
 def _steps(analysis: DeviceAnalysis) -> Int64Column:
@@ -99,19 +114,3 @@ def _steps(analysis: DeviceAnalysis) -> Int64Column:
         return phases.iteration.astype(np.int64)
     is_forward = has_code(phases.phase, Phase.FORWARD)
     return np.cumsum(is_forward & ~np.append(False, is_forward[:-1]))
-
-
-class _Places:
-    """Where each allocation was freed, and whether a list is never cleared there."""
-
-    def __init__(self, analysis: DeviceAnalysis) -> None:
-        features = analysis.features
-        self._place = features.lines_of(analysis.allocations.free_stack_id)
-        self._is_by_collector = features.freed_through(Role.COLLECTOR)
-        self._is_elsewhere = features.is_freed_by_engine | features.freed_through(Role.OPTIMIZER)
-        self._is_elsewhere |= features.freed_through(Role.ZERO_GRAD)
-
-    def vary(self, rows: Int64Column) -> bool:
-        """Whether the collector freed the allocations, each in a burst: it is there, or the places differ."""
-        least = _LEAST_PLACES if self._is_elsewhere[rows].any() else _LEAST_OWN_PLACES
-        return bool(self._is_by_collector[rows].any()) or len(distinct(self._place[rows])) >= least

@@ -112,17 +112,17 @@ class Demand:
             return self._replay(changes)
         return self.without(changes)
 
-    def saved_of_reserved(self, change: Change) -> int | None:
-        """Return how much less is reserved at most with a change; None where a replay cannot say."""
-        reserved = self.analysis.replay.reserved.peak
-        if 2 * len(self._calls) > self._n_left:
-            return None
+    def saved_of_reserved(self, change: Change) -> int:
+        """Return how much less is reserved at most with a change; 0 where a replay cannot say."""
         self._n_left -= 2 * len(self._calls)
+        if self._n_left < 0:
+            return 0
         before, after = (
             try_out(calls, Trial(calls.own)).ledger.max_reserved_bytes
             for calls in (self._calls, changed_calls(self._calls, self.analysis, [change]))
         )
-        return before - after if abs(before - reserved) <= _LARGE_DIFFERENCE * reserved else None
+        reserved = self.analysis.replay.reserved.peak
+        return (before - after) * (abs(before - reserved) <= _LARGE_DIFFERENCE * reserved)
 
     @cached_property
     def _calls(self) -> AllocatorCalls:

@@ -73,7 +73,7 @@ def copied_weights(evidence: Evidence) -> Iterator[Detected]:
             if is_model and evidence.bytes_of(spare) >= _NEARLY * whole:
                 earlier = np.flatnonzero(is_copy & is_among(table.stack_id, table.stack_id[spare]))
                 change = removed(analysis, spare if values is _LOADED else earlier)
-                yield evidence.found(change, spare, evidence.main_line(spare), **values)
+                yield evidence.found(change, spare, evidence.analysis.main_line(spare), **values)
 
 
 _LOADED: dict[str, Any] = {
@@ -133,7 +133,7 @@ def early_batches(evidence: Evidence) -> Iterator[Detected]:
             least = _LEAST_BATCHES if is_one_by_one else _LEAST_BATCHES_KEPT
             if len(same) >= least and ended[same].max() - begun[same[-1]] >= _LEAST_STEPS:
                 spare = np.delete(same, np.argmax(features.end[same]))
-                of_line.setdefault(evidence.main_line(spare), []).append(spare)
+                of_line.setdefault(evidence.analysis.main_line(spare), []).append(spare)
     for line, parts in of_line.items():
         change = removed(analysis, np.concatenate(parts))
         mine = change.rows[evidence.live[change.rows]]

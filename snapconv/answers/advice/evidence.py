@@ -31,7 +31,6 @@ class Detected:
     """Memory that need not be there: what would be missing, the line that made it, the line to change.
 
     ``values`` fill the sentences of the kind. ``alone`` is the change with what is a finding of its own too.
-    ``reserved_bytes`` are held beside the allocated ones, in a kind that is about these.
     ``could_be``: the look-alikes (``look_alikes.py``) that the file does not exclude; None for all that have
     no sign there. A finding is certain if none is left.
     """
@@ -42,7 +41,6 @@ class Detected:
     values: dict[str, str]
     could_be: tuple[str, ...] | None = None
     alone: Change | None = None
-    reserved_bytes: int = 0
 
 
 class LineCalls:
@@ -173,7 +171,7 @@ class Evidence:
     ) -> Detected:
         """Return the finding about allocations, which names the line that made most of their bytes."""
         texts = {name: str(value) for name, value in values.items()}
-        return Detected(change, self.main_line(rows), where, texts, could_be)
+        return Detected(change, self.analysis.main_line(rows), where, texts, could_be)
 
     def library_of(self, rows: Int64Column) -> str:
         """Return the library of models that made most bytes of some allocations; empty for none."""
@@ -194,13 +192,6 @@ class Evidence:
         """Return the stack that made most bytes of some allocations."""
         stack_id = self.analysis.allocations.stack_id
         return int(stack_id[max(grouped(rows, stack_id), key=self.bytes_of)[0]])
-
-    def main_line(self, rows: Int64Column) -> SourceLine | None:
-        """Return the line of the project that made most bytes of some allocations."""
-        frame = np.take(self.analysis.facts.project_frame, self.analysis.allocations.stack_id)
-        groups = grouped(rows[frame[rows] >= 0], frame)
-        lines = ((self.bytes_of(mine), self.calls.lines.of_frame(int(frame[mine[0]]))) for mine in groups)
-        return max(((n_bytes, line) for n_bytes, line in lines if line), default=(0, None))[1]
 
 
 def is_operation(analysis: DeviceAnalysis, *words: str) -> BoolColumn:

@@ -555,24 +555,14 @@ def _found(
 
 
 def _of_reserved(kinds: Sequence[Kind], evidence: Evidence) -> Iterator[Finding]:
-    """Find what is reserved and not allocated, and measure by a replay what less would be."""
-    reserved, allocated = evidence.analysis.replay.reserved.peak, evidence.analysis.replay.allocated.peak
+    """Find what is reserved and not allocated, where a replay shows that less would be."""
+    reserved = evidence.analysis.replay.reserved.peak
     for kind in kinds:
         for detected in kind.detect(evidence):
-            # What is allocated at once is reserved in any case.
-            held = min(detected.reserved_bytes, reserved - allocated)
-            if held < max(LEAST_SHARE_OF_TRADE * reserved, 1):
-                continue
-            replayed = evidence.demand.saved_of_reserved(detected.change)
-            saved = held if replayed is None else replayed
-            if saved >= LEAST_SHARE_OF_TRADE * reserved:
-                yield replace(
-                    _finding(kind, detected, evidence, ()),
-                    estimated="the sum of its blocks, without a replay" * (replayed is None),
-                    held_bytes=held,
-                    saved_bytes=saved,
-                    reserved_bytes=reserved - saved,
-                )
+            saved = evidence.demand.saved_of_reserved(detected.change)
+            if saved >= max(LEAST_SHARE_OF_TRADE * reserved, 1):
+                finding = _finding(kind, detected, evidence, ())
+                yield replace(finding, held_bytes=saved, saved_bytes=saved, reserved_bytes=reserved - saved)
 
 
 def _finding(kind: Kind, found: Detected, evidence: Evidence, others: Sequence[Change]) -> Finding:
@@ -584,6 +574,7 @@ def _finding(kind: Kind, found: Detected, evidence: Evidence, others: Sequence[C
         saved = max(saved, demand.without(others).n_bytes - demand.without([*others, found.change]).n_bytes)
     texts = {
         **found.values,
+        "kind": device_kind(demand.analysis.device.device),
         "line": found.line.place if found.line else "library code",
         "where": found.where.place if found.where else "library code",
         "size": format_bytes(int(found.change.n_bytes.max(initial=0))),

@@ -89,7 +89,7 @@ def full_logits(evidence: Evidence) -> Iterator[Detected]:
     mine = rows[evidence.live[rows]]
     if evidence.is_large(mine, LEAST_SHARE_OF_TRADE):
         losses, change = np.flatnonzero(by_loss), _in_chunks(analysis, rows)
-        where, caller = evidence.main_line(losses), evidence.caller_of(losses)
+        where, caller = evidence.analysis.main_line(losses), evidence.caller_of(losses)
         yield evidence.found(change, mine, where, number=len(mine), chunks=_CHUNKS, caller=caller)
 
 
@@ -216,7 +216,7 @@ def foreach_temporaries(evidence: Evidence) -> Iterator[Detected]:
     mine = np.concatenate(lists)
     if evidence.is_large(mine):
         rows = np.flatnonzero(in_step & np.isin(table.stack_id, table.stack_id[mine]))
-        where = evidence.main_line(mine)
+        where = evidence.analysis.main_line(mine)
         yield evidence.found(removed(evidence.analysis, rows), mine, where, number=len(mine))
 
 
@@ -270,7 +270,7 @@ def offloaded(evidence: Evidence) -> Iterator[Detected]:
         at = f" ({where.place})" if where else ""
         texts = {"moved": format_bytes(held), "transfer": transfer, "unknown": unknown, "at": at}
         texts["keyword"] = _keyword_hint(evidence, mine)
-        yield Detected(change, evidence.main_line(mine), where, texts)
+        yield Detected(change, evidence.analysis.main_line(mine), where, texts)
 
 
 def _keyword_hint(evidence: Evidence, rows: Int64Column) -> str:
