@@ -141,7 +141,8 @@ class Check:
         if self.holds:
             return f"{of}: {actual} of at most {limit}{end}"
         more = format_bytes(self.actual_bytes - self.limit_bytes)
-        return f"{of}: {actual}, {more} over the limit of {limit}{end}"
+        least = "at least " if self.unknown else ""
+        return f"{of}: {least}{actual}, {more} over the limit of {limit}{end}"
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""

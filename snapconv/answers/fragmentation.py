@@ -138,9 +138,11 @@ def find_fragmentation(analysis: DeviceAnalysis, moment: str | None = None) -> F
 
 def _conclusion(analysis: DeviceAnalysis, moments: Sequence[FreeMemory], *, is_one_moment: bool) -> str:
     """Say how much is reserved and never in use, whether that is a problem, and where most of it lies."""
-    first, worst = moments[0], max(moments, key=_free_bytes)
+    first, worst, most = moments[0], max(moments, key=_free_bytes), "most of it"
     if "reserved" in analysis.replay.at_least:
         return "unknown how much of the reserved memory was not in use: the file does not show all segments"
+    if analysis.replay.allocated.peak > analysis.replay.reserved.peak:
+        return "unknown how much of the reserved memory was not in use: the trace contradicts the file's segments"
     if analysis.ran_out and not is_one_moment:
         return _at_failure(analysis, first)
     wasted, reserved = first.free_bytes, first.reserved_bytes
@@ -152,6 +154,10 @@ def _conclusion(analysis: DeviceAnalysis, moments: Sequence[FreeMemory], *, is_o
         reserved = analysis.replay.reserved.peak
         wasted = max(reserved - analysis.replay.active.peak, 0)
         share = f"{format_bytes(wasted, like=reserved)} of {format_bytes(reserved)} reserved was never in use"
+        # At the worst moment much is free that the peak uses: it shows the waste only if the peak does not.
+        _, peak, _ = moments
+        is_at_peak = 2 * peak.free_bytes >= wasted
+        worst, most = (peak, "at the peak most") if is_at_peak else (worst, "when most was free, most of it")
     much, waiting = max(_MUCH_WASTED * reserved, _LEAST_WASTED_BYTES), max(map(_pending_bytes, moments))
     if wasted < much <= waiting:
         return f"{share}; {format_bytes(waiting, like=reserved)} was freed and waited for another stream"
@@ -162,7 +168,7 @@ def _conclusion(analysis: DeviceAnalysis, moments: Sequence[FreeMemory], *, is_o
         (worst.private_bytes, "empty segments of private pools"),
         (worst.enclosed_bytes, "partly used segments, which empty_cache() cannot return"),
     )
-    return f"{share}; most of it lies in {max(parts)[1]}"
+    return f"{share}; {most} was in {max(parts)[1]}"
 
 
 def _free_bytes(memory: FreeMemory) -> int:

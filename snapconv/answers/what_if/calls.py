@@ -62,7 +62,7 @@ class CallChange:
 
     def stream_of(self, stream: ArrayLike) -> Int64Column:
         """Return the streams that the calls of some streams then have."""
-        return np.where(np.isin(stream, self.merged), self.merged[:1] or 0, stream)
+        return np.where(np.isin(stream, self.merged), min(self.merged, default=0), stream)
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,9 @@ def _fit(trials: SettingTrials) -> str:
     if failed is None and trials.unsure:
         return f"unknown whether it fits: {trials.unsure}"
     if failed is None:
-        most = own.ledger.max_reserved_bytes
+        most, recorded = own.ledger.max_reserved_bytes, trials.recorded["peak_reserved"]
+        # A replay may reserve somewhat less than the program did, and needed.
+        most = max(most, recorded) if trials.batch_scale >= 1 and recorded <= capacity else most
         fits = "fits" if trials.is_whole else "what the trace shows fits"
         return f"{fits}: {format_bytes(most)} reserved at most, {format_bytes(max(capacity - most, 0))} left"
     return f"does not fit in {format_bytes(capacity)}: {_shortage(trials, failed, capacity)}"
@@ -69,7 +71,7 @@ def _need(trials: SettingTrials) -> str:
 def _shortage(trials: SettingTrials, failed: FailedRequest, capacity: int) -> str:
     """Say where the job runs out, and what it needs more at least: no packing of its blocks needs less."""
     more = failed.short_bytes
-    if trials.batch_scale == 1:
+    if trials.batch_scale >= 1:
         more = max(more, trials.recorded["peak_allocated"] - capacity)
     if failed.event < 0:
         moment = "before the first event"
@@ -97,7 +99,8 @@ def _best_setting(trials: SettingTrials) -> str:
         conf = split_conf(own.trial.settings.conf) | split_conf(best.name)
         export = f"export {trials.variable}={','.join(map(':'.join, conf.items()))}"
     if own.ran_out is not None:
-        return f"fits with another setting: {export}"
+        fits = "fits" if trials.is_whole else "what the trace shows fits"
+        return f"{fits} with another setting: {export}"
     return f"best, reserves {format_bytes(baseline - _most_reserved(best))} less than {source}: {export}"
 
 

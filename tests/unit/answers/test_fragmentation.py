@@ -166,9 +166,29 @@ def test_the_conclusion_of_much_waste_says_where_it_lies(tmp_path):
     trace.segment(500 * MIB).alloc(500 * MIB, frames=OTHER)  # 1100 MiB reserved, 600 in use at once
     found = fragmentation_of(tmp_path, trace.snapshot())
     assert found.conclusion == (
-        "0.49 GiB of 1.07 GiB reserved was never in use; most of it lies in empty segments, which "
-        "empty_cache() returns"
+        "0.49 GiB of 1.07 GiB reserved was never in use; when most was free, most of it was in empty "
+        "segments, which empty_cache() returns"
     )
+
+
+def test_memory_that_the_peak_uses_is_no_waste_of_the_conclusion(tmp_path):
+    trace = TraceBuilder()
+    trace.segment(400 * MIB).alloc(4 * MIB, frames=KEEPER)  # 396 MiB that nothing else can use
+    trace.segment(2000 * MIB).alloc(2000 * MIB, frames=OTHER).free(trace.segments[1]["address"])
+    found = fragmentation_of(tmp_path, trace.snapshot())
+    assert found.conclusion == (
+        "0.39 GiB of 2.34 GiB reserved was never in use; at the peak most was in partly used segments, which "
+        "empty_cache() cannot return"
+    )
+
+
+def test_where_the_trace_contradicts_the_segments_nothing_is_called_no_problem(tmp_path):
+    trace = TraceBuilder()
+    trace.segment(2 * MIB).alloc(MIB)
+    trace.event("alloc", addr=1 << 40, size=30 * MIB).event("free_requested", addr=1 << 40, size=30 * MIB)
+    trace.event("free_completed", addr=1 << 40, size=30 * MIB)
+    found = fragmentation_of(tmp_path, trace.snapshot())
+    assert found.conclusion.endswith("was not in use: the trace contradicts the file's segments")
 
 
 def test_the_conclusion_at_a_failure_compares_what_was_free_with_the_request(tmp_path):

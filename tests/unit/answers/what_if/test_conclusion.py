@@ -72,3 +72,48 @@ def test_what_fits_of_a_trace_that_began_late_is_what_the_trace_shows(concluded)
     assert concluded(builder, Request(capacity=1 << 30)) == (
         "what the trace shows fits: 64.00 MiB reserved at most, 960.00 MiB left"
     )
+
+
+def late_job():
+    """40 MiB in use before the trace and 4 MiB more in it, in a segment of 64 MiB."""
+    builder = TraceBuilder().segment(64 * MIB, traced=False, segment_type="large")
+    return builder.alloc(40 * MIB, traced=False).alloc(4 * MIB)
+
+
+def test_one_stream_counts_the_memory_of_before_the_trace(tmp_path):
+    (trials,) = load(late_job().write(tmp_path / "s.pickle")).what_if(Request(one_stream=True))
+    assert [tried.outcome.ledger.max_reserved_bytes for tried in trials.tried] == [64 * MIB] * 2
+
+
+@pytest.mark.parametrize("scale", [1, 2])
+def test_the_shortage_is_no_less_for_a_larger_batch(tmp_path, scale):
+    session = load(late_job().write(tmp_path / "s.pickle"))
+    (trials,) = session.what_if(Request(capacity=30 * MIB), batch_scale=scale)
+    assert conclude(trials) == (
+        "does not fit in 30.00 MiB: at least 14.00 MiB short, out of memory before the first event"
+    )
+
+
+def test_a_setting_that_helps_a_part_of_a_job_says_so(tmp_path):
+    builder = TraceBuilder().segment(2 * MIB, traced=False).alloc(MIB, traced=False)
+    for _ in range(40):
+        builder.segment(20 * MIB, segment_type="large").alloc(11 * MIB)
+    (trials,) = load(builder.write(tmp_path / "s.pickle")).what_if(
+        Request(("expandable_segments:True",), capacity=450 * MIB)
+    )
+    assert conclude(trials).endswith(
+        "what the trace shows fits with another setting: export "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+    )
+
+
+def test_a_larger_batch_that_reserves_less_than_the_program_proves_nothing(tmp_path):
+    """The file has frees of memory from before its trace, and no segments."""
+    builder = TraceBuilder().segment(64 * MIB, traced=False).alloc(8 * MIB, traced=False).free()
+    builder.segments = []
+    session = load(builder.write(tmp_path / "s.pickle"))
+    (trials,) = session.what_if(Request(capacity=1 << 30), batch_scale=2)
+    assert conclude(trials) == (
+        "unknown whether it fits: a replay of the file's own settings with batch × 2 reserves 0 B, the "
+        "program reserved 8.00 MiB"
+    )
