@@ -139,10 +139,11 @@ def find_fragmentation(analysis: DeviceAnalysis, moment: str | None = None) -> F
 def _conclusion(analysis: DeviceAnalysis, moments: Sequence[FreeMemory], *, is_one_moment: bool) -> str:
     """Say how much is reserved and never in use, whether that is a problem, and where most of it lies."""
     first, worst, most = moments[0], max(moments, key=_free_bytes), "most of it"
+    unknown = "unknown how much of the reserved memory was not in use"
     if "reserved" in analysis.replay.at_least:
-        return "unknown how much of the reserved memory was not in use: the file does not show all segments"
+        return f"{unknown}: the file does not show all segments"
     if analysis.replay.allocated.peak > analysis.replay.reserved.peak:
-        return "unknown how much of the reserved memory was not in use: the trace contradicts the file's segments"
+        return f"{unknown}: the trace contradicts the file's segments"
     if analysis.ran_out and not is_one_moment:
         return _at_failure(analysis, first)
     wasted, reserved = first.free_bytes, first.reserved_bytes

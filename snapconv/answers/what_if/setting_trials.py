@@ -170,9 +170,9 @@ class SettingTrials:
                 f"a replay of the file's own settings serves the request that failed at event {own.served[0]}"
             )
         replayed, capacity = own.ledger.max_reserved_bytes, self.capacity_bytes
-        # A larger batch that fits reserves no less; a smaller one may reserve anything.
-        is_larger_batch = self.batch_scale > 1 and own.ran_out is None
-        differs = abs(recorded - replayed) if self.batch_scale == 1 else is_larger_batch * (recorded - replayed)
+        differs = abs(replayed - recorded)
+        if self.batch_scale != 1:  # a larger batch that fits reserves no less, a smaller one anything
+            differs = recorded - replayed if self.batch_scale > 1 and own.ran_out is None else 0
         if differs > _LARGE_DIFFERENCE * recorded and (capacity is None or capacity >= recorded):
             sizes = f"{format_bytes(replayed)}, the program reserved {format_bytes(recorded)}"
             batch = "" if self.batch_scale == 1 else f" with batch × {self.batch_scale:g}"
