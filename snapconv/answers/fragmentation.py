@@ -21,9 +21,9 @@ from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.project_lines import SourceLine
 from snapconv.units import Device, format_bytes
 
-# Of what is reserved: from here on, memory that is never in use is a problem.
+# Of what is reserved: from here on, memory that is never in use is a problem; so much is one in any job.
 _MUCH_WASTED = 0.1
-_LEAST_WASTED_BYTES = 256 << 20
+_LEAST_WASTED_BYTES, _MUCH_WASTED_BYTES = 256 << 20, 2 << 30
 # A line of the project, or None, and whether a stack was recorded.
 _Maker = tuple[SourceLine | None, bool]
 
@@ -159,7 +159,8 @@ def _conclusion(analysis: DeviceAnalysis, moments: Sequence[FreeMemory], *, is_o
         _, peak, _ = moments
         is_at_peak = 2 * peak.free_bytes >= wasted
         worst, most = (peak, "at the peak most") if is_at_peak else (worst, "when most was free, most of it")
-    much, waiting = max(_MUCH_WASTED * reserved, _LEAST_WASTED_BYTES), max(map(_pending_bytes, moments))
+    much = max(min(_MUCH_WASTED * reserved, _MUCH_WASTED_BYTES), _LEAST_WASTED_BYTES)
+    waiting = max(map(_pending_bytes, moments))
     if wasted < much <= waiting:
         return f"{share}; {format_bytes(waiting, like=reserved)} was freed and waited for another stream"
     if wasted < much:

@@ -182,6 +182,15 @@ def test_memory_that_the_peak_uses_is_no_waste_of_the_conclusion(tmp_path):
     )
 
 
+def test_gigabytes_of_waste_are_a_problem_however_much_is_reserved(tmp_path):
+    trace = TraceBuilder()
+    trace.segment(60_000 * MIB).alloc(57_000 * MIB, frames=KEEPER)  # 5 % are free
+    found = fragmentation_of(tmp_path, trace.snapshot())
+    assert found.conclusion.startswith(
+        "2.93 GiB of 58.59 GiB reserved was never in use; at the peak most was in"
+    )
+
+
 def test_where_the_trace_contradicts_the_segments_nothing_is_called_no_problem(tmp_path):
     trace = TraceBuilder()
     trace.segment(2 * MIB).alloc(MIB)
