@@ -5,12 +5,10 @@ reported beside it, never in its place. ``OneCapture`` is the policy of ``record
 and one capture, however the program ends.
 """
 
-import os
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,7 +37,6 @@ from snapconv.recorder.program.script import (
 from snapconv.recorder.program.unheard_signals import ended_in_place
 from snapconv.recorder.schedule import Part, Sign, plan
 from snapconv.recorder.torch_surface import Feature
-from snapconv.stop_signals import BY_SIGNAL
 
 if TYPE_CHECKING:
     from snapconv.recorder.recording import Recording
@@ -305,32 +302,12 @@ def record(
                 driver.finish(ended_by(raised))
                 return _outcome(driver, policy, simulation, raised)
 
-            with _ends_once(lambda raised: in_place(finish(raised))) as is_last:
+            with ended_in_place(lambda raised: in_place(finish(raised)), script_signals.is_commands):
                 # A script's names go with its module, and what they hold is a part of the state at its end.
                 raised, _program = outcome(run, entry, argv, driver)
-                is_last.acquire()
         if isinstance(raised, EntryPointError):
             raise raised
         return finish(raised)
-
-
-@contextmanager
-def _ends_once(finish: Callable[[BaseException], object]) -> Iterator[threading.Lock]:
-    """End the process in the place of a main thread that waits in C++; whoever has the lock ends it."""
-    is_last = threading.Lock()
-
-    def end(number: int) -> None:
-        is_last.acquire()
-        try:
-            finish(SystemExit(BY_SIGNAL + number))
-            for stream in (sys.stdout, sys.stderr):
-                with suppress(Exception):
-                    stream.flush()
-        finally:
-            os._exit(BY_SIGNAL + number)
-
-    with ended_in_place(end, script_signals.is_commands):
-        yield is_last
 
 
 def _outcome(
@@ -432,8 +409,9 @@ def watch(
             _device(RecordingOptions(simulation=simulation), parts if until_exit is None else until_exit)
         with (
             when_imported("torch", lambda: parts.enter_context(recording)),
-            _ends_once(lambda error: recording.__exit__(type(error), error, None)) as is_last,
+            ended_in_place(
+                lambda error: recording.__exit__(type(error), error, None), script_signals.is_commands
+            ),
         ):
             raised, _main = outcome(script.run_script, entry, argv)
-            is_last.acquire()
         return exit_code_of(raised), raised

@@ -68,6 +68,7 @@ class Invocation:
     tensors: list[Any]
     inputs: list[Placement | None] = field(default_factory=list)
     device: int | None = None
+    is_doubtful: bool = False
     is_done: bool = False
     result: Any = None
     raised: BaseException | None = None

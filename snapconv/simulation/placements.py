@@ -176,12 +176,8 @@ class DeviceChoice:
 
     def is_doubtful(self, inputs: list[Placement | None]) -> bool:
         """Say whether results on the CPU might be on a device: C++ code takes all tensors for the CPU's."""
-        given = [placement for placement in inputs if placement]
-        if any(placement.device is not None for placement in given):
-            return False  # only a call that names the CPU leads back to it
         is_unseen = self._calls.current is None or torch._C._functorch.peek_interpreter_stack() is not None
-        is_beside = not self._call_names_cpu() and self._implied() is not None
-        return is_unseen or is_beside or any(placement.is_doubtful for placement in given)
+        return is_unseen or any(placement and placement.is_doubtful for placement in inputs)
 
     def _call_names_cpu(self) -> bool:
         """Say whether the user's torch call has the CPU as its ``device``."""

@@ -130,9 +130,9 @@ class Tracker:
         """Account for the memory of an operation's results, wherever they are."""
         if call.operation.kind is Kind.FRESH:
             is_assumed = any(given and given.source for given in call.inputs)
-            is_doubtful = call.device is None and self.choice.is_doubtful(call.inputs)
-            if call.device is not None or not has_values or is_assumed or is_doubtful:
-                self._place(call, result, has_values=has_values, is_doubtful=is_doubtful)
+            call.is_doubtful = call.device is None and self.choice.is_doubtful(call.inputs)
+            if call.device is not None or not has_values or is_assumed or call.is_doubtful:
+                self._place(call, result, has_values=has_values)
             if call.device is not None and self.workspaces is not None:
                 self.workspaces.note(call.operation.name, call.device)
         elif call.operation.may_resize:
@@ -140,14 +140,14 @@ class Tracker:
         elif call.operation.kind is Kind.IN_PLACE:
             self.routing.follow_written(call)
 
-    def _place(self, call: Invocation, result: Any, *, has_values: bool, is_doubtful: bool) -> None:
+    def _place(self, call: Invocation, result: Any, *, has_values: bool) -> None:
         if call.operation.cpu_results:
             result = [value for i, value in enumerate(result) if i not in call.operation.cpu_results]
         for tensor in self._with_storages(result):
             if self.placements.of(tensor) is None:
                 storage = tensor.untyped_storage()
                 placement = self._placed(storage, call.device, has_values=has_values)
-                placement.is_doubtful = is_doubtful
+                placement.is_doubtful = call.is_doubtful
                 if self.evaluation.fake_storages is not None:
                     self.routing.note(call, tensor, placement)
                     if tensor.dtype is torch.bool:

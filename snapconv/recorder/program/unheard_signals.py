@@ -7,18 +7,17 @@ program in the main thread's place if that does not run the handler of the signa
 import _thread
 import os
 import signal
+import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from select import select
 
 from snapconv.stop_signals import BY_SIGNAL, STOPPING
 
 # So long may the main thread take to come back from C++; a scheduler kills after 30 s (torchrun, Slurm).
 _PATIENCE_S = 3.0
 # In the place of a signal's number: the main thread runs a handler.
-_HEARD = b"\0"
+_HEARD = 0
 # The writing end of the pipe, while there is one.
 _pipe: list[int] = []
 
@@ -27,19 +26,33 @@ def heard() -> None:
     """Take note that the main thread runs the handler of a signal."""
     for writer in _pipe:
         with suppress(OSError):  # it is full, or closed
-            os.write(writer, _HEARD)
+            os.write(writer, bytes([_HEARD]))
 
 
 @contextmanager
-def ended_in_place(end: Callable[[int], object], is_ours: Callable[[int], bool]) -> Iterator[None]:
-    """Have ``end`` called from another thread with a stopping signal that the main thread does not hear.
+def ended_in_place(
+    finish: Callable[[BaseException], object], is_ours: Callable[[int], bool]
+) -> Iterator[None]:
+    """Call ``finish`` and end the process from another thread where the main one does not hear a signal.
 
-    It must end the process; another such signal meanwhile does so at once. ``is_ours`` says whether a signal
-    is still to raise an exception: if the program has a handler of its own, it waits for that as without us.
+    Another stopping signal meanwhile ends it at once. ``is_ours`` says whether a signal is still to raise an
+    exception: if the program has a handler of its own, it waits for that as without us.
     """
-    if threading.current_thread() is not threading.main_thread():
+    # Windows sends no such signals.
+    if os.name == "nt" or threading.current_thread() is not threading.main_thread():
         yield
         return
+    # Whichever thread ends the program keeps it.
+    turn = threading.Lock()
+
+    def end(number: int) -> None:
+        turn.acquire()
+        try:
+            finish(SystemExit(BY_SIGNAL + number))
+            sys.stdout.flush()
+        finally:
+            os._exit(BY_SIGNAL + number)
+
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -49,28 +62,23 @@ def ended_in_place(end: Callable[[int], object], is_ours: Callable[[int], bool])
     try:
         yield
     finally:
+        turn.acquire()
         _forget()
-        os.close(writer)  # which ends the thread
+        os.close(writer)  # which ends the listening
 
 
 def _listen(reader: int, end: Callable[[int], object], is_ours: Callable[[int], bool]) -> None:
     """Read the pipe until it is closed."""
-    unheard, until, is_ending = 0, 0.0, False
-    while True:
-        patience_s = max(until - time.monotonic(), 0) if unheard and not is_ending else None
-        if not select([reader], [], [], patience_s)[0]:
-            is_ending = True
-            _thread.start_new_thread(end, (unheard,))
-            continue
-        received = os.read(reader, 1)
-        if not received:
-            return
-        if received == _HEARD and not is_ending:
-            unheard = 0
-        elif (number := received[0]) in STOPPING and (unheard or is_ours(number)):
-            if unheard:
+    timer = threading.Timer(_PATIENCE_S, end)
+    for (number,) in iter(lambda: os.read(reader, 1), b""):
+        if number == _HEARD:
+            timer.cancel()
+        elif number in STOPPING and is_ours(number):
+            if timer.is_alive():
                 os._exit(BY_SIGNAL + number)
-            unheard, until = number, time.monotonic() + _PATIENCE_S
+            timer = threading.Timer(_PATIENCE_S, end, (number,))
+            timer.daemon = True
+            timer.start()
 
 
 def _forget() -> None:
