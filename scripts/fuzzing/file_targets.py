@@ -131,7 +131,7 @@ def _with_snapshot(folder: Path, data: bytes) -> list[Command]:
 
 
 def _timelines() -> list[bytes]:
-    """Return what torch.profiler's export_memory_timeline writes, both ways, and a part of it."""
+    """Return what torch.profiler's export_memory_timeline writes, and a part of it."""
     whole = [gzip.decompress(file.read_bytes()) for file in sorted((FIXTURES / "profiles").glob("*.gz"))]
     return [*whole, b"[[-1,1,512,0],[5000,2,64,4],[6000,3,-64,4],[6000,3,64,5],[7000,4,-64,5]]"]
 

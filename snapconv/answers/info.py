@@ -32,7 +32,7 @@ def describe(path: Path, *, progress: Progress | None = None) -> tuple[Facts, tu
     facts = {
         "path": str(path),
         "format": container.description,
-        "form": container.form.title if container.form else "a memory snapshot",
+        "form": snapshot.form.title if snapshot.form else "a memory snapshot",
         "n_bytes": container.n_bytes,
         "pickle_protocol": container.pickle_protocol,
         "written_by": snapshot.written_by,

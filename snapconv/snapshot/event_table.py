@@ -110,7 +110,7 @@ def read_trace(trace: list[object], where: str, collected: Collected) -> EventTa
         user_metadata_id=rows.text_ids("user_metadata", texts),
         pool_id=rows.pool_ids("pool_id", collected.pools),
         internal_metadata_id=rows.text_ids("internal_metadata", texts),
-        profiler_category=_profiler_categories(rows) if collected.is_profile else None,
+        profiler_category=_profiler_categories(rows) if collected.form else None,
     )
     check_sizes(action, size, where)
     trace.clear()

@@ -4,7 +4,7 @@ Rows takes one key out of many dictionaries at once, as a column. Whatever canno
 MalformedSnapshotError with its path, such as ``device_traces[0][1523].size: expected int, got str``.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import repeat
 from pathlib import Path
@@ -56,6 +56,11 @@ def expect(value: object, kind: type | Bounds, path: str) -> Any:
     return value
 
 
+def expect_all(values: object, kind: type | Bounds, path: str) -> list[Any]:
+    """Return a list of values, each as ``expect`` returns it."""
+    return [expect(value, kind, f"{path}[{i}]") for i, value in enumerate(expect(values, list, path))]
+
+
 class Interner:
     """Gives equal values the same small id, in order of first appearance."""
 
@@ -92,6 +97,12 @@ class Rows:
         """Return the rows of a list at a path, none of None."""
         rows = [] if raw is None else expect(raw, list, where)
         return cls(rows, lambda i: f"{where}[{i}]")
+
+    @classmethod
+    def of_lists(cls, raw: object, names: Iterable[str], where: str) -> "Rows":
+        """Return the rows of a list of lists at a path, by the names of their columns."""
+        lists = expect_all(raw, list, where)
+        return cls.of([dict(zip(names, row, strict=False)) for row in lists], where)
 
     def __len__(self) -> int:
         return len(self.rows)

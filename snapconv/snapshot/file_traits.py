@@ -15,7 +15,7 @@ from snapconv.allocator.allocator_trace import DEFAULT_POOL
 from snapconv.columns import has_code
 from snapconv.notes import Note
 from snapconv.snapshot.event_table import Action, EventTable
-from snapconv.snapshot.readers.profiles import Form
+from snapconv.snapshot.readers.form import Form
 from snapconv.snapshot.segment_table import BlockState, BlockTable, SegmentTable
 from snapconv.snapshot.stack_table import Collected, StackTable
 from snapconv.torch_knowledge.backends import BACKENDS, release_key

@@ -37,6 +37,8 @@ from snapconv.snapshot.file_traits import (
 )
 from snapconv.snapshot.readers.compiled_pickle import OddFile
 from snapconv.snapshot.readers.containers import Container, as_snapshot_dict, read_raw
+from snapconv.snapshot.readers.first_viewer import read_first_viewer
+from snapconv.snapshot.readers.form import Form
 from snapconv.snapshot.readers.profiles import read_plot, read_timeline
 from snapconv.snapshot.recorded.metadata import KEY as METADATA_KEY
 from snapconv.snapshot.recorded.metadata import (
@@ -103,6 +105,7 @@ class Snapshot:
     empty device 0.
     ``settings_entries`` are the allocator's settings as the file has them, as text.
     ``metadata`` is what a recorder wrote beside it, None where the file has none that can be used.
+    ``form`` is what the file is where no allocator wrote it.
     """
 
     path: Path
@@ -118,6 +121,7 @@ class Snapshot:
     annotations: AnnotationTable
     notes: tuple[Note, ...]
     metadata: Metadata | None = None
+    form: Form | None = None
 
     def __repr__(self) -> str:
         """Return a line: the file, and what each device has in it."""
@@ -132,8 +136,8 @@ class Snapshot:
     @property
     def written_by(self) -> str:
         """The torch that wrote the file: as recorded in it, or else inferred from its keys."""
-        if self.container.form:
-            return self.container.form.writer
+        if self.form:
+            return self.form.writer
         recorded = dict(self.metadata.facts).get("torch") if self.metadata else None
         return f"torch {recorded}" if recorded else str(self.era)
 
@@ -175,10 +179,11 @@ def _load(path: Path, progress: Progress | None, compiled: CDLL | None = None) -
     """Read a file with the compiled core, or with its twin in Python."""
     raw, container, events = read_raw(path, progress, compiled)
     collected = Collected(CompiledStacks(events)) if events else Collected()
-    timeline, form = read_timeline(raw)
-    snapshot, form = read_plot(as_snapshot_dict(timeline), container.form or form)
-    collected.is_profile = form is not None
-    container = replace(container, form=form)
+    raw, timeline = read_timeline(raw)
+    raw, page = read_first_viewer(raw)
+    snapshot, collected.form = as_snapshot_dict(raw), timeline or page
+    if not collected.form and not events:
+        snapshot, collected.form = read_plot(snapshot)
     return _Reading(path, container, progress, collected).read(snapshot)
 
 
@@ -214,7 +219,7 @@ class _Reading:
         stacks, left_out = bound_stacks(collected.stacks.table(), n_bytes)
         self.notes.extend(left_out)
         every_trace = [*traces, host_trace]
-        form = self.container.form
+        form = collected.form
         traits |= {PLOT} if form else set()
         traits |= dict(entries).keys() | {name for one in every_trace if len(one) for name in columns_of(one)}
         places = places_of(raw, every_trace, blocks=memory[1], host_blocks=host_memory[1])
@@ -237,6 +242,7 @@ class _Reading:
             annotations=annotations,
             notes=tuple(_of_kind(note, backend) for note in self.notes),
             metadata=recorded,
+            form=form,
         )
 
     def _read_traces(self, raw: list[object], raw_host: list[object]) -> list[EventTable]:

@@ -18,6 +18,8 @@ from snapconv.columns import BoolColumn, Int32Column, Int64Column, read_only
 from snapconv.notes import Note
 from snapconv.snapshot.fields import Interner, Place, expect
 from snapconv.snapshot.readers.compiled_pickle import NO_ID, CompiledEvents, FirstSeen, stack_row
+from snapconv.snapshot.readers.form import Form
+from snapconv.snapshot.readers.text_frames import NO_FILE, split_frame
 
 _MAX_LINE = 2**31 - 1
 # Longer names are no paths, and C++ symbols of which this much is enough; one text may stand in a
@@ -151,6 +153,8 @@ class StackInterner:
         for part, value, kind in (("name", name, str), ("filename", filename, str), ("line", line, int)):
             if type(value) is not kind and value is not None:
                 expect(value, kind, f"{where}.{part}")
+        if filename == NO_FILE:
+            name, filename, line = split_frame(name or "")
         # CPython 3.13 reports unknown lines as -1, which torch's unsigned field shows as 2^64 - 1.
         usable = line if line is not None and 0 < line <= _MAX_LINE else 0
         texts = [self._cut.setdefault(text, text[:MAX_TEXT]) for text in (name or "", filename or "")]
@@ -207,7 +211,7 @@ class Collected:
     """Values that the tables of a file share, and what it lacks or has that is not known, while it is read.
 
     ``sizes_missing``: a live block has no requested size (torch 1.x), and its own size replaces it.
-    ``is_profile``: torch.profiler or a page of it has the traces, with its own few keys in every release.
+    ``form``: no allocator wrote the traces; they have a few keys of their own in every release.
     """
 
     stacks: Stacks = field(default_factory=StackInterner)
@@ -215,7 +219,7 @@ class Collected:
     pools: Interner = field(default_factory=Interner)
     unknown_actions: Counter[str] = field(default_factory=Counter)
     sizes_missing: bool = False
-    is_profile: bool = False
+    form: Form | None = None
 
 
 # --- bounds

@@ -26,12 +26,13 @@ from snapconv.json_text import JsonError, read_json
 from snapconv.notes import Progress
 from snapconv.snapshot.event_table import ACTION_CODES, Action
 from snapconv.snapshot.readers.compiled_pickle import CompiledEvents, OddFile, read_compiled
+from snapconv.snapshot.readers.first_viewer import data_of_page
 from snapconv.snapshot.readers.plain_pickle import load_plain_pickle
-from snapconv.snapshot.readers.profiles import Form, read_alloc_data
 from snapconv.units import counted, format_bytes, shown
 
 _SNIFF_BYTES = 4096
 _TITLE_OF_TIMELINE = b"<title>GPU Memory Timeline HTML</title>"
+_TIMELINE_REMEDY = 'write all of it: prof.export_memory_timeline("x.raw.json.gz")'
 _LFS_POINTER = re.compile(rb"version https://git-lfs[^\n]*\n(?:[^\n]*\n)*?size (\d{1,15})\s")
 _MOST_NAMES = 1000
 _SOME_KEY = {"segments", "device_traces", "host_segments", "host_traces"}
@@ -64,7 +65,6 @@ _OTHER_FORMATS: tuple[tuple[bytes, str], ...] = (
 class Container:
     """The wrapping of the raw value: ``format`` is pickle, json or html, ``packing`` gzip, zip or none.
 
-    ``form`` is what the value is where no allocator wrote it.
     ``n_bytes`` is the size of the file, ``n_unpacked_bytes`` that of what its packing or its page contains.
     """
 
@@ -74,7 +74,6 @@ class Container:
     packing: str = ""
     pickle_protocol: int | None = None
     n_embedded: int = 1
-    form: Form | None = None
 
     @property
     def description(self) -> str:
@@ -287,8 +286,8 @@ def _read_pickle(file: BinaryIO, n_bytes: int, head: bytes) -> tuple[object, Con
 
 def _read_html(data: bytes) -> tuple[object, Container]:
     found = re.findall(_EMBEDDED, data)
-    if not found and (drawn := read_alloc_data(data)):
-        return drawn[0], Container("html", len(data), len(data), form=drawn[1])
+    if not found and (drawn := data_of_page(data)):
+        return _read_json(drawn), Container("html", len(data), len(data))
     if not found:
         raise NotASnapshotError(f"this is not a memory snapshot: {_page(data)}")
     try:
@@ -306,7 +305,7 @@ def _page(data: bytes) -> str:
     if _TITLE_OF_TIMELINE in data[:_SNIFF_BYTES]:
         return (
             "the page is a picture that torch.profiler's export_memory_timeline drew, without its figures; "
-            'write them: prof.export_memory_timeline("x.raw.json.gz")'
+            f"{_TIMELINE_REMEDY}"
         )
     return (
         "an HTML page with no snapshot embedded. Pages of torch.cuda._memory_viz trace_plot, segment_plot "
@@ -368,5 +367,5 @@ def _described(raw: object) -> str:
     if not isinstance(raw, list):
         return f"it contains a single {type(raw).__name__}"
     if len(raw) == 2 and all(isinstance(part, list) for part in raw):
-        return "two lists, as the profiler's export_memory_timeline writes, but empty or not of one length"
+        return f"sums by category, as torch.profiler's export_memory_timeline wrote them; {_TIMELINE_REMEDY}"
     return f"a list of {len(raw)} {type(raw[0]).__name__}"

@@ -13,7 +13,7 @@ from tests.unit.cli.test_mcp_command import served
 
 PROFILES = Path(__file__).parents[3] / "fixtures" / "profiles"
 PEAK = sum(json.loads((PROFILES / "expected.json").read_text(encoding="utf-8"))["peak"].values())
-NAMES = {"profile_plot.html": "cpu", "timeline.raw.json.gz": "device", "timeline.json.gz": "device"}
+NAMES = {"profile_plot.html": "cpu", "timeline.raw.json.gz": "device"}
 
 
 @pytest.mark.parametrize(("name", "device"), NAMES.items())

@@ -98,7 +98,7 @@ class TestShapes:
             ({"a": 1, 5: 2}, "a dictionary with the keys a, 5, and no segments"),
             ({"traceEvents": []}, "a Chrome trace of the profiler; dump torch.cuda.memory._snapshot"),
             ([[]], "a list of 1 list"),
-            ([[], []], "two lists, as the profiler's export_memory_timeline writes"),
+            ([[], []], "sums by category, as torch.profiler's export_memory_timeline wrote them"),
             ([1, 2], "a list of 2 int"),
             ([{"blocks": []}, {}], "a list of 2 dict"),
             (None, "it contains a single NoneType"),

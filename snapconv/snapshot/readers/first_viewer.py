@@ -1,0 +1,97 @@
+"""The page that trace_plot and profile_plot of torch 2.0 wrote -> a snapshot's dictionary.
+
+``alloc_data`` has elements, which are allocations, and ``actions``: numbers of elements, an alloc where one
+comes first, then a free. A stack is a row of ``suffix_table``: its first text's position in ``string_table``,
+and the row with the rest, which is an earlier one. The first text has the size, and perhaps the category.
+"""
+
+import re
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from snapconv.errors import MalformedSnapshotError
+from snapconv.snapshot.fields import BYTES, Bounds, Rows, expect, expect_all
+from snapconv.snapshot.readers.form import Form
+from snapconv.snapshot.readers.text_frames import NO_FILE
+
+Raw = dict[str, Any]
+
+_FORM = Form(
+    "a page of profile_plot or trace_plot of torch 2.0",
+    "it has the bytes of its curve alone, and no segments; it does not name its device",
+    writer="torch 2.0",
+)
+_ALLOC_DATA = re.compile(rb"\balloc_data\s*=\s*(\{[^\n]*)")
+_FREE_STACK = "alloc not recorded, stack trace for free:"
+_CATEGORY = re.compile(r"allocation \((\w+)\)")
+# Of one stack; no stack of a real file has more than 131 frames.
+_MOST_TEXTS = 256
+
+
+def data_of_page(page: bytes) -> bytes:
+    """Return the JSON text in a page, empty for another page."""
+    found = _ALLOC_DATA.search(page)
+    return found[1].rstrip(b"; \r") if found else b""
+
+
+def read_first_viewer(data: object) -> tuple[object, Form | None]:
+    """Turn the value in a page into a snapshot's; others stay as they are."""
+    if not isinstance(data, dict) or "suffix_table" not in data:
+        return data, None
+    tensors = list(_tensors(data))
+    known = Bounds(0, len(tensors) - 1, f"an element from 0 to {len(tensors) - 1}")
+    before, actions = (_items(data, key, known) for key in ("initially_allocated", "actions"))
+    events, live = [], set[int]()
+    for number in (*dict.fromkeys(before), *actions):
+        live ^= {number}
+        event = {"action": "alloc" if number in live else "free", "addr": number}
+        events.append(tensors[number] | event)
+    return {"device_traces": [events]}, _FORM
+
+
+def _tensors(data: Raw) -> Iterator[Raw]:
+    """Yield the size, the category and the frames of every element."""
+    strings, suffixes = _items(data, "string_table", str), _items(data, "suffix_table", list)
+    texts = [{"name": text, "filename": NO_FILE, "line": 0} for text in strings]
+    elements = _elements(data)
+    sizes, infos = elements.ints("size", BYTES).tolist(), elements.values("info")
+    for i, (size, info) in enumerate(zip(sizes, infos, strict=True)):
+        stack = _stack(info, suffixes, texts, f"{elements.place(i)}.info")
+        title, *frames = islice(stack, _MOST_TEXTS)
+        category = _CATEGORY.search(title["name"])
+        # The stack of its free is not where it was made.
+        is_of_free = frames and frames[0]["name"] == _FREE_STACK
+        yield {
+            "size": size,
+            "category": category[1] if category else None,
+            "frames": None if is_of_free else frames,
+        }
+
+
+def _elements(data: Raw) -> Rows:
+    """Return the elements; some writers have two columns in their place."""
+    if "elements" in data:
+        return Rows.of(data["elements"], "alloc_data.elements")
+    sizes, infos = _items(data, "elements_size", BYTES), _items(data, "elements_info", list)
+    rows = [{"size": size, "info": info} for size, info in zip(sizes, infos, strict=False)]
+    return Rows.of(rows, "alloc_data.elements")
+
+
+def _stack(info: Any, suffixes: list[Any], texts: list[Raw], where: str) -> Iterator[Raw]:
+    """Yield the texts of a stack; its first row may stand in line."""
+    text, below = Bounds(0, len(texts) - 1, f"a text below {len(texts)}"), len(suffixes)
+    while True:
+        if not isinstance(info, list):
+            below = expect(info, Bounds(0, below - 1, f"a row below {below}"), where)
+            info, where = suffixes[below], f"alloc_data.suffix_table[{below}]"
+        if len(info) != 2:
+            raise MalformedSnapshotError(f"{where}: expected a pair")
+        yield texts[expect(info[0], text, where)]
+        if info[1] is None:
+            return
+        info = info[1]
+
+
+def _items(data: Raw, key: str, kind: type | Bounds) -> list[Any]:
+    return expect_all(data.get(key), kind, f"alloc_data.{key}")
