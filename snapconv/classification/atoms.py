@@ -145,14 +145,20 @@ def may_be_gradient(decided: Decided) -> BoolColumn:
 
 
 @Condition
-def size_of_weight(decided: Decided) -> BoolColumn:
-    """As large as a weight, or as what is there throughout, may be one, and the engine did not make."""
+def like_weight(decided: Decided) -> BoolColumn:
+    """Known to be a weight, or there throughout, may be one, and the engine did not make it."""
     features = decided.features
-    like = decided.has(Category.WEIGHT) | (features.lasts_throughout & ~features.made_through(Role.ENGINE))
-    return is_among(features.sizes, distinct(features.sizes[like]))
+    return decided.has(Category.WEIGHT) | (features.lasts_throughout & ~features.made_through(Role.ENGINE))
 
 
-_weight_of_layers = made(Role.PLACEMENT) | (f.lasts_throughout & ~made(Role.ENGINE))
+@Condition
+def size_of_weight(decided: Decided) -> BoolColumn:
+    """As large as what is a weight, or like one."""
+    sizes = decided.features.sizes
+    return is_among(sizes, distinct(sizes[like_weight.of(decided)]))
+
+
+_weight_of_layers = like_weight | made(Role.PLACEMENT) | in_nested_constructors
 
 
 @Condition
@@ -167,10 +173,7 @@ def cast_of_weight(decided: Decided) -> BoolColumn:
     may_be = features.made_through(Role.CAST) if features.has_cpp else is_repeated
     follows = np.append(False, may_be[1:] & (may_be & is_repeated)[:-1])
     is_input = follows & np.append(False, follows[:-1] | (sizes[1:] <= sizes[:-1]))
-    is_weight = (
-        decided.has(Category.WEIGHT) | _weight_of_layers.of(decided) | in_nested_constructors.of(decided)
-    )
-    is_half = is_among(2 * sizes, distinct(sizes[is_weight]))
+    is_half = is_among(2 * sizes, distinct(sizes[_weight_of_layers.of(decided)]))
     found = features.in_forward & may_be & is_half & ~is_input
     is_seen = features.has_cpp or features.freed_through(Role.UNCACHED).any()
     return np.asarray(found & np.bool_(is_seen or len(distinct(sizes[found])) >= _LEAST_CAST))

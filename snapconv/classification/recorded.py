@@ -132,14 +132,17 @@ _PROFILED = (
     "named-by-profiler",
     "the category that torch.profiler gave it; its `autograd_detail` is temporary",
 )
+_BY_PROFILER = (
+    (WEIGHT, "parameter"),
+    (STATE, "optimizer_state"),
+    (GRADIENT, "gradient"),
+    (INPUT, "input"),
+    (ACTIVATION, "activation"),
+    (Category.TEMPORARY, "temporary", "autograd_detail"),
+)
 # What the profiler calls unknown stays so: its sums by category are kept.
 PROFILED = (
-    _recorded(WEIGHT, *_PROFILED, _by_profiler("parameter")),
-    _recorded(STATE, *_PROFILED, _by_profiler("optimizer_state")),
-    _recorded(GRADIENT, *_PROFILED, _by_profiler("gradient")),
-    _recorded(INPUT, *_PROFILED, _by_profiler("input")),
-    _recorded(ACTIVATION, *_PROFILED, _by_profiler("activation")),
-    _recorded(Category.TEMPORARY, *_PROFILED, _by_profiler("temporary", "autograd_detail")),
+    *(_recorded(category, *_PROFILED, _by_profiler(*names)) for category, *names in _BY_PROFILER),
     Fact(
         Category.UNKNOWN,
         "unknown-to-profiler",

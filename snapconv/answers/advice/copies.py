@@ -6,7 +6,6 @@ before the first step, or by copying modules, and are not found here.
 """
 
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -168,12 +167,10 @@ def autocast_cache(evidence: Evidence) -> Iterator[Detected]:
     mine = rows[evidence.live[rows]]
     if not evidence.is_large(mine):
         return
-    python, is_copy = analysis.facts.roles.python, features.mask(rows)
-    traced = rows_of(features.is_traced)
-    lines = [python.frames_of(stack).tobytes() for stack in table.stack_id[traced].tolist()]
-    # Layers of a list share a line: then the copies of the next one begin anew.
-    is_other = np.array([one != other for one, other in pairwise(lines)], np.bool_)
-    is_other |= is_copy[traced][1:] & ~is_copy[traced][:-1]
+    traced, is_copy = rows_of(features.is_traced), features.mask(rows)
+    # Layers share a line: then the copies of the next one begin anew.
+    line, after_other = features.lines_of(table.stack_id)[traced], ~is_copy[traced][:-1]
+    is_other = (line[1:] != line[:-1]) | (is_copy[traced][1:] & after_other)
     others = np.append(table.alloc_event[traced[1:][is_other]], evidence.demand.n_events)
     ends = others[np.searchsorted(others, table.alloc_event[rows], side="right")]
     stack = int(table.free_stack_id[mine[0]])

@@ -6,6 +6,7 @@ last. Gradients that stay through forward. Graphs that no backward uses, of a fo
 earlier steps.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -85,7 +86,8 @@ def previous_kept(evidence: Evidence) -> Iterator[Detected]:
             np.concatenate([np.full(len(burst.rows), burst.call) for burst in every]),
         )
         is_graph = any(burst.is_graph for burst in bursts)
-        where, maker = (evidence.calls.line_of(path) for path in (bursts[0].path, bursts[0].maker))
+        path, of_maker = bursts[0].path, bursts[0].maker
+        where, maker = (evidence.calls.line_of(one) for one in (path, of_maker or path))
         categories = distinct(evidence.analysis.classification.category[mine]).tolist()
         thing = ABOUT[Category(categories[0])].returned if len(categories) == 1 else "output"
         if is_graph:
@@ -94,9 +96,9 @@ def previous_kept(evidence: Evidence) -> Iterator[Detected]:
         when = "" if has_backward else "If a backward is meant, "
         is_freed = evidence.analysis.allocations.freed_event[change.rows] >= 0
         could_be = _could_be(evidence.analysis, mine, is_freed.any()) if is_graph else ("state",)
-        maker_text = maker.place if maker else where.place if where else "library code"
-        held = f" ({where.place} assigns it)" if maker and where else ""
-        texts = {"thing": thing, "when": when, "maker": maker_text, "held": held}
+        held = f" ({where.place} assigns it)" if of_maker and where else ""
+        texts = {"thing": thing, "when": when, "held": held}
+        texts["maker"] = maker.place if maker else "library code"
         yield evidence.found(change, mine, where, could_be=could_be, **texts)
 
 
@@ -240,17 +242,17 @@ class _Finder:
         Blocks of a model, or of batches, are made anew outside of a forward. Where as many more of before the
         trace stay in use, a cache dropped its oldest entry.
         """
-        table, freed = self.table, int(self.freed[rows].min())
-        live, old_sizes = table.live_at(freed), table.requested_bytes[rows]
-        new = np.flatnonzero(live & self.analysis.features.in_forward)
-        others = np.flatnonzero(live & (table.alloc_event < 0))
-        others = others[~is_among(others, rows)]
-        n_left = [_n_bytes_in_common(old_sizes, table.requested_bytes[one]) for one in (new, others)]
-        if n_left[0] < _NEARLY * old_sizes.sum() or n_left[1] >= _NEARLY * old_sizes.sum():
+        table, sizes = self.table, self.table.requested_bytes
+        least = _NEARLY * sizes[rows].sum()
+        is_like = table.live_at(int(self.freed[rows].max())) & is_among(sizes, sizes[rows])
+        new = rows_of(is_like & self.analysis.features.in_forward)
+        others = rows_of(is_like & (table.alloc_event < 0))
+        old, *like = (Counter(sizes[part].tolist()) for part in (rows, new, others))
+        n_new, n_others = (sum((old & part).elements()) for part in like)
+        if n_new < least or n_others >= least:
             return None
-        first = new[is_among(table.requested_bytes[new], old_sizes)][0]
-        maker = self.calls.module_call(int(table.stack_id[first]), outermost=True)
-        call = self.calls.began(maker, int(table.alloc_event[first])) if maker else -1
+        maker = self.calls.module_call(int(table.stack_id[new[0]]), outermost=True)
+        call = self.calls.began(maker, int(table.alloc_event[new[0]])) if maker else -1
         return _Burst(rows, call, path, is_graph=True, maker=maker[:-1]) if maker else None
 
     def _freed_before(self, row: int) -> int:
@@ -323,14 +325,6 @@ class _Finder:
         is_same = np.array([kind in again for kind in kinds], np.bool_)
         n_bytes = table.block_bytes[rows]
         return bool(n_bytes[~is_read & is_same].sum() >= _NEARLY * n_bytes.sum())
-
-
-def _n_bytes_in_common(sizes: Int64Column, others: Int64Column) -> int:
-    """Return the bytes of the sizes that the others have too, each as often as it stands in both."""
-    kinds, number = np.unique(sizes, return_counts=True)
-    other_kinds, other_number = np.unique(others[is_among(others, kinds)], return_counts=True)
-    place = np.searchsorted(kinds, other_kinds)
-    return int((other_kinds * np.minimum(number[place], other_number)).sum())
 
 
 # Gradients times steps.

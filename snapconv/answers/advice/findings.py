@@ -555,9 +555,12 @@ def _found(
 
 
 def _of_reserved(kinds: Sequence[Kind], evidence: Evidence) -> Iterator[Finding]:
-    """Find what is reserved and not allocated, where a replay shows that less would be."""
+    """Find what is reserved and not allocated, where a replay shows that less would be.
+
+    Where memory ran out PyTorch had waited for all streams, and returned every cache, before.
+    """
     reserved = evidence.analysis.replay.reserved.peak
-    for kind in kinds:
+    for kind in kinds if not len(evidence.analysis.phases.oom_events) else ():
         for detected in kind.detect(evidence):
             saved = evidence.demand.saved_of_reserved(detected.change)
             if saved >= max(LEAST_SHARE_OF_TRADE * reserved, 1):

@@ -15,7 +15,6 @@ from snapconv.answers.advice.evidence import Detected, Evidence
 from snapconv.answers.fragmentation import is_of_private_pool
 from snapconv.answers.what_if.calls import CallChange
 from snapconv.columns import Int64Column, distinct, grouped, is_among, rows_of, run_starts
-from snapconv.replay.device_replay import Curve
 
 # NCCL's process group recorded streams up to 2.7, unless told otherwise (pytorch/pytorch pull requests 97053,
 # which is in 2.1, 150352, which reverts the change in 2.7, and 150398, which is in 2.8).
@@ -36,7 +35,7 @@ def late_frees(evidence: Evidence) -> Iterator[Detected]:
     """
     analysis, table = evidence.analysis, evidence.analysis.allocations
     is_late = table.is_freed_late & ~is_of_private_pool(analysis.snapshot, table.pool_id)
-    waiting = rows_of(is_late & table.waiting_at(_moment(evidence, analysis.replay.active)))
+    waiting = rows_of(is_late & table.waiting_at(analysis.replay.active.peak_event))
     if not len(waiting):
         return
     era = analysis.snapshot.era
@@ -51,8 +50,7 @@ def idle_caches(evidence: Evidence) -> Iterator[Detected]:
     A stream that is used again, at any later time, needs its cache. One that serves every step may only be
     between two uses: the bytes have to fall and rise again without it.
     """
-    table = evidence.analysis.allocations
-    event = _moment(evidence, evidence.analysis.replay.reserved)
+    table, event = evidence.analysis.allocations, evidence.analysis.replay.reserved.peak_event
     if not _rises_again(evidence, event):
         return
     scattered = [stream for _, streams in _scattered(evidence) for stream in streams]
@@ -83,12 +81,6 @@ def _rises_again(evidence: Evidence, event: int) -> bool:
     after = after[int(after.argmax()) :]
     low = np.flatnonzero(after < (after.min() + after.max()) / 2)
     return len(low) > 0 and bool(after[low[0] :].max() >= _AGAIN * after[0])
-
-
-def _moment(evidence: Evidence, curve: Curve) -> int:
-    """Return the moment of most bytes, or that of a failed request: PyTorch had returned all it could."""
-    failed = evidence.analysis.phases.oom_events
-    return int(failed[0]) if len(failed) else curve.peak_event
 
 
 def _scattered(evidence: Evidence) -> Iterator[tuple[Int64Column, tuple[int, ...]]]:

@@ -279,14 +279,12 @@ def _keyword_hint(evidence: Evidence, rows: Int64Column) -> str:
     torch/utils/checkpoint.py, _checkpoint_without_reentrant_generator: autograd saves ``args``, and a closure
     has ``kwargs``. A recorder hears of what autograd saves.
     """
-    recorded, between = evidence.analysis.recorded, evidence.analysis.features.made_through(Role.CHECKPOINTED)
-    is_known = recorded is not None and len(recorded.saved) > 0
-    rows = rows[between[rows]]
-    if recorded is not None and is_known:
-        rows = rows[~is_among(rows, recorded.saved)]
+    recorded = evidence.analysis.recorded
+    saved = recorded.saved if recorded else rows[:0]
+    rows = rows[evidence.analysis.features.made_through(Role.CHECKPOINTED)[rows] & ~is_among(rows, saved)]
     if not evidence.is_large(rows):
         return ""
-    when = "" if is_known else "if they are passed by keyword, which the file does not show: "
+    when = "" if len(saved) else "if they are passed by keyword, which the file does not show: "
     return (
         f"Before that, {when}pass the tensors to checkpoint() by position. Keywords do not reach these hooks."
     )
