@@ -20,7 +20,7 @@ _MANY_ITERATIONS = 100
 _RESETS = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
 
 
-class LaterPeaks:
+class Peaks:
     """The highest peak of every device in bytes, with the iteration that reached it first.
 
     ``recorded`` are those of when the snapshot was taken: what is higher came later.
@@ -29,7 +29,7 @@ class LaterPeaks:
     def __init__(self) -> None:
         self.iteration = 0
         self.recorded: dict[int, tuple[int, int]] = {}
-        self._peaks: dict[int, tuple[int, int]] = {}
+        self._highest: dict[int, tuple[int, int]] = {}
 
     def watch(self, parts: ExitStack) -> None:
         """Look before the program resets a peak, for as long as the context lasts."""
@@ -54,16 +54,10 @@ class LaterPeaks:
 
         with suppress(Exception):
             for device in range(torch.cuda.device_count()):
-                now = torch.cuda.max_memory_allocated(device), self.iteration
-                before = self._peaks.get(device, (0, 0))
-                self._peaks[device] = now if now[0] > before[0] else before
-        return dict(self._peaks)
-
-    def allocated_bytes(self, device: int) -> int:
-        """Return what is allocated now."""
-        import torch
-
-        return int(torch.cuda.memory_allocated(device))
+                n_bytes = torch.cuda.max_memory_allocated(device)
+                if n_bytes > self._highest.get(device, (-1, 0))[0]:
+                    self._highest[device] = n_bytes, self.iteration
+        return dict(self._highest)
 
     def step_ended(self) -> None:
         """Go on to the next iteration."""
@@ -71,24 +65,20 @@ class LaterPeaks:
         self.iteration += 1
 
     def ending(self, options: RecordingOptions) -> tuple[list[dict[str, int]], list[Note]]:
-        """Return the peaks as a capture has them, and a note where the largest came after the snapshot."""
-        peaks = self.look()
-        rows = [
-            {"device": device, "max_memory_allocated": n_bytes, "iteration": iteration}
-            for device, (n_bytes, iteration) in peaks.items()
-        ]
-        later = {device: peak for device, peak in peaks.items() if peak > self.recorded.get(device, (0, 0))}
-        if not later:
-            return rows, []
-        device = max(later, key=lambda device: later[device])
-        n_bytes, iteration = later[device]
-        recorded, _ = self.recorded.get(device, (0, 0))
-        when = "after the last step" if iteration == self.iteration else f"in iteration {iteration}"
-        message = (
-            f"the program's peak on {device_name(device)} came later, {when}: {format_bytes(n_bytes)}; in "
-            f"what is recorded it is {format_bytes(recorded)}; {_how_to_record(iteration, options)}"
-        )
-        return rows, [Note("later-peak", message)]
+        """Return the peaks as a capture has them, and a note of each that came after the snapshot."""
+        rows, notes = [], []
+        for device, (n_bytes, iteration) in self.look().items():
+            rows.append({"device": device, "max_memory_allocated": n_bytes, "iteration": iteration})
+            recorded, _ = self.recorded.get(device, (0, 0))
+            if n_bytes > recorded:
+                when = "after the last step" if iteration == self.iteration else f"in iteration {iteration}"
+                message = (
+                    f"the program's peak on {device_name(device)} came later, {when}: "
+                    f"{format_bytes(n_bytes)}; in what is recorded it is {format_bytes(recorded)}; "
+                    + _how_to_record(iteration, options)
+                )
+                notes.append(Note("later-peak", message))
+        return rows, notes
 
 
 def _how_to_record(iteration: int, options: RecordingOptions) -> str:

@@ -19,7 +19,7 @@ from snapconv.recorder import environment, memory_history
 from snapconv.recorder.capture_folder import check_output, write_capture_somewhere, write_ending
 from snapconv.recorder.driver import Driver, Say, silent
 from snapconv.recorder.guard import Guard, fault_note
-from snapconv.recorder.later_peaks import LaterPeaks
+from snapconv.recorder.later_peaks import Peaks
 from snapconv.recorder.memory_history import nothing_allocated
 from snapconv.recorder.options import RecordedProgram, RecordingOptions
 from snapconv.recorder.program import script, script_signals
@@ -87,7 +87,7 @@ class OneCapture:
         self._contents: dict[str, Any] | None = None
         self._at_out_of_memory: dict[str, Any] | None = None
         self._has_stopped, self._began_s = False, time.monotonic()
-        self._peaks = LaterPeaks()
+        self._peaks = Peaks()
         self._end_bytes = 0
         # What went wrong in the recording itself before there was anything to write.
         self._faults: tuple[Note, ...] = ()
@@ -131,9 +131,11 @@ class OneCapture:
 
     def iteration_ended(self, driver: Driver, iteration: int) -> None:
         """Keep the memory after its last iteration, and write the capture after the last of all."""
+        import torch
+
         self._at_out_of_memory = None  # the program recovered from it
         self._peaks.step_ended()
-        before, self._end_bytes = self._end_bytes, self._peaks.allocated_bytes(driver.device)
+        before, self._end_bytes = self._end_bytes, torch.cuda.memory_allocated(driver.device)
         if iteration == 1 and self._end_bytes > before and self.plan[:3].count(Part.MEMORY) == 1:
             # Two iterations do not show whether it grows.
             self.plan = (*self.plan[:2], Part.MEMORY, *self.plan[2:])

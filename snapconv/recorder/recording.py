@@ -9,7 +9,7 @@ import os
 import signal as signals
 import sys
 from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,8 +20,8 @@ from snapconv.errors import OutputError, SnapconvError
 from snapconv.recorder import environment, memory_history
 from snapconv.recorder.capture_folder import Upload, free_name, is_store, write_capture_somewhere
 from snapconv.recorder.driver import Driver
-from snapconv.recorder.interception import replaced
 from snapconv.recorder.job import SharedOom, is_chosen, process_rank
+from snapconv.recorder.later_peaks import Peaks
 from snapconv.recorder.memory_history import nothing_allocated
 from snapconv.recorder.options import (
     MAX_CAPTURES,
@@ -289,7 +289,7 @@ class MeasuredBlock:
         self._recording = Recording(folder)
         self._parts = ExitStack()
         self._at_start: dict[int, int] = {}
-        self._highest: dict[int, int] = {}
+        self._highest = Peaks()
         self._peaks: dict[int, int] | None = None
 
     def __enter__(self) -> "MeasuredBlock":
@@ -306,22 +306,10 @@ class MeasuredBlock:
             for device in range(torch.cuda.device_count()):
                 torch.cuda.reset_peak_memory_stats(device)
                 self._at_start[device] = torch.cuda.memory_allocated(device)
-            parts.enter_context(self._peaks_kept())
+            self._highest.watch(parts)
             parts.enter_context(self._recording)
             self._parts = parts.pop_all()
         return self
-
-    def _peaks_kept(self) -> AbstractContextManager[None]:
-        """Remember the peaks up to every reset of torch's counters, which the block may do itself."""
-        import torch
-
-        reset = torch._C._cuda_resetPeakMemoryStats
-
-        def reset_later(device: int) -> None:
-            self._highest = self._measured()
-            reset(device)
-
-        return replaced(torch._C, "_cuda_resetPeakMemoryStats", reset_later)
 
     def __exit__(self, *raised: Any) -> None:
         if self._peaks is None:
@@ -348,12 +336,8 @@ class MeasuredBlock:
         return max(self.peaks.values(), default=0)
 
     def _measured(self) -> dict[int, int]:
-        import torch
-
-        return {
-            device: max(torch.cuda.max_memory_allocated(device) - before, self._highest.get(device, 0))
-            for device, before in self._at_start.items()
-        }
+        highest = self._highest.look()
+        return {device: highest[device][0] - before for device, before in self._at_start.items()}
 
 
 # What users write is a verb's form, as with ``open``; what they get is an object of this class.
