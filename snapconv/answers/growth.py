@@ -49,6 +49,8 @@ _LEAST_LARGER, _LEAST_EQUALLY_LARGER = 8, 4
 _ITERATIONS_THAT_MATTER = 100_000
 # Of the peak: a line that may grow and has less is not worth a sentence in other answers.
 _LARGE_PART = 0.1
+# Of the peak: what iterations add before "nothing grows" is not said of them.
+_LEAST_RISE = 0.01
 # The trace is looked at in parts; what leaves memory behind in most of them, up to the last, keeps growing.
 N_PARTS, _MOST_PARTS = 8, 6
 
@@ -460,13 +462,23 @@ def why_unknown(analysis: DeviceAnalysis) -> str:
             "no optimizer step ends an iteration in this trace"
             + "; without an optimizer, call snapconv.step() under `snapconv record`" * is_recorded
         )
-    n = phases.n_iterations
-    if n < LEAST_ITERATIONS:
-        return (
-            f"the trace has {counted(n, 'iteration')}, and {LEAST_ITERATIONS} are needed; record more"
-            + f" with `{_record_more(analysis)}`" * is_recorded
-        )
-    return ""
+    why = _why_unsure(analysis)
+    return why and f"{why}; record more" + f" with `{_record_more(analysis)}`" * is_recorded
+
+
+def _why_unsure(analysis: DeviceAnalysis) -> str:
+    """Say why the iterations of a trace show neither growth nor its absence; empty where they do."""
+    n_cut = int(not _is_last_complete(analysis.phases))
+    n_whole, noun = analysis.phases.n_iterations - n_cut, "whole iteration" if n_cut else "iteration"
+    if n_whole < LEAST_ITERATIONS:
+        return f"the trace has {counted(n_whole, noun)}, and {LEAST_ITERATIONS} are needed"
+    allocated = analysis.replay.allocated
+    ends = allocated.after[[iteration.last_event for iteration in analysis.iterations[:n_whole]]]
+    rise = ends[-1] - ends[0] if bool((np.diff(ends) > 0).all()) else 0
+    if rise < _LEAST_RISE * allocated.peak or find_growth(analysis):
+        return ""
+    sizes = f"{format_bytes(int(ends[0]))} to {format_bytes(int(ends[-1]))}"
+    return f"each of {n_whole} iterations ended with more allocated, {sizes}, and no line added to each"
 
 
 def _record_more(analysis: DeviceAnalysis) -> str:

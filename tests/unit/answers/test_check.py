@@ -155,7 +155,7 @@ def test_faults_are_not_known_where_frees_have_no_stacks_of_their_own(devices_of
     builder = TraceBuilder().segment(8 * MIB).alloc(MIB, frames=KEEP).free(frames=[]).alloc(MIB, frames=KEEP)
     (check,) = check_budgets(devices_of(builder), Budgets(no_faults_above=1 << 40))
     assert not check.holds
-    assert check.sentence.endswith("; the trace does not record what freed its blocks, which shows faults")
+    assert check.sentence.endswith("the trace does not record what freed its blocks, which shows faults")
 
 
 @pytest.mark.parametrize(("text", "per_cent"), [("2%", 2), (" 0.5 % ", 0.5), ("0%", 0)])

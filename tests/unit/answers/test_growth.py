@@ -313,3 +313,20 @@ def test_a_file_without_events_has_nothing_that_grows():
     (device,) = snapconv.load(Path(__file__).parents[3] / "fixtures" / "segments_only.pickle").devices
     found = report_growth(device)
     assert (found.unknown, found.never_freed) == ("the file has no events", ())
+
+
+def test_a_step_that_the_trace_cuts_short_is_no_third_iteration(analysis_of):
+    report = report_growth(analysis_of(cut_short()))
+    assert report.unknown.startswith("the trace has 2 whole iterations, and 3 are needed; record more with")
+
+
+def test_iterations_that_each_end_with_more_are_not_called_steady(analysis_of):
+    """No line adds in every iteration, so that none is found; yet nothing says that memory stays."""
+    training = trained(
+        4,
+        keep=lambda number: [[frame(f"keep{number}", "/home/me/project/log.py", number + 1), MAIN]],
+        size=lambda _: 1 << 19,
+    )
+    report = report_growth(analysis_of(training))
+    assert not report.lines
+    assert report.unknown.startswith("each of 4 iterations ended with more allocated, ")
