@@ -117,13 +117,18 @@ def _whole(rows: Rows, sizes_at_end: list[int]) -> list[Raw]:
                 events.append(row)
             ended = {}
     untraced = Counter(sizes_at_end) - Counter(row["size"] for row in live.values())
-    for i, size in enumerate(untraced.elements()):
-        before.append({"action": "alloc", "addr": _NO_ADDRESS + i, "size": size})
-    return before + events
+    return [*_allocs(untraced), *before, *events]
+
+
+def _allocs(sizes: Counter[int]) -> list[Raw]:
+    return [
+        {"action": "alloc", "addr": _NO_ADDRESS + i, "size": size} for i, size in enumerate(sizes.elements())
+    ]
 
 
 def _is_written(ended: Raw, row: Raw) -> bool:
     """Return whether an alloc is a new version of what has just ended, in a category that it can have had."""
     if not all(ended.get(key) == row.get(key) for key in ("addr", "size", "frames")):
         return False
-    return ended["category"] == row["category"] or (not ended["category"] and row["category"] in _LASTING)
+    category, earlier = row.get("category"), ended.get("category")
+    return category == earlier or (not earlier and category in _LASTING)

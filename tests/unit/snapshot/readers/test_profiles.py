@@ -135,6 +135,13 @@ def test_a_tensor_that_changes_its_category_is_counted_once_at_a_time(tmp_path):
     assert by_category(session, "end") == {"gradient": 4096}
 
 
+def test_an_alloc_without_a_category_begins_a_life_of_its_own(tmp_path):
+    bare = {"action": "alloc", "addr": 8, "size": 64, "stream": 0, "frames": []}
+    session = plot(tmp_path, [[*alloc(8, 64, "parameter"), *free(8, 64), bare]])
+    assert len(session.devices[0].allocations) == 2
+    assert session.at("end")[0].allocated_bytes == 64
+
+
 def test_the_last_trace_is_no_gpus(tmp_path):
     session = plot(tmp_path, [alloc(8, 512, "input"), [], alloc(8, 1024, "unknown")])
     assert repr(session.snapshot).count("cuda:0") == 1
