@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from snapconv.notes import Note
 
 # A log of a long training is larger; the message is looked for in its end.
-_MOST_OF_LOG = 16 << 20
+_MOST_OF_LOG = 64 << 20
 _MOST_SCALE = 10_000
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from snapconv.answers.oom import message_kinds
-from snapconv.answers.oom.message import LATER_PATTERNS, explain_message
+from snapconv.answers.oom.message import explain_message
 from snapconv.answers.oom.message_text import squeezed
 from snapconv.errors import InputError
 from snapconv.torch_knowledge.frame_patterns import FRAME_RULES
@@ -46,8 +46,7 @@ COMPILERS = {
 }
 # What meets no text of a file, or is bounded by what calls it.
 BOUNDED = {
-    "answers.oom.message_text._GROUP": "it meets patterns of ours alone",
-    "answers.oom.message_text._NOT_PLAIN": "it meets patterns of ours alone",
+    "answers.oom.message_text._CAPITAL": "it meets patterns of ours alone",
     "answers.oom.message_kinds._PART": "it meets a table of ours alone",
     "answers.oom.message_kinds._ROW": "it meets a table of ours alone",
     "answers.oom.message_kinds._PLACEHOLDER": "it meets a table of ours alone",
@@ -75,10 +74,9 @@ def patterns() -> Iterator[tuple[str, str, int, str]]:
 
 def later_patterns() -> Iterator[str]:
     """Every pattern of messages that is compiled when it is first needed."""
-    for kind in (*message_kinds.MESSAGE_KINDS, message_kinds.OTHER):
+    for kind in (message_kinds.ALLOCATOR, *message_kinds.MESSAGE_KINDS):
         yield from kind.all("seen", "with", "unless", "also")
     yield from (row[0] for row in (*message_kinds.WORDS, *message_kinds.PHASES))
-    yield from LATER_PATTERNS
 
 
 def modules() -> Iterator[tuple[str, ast.Module]]:
@@ -232,7 +230,7 @@ def test_no_function_compiles_a_pattern_unseen():
 
 def test_patterns_in_tables_are_walked():
     names = {name for name, *_ in ALL}
-    assert {"answers.oom.message._FIGURES.tried_bytes", "answers.oom.message._ROWS.active"} <= names
+    assert {"answers.oom.message._MIDDLE", "answers.oom.message_text._RANK"} <= names
     assert len([name for name in names if name.startswith("message ")]) > 180
 
 

@@ -12,10 +12,11 @@ inferred from a figure that a text does not have.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from operator import itemgetter
+from typing import Any
 
 from snapconv.allocator.allocator_settings import (
     LARGE_SEGMENT_BYTES,
@@ -24,6 +25,8 @@ from snapconv.allocator.allocator_settings import (
     SMALL_SEGMENT_BYTES,
 )
 from snapconv.answers.oom.message_kinds import (
+    ALLOCATOR,
+    BACKEND_NAMES,
     BEFORE_EXPANDABLE,
     BEGINNINGS,
     FIGURES,
@@ -32,11 +35,10 @@ from snapconv.answers.oom.message_kinds import (
     MESSAGE_KINDS,
     MPS_LIMIT,
     NEXT_STEPS,
-    OTHER,
     PHASES,
     SAME_PROCESS,
+    SUMMARY,
     WAITED,
-    WEAK,
     WORDS,
     MessageKind,
 )
@@ -46,56 +48,23 @@ from snapconv.errors import InputError
 from snapconv.torch_knowledge.backends import BACKENDS, UNKNOWN_BACKEND
 from snapconv.units import counted, format_bytes
 
-_POWERS = {"B": 0, "K": 10, "M": 20, "G": 30, "T": 40, "P": 50}
-_SIZE = r"(\d{1,20}(?:\.\d{1,9})?)(bytes|[KMGTP]i?B|B)"
-_UNIT = re.compile(r"[A-Za-z]{1,5}$")
+_UNITS, _UNIT_LETTERS = "bkmgtp", "bytesikmgtp"
 # cudaMallocAsync writes the largest number where no limit was set; torch on WSL for what a process holds.
 _NO_LIMIT = 1 << 60
-
-
-def _sizes(*wordings: str) -> re.Pattern[str]:
-    return squeezed("|".join(wordings).replace("{}", _SIZE))
-
-
-# Each figure by its wordings; a text has those of its era.
-_FIGURES = {
-    "tried_bytes": _sizes("allocate {}", r"Requested(?: size)?: {}"),
-    "total_bytes": _sizes("{} total capacity", "capaci?ty of {}", "Device limit: {}"),
-    "free_bytes": _sizes(r"{} free[;)]", "of which {} is free", r"Free \(according to \w+\): {}"),
-    "allocated_bytes": _sizes(
-        "{} already allocated", "{} is allocated by PyTorch", "Currently allocated: {}"
-    ),
-    "reserved_bytes": _sizes("{} reserved in total by PyTorch", "MPS allocated: {}"),
-    "private_pool_bytes": _sizes("with {} allocated in private pools"),
-    "allowed_bytes": _sizes("{} allowed;", "max allowed: {}", r"memory fraction\): {}"),
-    "metal_bytes": _sizes("other allocations: {}"),
-    "process_bytes": _sizes("this process has {} memory in use"),
-    "active_bytes": _sizes("{} current active"),
-}
-_UNALLOCATED = _sizes("{} is reserved by PyTorch but unallocated", "{} cached")
-_PROCESS = squeezed(rf"Process (\d{{1,9}}) has {_SIZE} memory in use")
-_DEVICE = squeezed(r"(?:GPU|NPU|MLU|GCU|device) (\d{1,4})(?=has|;|would|\D{0,2}$)")
-_TABLE = r"CUDA memory summary, device ID (\d{1,4})"
-LATER_PATTERNS = (_TABLE,)
-_COUNTS = squeezed(r"CUDA OOMs: (\d{1,12}) \|? cudaMalloc retries: (\d{1,12})")
-# Rows of a table, whose bars may have been taken for the mark of a quotation: now, and at most.
-_ROWS = {
-    name: squeezed(rf"{words} \|? {_SIZE} \|? {_SIZE}")
-    for name, words in (
-        ("allocated", "Allocated memory"),
-        ("active", "Active memory"),
-        ("requested", "Requested memory"),
-        ("reserved", "(?:GPU|XPU|NPU|CUDA) reserved memory"),
-        ("partly_used", "Non-releasable memory"),
-    )
-}
-SUMMARY, TORCHS, _LEAST_NOTABLE = "torch.cuda.memory_summary()", "torch's allocator", 0.05
+_PROCESS = squeezed(r"Process (\d{1,9}) has ([\d.]{1,30}[a-z]{1,5}) memory in use")
+_LACKS = "torch's allocator found no memory; the text lacks the figures that would say why"
+_LEAST_NOTABLE = 0.05
+# From this level of other texts on, a message of torch's allocator without figures says more.
+_WEAK = 2
 # The longest text that torch writes has about 1500 characters; a traceback above it, some thousands.
 _MOST_OF_MESSAGE, _MOST_OF_TRACEBACK = 4000, 12_000
-_ROUNDING_BYTES = 16 << 20
-_MIDDLE = re.compile(
-    r"allocate\d|totalcapac|alreadyallocated|isallocatedbyPyTorch|reservedbyPyTorch", re.IGNORECASE
+_ROUNDING_BYTES, _LARGE_XPU_BLOCK = 16 << 20, 4 << 30
+_MIDDLE = squeezed(r"allocate \d|total capac|already allocated|is allocated by PyTorch|reserved by PyTorch")
+# torch before 2.1 may have its figures on a line of their own above the sentence, beside which is none.
+_FIGURES_ABOVE = squeezed(
+    r"(?<!ib)(?<!bytes)(\((?:GPU|NPU|MLU|GCU) \d{1,4};[^()]{1,400}\))(?:[\w.]{1,40}:)?$"
 )
+_MOST_ABOVE = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,68 +170,58 @@ def explain_message(text: str, *, check: Check = no_check) -> MessageAnswer:
     about memory that ran out.
     """
     log = compacted(text, check)
-    summary = _read_summary(log)
-    answer = _explained(log)
-    if answer is None and summary:
-        watch = BACKENDS["CUDA"].watch
-        step = WAITED if _has_waited(summary) else NEXT_STEPS[OomCause.FULL].format(less=LESS, watch=watch)
-        answer = MessageAnswer(SUMMARY, "GPU", "", OomMessage(), 0, step)
-    elif answer is None and (match := log.search(OTHER.one("seen"))):
-        answer = _of_kind(OTHER, match, log)
+    answer, summary = _explained(log), _read_summary(log)
     if answer is None:
         raise InputError(
             "no out-of-memory message is in the text: expected 'CUDA out of memory. Tried to allocate …', "
             "that of another backend or library, or a table of torch.cuda.memory_summary()"
         )
+    if answer.kind == SUMMARY.name and summary and _has_waited(summary):
+        answer = replace(answer, next_step=WAITED)
     return replace(answer, summary=summary, notes=(*answer.notes, *_summary_notes(summary)))
 
 
 def is_message(text: str, *, check: Check = no_check) -> bool:
     """Return whether a text is about memory that ran out, by its words."""
-    log = compacted(text, check)
-    return any(_first_match(kind, log) for kind in (*MESSAGE_KINDS, OTHER))
+    return _explained(compacted(text, check)) is not None
 
 
 def _explained(log: CompactText) -> MessageAnswer | None:
+    """Explain torch's message of each device, by a server around it too, or a text of another kind."""
     parts = list(_messages(log))
-    described = [part for part in parts if read_message(part.text).tried_bytes is not None]
-    described = described or [part for part in parts if _words_of(part.text)]
-    if described:
-        return _of_messages(described, len(parts), log)
-    found = [
-        (kind.level, match.start(), index, match)
+    messages = [_of_allocator(part, len(parts)) for part in parts]
+    clear = [one for one in messages if one.message.tried_bytes is not None or one.verdict]
+    matches = [
+        (int(kind.one("level", "0")), match.start(), index, match)
         for index, kind in enumerate(MESSAGE_KINDS)
-        if (match := _first_match(kind, log))
+        if ("leads" in kind.parts or not clear) and (match := _first_match(kind, log))
     ]
-    level, _, index, first = min(found, key=itemgetter(0, 1, 2), default=(WEAK, 0, 0, None))
-    if parts and level == WEAK:
-        return _of_allocator(parts[0], len(parts))
-    return replace(_of_kind(MESSAGE_KINDS[index], first, log), n_messages=len(parts)) if first else None
+    level, _, index, match = min(matches, key=itemgetter(0, 1, 2), default=(_WEAK, 0, 0, None))
+    if messages and not clear and level >= _WEAK:
+        return messages[0]
+    other = _of_kind(MESSAGE_KINDS[index], match, log, len(parts)) if match else None
+    return _of_devices(clear, other) if clear else other
 
 
-def _of_messages(parts: list["_Part"], n_messages: int, log: CompactText) -> MessageAnswer:
-    """Explain the first message of every device; that of a server around torch has the better next step."""
-    answers = dict[object, MessageAnswer]()
-    for part in parts:
-        log.check()
-        answer = _of_allocator(part, n_messages)
-        if all(answer.message != other.message for other in answers.values()):
-            answers.setdefault((part.rank, answer.message.device), answer)
-    first, *others = answers.values()
-    leaders = (kind for kind in MESSAGE_KINDS if "leads" in kind.parts)
-    for leading in (_of_kind(kind, match, log) for kind in leaders if (match := _first_match(kind, log))):
-        notes = (*first.notes, f"{leading.kind}: {leading.meaning}")
-        first = replace(first, next_step=leading.next_step, notes=notes, figures=leading.figures)
-        break
+def _of_devices(messages: list[MessageAnswer], server: MessageAnswer | None) -> MessageAnswer:
+    """Return the first message of each device; that of a server around torch has the better next step."""
+    devices = dict[object, MessageAnswer]()
+    for answer in messages:
+        if all(answer.message != other.message for other in devices.values()):
+            devices.setdefault((answer.rank, answer.message.device), answer)
+    first, *others = devices.values()
+    if server:
+        notes = (*first.notes, f"{server.kind}: {server.meaning}")
+        first = replace(first, next_step=server.next_step, notes=notes, figures=server.figures)
     return replace(first, others=tuple(others))
 
 
 def _first_match(kind: MessageKind, log: CompactText) -> re.Match[str] | None:
     """Find the first words of a kind in a text that has all that it needs, and nothing that excludes it."""
-    found = filter(None, map(log.search, kind.all("seen")))
-    first = min(found, key=re.Match.start, default=None)
-    is_right = all(map(log.search, kind.all("with"))) and not any(map(log.search, kind.all("unless")))
-    return first if first and is_right else None
+    first = min(filter(None, map(log.search, kind.all("seen"))), key=re.Match.start, default=None)
+    if first is None or any(map(log.search, kind.all("unless"))):
+        return None
+    return first if all(map(log.search, kind.all("with"))) else None
 
 
 def decode_log(data: bytes) -> str:
@@ -275,49 +234,53 @@ def decode_log(data: bytes) -> str:
 
 
 def read_message(text: str) -> OomMessage:
-    """Read the figures of one message, of any release; ``text`` has no white space."""
-    found = {name: _size(pattern.search(text)) for name, pattern in _FIGURES.items()}
-    allocated, unallocated = found["allocated_bytes"], _size(_UNALLOCATED.search(text))
-    if found["reserved_bytes"] is None and allocated is not None and unallocated is not None:
-        found["reserved_bytes"] = allocated + unallocated
+    """Read the figures of one message, of any release; ``text`` is one of compacted()."""
+    values = _values(map(squeezed, ALLOCATOR.all("also")), text)
+    values = {name: value for name, value in values.items() if value < _NO_LIMIT}
+    allocated, unallocated = values.get("allocated_bytes"), values.pop("unallocated_bytes", None)
     if allocated is not None:
-        found["allocated_bytes"] = max(allocated - (found["private_pool_bytes"] or 0), 0)
-    for name in ("allowed_bytes", "process_bytes"):
-        if (found[name] or 0) >= _NO_LIMIT:
-            found[name] = None
-    device = _DEVICE.search(text)
-    sizes = ((int(pid), _bytes_of(number, unit)) for pid, number, unit in _PROCESS.findall(text))
+        if unallocated is not None:
+            values.setdefault("reserved_bytes", allocated + unallocated)
+        values["allocated_bytes"] = max(allocated - values.get("private_pool_bytes", 0), 0)
+    sizes = ((int(pid), _bytes_of(size)) for pid, size in _PROCESS.findall(text))
     others = tuple((pid, n_bytes) for pid, n_bytes in sizes if n_bytes < _NO_LIMIT)
-    return OomMessage(int(device[1]) if device else None, **found, other_processes=others)
+    return OomMessage(**values, other_processes=others)
 
 
 def _read_summary(log: CompactText) -> MemorySummary | None:
     """Read the first memory_summary() table."""
-    begin = log.search(_TABLE)
-    text = log.text[begin.start() : begin.start() + _MOST_OF_MESSAGE] if begin else ""
-    counts = _COUNTS.search(text)
-    if not begin or not counts:
-        return None
-    sizes = dict[str, int]()
-    for name, words in _ROWS.items():
-        if row := words.search(text):
-            sizes[f"{name}_bytes"] = _bytes_of(*row.group(1, 2))
-            sizes[f"peak_{name}_bytes"] = _bytes_of(*row.group(3, 4))
-    if not {"allocated_bytes", "reserved_bytes"} <= sizes.keys():
-        return None
-    return MemorySummary(int(begin[1]), int(counts[1]), int(counts[2]), **sizes)
+    table = _first_match(SUMMARY, log)
+    values = _values_of_kind(SUMMARY, table, log.text) if table else {}
+    return MemorySummary(**values) if {"allocated_bytes", "reserved_bytes"} <= values.keys() else None
 
 
-def _size(found: re.Match[str] | None) -> int | None:
-    """Return the bytes of the first size in a match, its unit in a group of its own or in the same."""
-    known = [group for group in found.groups() if group is not None] if found else []
-    return _bytes_of(*known[:2]) if known else None
+def _values_of_kind(kind: MessageKind, match: re.Match[str], text: str) -> dict[str, Any]:
+    """Read the figures of another kind of text: those of its first words, then those that stand near them."""
+    near = text[max(match.start() - _MOST_OF_TRACEBACK, 0) : match.start() + _MOST_OF_TRACEBACK]
+    return _values((match.re, *map(squeezed, kind.all("seen", "also"))), near)
 
 
-def _bytes_of(number: str, unit: str = "") -> int:
-    """Return the bytes of a number and its unit, which may end the number; torch's GB of old are GiB."""
-    digits = _UNIT.sub("", number)
-    power = _POWERS[(unit or number[len(digits) :] or "B")[0].upper()]
+def _values(patterns: Iterable[re.Pattern[str]], text: str) -> dict[str, Any]:
+    """Return the figures of a text by their names: numbers, and the texts of shapes and names."""
+    values = dict[str, Any]()
+    for pattern in patterns:
+        match = pattern.search(text)
+        for name, figure in match.groupdict().items() if match else ():
+            if figure:
+                values.setdefault(name, _value_of(figure, FIGURES[name].unit if name in FIGURES else ""))
+    return values
+
+
+def _value_of(text: str, unit: str) -> float | str:
+    if unit in ("shape", "name"):
+        return text
+    return float(text) if unit == "share" else _bytes_of(f"{text}g" if unit == "GiB" else text)
+
+
+def _bytes_of(number: str) -> int:
+    """Return the bytes of a number, which may end with its unit; torch's GB of old are GiB."""
+    digits = number.rstrip(_UNIT_LETTERS)
+    power = 10 * _UNITS.index((number[len(digits) :] or _UNITS)[0])
     return round(float(digits.replace(",", "." if digits[-3:-2] == "," else "")) * (1 << power))
 
 
@@ -332,117 +295,97 @@ class _Part:
 
 def _messages(log: CompactText) -> Iterator[_Part]:
     """Yield every message of torch's allocator in a text, also one whose first words were cut."""
-    text, starts = log.text, [match.start() for match in log.every(BEGINNINGS)]
-    if not starts and (middle := next(log.every(_MIDDLE), None)):
+    text, starts = log.text, [match.start() for match in BEGINNINGS.finditer(log.text)]
+    if not starts and (middle := _MIDDLE.search(text)):
         figures = read_message(text[middle.start() : middle.start() + _MOST_OF_MESSAGE])
         if figures.total_bytes is not None or figures.allocated_bytes is not None:
             starts = [max(middle.start() - 100, 0)]
     for start, end in pairwise([*starts, len(text)]):
-        before = text[max(start - _MOST_OF_TRACEBACK, 0) : start]
-        yield _Part(text[start : min(end, start + _MOST_OF_MESSAGE)], before, log.rank_at(start))
+        log.check()
+        message = text[start : min(end, start + _MOST_OF_MESSAGE)]
+        above = _FIGURES_ABOVE.search(text[max(start - _MOST_ABOVE, 0) : start])
+        if above and "capac" not in message:
+            message += above[1]
+        yield _Part(message, text[max(start - _MOST_OF_TRACEBACK, 0) : start], log.rank_at(start))
 
 
-def _of_kind(kind: MessageKind, match: re.Match[str], log: CompactText) -> MessageAnswer:
-    """Explain a text of another kind, with the figures that stand near its first words."""
-    figures = _figures_near(kind, match, log.text)
-    tried, device = figures.pop("tried", None), figures.pop("device", None)
+def _of_kind(kind: MessageKind, match: re.Match[str], log: CompactText, n_messages: int) -> MessageAnswer:
+    """Explain a text of another kind."""
+    values = _values_of_kind(kind, match, log.text)
+    next_step = _next_step(kind, values)
+    tried, device = values.pop("tried", None), values.pop("device", None)
     return MessageAnswer(
         kind=kind.name,
         backend=kind.one("on", "host" if kind.one("cause") == OomCause.HOST else "GPU"),
         meaning=kind.one("means"),
-        message=OomMessage(device=device, tried_bytes=tried),  # type: ignore[arg-type]
-        n_messages=0,
-        next_step=_exact_step(kind, {"tried": tried, **figures}) or kind.one("next"),
+        message=OomMessage(device=device, tried_bytes=tried),
+        n_messages=n_messages,
+        next_step=next_step,
         cause=kind.one("cause", OomCause.FULL),
         rank=log.rank_at(match.start()),
         figures=tuple(
             MessageFigure(FIGURES[name].noun, FIGURES[name].unit.replace("GiB", "bytes"), value)
-            for name, value in figures.items()
-            if value != tried
+            for name, value in values.items()
+            if name in FIGURES and value != tried
         ),
     )
 
 
-def _figures_near(kind: MessageKind, match: re.Match[str], text: str) -> dict[str, float | int | str]:
-    """Read the figures of a text of another kind, by name: those of the match, then those around it."""
-    near = text[max(match.start() - _MOST_OF_TRACEBACK, 0) : match.start() + _MOST_OF_TRACEBACK]
-    figures = dict[str, float | int | str]()
-    for found in (match, *(squeezed(words).search(near) for words in kind.all("seen", "also"))):
-        texts = found.groupdict() if found else {}
-        figures = {name: _value_of(name, text) for name, text in texts.items() if text} | figures
-    return figures
-
-
-def _exact_step(kind: MessageKind, figures: dict[str, float | int | str | None]) -> str:
-    """Put the figures of a text into its next step; ``""`` where the text lacks one."""
-    total, free, tried = figures.get("total"), figures.get("free_gib"), figures["tried"]
-    if isinstance(total, int) and isinstance(free, int):
-        figures["share"] = f"{free * 100 // max(total, 1) / 100:.2f}"
-    figures["tried"] = format_bytes(tried) if isinstance(tried, int) else ""
+def _next_step(kind: MessageKind, values: dict[str, Any]) -> str:
+    """Return the next step with the figures of a text, or without them where it lacks one."""
+    shown = dict(values)
+    if "tried" in values:
+        shown["tried"] = format_bytes(values["tried"])
+    if "free_gib" in values and values.get("total"):
+        shown["share"] = f"{values['free_gib'] * 100 // values['total'] / 100:.2f}"
     try:
-        return kind.one("exact").format_map(figures)
+        return kind.one("exact", kind.one("next")).format_map(shown)
     except KeyError:
-        return ""
-
-
-def _value_of(name: str, text: str) -> float | int | str:
-    """Return the number of a figure; the text of a shape or a name."""
-    unit = FIGURES[name].unit
-    if unit in ("bytes", "GiB"):
-        return _bytes_of(text, unit[0] if unit == "GiB" else "")
-    if unit in ("shape", "name"):
-        return text
-    return float(text) if unit == "share" else int(text.replace(",", ""))
+        return kind.one("next")
 
 
 def _of_allocator(part: _Part, n_messages: int) -> MessageAnswer:
-    text = part.text
-    message, begin = read_message(text), BEGINNINGS.search(text)
-    name = (begin["backend"] or "CUDA") if begin else "NPU" if "(NPU" in text else "GPU"
+    begin = BEGINNINGS.search(part.text)
+    name = BACKEND_NAMES[begin["backend"] or "cuda"] if begin else "NPU" if "(npu" in part.text else "GPU"
     backend = BACKENDS.get(name, UNKNOWN_BACKEND)
-    unallocated = _minus(message.reserved_bytes, message.allocated_bytes)
-    unallocated = _minus(unallocated, message.private_pool_bytes or 0)
+    message = read_message(part.text)
     in_use = _minus(message.total_bytes, message.free_bytes)
     message = _with_own_process(message, in_use or 0)
-    verdict, next_step = _verdict(message, unallocated, backend.why_free, text)
+    unallocated = _minus(message.reserved_bytes, message.allocated_bytes)
+    unallocated = _minus(unallocated, message.private_pool_bytes or 0)
     outside = _minus(in_use, message.reserved_bytes) if message.metal_bytes is None else message.metal_bytes
     own_outside = _minus(message.process_bytes, message.reserved_bytes)
+    verdict, step = _verdict(message, unallocated, backend.why_free, part.text)
     cause = verdict.cause if verdict else OomCause.UNKNOWN
-    is_same_process = cause == OomCause.OUTSIDE and 2 * (own_outside or 0) > (outside or 0)
-    lacks = "torch's allocator found no memory; the text lacks the figures that would say why"
+    if cause == OomCause.OUTSIDE and 2 * (own_outside or 0) > (outside or 0):
+        step = SAME_PROCESS
+    elif cause == OomCause.FRAGMENTED and name in ("CUDA", "HIP") and "reservedintotal" in part.text:
+        step = BEFORE_EXPANDABLE
+    shown = {key: getattr(backend, key) for key in ("monitor", "variable", "watch", "expandable")}
     return MessageAnswer(
-        kind=TORCHS,
+        kind=ALLOCATOR.name,
         backend=name,
-        meaning="" if verdict else lacks,
+        meaning="" if verdict else _LACKS,
         message=message,
         n_messages=n_messages,
         unallocated_bytes=unallocated,
         outside_bytes=outside,
         own_outside_bytes=own_outside,
         verdict=verdict,
-        next_step=SAME_PROCESS if is_same_process else _shown_step(next_step, name, part),
+        next_step=step.format(less=_phase_step(part.before), **shown),
         notes=tuple(_notes(message, name)),
         cause=cause,
         rank=part.rank,
     )
 
 
-def _shown_step(step: str, name: str, part: _Part) -> str:
-    """Fill in what a device's monitor, recorder and settings are called."""
-    backend = BACKENDS.get(name, UNKNOWN_BACKEND)
-    if step == NEXT_STEPS[OomCause.FRAGMENTED] and name in ("CUDA", "HIP") and "reservedintotal" in part.text:
-        step = BEFORE_EXPANDABLE
-    shown = {key: getattr(backend, key) for key in ("monitor", "variable", "watch", "expandable")}
-    return step.format(less=_phase_step(part.before), **shown)
-
-
 def _with_own_process(message: OomMessage, in_use: int) -> OomMessage:
-    """Take a process that has all that is in use for torch's own, which a container hides from torch."""
-    (_, n_bytes), *others = message.other_processes or ((0, 0),)
-    is_own = n_bytes >= in_use - _ROUNDING_BYTES and 2 * (message.reserved_bytes or 0) > in_use
-    if message.process_bytes is not None or others or not is_own or not n_bytes:
-        return message
-    return replace(message, process_bytes=n_bytes, other_processes=())
+    """Take the only process, which has all that is in use, for torch's own, which a container hides."""
+    sizes = [n_bytes for _, n_bytes in message.other_processes]
+    is_own = len(sizes) == 1 and sizes[0] >= in_use - _ROUNDING_BYTES
+    if message.process_bytes is None and is_own and 2 * (message.reserved_bytes or 0) > in_use:
+        return replace(message, process_bytes=sizes[0], other_processes=())
+    return message
 
 
 def _phase_step(before: str) -> str:
@@ -451,29 +394,19 @@ def _phase_step(before: str) -> str:
     return max(ends, default=(0, LESS))[1]
 
 
-def _words_of(text: str) -> list[tuple[str, str, str, str]]:
-    """Return the rows of what torch adds in rare cases that a message has."""
-    return [row for row in WORDS if squeezed(row[0]).search(text)]
-
-
 def _verdict(
     message: OomMessage, unallocated: int | None, why_free: str, text: str
 ) -> tuple[OomVerdict | None, str]:
-    for _, cause, sentence, next_step in _words_of(text):
-        return OomVerdict(cause, sentence, "torch's own words", is_inferred=False), next_step
-    shortage = _shortage(message, unallocated, why_free)
-    verdict = decide_oom(shortage) if message.tried_bytes is not None else None
-    if (
-        verdict
-        and verdict.cause == OomCause.UNKNOWN
-        and "XPU" in text
-        and (message.tried_bytes or 0) >= 4 << 30
-    ):
+    for words, cause, sentence, next_step in WORDS:
+        if squeezed(words).search(text):
+            return OomVerdict(cause, sentence, "torch's own words", is_inferred=False), next_step
+    figures = {message.free_bytes, message.allocated_bytes, message.reserved_bytes}
+    verdict = decide_oom(_shortage(message, unallocated, why_free))
+    if message.tried_bytes is None or (verdict.cause == OomCause.FULL and figures == {None}):
+        return None, NEXT_STEPS[OomCause.UNKNOWN]
+    if verdict.cause == OomCause.UNKNOWN and "xpu" in text and message.tried_bytes >= _LARGE_XPU_BLOCK:
         _, cause, sentence, next_step = LARGE_BLOCK
         return OomVerdict(cause, sentence, verdict.sentence, is_inferred=True), next_step
-    figures = (message.free_bytes, message.allocated_bytes, message.reserved_bytes)
-    if verdict is None or (verdict.cause == OomCause.FULL and figures == (None, None, None)):
-        return None, NEXT_STEPS[OomCause.UNKNOWN]
     if verdict.cause == OomCause.LIMIT and message.metal_bytes is not None:
         limit = format_bytes(message.allowed_bytes or 0)
         sentence = f"over the MPS limit of {limit} (by default 1.7 times the recommended size)"

@@ -1,7 +1,8 @@
 """Texts about memory that ran out: those of torch's allocator, and every other kind, one row each.
 
-Patterns are searched in a text without white space, so that no line break of a terminal hides a match; the
-spaces in them are for the reader. The order of the rows decides between two that begin at the same place.
+Patterns are searched in a text without white space, so that no line break of a terminal hides a match, and in
+small letters; the spaces and capital letters in them are for the reader. The order of the rows decides
+between two that begin at the same place.
 """
 
 import re
@@ -13,9 +14,10 @@ from snapconv.answers.oom.message_text import squeezed
 from snapconv.answers.oom.verdict import OomCause
 from snapconv.torch_knowledge.backends import BACKENDS
 
-# The begin of a message of torch's allocator; the second is cudaMallocAsync's.
+# The begin of a message of torch's allocator, not of a chip; the second is cudaMallocAsync's.
+BACKEND_NAMES = {name.lower(): name for name in (*BACKENDS, "OpenCL")}
 BEGINNINGS = squeezed(
-    rf"(?P<backend>(?-i:{'|'.join(BACKENDS)}|OpenCL))(?: backend)? out of memory|"
+    rf"(?<!c)(?P<backend>{'|'.join(BACKEND_NAMES)})(?: backend)? out of memory|"
     r"Allocation on device -?\d{0,3} would exceed allowed memory"
 )
 
@@ -122,9 +124,10 @@ class FigureName:
 
 
 _NUMBERS = {
-    "bytes": r"-?\d[\d,]{0,20}(?:\.\d{1,9})?(?:bytes?|[KMGTP]i?B|B)?",
-    "GiB": r"-?\d{1,9}(?:\.\d{1,9})?",
-    "tokens": r"-?\d[\d,]{0,15}",
+    "size": r"\d{1,20}(?:\.\d{1,9})?(?:bytes|[KMGTP]i?B|B)",
+    "bytes": r"\d[\d,]{0,20}(?:\.\d{1,9})?(?:bytes?|[KMGTP]i?B|B)?",
+    "GiB": r"\d{1,9}(?:\.\d{1,9})?",
+    "tokens": r"\d[\d,]{0,15}",
     "requests": r"\d{1,9}",
     "number": r"\d{1,9}",
     "share": r"\d?\.\d{1,6}|\d",
@@ -144,6 +147,7 @@ FIGURES = {
     "type": FigureName("type", "name"),
     "needed": FigureName("needed"),
     "available": FigureName("available"),
+    "lacking": FigureName("short"),
     "wanted": FigureName("wanted by the setting"),
     "limit": FigureName("the limit"),
     "missing": FigureName("missing"),
@@ -160,15 +164,17 @@ FIGURES = {
     "utilization": FigureName("the setting's share", "share"),
     "length": FigureName("asked for", "tokens"),
     "fits": FigureName("fit", "tokens"),
+    "missing_tokens": FigureName("short", "tokens"),
     "prefill": FigureName("of them prefill", "tokens"),
     "requests": FigureName("in the trial run", "requests"),
     "part": FigureName("part", "name"),
 }
 # What placeholders of the table stand for: a text that several rows share, or a figure's pattern.
-_PLACEHOLDER = re.compile(r"(?<!\?P)<(\w{1,20})>")
+_PLACEHOLDER = re.compile(r"(?<!\?P)<(\w{1,30})>")
 _SHARED = {
     "watch": "a smaller batch or model; `snapconv watch train.py` shows what torch holds, `nvidia-smi` what "
     "others hold",
+    "less_of_step": LESS,
     "less": "leave room: a smaller batch, or torch.cuda.set_per_process_memory_fraction(0.9)",
     "host": "fewer DataLoader workers, a smaller prefetch_factor, or more memory for the job; `free -g` "
     "while it runs",
@@ -192,18 +198,13 @@ class MessageKind:
         """Return the part of a key that a row has once."""
         return self.parts.get(key, (usual,))[0]
 
-    @property
-    def level(self) -> int:
-        """Return 1 of a general kind, WEAK of a warning or a consequence, else 0: the least is preferred."""
-        return WEAK if "weak" in self.parts else int("general" in self.parts)
 
-
-WEAK = 2
 _ROW, _PART = re.compile(r"\n(?! )"), re.compile(r"\n {4}(?! )")
 
 
 def _text_of(placeholder: re.Match[str]) -> str:
-    return _SHARED[placeholder[1]]
+    name = placeholder[1]
+    return _SHARED.get(name, f"(?P<{name}>{_NUMBERS['size']})")
 
 
 def _kinds(table: str) -> Iterator[MessageKind]:
@@ -215,4 +216,5 @@ def _kinds(table: str) -> Iterator[MessageKind]:
         yield MessageKind(name, texts)
 
 
-*MESSAGE_KINDS, OTHER = _kinds(TABLE)
+ALLOCATOR, *MESSAGE_KINDS = _kinds(TABLE)
+SUMMARY = MESSAGE_KINDS[-2]

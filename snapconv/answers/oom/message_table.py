@@ -1,4 +1,6 @@
-r"""Texts about memory that ran out which are not of torch's allocator: a row each, read by message_kinds.py.
+r"""Texts about memory that ran out: the figures of torch's allocator, and a row for each other kind of text.
+
+message_kinds.py reads it, and has how a message of torch's allocator begins.
 
 A row is a name, and below it
 
@@ -10,15 +12,54 @@ A row is a name, and below it
     cause  one of OomCause: full, where nothing else is said
     on     the backend: GPU, where nothing else is said, or host by its cause
     leads  beside a message of torch's allocator, its next step comes first
-    general  any other row is preferred, wherever it is in the text
-    weak   a warning, or a consequence: preferred to nothing
+    level  a row of a lower level is preferred, wherever both are in the text: 0, where nothing else is
+      said, 1 of a general row, 2 of a warning or a consequence, 3 of a table, 4 of mere words
 
-``<tried>`` stands for a figure of that name, see FIGURES in message_kinds.py. Lines that are indented
+``<tried>`` stands for a figure of that name, see FIGURES in message_kinds.py, and a name that ends in
+``_bytes`` for a size with its unit, a field of OomMessage or MemorySummary. Lines that are indented
 further continue a part. Sources: the code of these projects that raises the texts, and public reports that
 quote them.
 """
 
+# Plain words in small letters of which every text about memory has one.
+SIGNS = (
+    "/dev/shm|/torch_|1455|8007000e|=error 2|_create|algorithm|alloc fail|alloc:|alloc_|allocate |"
+    "allocating|allocation|allocator|already allocated|arrayallocat|available memory|backend failed|"
+    "bad_alloc|buffer size|bus error|calloc|crashed|cuda execution|cuda graph|device memory|"
+    "dimension sizes|dispatched on|dnn library|el0004|enough|error (2)|error code|error: 39|"
+    "error: 40|error=2|exceed|excessive|exit|handle|insufficient|is allocated|kill|kv cache|limit|"
+    "malloc|memlimit|memory error|memory on device|memory on node|memory on the node|"
+    "memory pressure|memory prof|memory summary|memoryerror|ndarray|nrt_|nvmap|object store|"
+    "objectstore|oom|out of |out_of_|outof|paging file|profiled value|return code|returncode|"
+    "shared memory|size found|status_|system memory|terminated|than requested|thcuda|to alloc|"
+    "to execute this|too many|unable to"
+).split("|")
+
 TABLE = r"""
+torch's allocator
+    also allocate <tried_bytes>
+    also Requested(?: size)?: <tried_bytes>
+    also <total_bytes> total capacity
+    also capaci?ty of <total_bytes>
+    also Device limit: <total_bytes>
+    also <free_bytes> free[;)]
+    also of which <free_bytes> is free
+    also Free \(according to \w{1,20}\): <free_bytes>
+    also <allocated_bytes> already allocated
+    also <allocated_bytes> is allocated by PyTorch
+    also Currently allocated: <allocated_bytes>
+    also <reserved_bytes> reserved in total by PyTorch
+    also MPS allocated: <reserved_bytes>
+    also <unallocated_bytes> is reserved by PyTorch but unallocated
+    also <unallocated_bytes> cached
+    also with <private_pool_bytes> allocated in private pools
+    also <allowed_bytes> allowed;
+    also max allowed: <allowed_bytes>
+    also memory fraction\): <allowed_bytes>
+    also other allocations: <metal_bytes>
+    also this process has <process_bytes> memory in use
+    also <active_bytes> current active
+    also (?:GPU|NPU|MLU|GCU|device) <device>(?=has|;|would|\D{0,2}$)
 vLLM's sleep-mode pool
     seen CUDA Error: out of memory at \S{0,200}cumem_allocator
     means vLLM's pool for weights and KV cache (cumem_allocator) got no memory from the driver: they do not
@@ -26,13 +67,17 @@ vLLM's sleep-mode pool
     next free what other processes hold (`nvidia-smi`), or lower --gpu-memory-utilization
 vLLM's KV cache
     seen No available memory for the cache blocks
-    seen <needed> KV cache is needed, which is larger than the available KV cache memory \(<available>\)
+    seen KV cache is needed, which is larger than the available KV cache memory
     seen max seq len \(<length>\) is larger than the maximum number of tokens that can be stored in KV
       cache \(<fits>\)
-    seen larger than the (?:available KV cache memory|maximum number of tokens that can be stored in KV cache)
+    seen larger than the maximum number of tokens that can be stored in KV cache
+    also <needed> KV cache is needed
+    also available KV cache memory \(<available>\)
+    also available KV cache memory \(-<lacking>\)
     also max seq len \(<length>\)
     also estimated maximum model length is <fits>
     also Available KV cache memory: <available>
+    also Available KV cache memory: -<lacking>
     also model weights take <weights>
     also (?:Model loading|Loading model weights) took <weights>
     means after the weights and a trial run, vLLM's share of the GPU has too little left for the KV cache
@@ -85,7 +130,7 @@ graph capture in vLLM
     leads
 SGLang's start
     seen Not enough memory\. Please try (?:to increase|increasing) --mem-fraction-static
-    seen max_total_(?:num_)?tokens=<length> is larger than the profiled value (?P<fits>-\d{1,15})
+    seen max_total_(?:num_)?tokens=<length> is larger than the profiled value -<missing_tokens>
     also Load weight end\..{0,120}?avail mem=<free>, mem usage=<weights>
     also Load weight end\..{0,120}?avail mem=<free>
     also Current value: (?:self\.)?(?:server_args\.)?mem_fraction_static=<utilization>
@@ -129,7 +174,7 @@ a skipped tactic of TensorRT
     next nothing, if the build ends well; else a smaller workspace
       (config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, …))
     cause not a failure
-    weak
+    level 2
 FlashInfer's workspace
     seen (?:Buffer overflow when allocating|Failed to allocate) memory for \w{1,60} with size <tried>
       and alignment \d{1,6}
@@ -178,16 +223,19 @@ a GPU library's handle
     seen (?:CUBLAS|CUDNN|CUSOLVER|CUSPARSE|HIPBLAS|HIPSPARSE)_STATUS_NOT_INITIALIZED
     seen CUSOLVER_STATUS_INTERNAL_ERROR.{0,40}cusolver\w{0,4}Create
     seen CURAND_STATUS_INITIALIZATION_FAILED
-    seen rocblas_create_handle|failed to create cublas handle
-    general
+    seen rocblas_create_handle
+    seen failed to create cublas handle
+    level 1
     means most often memory ran out as the library made its handle, outside torch's allocator; else an earlier
       error, such as an index out of range
     next <less>; if the GPU is not full, rerun with CUDA_LAUNCH_BLOCKING=1
 a GPU library
     seen (?:CUBLAS|CUDNN|CUSOLVER|CUSPARSE|CURAND|HIPBLAS|HIPSPARSE)_STATUS_ALLOC(?:ATION)?_FAILED
-    seen CUFFT_ALLOC_FAILED|rocblas_status_memory_error|miopenStatusAllocFailed
+    seen CUFFT_ALLOC_FAILED
+    seen rocblas_status_memory_error
+    seen miopenStatusAllocFailed
     seen CUDA ran out of memory outside PyTorch's allocator
-    general
+    level 1
     means a library (cuBLAS, cuDNN, …) allocates its workspace outside torch's allocator, and torch had left
       nearly nothing; rarely it is an earlier error, such as an index out of range
     next <less>; if the GPU is not full, rerun with CUDA_LAUNCH_BLOCKING=1
@@ -232,7 +280,7 @@ a warning of TensorFlow
     means a warning: TensorFlow goes on with a slower algorithm that needs less memory
     next nothing, unless an error follows; a smaller batch makes it faster
     cause not a failure
-    weak
+    level 2
 TensorFlow's start
     seen failed to allocate [\d.]{1,9}\w{1,3} \(<tried>\) from device: .{0,40}?CUDA_ERROR_OUT_OF_MEMORY
     means TensorFlow or JAX asked the driver for its pool, and other processes had left less: it tries less,
@@ -262,7 +310,7 @@ XLA or JAX
       <device>
     seen RESOURCE_EXHAUSTED: \S{0,40}?(?:out of memory|allocat)
     also total allocation: <needed>
-    general
+    level 1
     means XLA's own allocator found no memory; JAX takes 75 % of a GPU at its start
     next a smaller batch, or jax.checkpoint (remat); XLA_PYTHON_CLIENT_PREALLOCATE=false where another program
       shares the GPU
@@ -359,13 +407,32 @@ CTranslate2
     means CTranslate2 (faster-whisper) allocates outside torch's allocator, and the GPU was full
     next compute_type="int8", a smaller model, beam size or batch; stop the other processes that `nvidia-smi`
       shows
+llama.cpp's KV cache
+    seen failed to allocate buffer for kv cache
+    also (?:alloc_tensor_range|ggml\w{0,40}): failed to allocate \w{1,12} buffer of size <tried>
+    also allocating <tried> on device <device>: \w{2,4}Malloc failed
+    means the weights fit on the GPU, but the KV cache, which grows with the context, does not fit beside them
+    next a shorter context (-c), or a quantized cache (-ctk q8_0 -ctv q8_0, with -fa)
+llama.cpp's weights
+    seen unable to allocate (?!cpu)\w{1,12} buffer
+    also (?:alloc_tensor_range|ggml\w{0,40}): failed to allocate \w{1,12} buffer of size <tried>
+    also allocating <tried> on device <device>: \w{2,4}Malloc failed
+    means the model's weights do not fit on the GPU
+    next fewer layers on the GPU (--n-gpu-layers), or a model with a smaller quantization
+llama.cpp's compute buffers
+    seen failed to allocate compute (?:\w{1,12} )?buffers
+    seen ggml_gallocr_reserve\w{0,20}: failed to allocate (?!cpu)\w{1,12} buffer of size <tried>
+    also allocating <tried> on device <device>: \w{2,4}Malloc failed
+    means the weights and the KV cache fit on the GPU, but the compute buffers, which grow with the batch, do
+      not fit beside them
+    next a smaller batch (-ub), or fewer layers on the GPU (--n-gpu-layers)
 llama.cpp
+    level 1
     seen allocating <tried> on device <device>: (?:cuda|hip|musa)Malloc failed: out of memory
-    seen ggml\w{0,40}: failed to allocate \w{1,12} buffer of size <tried>
-    seen alloc_tensor_range: failed to allocate \w{1,12} buffer of size <tried>
+    seen ggml\w{0,40}: failed to allocate (?!cpu)\w{1,12} buffer of size <tried>
+    seen alloc_tensor_range: failed to allocate (?!cpu)\w{1,12} buffer of size <tried>
     seen ggml_vulkan: Device memory allocation of size <tried> failed
     seen failed to allocate buffer, size = <tried>
-    seen unable to allocate \w{1,12} buffer|failed to allocate (?:buffer for kv cache|compute (?:pp )?buffers)
     seen CUDA error: out of memory \S{0,40}current device: <device>.{0,200}ggml
     seen CUDA error: out of memory .{0,200}ggml-cuda
     means the model's weights, its KV cache or its compute buffers do not fit on the GPU
@@ -373,6 +440,7 @@ llama.cpp
 llama.cpp, on the host
     seen ggml_aligned_malloc: insufficient memory \(attempted to allocate <tried>\)
     seen ggml_backend_cpu_buffer_type_alloc_buffer: failed to allocate buffer of size <tried>
+    seen unable to allocate CPU buffer
     means the machine's memory ran out, not the GPU's
     next a smaller or more strongly quantized model, or a shorter context (-c)
     cause host memory
@@ -391,7 +459,7 @@ ComfyUI
 the CUDA driver
     seen CUDA driver error: (?:2 \()?out of memory
     seen CUDA_ERROR_OUT_OF_MEMORY|cuMem\w{1,30} failed: out of memory
-    general
+    level 1
     means the driver refused memory below torch's allocator: with expandable segments no page was left, or a
       context or a kernel did not fit
     next <watch>
@@ -414,7 +482,7 @@ a CUDA call outside torch's allocator
     seen cudaErrorMemoryAllocation|cudaMalloc (?:retry )?failed: out of memory|cudaMalloc error out of memory
     seen \(2 vs\. 0\) out of memory|parallel_for failed: out of memory|out of memory \S{0,60}?cuda_utils
     seen CUDA: out of memory|Error out of memory at line \d
-    general
+    level 1
     means a CUDA call outside torch's allocator got no memory: at the start of a process its context (the GPU
       is already full), later a library or a kernel
     next stop the other processes that `nvidia-smi` shows, also those of earlier runs; else <less>
@@ -440,7 +508,7 @@ Metal
     next close other programs; a smaller model, batch or context
 Vulkan
     seen ErrorOutOfDeviceMemory|VK_ERROR_OUT_OF_DEVICE_MEMORY
-    general
+    level 1
     means the GPU's memory ran out, or one block is larger than the driver allows
     next a smaller model or batch; close other programs that use the GPU
 OpenCL
@@ -449,7 +517,9 @@ OpenCL
     next smaller buffers or a smaller batch
 the Ascend driver
     on NPU
-    seen EL0004|(?:rtMalloc|aclrtMalloc)\S{0,110}?fail|error code (?:is )?207001
+    seen EL0004
+    seen rtMalloc\S{0,110}?fail
+    seen error code (?:is )?207001
     means the NPU's driver refused memory: another process has it, or operators outside torch's allocator
     next stop the other processes that `npu-smi info` shows; else a smaller batch
 Neuron
@@ -506,7 +576,9 @@ a compiler
     next MAX_JOBS=2 before the command that builds
     cause host memory
 Windows' page file
-    seen paging file is too small|WinError 1455|os error 1455
+    seen paging file is too small
+    seen WinError 1455
+    seen os error 1455
     means Windows could not promise more memory: the machine's memory and its page file are used up
     next a larger page file (system settings), or fewer DataLoader workers, each of which loads torch's
       libraries
@@ -530,14 +602,21 @@ an allocation of the program
     seen Unable to allocate <tried> for an array
     seen memory allocation of <tried> failed
     seen LLVM ERROR: out of memory
-    seen std::bad_alloc|bad allocation|Cannot allocate memory|_ArrayMemoryError|(?<!Of)MemoryError
-    general
+    seen std::bad_alloc
+    seen bad allocation
+    seen Cannot allocate memory
+    seen _ArrayMemoryError
+    seen (?<!Of)MemoryError
+    level 1
     means the machine's memory ran out, not the GPU's
     next <host>
     cause host memory
 a killed process
     seen (?:Out of memory: |cgroup out of memory: )Killed? process \d
-    seen oom[-_]?kill|Killed process \d|killed by signal: Killed|OOMKilled
+    seen oom[-_]?kill
+    seen Killed process \d
+    seen killed by signal: Killed
+    seen OOMKilled
     seen exit ?(?:code|status) ?:? ?=? ?(?:-9|137)(?!\d)|return ?code ?[:=]? ?-9(?!\d)|exited with code 137
     seen (?:Signals\.|Signal 9 \()SIGKILL|line \d{1,6}: \d{2,8} Killed|session crashed after using all
       available RAM
@@ -547,8 +626,20 @@ a killed process
     means the kernel, or the limit of a container, most likely ended the process because host memory ran out
     next <host>; `dmesg | grep -i kill` confirms it
     cause host memory
-    weak
+    level 2
+torch.cuda.memory_summary()
+    level 3
+    seen CUDA memory summary, device ID (?P<device>\d{1,4}) \D{0,200} CUDA OOMs: (?P<n_ooms>\d{1,12})
+      \|? cudaMalloc retries: (?P<n_retries>\d{1,12})
+    also Allocated memory \|? <allocated_bytes> \|? <peak_allocated_bytes>
+    also Active memory \|? <active_bytes> \|? <peak_active_bytes>
+    also Requested memory \|? <requested_bytes> \|? <peak_requested_bytes>
+    also (?:GPU|XPU|NPU|CUDA) reserved memory \|? <reserved_bytes> \|? <peak_reserved_bytes>
+    also Non-releasable memory \|? <partly_used_bytes> \|? <peak_partly_used_bytes>
+    next <less_of_step>; `snapconv watch train.py` saves a file that shows which lines hold the memory
+    cause not known
 unknown
+    level 4
     on device
     seen out of memory|OutOfMemoryError
     means memory ran out, and the text has no figures

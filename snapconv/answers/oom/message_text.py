@@ -1,26 +1,30 @@
-"""A log or a pasted text -> its characters without white space, and the rank that wrote each.
+"""A log or a pasted text -> its small letters without white space, and the rank that wrote each line.
 
-White space goes since terminals break lines anywhere, in words and numbers too. One search of a long log
-takes seconds that nothing can interrupt: it is read and searched in pieces, with a check between them that
-may end it.
+White space goes since terminals break lines anywhere, in words and numbers too. To search a long log takes
+long: what is far from every word that texts about memory have is left out, and a check between the lines and
+between the searches may end it.
 """
 
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
+from itertools import accumulate
+
+from snapconv.answers.oom.message_table import SIGNS
 
 Check = Callable[[], None]
 
-# Characters that are searched at once, and the longest match.
-_PIECE, _LONGEST = 1 << 16, 1 << 13
+# Of a long log, blocks of so many lines with a sign are read, the block before each and the one after it.
+_NEAR = 400
 # What stands before every line of a rank, a quotation, a container, a logger: `[rank0]: `,
 # `(Worker pid=12) `, `E   `, `ERROR 10-25 13:12:42 [core.py:842] `.
 _PREFIX = re.compile(
-    r"\s{0,200}(?:(?:\[[^\]\n]{1,80}\]:?|\([A-Za-z][\w.-]{0,40}(?: [\w.]{1,20}=[^)\n]{1,60})?\)|\d{1,4}:|"
+    r"\A(\s{0,200}(?:(?:\[[^\]\n]{1,80}\]:?|\([A-Za-z][\w.-]{0,40}(?: [\w.]{1,20}=[^)\n]{1,60})?\)|\d{1,4}:|"
     r"[E#>|]|[\w.-]{1,40} {1,4}\||(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL)[:|]?|"
     r"(?:\d{4}[-/])?\d\d[-/]\d\d[T _-]{1,2}[\d:.,]{5,20}Z?:?|\d\d:\d\d:\d\d[\d.,]{0,8})"
-    r"(?:[ \t]{1,40}|$)){1,8}"
+    r"(?:[ \t]{1,40}|$)){0,8})"
 )
 _RANK = re.compile(r"(rank|[DPTE]P)[ _:=]{0,2}(\d{1,6})", re.IGNORECASE)
 # Colours of terminals, frames of boxes, control characters; line breaks that were escaped.
@@ -28,9 +32,8 @@ _NOISE = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]|[\u2500-\u257f]|[\x00-\x08\x0e-
 _ESCAPED = re.compile(r"\\[nrt]")
 # Two numbers of a line stay two.
 _BETWEEN_DIGITS, _SEPARATOR = re.compile(r"(?<=\d)[ \t]{1,200}(?=\d)"), "\x00"
-# Innermost groups of a pattern, and all else of it that is no plain letter, or one that may be missing.
-_GROUP = re.compile(r"(?<!\\)\((?:[^()\\]|\\.){0,400}\)(?:[?*+]|\{[\d,]{1,9}\})?\??")
-_NOT_PLAIN = re.compile(r"\\[A-Za-z]|\[(?:\\.|[^\]\\]){0,200}\]|\\?.(?=[?*+{])|\{[\d,]{1,9}\}|[.?*+^$\x00]")
+# Capital letters of a pattern that are no part of its syntax.
+_CAPITAL = re.compile(r"(?<!\\)(?<!\(\?)[A-Z]")
 
 
 def no_check() -> None:
@@ -39,75 +42,61 @@ def no_check() -> None:
 
 @cache
 def squeezed(pattern: str) -> re.Pattern[str]:
-    """Compile a pattern for texts without white space, when it is first needed.
+    """Compile a pattern for texts in small letters and without white space, when it is first needed.
 
-    Its spaces are for the reader.
+    Its spaces and capital letters are for the reader. Ignoring case would be ten times as slow.
     """
-    return re.compile(pattern.replace(" ?", "").replace(" ", ""), re.IGNORECASE)
+    return re.compile(_CAPITAL.sub(_small, pattern.replace(" ?", "").replace(" ", "")))
 
 
-@cache
-def literals(pattern: str) -> tuple[str, ...]:
-    """Return the longest run of plain letters of each alternative: every match has one of them.
-
-    To look for one first is some fifty times as fast as the pattern.
-    """
-    flat, grouped = squeezed(pattern).pattern.lower(), ""
-    while flat != grouped:
-        grouped, flat = flat, _GROUP.sub("\x00", flat)
-    runs = (_NOT_PLAIN.split(alternative) for alternative in flat.split("|"))
-    return tuple(max(plain, key=len).replace("\\", "") for plain in runs)
+def _small(letter: re.Match[str]) -> str:
+    return letter[0].lower()
 
 
 @dataclass(slots=True)
 class CompactText:
-    """A text without white space; ``ranks`` has where another rank begins to write, and its name."""
+    """Small letters without white space; ``ends`` are those of its lines, which the ranks wrote."""
 
     text: str
-    lower: str
     check: Check
-    ranks: list[tuple[int, str]] = field(default_factory=list)
+    ends: list[int]
+    ranks: list[str]
 
     def rank_at(self, position: int) -> str:
         """Return the rank that wrote a character, ``""`` where the log does not say."""
-        return next((rank for begin, rank in reversed(self.ranks) if begin <= position), "")
+        return self.ranks[bisect_right(self.ends, position)]
 
     def search(self, pattern: str) -> re.Match[str] | None:
-        """Find the first match of a pattern, which is no longer than 8 KiB."""
+        """Find the first match of a pattern."""
         self.check()
-        if not any(literal in self.lower for literal in literals(pattern)):
-            return None
-        return next(self.every(squeezed(pattern)), None)
-
-    def every(self, pattern: re.Pattern[str]) -> Iterator[re.Match[str]]:
-        """Find every match of a pattern, with a check before each piece."""
-        for begin in range(0, len(self.text), _PIECE):
-            self.check()
-            for match in pattern.finditer(self.text, begin, begin + _PIECE + _LONGEST):
-                if match.start() >= begin + _PIECE:
-                    break
-                yield match
+        return squeezed(pattern).search(self.text)
 
 
 def compacted(text: str, check: Check = no_check) -> CompactText:
     """Remove white space from a text, and what terminals and launchers put between its words."""
-    parts, length, ranks = [""], 0, [(0, "")]
-    lines = _ESCAPED.sub("\n", text).split("\n")
+    lines = _near_signs(_ESCAPED.sub("\n", text).split("\n"), check)
     width, is_broken = max(map(len, lines)), False
+    parts, ranks = list[str](), list[str]()
     for raw in lines:
         check()
-        line = _NOISE.sub(" ", raw)
-        prefix = _PREFIX.match(line)
-        rank = " ".join(f"{word} {number}" for word, number in _RANK.findall(prefix[0])) if prefix else ""
-        if rank != ranks[-1][1]:
-            ranks.append((length, rank))
-        words = _BETWEEN_DIGITS.sub(_SEPARATOR, line[prefix.end() if prefix else 0 :])
-        words = "".join(words.split())
+        _, prefix, line = _PREFIX.split(_NOISE.sub(" ", raw), maxsplit=1)
+        words = "".join(_BETWEEN_DIGITS.sub(_SEPARATOR, line).split()).lower()
         # A terminal breaks the longest lines alone: elsewhere a number has ended.
-        if not is_broken and words[:1].isdigit() and parts[-1][-1:].isdigit():
+        if words[:1].isdigit() and not is_broken and parts and parts[-1][-1:].isdigit():
             words = _SEPARATOR + words
         is_broken = len(raw) == width
         parts.append(words)
-        length += len(parts[-1])
-    whole = "".join(parts)
-    return CompactText(whole, whole.lower(), check, ranks)
+        ranks.append(" ".join(f"{word} {number}" for word, number in _RANK.findall(prefix)))
+    return CompactText("".join(parts), check, list(accumulate(map(len, parts))), ranks)
+
+
+def _near_signs(lines: list[str], check: Check) -> list[str]:
+    """Leave out of a long log the lines far from every word that texts about memory have."""
+    near, end = lines[:_NEAR], _NEAR
+    for begin in range(0, len(lines), _NEAR):
+        check()
+        block = "\n".join(lines[begin : begin + _NEAR]).lower()
+        if any(sign in block for sign in SIGNS):
+            near += lines[max(end, begin - _NEAR) : begin + 2 * _NEAR]
+            end = begin + 2 * _NEAR
+    return near

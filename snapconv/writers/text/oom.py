@@ -1,10 +1,12 @@
 """Lines of text for ``snapconv oom``: a failed allocation, or torch's own message, explained."""
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from operator import itemgetter
 
 from snapconv.answers.oom.failed_allocation import FailedAllocation, OutOfMemory
-from snapconv.answers.oom.message import SUMMARY, MemorySummary, MessageAnswer
+from snapconv.answers.oom.message import MemorySummary, MessageAnswer
+from snapconv.answers.oom.message_kinds import SUMMARY
 from snapconv.answers.oom.remedies import Remedies
 from snapconv.answers.oom.verdict import OomCause, OomVerdict
 from snapconv.answers.peak import WAITING_LABEL
@@ -20,7 +22,27 @@ _OTHER_TITLES = {
 }
 # Weights, gradients, two states and the temporaries of a step, each as large as the weights.
 _OF_ADAM = 5
-_NOT_TORCHS = "not torch's: context, libraries, NCCL, other processes"
+_MESSAGE_ROWS = (
+    ("tried_bytes", "requested"),
+    ("free_bytes", "free on the device"),
+    ("allocated_bytes", "allocated by torch"),
+    ("active_bytes", "  with what streams still use"),
+    ("unallocated_bytes", "reserved by torch and free"),
+    ("private_pool_bytes", "free in private pools, for CUDA graphs or MemPools only"),
+    ("reserved_bytes", "reserved by torch"),
+    ("outside_bytes", "not torch's: context, libraries, NCCL, other processes"),
+    ("metal_bytes", "other Metal memory of the process"),
+    ("own_outside_bytes", "  of it this process's own"),
+    ("allowed_bytes", "allowed"),
+    ("total_bytes", "the whole device"),
+)
+# Now and at most, each.
+_SUMMARY_ROWS = (
+    ("allocated", "allocated by torch"),
+    ("active", "active: allocated, or freed and waiting for a stream"),
+    ("requested", "requested by the program, not rounded"),
+    ("reserved", "reserved by torch"),
+)
 
 
 def oom_lines(found: OutOfMemory, remedies: Remedies | None, *, file: str) -> Iterator[str]:
@@ -159,13 +181,11 @@ def _must_go_lines(remedies: Remedies) -> Iterator[str]:
 
 def message_lines(found: MessageAnswer) -> Iterator[str]:
     """Explain a text about memory that ran out; of several devices, the first message of each."""
-    yield from _one_message_lines(found)
-    if found.n_messages > 1:
-        yield f"  {counted(found.n_messages, 'message')} in the text: this is the first"
-    yield f"  next: {found.next_step}"
-    for other in found.others[:_N_DEVICES]:
-        yield from _one_message_lines(other)
-        yield f"  next: {other.next_step}"
+    for answer in (found, *found.others[:_N_DEVICES]):
+        yield from _one_message_lines(answer)
+        if answer is found and found.n_messages > 1:
+            yield f"  {counted(found.n_messages, 'message')} in the text: this is the first"
+        yield f"  next: {answer.next_step}"
     if len(found.others) > _N_DEVICES:
         yield f"{counted(len(found.others) - _N_DEVICES, 'device')} more: --json shows them"
 
@@ -178,28 +198,18 @@ def _one_message_lines(found: MessageAnswer) -> Iterator[str]:
         yield from verdict_lines(found.verdict)
     elif found.meaning:
         yield f"  {found.meaning}"
-    waiting = (message.active_bytes or 0) > (message.allocated_bytes or 0)
-    for n_bytes, text in (
-        (message.tried_bytes, "requested"),
-        (message.free_bytes, "free on the device"),
-        (message.allocated_bytes, "allocated by torch"),
-        (message.active_bytes if waiting else None, "  with what streams still use"),
-        (found.unallocated_bytes, "reserved by torch and free"),
-        (message.private_pool_bytes, "free in private pools, for CUDA graphs or MemPools only"),
-        (None if message.allocated_bytes is not None else message.reserved_bytes, "reserved by torch"),
-        (None if message.metal_bytes is not None else found.outside_bytes, _NOT_TORCHS),
-        (message.metal_bytes, "other Metal memory of the process"),
-        (found.own_outside_bytes, "  of it this process's own"),
-        (message.allowed_bytes, "allowed"),
-        (message.total_bytes, "the whole device"),
-        *((n_bytes, f"process {pid}") for pid, n_bytes in message.other_processes[:_N_HOLDERS]),
-    ):
-        if n_bytes is not None:
-            yield size_row(n_bytes, text)
+    is_said_otherwise = {
+        "active_bytes": (message.active_bytes or 0) <= (message.allocated_bytes or 0),
+        "reserved_bytes": message.allocated_bytes is not None,
+        "outside_bytes": message.metal_bytes is not None,
+    }
+    values = asdict(found) | asdict(message)
+    rows = [(values[name], text) for name, text in _MESSAGE_ROWS if not is_said_otherwise.get(name)]
+    rows += [(n_bytes, f"process {pid}") for pid, n_bytes in message.other_processes[:_N_HOLDERS]]
+    yield from (size_row(n_bytes, text) for n_bytes, text in rows if n_bytes is not None)
     for figure in found.figures:
-        is_size = figure.unit == "bytes"
         unit = f" {figure.unit}" if figure.unit in ("tokens", "requests") else ""
-        value = format_bytes(int(figure.value)) if is_size else f"{figure.value}{unit}"
+        value = format_bytes(int(figure.value)) if figure.unit == "bytes" else f"{figure.value}{unit}"
         yield f"{value:>16}  {figure.noun}"
     if found.summary:
         yield from _summary_lines(found.summary)
@@ -208,7 +218,7 @@ def _one_message_lines(found: MessageAnswer) -> Iterator[str]:
 
 def _message_title(found: MessageAnswer) -> str:
     """Say what ran out, and where or in whose words."""
-    if found.kind == SUMMARY:
+    if found.kind == SUMMARY.name:
         return found.kind
     device = "" if found.message.device is None else f" on device {found.message.device}"
     what = _OTHER_TITLES.get(found.cause, f"{found.backend} out of memory{device}")
@@ -218,16 +228,11 @@ def _message_title(found: MessageAnswer) -> str:
 
 def _summary_lines(summary: MemorySummary) -> Iterator[str]:
     yield f"  memory summary of device {summary.device}"
-    yield size_row(summary.allocated_bytes, "allocated by torch")
-    yield size_row(summary.peak_allocated_bytes, "  at most")
-    if summary.active_bytes is not None and summary.peak_active_bytes is not None:
-        yield size_row(summary.active_bytes, "active: allocated, or freed and waiting for a stream")
-        yield size_row(summary.peak_active_bytes, "  at most")
-    if summary.requested_bytes is not None and summary.peak_requested_bytes is not None:
-        yield size_row(summary.requested_bytes, "requested by the program, not rounded")
-        yield size_row(summary.peak_requested_bytes, "  at most")
-    yield size_row(summary.reserved_bytes, "reserved by torch")
-    yield size_row(summary.peak_reserved_bytes, "  at most")
+    for name, text in _SUMMARY_ROWS:
+        n_bytes, peak_bytes = (getattr(summary, f"{part}{name}_bytes") for part in ("", "peak_"))
+        if n_bytes is not None:
+            yield size_row(n_bytes, text)
+            yield size_row(peak_bytes, "  at most")
     if summary.partly_used_bytes is not None:
         yield size_row(summary.partly_used_bytes, "free in partly used segments")
         yield size_row(summary.empty_segment_bytes, "free in empty segments (empty_cache() returns them)")

@@ -33,6 +33,12 @@ def from_1_0(tried, total, free, allocated, reserved):
     )
 
 
+def with_figures_above(tried, *figures):
+    """A log that has the figures on a line of their own above the sentence."""
+    sentence, _, rest = from_1_4(tried, *figures, advice=False).partition(" (")
+    return f"({rest}\nRuntimeError: {sentence}"
+
+
 def from_1_4(
     tried, total, free, allocated, reserved, *, backend="CUDA", name="GPU", allowed=None, advice=True
 ):
@@ -120,6 +126,8 @@ OF_ALLOCATORS = {
     "1.0 fragmented": (from_1_0(*PIECES), "fragmented", True),
     "1.2 another process": (from_1_0(*OTHERS), "held outside torch", True),
     "1.3 free above it": (from_1_0(*FREE), "not known", False),
+    "1.4 another process, its figures above it": (with_figures_above(*OTHERS), "held outside torch", True),
+    "1.4 full, its figures above it": (with_figures_above(*FULL), "full", False),
     "1.4 full": (from_1_4(*FULL, advice=False), "full", False),
     "1.4 fragmented": (from_1_4(*PIECES, advice=False), "fragmented", True),
     "1.7 free above it": (from_1_4(*FREE, advice=False), "not known", False),
@@ -231,6 +239,7 @@ WORDINGS = {
     "colours": "\x1b[31m" + from_2_1(*FIGURES).replace(". ", ".\x1b[0m "),
     "box": before_every_line("│ ", from_2_1(*FIGURES), at=". ").replace("\n", " │\n"),
     "escaped": from_2_1(*FIGURES).replace(". ", ".\\n"),
+    "figures above": with_figures_above(*FIGURES),
     "first words cut": from_2_1(*FIGURES)[50:],
     "first words cut in 1.4": from_1_4(*FIGURES)[20:],
     **{f"wrapped at {width}": wrapped(from_2_1(*FIGURES), width) for width in (7, 40, 79, 80)},
@@ -356,7 +365,7 @@ def test_what_stands_before_a_message_costs_no_more_than_its_length(line):
 
 def test_a_long_log_is_checked_between_its_pieces():
     calls = []
-    text = "Allocator: the memory of an arena\n" * 20_000
+    text = "allocator: the memory of an arena\n" * 20_000
     with pytest.raises(InputError):
         explain_message(text, check=lambda: calls.append(len(calls)))
     assert len(calls) > 2 * len(text) // 8192
@@ -366,6 +375,12 @@ def test_a_long_log_is_checked_between_its_pieces():
 
     with pytest.raises(KeyboardInterrupt):
         explain_message(text, check=stop)
+
+
+def test_figures_above_a_message_are_not_those_of_the_message_before():
+    text = f"{from_1_4(*FULL, advice=False)}\nRuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB"
+    found = explain_message(text)
+    assert [one.message.total_bytes for one in (found, *found.others)] == [80 * GIB, None]
 
 
 # --- several ranks and devices
