@@ -142,6 +142,13 @@ def test_an_alloc_without_a_category_begins_a_life_of_its_own(tmp_path):
     assert session.at("end")[0].allocated_bytes == 64
 
 
+def test_frames_that_are_lists_are_refused_and_not_compared(tmp_path):
+    """Python cannot compare lists that are nested deeply enough."""
+    rows = [*alloc(8, 64, "temporary"), *free(8, 64), *alloc(8, 64, "temporary")]
+    with pytest.raises(InputError, match=r"frames\[0\]: expected dict, got list"):
+        plot(tmp_path, [[row | {"frames": [[[]]]} for row in rows]])
+
+
 def test_the_last_trace_is_no_gpus(tmp_path):
     session = plot(tmp_path, [alloc(8, 512, "input"), [], alloc(8, 1024, "unknown")])
     assert repr(session.snapshot).count("cuda:0") == 1
