@@ -137,6 +137,11 @@ class _Finder:
         return np.append(stack, -2), np.append(alloc, self._n_events), np.append(keys, behind)
 
     @cached_property
+    def _kind(self) -> Int64Column:
+        """A number for the stack and the size of each allocation."""
+        return number_groups(self.table.stack_id, self.table.requested_bytes)[1]
+
+    @cached_property
     def is_cache(self) -> BoolColumn:
         """What a cache of keys and values keeps, with a graph or without."""
         return _is_cache(self.analysis)
@@ -320,9 +325,7 @@ class _Finder:
         n_before = int(np.searchsorted(table.alloc_event, 0))
         bounds = (int(table.alloc_event[rows].max()) + 1, self.freed[rows[0]])
         made = slice(*n_before + np.searchsorted(table.alloc_event[n_before:], bounds))
-        again = set(zip(table.stack_id[made].tolist(), table.requested_bytes[made].tolist(), strict=True))
-        kinds = zip(table.stack_id[rows].tolist(), table.requested_bytes[rows].tolist(), strict=True)
-        is_same = np.array([kind in again for kind in kinds], np.bool_)
+        is_same = is_among(self._kind[rows], self._kind[made])
         n_bytes = table.block_bytes[rows]
         return bool(n_bytes[~is_read & is_same].sum() >= _NEARLY * n_bytes.sum())
 

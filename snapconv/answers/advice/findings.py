@@ -435,8 +435,6 @@ def _rank(one: Finding) -> tuple[object, ...]:
 
 def _measured(found: Finding, peak_of: Callable[[Sequence[Change]], Peak], demand: Demand) -> Finding:
     """Give a finding its final peak; what it saves beside others stays the sum of its blocks."""
-    if found.reserved_bytes is not None:
-        return found
     peak, before = peak_of([found.change]), demand.peak.n_bytes
     saved, by_sum = before - peak.n_bytes, before - found.peak.n_bytes
     if found.saved_bytes > by_sum:
@@ -448,8 +446,6 @@ def _enough(found: Sequence[Finding], goal_bytes: int, demand: Demand) -> Iterat
     """Yield the findings that reach a goal alone, then the first of the others that do together."""
     others = list[int]()
     for number, one in enumerate(found, 1):
-        if one.reserved_bytes is not None:
-            continue
         if one.peak.n_bytes <= goal_bytes:
             yield (number,)
         else:
