@@ -359,9 +359,6 @@ def _of_allocator(part: _Part, n_messages: int) -> MessageAnswer:
     cause = verdict.cause if verdict else OomCause.UNKNOWN
     if cause == OomCause.OUTSIDE and 2 * (own_outside or 0) > (outside or 0):
         step = SAME_PROCESS
-    elif cause == OomCause.FRAGMENTED and name in ("CUDA", "HIP") and "reservedintotal" in part.text:
-        step = BEFORE_EXPANDABLE
-    shown = {key: getattr(backend, key) for key in ("monitor", "variable", "watch", "expandable")}
     return MessageAnswer(
         kind=ALLOCATOR.name,
         backend=name,
@@ -372,11 +369,20 @@ def _of_allocator(part: _Part, n_messages: int) -> MessageAnswer:
         outside_bytes=outside,
         own_outside_bytes=own_outside,
         verdict=verdict,
-        next_step=step.format(less=_phase_step(part.before), **shown),
+        next_step=_shown_step(step, name, part),
         notes=tuple(_notes(message, name)),
         cause=cause,
         rank=part.rank,
     )
+
+
+def _shown_step(step: str, name: str, part: _Part) -> str:
+    """Fill in what a device's monitor, recorder and settings are called."""
+    backend = BACKENDS.get(name, UNKNOWN_BACKEND)
+    if step == NEXT_STEPS[OomCause.FRAGMENTED] and name in ("CUDA", "HIP") and "reservedintotal" in part.text:
+        step = BEFORE_EXPANDABLE
+    shown = {key: getattr(backend, key) for key in ("monitor", "variable", "watch", "expandable")}
+    return step.format(less=_phase_step(part.before), **shown)
 
 
 def _with_own_process(message: OomMessage, in_use: int) -> OomMessage:
