@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from snapconv.answers.what_if.conclusion import alternatives, conclude, reference
-from snapconv.answers.what_if.setting_trials import SettingTrials, Tried
+from snapconv.answers.what_if.setting_trials import ONE_STREAM, SettingTrials, Tried
 from snapconv.torch_knowledge.backends import backend_of_kind
 from snapconv.units import counted, device_kind, device_name, format_bytes, format_share
 from snapconv.writers.text.size_rows import where
@@ -55,7 +55,7 @@ def _refused_lines(trials: SettingTrials) -> Iterator[str]:
         for reason in dict.fromkeys(refused.values()):
             yield f"  {how} {reason}: {_grouped([name for name in refused if refused[name] == reason])}"
     caution = backend_of_kind(device_kind(trials.device)).caution
-    if caution and alternatives(trials):
+    if caution and any(tried.name != ONE_STREAM for tried in alternatives(trials)):
         yield f"  before you set {trials.variable}: {caution}"
 
 

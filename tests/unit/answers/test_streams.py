@@ -3,6 +3,7 @@
 import json
 import pickle
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -232,3 +233,9 @@ def test_every_output_has_the_finding(tmp_path, capsys):
     assert any(f"{what} (108.00 MiB" in sentence for sentence in find_verdict(analysis).also)
     (advice,) = view_device(analysis).facts["advice"]
     assert (advice["what"], advice["bytes"]) == (f"fault: {what}.", 108 * MIB)
+
+
+def test_one_stream_sets_no_variable_and_warns_of_none(capsys):
+    path = Path(__file__).parents[3] / "fixtures" / "torch_npu.pickle"
+    assert main(["what-if", str(path), "--one-stream"]) == 0
+    assert "before you set" not in capsys.readouterr().out
