@@ -114,9 +114,9 @@ class Demand:
 
     def saved_of_reserved(self, change: Change) -> int:
         """Return how much less is reserved at most with a change; 0 where a replay cannot say."""
-        self._n_left -= 2 * len(self._calls)
-        if self._n_left < 0:
+        if 2 * len(self._calls) > self._n_left:
             return 0
+        self._n_left -= 2 * len(self._calls)
         before, after = (
             try_out(calls, Trial(calls.own)).ledger.max_reserved_bytes
             for calls in (self._calls, changed_calls(self._calls, self.analysis, [change]))

@@ -555,11 +555,13 @@ def _of_reserved(kinds: Sequence[Kind], evidence: Evidence) -> Iterator[Finding]
 
     Where memory ran out PyTorch had waited for all streams, and returned every cache, before.
     """
-    reserved = evidence.analysis.replay.reserved.peak
-    for kind in kinds if not len(evidence.analysis.phases.oom_events) else ():
+    replay, has_failed = evidence.analysis.replay, len(evidence.analysis.phases.oom_events) > 0
+    reserved, least = replay.reserved.peak, max(LEAST_SHARE_OF_TRADE * replay.reserved.peak, 1)
+    # What is allocated at once is reserved in any case.
+    for kind in () if has_failed or reserved - replay.allocated.peak < least else kinds:
         for detected in kind.detect(evidence):
             saved = evidence.demand.saved_of_reserved(detected.change)
-            if saved >= max(LEAST_SHARE_OF_TRADE * reserved, 1):
+            if saved >= least:
                 finding = _finding(kind, detected, evidence, ())
                 yield replace(finding, held_bytes=saved, saved_bytes=saved, reserved_bytes=reserved - saved)
 

@@ -59,7 +59,7 @@ def idle_caches(evidence: Evidence) -> Iterator[Detected]:
     for rows in grouped(rows_of(is_other), 2 * table.stream + is_small):
         ends, sizes = table.end_event[rows], table.block_bytes[rows]
         last = int(table.alloc_event[rows].max())
-        if last < event:
+        if last < event and evidence.is_large(rows):
             is_gone = (sizes >= _LITTLE * sizes.max()) & (ends <= event)
             emptied = int(ends[is_gone].max(initial=last))
             change = called_otherwise(CallChange(emptied=(emptied,)))
