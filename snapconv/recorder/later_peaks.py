@@ -4,8 +4,9 @@ Asked of the allocator after every step, so that the iteration is known in which
 """
 
 import shlex
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from functools import wraps
+from functools import partial
 from typing import Any
 
 from snapconv.notes import Note
@@ -35,18 +36,14 @@ class Peaks:
         """Look before the program resets a peak, for as long as the context lasts."""
         import torch
 
+        @stands_in
+        def reset(real: Callable[..., None], *arguments: Any) -> None:
+            self.look()
+            real(*arguments)
+
         for name in _RESETS:
             if hasattr(torch._C, name):
-                parts.enter_context(replaced(torch._C, name, self._looking_before(getattr(torch._C, name))))
-
-    def _looking_before(self, real: Any) -> Any:
-        @stands_in
-        @wraps(real)
-        def reset(*arguments: Any) -> Any:
-            self.look()
-            return real(*arguments)
-
-        return reset
+                parts.enter_context(replaced(torch._C, name, partial(reset, getattr(torch._C, name))))
 
     def look(self) -> dict[int, tuple[int, int]]:
         """Return the peaks up to now; never raises."""

@@ -174,11 +174,6 @@ class DeviceChoice:
             return self._own.recent, kwargs
         return self._implied(), kwargs
 
-    def is_doubtful(self, inputs: list[Placement | None]) -> bool:
-        """Say whether results on the CPU might be on a device: C++ code takes all tensors for the CPU's."""
-        is_unseen = self._calls.current is None or torch._C._functorch.peek_interpreter_stack() is not None
-        return is_unseen or any(placement and placement.is_doubtful for placement in inputs)
-
     def _call_names_cpu(self) -> bool:
         """Say whether the user's torch call has the CPU as its ``device``."""
         call = self._calls.current

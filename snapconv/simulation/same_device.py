@@ -33,9 +33,11 @@ _ALSO_CHECKED = [*_INDEXING, *"embedding stack mv convolution mkldnn_rnn_layer".
 # These copy a number (native/Fill.cpp) and chances (cuda/DistributionTemplates.h) to the device. The last is
 # called while a mode is active, as here, in place of one that takes the CPU's targets (LossCTC.cpp).
 _TAKES_ANY = "fill_ bernoulli_ _ctc_loss".split()
-# aten/src/ATen/TensorIterator.cpp, and what the generated check adds (ATen/core/adaption.cpp).
-_ERROR = "Expected all tensors to be on the same device, but found at least two devices, {} and {}!"
-_ARGUMENT = " (when checking argument for argument {} in method wrapper_CUDA_"
+# The sentence of aten/src/ATen/TensorIterator.cpp and, up to 2.7, core/adaption.cpp; the end is ours.
+_ERROR = (
+    "Expected all tensors to be on the same device, but found at least two devices, {} and {}! "
+    "(argument {} of {})"
+)
 
 
 @lru_cache
@@ -46,20 +48,15 @@ def _rows() -> dict[str, str]:
 
 
 @lru_cache
-def _check_of(func: Any) -> str | None:
-    """Return what an operation's check adds to the error; None for one that takes tensors of any device."""
+def _is_checked(func: Any) -> bool:
+    """Say whether CUDA refuses tensors of several devices for an operation."""
     full_name = func.name().removeprefix("aten::")
-    name, _, overload = full_name.partition(".")
-    row = _rows().get(full_name, "")
-    if name in _TAKES_ANY:
-        return None
-    if name in _ALSO_CHECKED or _IS_ITERATED.search(row):
-        return ""
-    if _IS_UNCHECKED in row or not _HAS_KERNEL.search(row):
-        return None
-    # torchgen/dest/register_dispatch_key.py; of a structured kernel the overload stands last.
-    is_structured = "  structured" in row
-    return f"{_ARGUMENT}{full_name.replace('.', '_') if is_structured else f'{overload}_{name}'})"
+    name, row = full_name.partition(".")[0], _rows().get(full_name, "")
+    if name in _ALSO_CHECKED or name in _TAKES_ANY:
+        return name in _ALSO_CHECKED
+    if _IS_UNCHECKED in row:
+        return _IS_ITERATED.search(row) is not None
+    return _HAS_KERNEL.search(row) is not None
 
 
 class SameDevice:
@@ -72,13 +69,14 @@ class SameDevice:
         """Raise torch's error for a call that CUDA would refuse; its tensors are on several devices."""
         # The engine and torch.func's transforms call with tensors of their own.
         is_inside = torch._C._current_graph_task_id() != -1 or torch._C._functorch.peek_interpreter_stack()
-        argument = None if is_inside else _check_of(call.func)
-        operands = [] if argument is None else [*self._operands(call)]
-        first = operands[0][1].device if operands else None
-        for name, tensor in operands:
+        if is_inside or not _is_checked(call.func):
+            return
+        first = None
+        for name, tensor in self._operands(call):
+            first = first or tensor.device
             if tensor.device != first:
-                devices = sorted(map(str, (first, tensor.device)), reverse=True)
-                raise for_program(RuntimeError(f"{_ERROR}{argument}".format(*devices, name)))
+                devices = sorted((str(first), str(tensor.device)), reverse=True)
+                raise for_program(RuntimeError(_ERROR.format(*devices, name, call.func.name())))
 
     def _operands(self, call: Invocation) -> Iterator[tuple[str, Any]]:
         """List the tensors that have to be on one device, by argument."""

@@ -130,7 +130,9 @@ class Tracker:
         """Account for the memory of an operation's results, wherever they are."""
         if call.operation.kind is Kind.FRESH:
             is_assumed = any(given and given.source for given in call.inputs)
-            call.is_doubtful = call.device is None and self.choice.is_doubtful(call.inputs)
+            # Where no call of the program's is seen, C++ code takes all tensors for the CPU's.
+            is_doubtful = any(given and given.is_doubtful for given in call.inputs)
+            call.is_doubtful = call.device is None and (is_doubtful or self.calls.current is None)
             if call.device is not None or not has_values or is_assumed or call.is_doubtful:
                 self._place(call, result, has_values=has_values)
             if call.device is not None and self.workspaces is not None:
