@@ -94,7 +94,7 @@ def _fault_sentence(faults: Sequence[Finding]) -> str:
     first, n_more = faults[0], len(faults) - 1
     size = f"{format_bytes(first.held_bytes)} at the peak"
     if not first.held_bytes:
-        size = f"saves {format_bytes(first.saved_bytes)}"
+        size = f"saves {format_bytes(first.saved_bytes)} beside others: snapconv advise"
     more = f" ({n_more} more: snapconv advise)" if n_more else ""
     sure = "" if first.is_certain else "likely "
     return f"{sure}fault: {first.what.removesuffix('.')} ({size}). {first.how[0]}{more}"

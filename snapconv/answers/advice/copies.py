@@ -6,6 +6,7 @@ before the first step, or by copying modules, and are not found here.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -219,6 +220,31 @@ def _summed_up(evidence: Evidence, rows: Int64Column) -> Int64Column:
     waits = np.array([last.get(kind, 0) for kind in kinds(rows)], np.int64)
     again: Int64Column = np.append(table.alloc_event[rows][1:], evidence.demand.n_events)
     return np.where(waits > again, waits, again)
+
+
+def views_of_gradients(evidence: Evidence) -> Iterator[Detected]:
+    """Find recorded gradients that are small views of what backward made for a whole concatenation.
+
+    Autograd takes over an incoming gradient that nothing else has, with the memory that it is a part of
+    (torch/csrc/autograd/functions/accumulate_grad.h). Several of one memory count together. Its other part
+    is read once, to make the next gradient.
+    """
+    analysis, table, recorded = evidence.analysis, evidence.analysis.allocations, evidence.analysis.recorded
+    if recorded is None:
+        return
+    gradients = recorded.metadata.gradients
+    own = np.bincount(recorded.gradients + 1, gradients.n_bytes, len(table) + 1)[1:].astype(np.int64)
+    others = table.requested_bytes - own
+    rows = rows_of((own > 0) & (others > own))
+    mine = rows[evidence.live[rows]]
+    if evidence.is_large(mine):
+        made = table.alloc_event[analysis.features.by_engine & (own == 0)]
+        after = np.searchsorted(made, table.alloc_event[rows], side="right")
+        first = np.append(made, evidence.demand.n_events)[after] + 1
+        change = replace(freed_from(analysis, rows, first), n_bytes=others[rows])
+        parameter = gradients.parameter[recorded.gradients == mine[0]][0]
+        name = recorded.metadata.parameters.names[parameter]
+        yield evidence.found(change, mine, None, number=len(mine), name=name)
 
 
 def gathered_shards(evidence: Evidence) -> Iterator[Detected]:

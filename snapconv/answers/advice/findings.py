@@ -19,11 +19,13 @@ from snapconv.answers.advice.copies import (
     copied_weights,
     early_batches,
     gathered_shards,
+    views_of_gradients,
 )
 from snapconv.answers.advice.evidence import (
     FAULT,
     FREE,
     LEAST_SHARE_OF_TRADE,
+    TRADE,
     Detected,
     Evidence,
     Kind,
@@ -43,6 +45,7 @@ from snapconv.answers.advice.trades import (
     foreach_temporaries,
     full_logits,
     full_states,
+    merged_masks,
     offloaded,
     smaller_batch,
 )
@@ -94,6 +97,16 @@ KINDS = (
             "Move a call of model.zero_grad() there; with Lightning, to on_train_batch_end.",
         ),
         detect=kept_gradients,
+    ),
+    Kind(
+        slug="gradient-views",
+        what="{number} small gradients, such as that of {name}, are views that keep a whole concatenation's.",
+        how=(
+            "Clone such a gradient when it is made, which lets go of the rest:",
+            "p.register_post_accumulate_grad_hook(lambda p: setattr(p, 'grad', p.grad.clone())).",
+        ),
+        detect=views_of_gradients,
+        estimated="the whole is assumed free once backward made the next gradient",
     ),
     Kind(
         slug="unused-graph",
@@ -217,6 +230,18 @@ KINDS = (
         wrong_if="the mask forces a kernel that stores the scores",
         detect=attention_scores,
         estimated="assumes that the kernel keeps queries, keys and values as the program made them",
+    ),
+    Kind(
+        slug="masks",
+        what="{number} masks have a number for each attention score ({where}).",
+        how=(
+            "Attention adds the padding mask (src_key_padding_mask) to the other in every layer: pass one.",
+            "With a causal mask and padding at the end, pass is_causal=True and no padding mask.",
+        ),
+        costs="no time; outputs at padded positions change, which the loss has to ignore",
+        is_free=True,
+        wrong_if="padding comes before the text, or the other mask is not causal",
+        detect=merged_masks,
     ),
     Kind(
         slug="foreach",
@@ -420,11 +445,15 @@ def quick_findings(analysis: DeviceAnalysis) -> list[Finding]:
 
 
 def _without_needless(found: list[Finding], goal_bytes: int | None, demand: Demand) -> list[Finding]:
-    """Leave out what costs something where faults reach the goal, and what is free, unasked for and small."""
-    if goal_bytes is None:
-        least = demand.peak.n_bytes * _LEAST_SHARE
-        return [one for one in found if one.sort != FREE or one.saved_bytes >= least]
+    """Leave out what costs something where faults reach the goal, and what is free, unasked for and small.
+
+    What is small stays where a fault saves nothing without it.
+    """
     faults = [one for one in found if one.sort == FAULT]
+    if goal_bytes is None:
+        is_needed = any(one.peak.n_bytes >= demand.peak.n_bytes for one in faults)
+        least = 1 if is_needed else demand.peak.n_bytes * _LEAST_SHARE
+        return [one for one in found if one.sort != FREE or one.saved_bytes >= least]
     is_enough = faults and demand.without([one.change for one in faults]).n_bytes <= goal_bytes
     return faults if is_enough else found
 
@@ -521,16 +550,23 @@ def _search(
 def _found(
     demand: Demand, kinds: Sequence[Kind], goal_bytes: int | None, forward_ms: Mapping[str, float] | None
 ) -> Iterator[Finding]:
-    """Find faults at the peak, at the peak that is left without them, and so on; then all others so."""
+    """Find faults at the peak, at the peak that is left without them, and so on; then all others so.
+
+    Faults come first, on their own: which ones are found there depends on nothing else. Another may save only
+    beside what is free, as gradients that stay through forward do where the optimizer's step has the peak.
+    """
     calls, changes, known = LineCalls(demand.analysis), list[Change](), set()
     seen = np.zeros(len(demand.analysis.allocations), np.bool_)
     yield from _of_reserved(
         [kind for kind in kinds if kind.of_reserved], Evidence(demand, demand.peak, calls)
     )
     kinds = [kind for kind in kinds if not kind.of_reserved]
-    for is_fault in (True, False):
-        # Faults first, on their own: which ones are found depends on no trade.
-        mine, moment = [kind for kind in kinds if (kind.sort == FAULT) is is_fault], demand.peak
+    n_faults = 0
+    for sorts, is_beside in (((FAULT,), False), ((FREE,), False), ((FAULT,), True), ((FREE, TRADE), False)):
+        if is_beside and len(changes) == n_faults:
+            continue
+        mine, is_fault = [kind for kind in kinds if kind.sort in sorts], FAULT in sorts
+        moment = demand.without(changes) if is_beside else demand.peak
         for _ in range(_ROUNDS):
             evidence = Evidence(demand, moment, calls, goal_bytes, forward_ms)
             before = len(changes)
@@ -541,13 +577,15 @@ def _found(
                         continue
                     known.add(key)
                     finding = _finding(kind, detected, evidence, changes)
-                    if kind.at_any_size or evidence.is_worth(max(finding.held_bytes, finding.saved_bytes)):
+                    held = 0 if is_beside else demand.bytes_at(finding.change, moment.event)
+                    if kind.at_any_size or evidence.is_worth(max(held, finding.saved_bytes)):
                         changes.append(detected.change)
                         seen[detected.change.rows] = True
                         yield finding
             if len(changes) == before:
                 break
             moment = demand.without(changes)
+        n_faults = n_faults or len(changes) * is_fault
 
 
 def _of_reserved(kinds: Sequence[Kind], evidence: Evidence) -> Iterator[Finding]:
@@ -594,7 +632,7 @@ def _finding(kind: Kind, found: Detected, evidence: Evidence, others: Sequence[C
         line=found.line,
         where=found.where,
         n_allocations=len(distinct(found.change.rows)),
-        held_bytes=demand.bytes_at(found.change, evidence.moment.event),
+        held_bytes=demand.bytes_at(found.change, demand.peak.event),
         saved_bytes=saved,
         peak=alone,
         change=change,

@@ -70,6 +70,10 @@ LOOK_ALIKES: Mapping[str, tuple[LookAlike, ...]] = {
             "optimizers step on several lines, or torch noted no step",
         ),
     ),
+    "gradient-views": (
+        LookAlike("shared", "gradients in one buffer", "together they fill it"),
+        LookAlike("kept", "gradients that the program keeps itself, as retain_grad() does"),
+    ),
     "unused-graph": (
         _OUTPUTS,
         LookAlike(
@@ -128,6 +132,10 @@ LOOK_ALIKES: Mapping[str, tuple[LookAlike, ...]] = {
         LookAlike(
             "classes", "a softmax over classes or experts", "nothing beside it has its size in forward"
         ),
+    ),
+    "masks": (
+        LookAlike("results", "results of attention", "as large as the last of its results"),
+        LookAlike("needed", "masks that no single one replaces"),
     ),
     "foreach": (LookAlike("state-update", "new states of the optimizer", "kept after its step"),),
     "checkpointing": (LookAlike("shared", "activations that later modules read too"),),

@@ -12,7 +12,7 @@ from snapconv.answers.advice.evidence import LEAST_SHARE_OF_TRADE, Detected, Evi
 from snapconv.answers.advice.references import ends_without_graph
 from snapconv.classification.categories import ABOUT, Category, Trait, categories_with
 from snapconv.classification.categories import Evidence as Known
-from snapconv.columns import BoolColumn, Int64Column, distinct, grouped, has_code, is_among
+from snapconv.columns import BoolColumn, Int64Column, distinct, grouped, has_code, is_among, rows_of
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_patterns import Role
 from snapconv.units import format_bytes
@@ -141,6 +141,26 @@ def attention_scores(evidence: Evidence) -> Iterator[Detected]:
         how = _FUSED.get(evidence.library_of(rows), "Use F.scaled_dot_product_attention.")
         caller = evidence.caller_of(rows)
         yield evidence.found(change, rows, None, number=len(mine), how=how, caller=caller)
+
+
+def merged_masks(evidence: Evidence) -> Iterator[Detected]:
+    """Find the sums of two masks that torch's attention makes, of one number for each score.
+
+    torch/nn/functional.py, multi_head_attention_forward, torch 2.13: of what the function itself makes for
+    backward the sum comes first; the last has the size of the queries. The fused kernel keeps the sum.
+    """
+    table, features = evidence.analysis.allocations, evidence.analysis.features
+    frames, frame = evidence.analysis.snapshot.stacks.frames, features.lines_of(table.stack_id)
+    is_attention = np.array([name == "multi_head_attention_forward" for name in (*frames.names, "")])
+    rows = rows_of(is_attention[frame] & features.in_forward & features.reaches_backward)
+    if not len(rows):
+        return
+    line, sizes = frames.lines[frame[rows]], table.requested_bytes[rows]
+    rows = rows[(line == line.min()) & ~is_among(sizes, sizes[line == line.max()])]
+    mine = rows[evidence.live[rows]]
+    if evidence.is_large(mine, LEAST_SHARE_OF_TRADE):
+        change = removed(evidence.analysis, rows)
+        yield evidence.found(change, mine, evidence.analysis.main_line(mine), number=len(mine))
 
 
 def _fused(evidence: Evidence, scores: Int64Column, is_softmax: BoolColumn) -> Change:

@@ -411,7 +411,8 @@ def _faults(entries: Sequence[Entry]) -> Iterator[Finding]:
     found: dict[str, list[tuple[int, str]]] = defaultdict(list)
     for entry in entries:
         for what, n_bytes in entry.device.faults.items():
-            found[what].append((n_bytes, entry.name))
+            if n_bytes:  # else it saves only beside another change
+                found[what].append((n_bytes, entry.name))
     for what, held in found.items():
         most, name = max(held, key=lambda one: one[0])
         others = f" and {counted(len(held) - 1, 'other')}" if len(held) > 1 else ""

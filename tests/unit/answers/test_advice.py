@@ -253,8 +253,11 @@ ENGINE = [
 ]
 
 
-def training(*, zero_grad_after):
-    """Steps of a model with a gradient; it is freed after the step, or only after the next forward."""
+def training(*, zero_grad_after, temporaries=(MIB,)):
+    """Steps of a model with a gradient; it is freed after the step, or only after the next forward.
+
+    ``temporaries`` are those of one list in the optimizer's step.
+    """
     loop = Loop()
     loop.alloc(10 * MIB, [frame("to", f"{TORCH}/nn/modules/module.py"), *at(5)])
     gradient = None
@@ -264,7 +267,8 @@ def training(*, zero_grad_after):
             loop.trace.free(gradient, frames=[frame("zero_grad", f"{TORCH}/optim/optimizer.py"), *at(21)])
         loop.trace.free(loop.kept.pop("loss")[0], frames=ENGINE)
         gradient = loop.alloc(10 * MIB, ENGINE)
-        loop.trace.alloc(MIB, frames=STEP).free(frames=STEP)
+        for addr in [loop.alloc(size, STEP) for size in temporaries]:
+            loop.trace.free(addr, frames=STEP)
         if zero_grad_after:
             loop.trace.free(gradient, frames=[frame("zero_grad", f"{TORCH}/optim/optimizer.py"), *at(31)])
     return loop
@@ -277,6 +281,23 @@ def test_gradients_that_stay_through_forward_are_a_fault(advice_on):
     assert fault.wrong_if == "the memory holds gradients of an optimizer that steps later"
     assert late.together.n_bytes == early.peak.n_bytes < late.peak.n_bytes
     assert early.findings == ()
+
+
+def test_gradients_kept_where_the_step_has_the_peak_save_beside_its_temporaries(advice_on, capsys, tmp_path):
+    """Alone they save nothing; without the temporaries of the step, the next forward has the peak."""
+    lists = [3 * MIB] * 4
+    early = advice_on(training(zero_grad_after=True))
+    late = advice_on(training(zero_grad_after=False, temporaries=lists))
+    fault, free = late.findings
+    assert (fault.kind, fault.held_bytes, fault.peak.n_bytes) == ("gradients-kept", 0, late.peak.n_bytes)
+    assert free.kind == "foreach"
+    assert fault.saved_bytes == late.peak.n_bytes - free.saved_bytes - late.together.n_bytes > 0
+    assert late.together.n_bytes == early.peak.n_bytes - MIB
+    main(["advise", str(tmp_path / "s.pickle")])
+    shown = capsys.readouterr().out
+    assert "saves      nothing alone" in shown
+    main([str(tmp_path / "s.pickle")])
+    assert "MiB beside others: snapconv advise)" in capsys.readouterr().out
 
 
 def test_gradients_of_before_the_trace_that_are_freed_after_a_forward_are_a_fault(advice_on):

@@ -29,6 +29,7 @@ from tests.unit.answers.test_advice import (
 )
 from tests.unit.answers.test_advice_copies import CLONED, COPIED, LOADED, WEIGHTS, place, train_step, validate
 from tests.unit.answers.test_autocast_cache import run
+from tests.unit.answers.test_concatenated_gradients import Steps
 from tests.unit.answers.test_streams import calling, gathering, setting_up, written
 from tests.unit.cli.test_mcp_command import served
 
@@ -271,6 +272,7 @@ PAIRS: dict[str, dict[str, Callable[[], Any]]] = {
         "casts": casts,
     },
     "gradients-kept": {"accumulation": accumulation, "later-step": later_step},
+    "gradient-views": {"shared": lambda: Steps(n_parts=4), "kept": Steps},
     "unused-graph": {
         "outputs": lambda: forwards(keeps=False, by=()),
         "later": lambda: later(1),
