@@ -14,6 +14,7 @@ from snapconv.allocator.allocator_settings import AllocatorSettings
 from snapconv.allocator.caching_allocator import ModelOutOfMemory
 from snapconv.answers.advice.changes import removed
 from snapconv.answers.advice.findings import goal_of
+from snapconv.answers.oom.rest_of_step import RestOfStep
 from snapconv.cli.app import main
 from tests.builders import MIB, TraceBuilder, frame
 
@@ -332,6 +333,34 @@ def test_no_smaller_batch_is_named_where_the_request_does_not_grow_with_it(
     assert main(["oom", str(tmp_path / "snapshot.pickle"), "--json"]) == 0
     (values,) = json.loads(capsys.readouterr().out)["devices"]
     assert [one["is_enough"] for one in values["remedies"]["tried"] if not one["is_setting"]] == [False]
+
+
+@pytest.mark.parametrize(("most", "is_enough"), [(50, True), (89, True), (91, None)])
+def test_a_remedy_is_enough_only_where_the_rest_of_the_step_fits_too(tmp_path, monkeypatch, most, is_enough):
+    """Cut blocks and segments take a tenth more at least: 90 MiB need 99 of 100 MiB."""
+    monkeypatch.setattr(RestOfStep, "most_after", lambda *_: most * MIB)
+    job = Job(100 * MIB)
+    job.alloc("kept", 60 * MIB, frames=MODEL)
+    job.free("kept")
+    for name in ("a", "b", "c"):
+        job.alloc(name, 29 * MIB, frames=MODEL)
+    job.fail(29 * MIB)
+    _, remedies = job.explained(tmp_path)
+    served = [one for one in remedies.tried if one.is_served]
+    assert served
+    assert {one.is_enough for one in served} == {is_enough}
+    rests = {True: "this step and the next need at most", None: "what follows may need"}
+    assert all(one.rest.startswith(rests[is_enough]) for one in served)
+
+
+def test_a_model_that_moves_between_its_calls_is_no_setup(tmp_path):
+    job = Job(100 * MIB)
+    job.alloc("weight", 60 * MIB, frames=MOVED)
+    job.alloc("output", 20 * MIB, frames=[MODEL[0], CALL, MODEL[1]])
+    with pytest.raises(ModelOutOfMemory):
+        job.alloc("more", 30 * MIB, frames=MOVED)
+    _, remedies = job.explained(tmp_path)
+    assert not remedies.is_setup
 
 
 @pytest.mark.parametrize(("freed", "is_enough"), [(28, False), (29, None)])
