@@ -12,9 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
-from snapconv.allocator.allocator_settings import MIN_BLOCK_BYTES
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.what_if.calls import MOST_BYTES, AllocatorCalls, CallChange, CallKind, find_calls
 from snapconv.answers.what_if.trial import Trial, block_sizes, try_out
@@ -25,8 +23,6 @@ from snapconv.snapshot.event_table import Action
 from snapconv.stacks.project_lines import SourceLine
 from snapconv.torch_knowledge.frame_patterns import Role
 
-FloatColumn = NDArray[np.float64]
-
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -34,15 +30,14 @@ class Change:
 
     ``n_bytes`` are missing of the request after the events from ``first`` up to, but without, ``last``; all
     of it where they are its whole block. An allocation may have several ranges, which do not overlap.
-    Requests that failed are ``failed_scale`` times as large, or each by its own number. ``calls`` change what
-    is reserved alone.
+    Requests that failed are ``failed_scale`` times as large. ``calls`` change what is reserved alone.
     """
 
     rows: Int64Column
     first: Int64Column
     last: Int64Column
     n_bytes: Int64Column
-    failed_scale: float | FloatColumn = 1.0
+    failed_scale: float = 1.0
     calls: tuple[CallChange, ...] = ()
 
 
@@ -199,7 +194,7 @@ def changed_calls(
     change, table, n = combined(analysis, changes), analysis.allocations, len(analysis.allocations)
     for one in change.calls:
         calls = calls.changed(one)
-    if np.any(change.failed_scale != 1):
+    if change.failed_scale != 1:
         calls = calls.resized(calls.requested_bytes, change.failed_scale)
     if not len(calls) or not len(change.rows):
         return calls
@@ -292,37 +287,37 @@ GROWS_WITH_BATCH = (
 
 
 def scaled_batch(analysis: DeviceAnalysis, scale: float) -> Change:
-    """Return the change to another batch, or sequence; requests that failed are of it where they grow."""
+    """Return the change to another batch, or sequence; requests that failed are of it where all grow."""
     saved = analysis.allocations.requested_bytes - scaled_requests(analysis, scale)
     rows = np.flatnonzero(saved > 0)
-    failed_scale = scaled_failures(analysis, scale)
+    are_growing = all(_grows(analysis, event) for event in analysis.phases.oom_events.tolist())
+    failed_scale = scale if are_growing else 1.0
     return replace(removed(analysis, rows), n_bytes=saved[rows], failed_scale=failed_scale)
 
 
-def scaled_failures(analysis: DeviceAnalysis, scale: float) -> FloatColumn:
-    """Return what each request that failed is multiplied by at ``scale`` times the batch."""
-    grows = [failed_grows(analysis, event) for event in analysis.phases.oom_events.tolist()]
-    return np.where(grows, scale, 1.0)
+def is_placed(analysis: DeviceAnalysis, event: int) -> bool:
+    """Return whether an event places weights on the device."""
+    stack_id = analysis.device.events.stack_id[event : event + 1]
+    return bool(analysis.features.roles.of(Role.PLACEMENT, stack_id)[0])
 
 
-def failed_grows(analysis: DeviceAnalysis, event: int) -> bool:
-    """Return whether a request that failed grows with the batch: by what its line made of its size before.
+def _grows(analysis: DeviceAnalysis, event: int) -> bool:
+    """Return whether a request that failed grows with the batch: by what its line made before.
 
     Where that is of several categories, as gradients of weights and of activations in one call of backward,
-    it is not known to grow. What was never made before grows, unless weights are placed, an optimizer steps,
-    or backward makes what has a weight's size, as its gradient has.
+    it is not known to grow. What was never made before grows, unless weights are placed, backward runs or an
+    optimizer steps.
     """
-    table, phase, events = analysis.allocations, analysis.phases.phase[event], analysis.device.events
-    stack, category = events.stack_id[event], analysis.classification.category
-    is_placed = analysis.features.roles.of(Role.PLACEMENT, events.stack_id[event : event + 1])[0]
-    if is_placed or phase == Phase.OPTIMIZER:
+    table, phase = analysis.allocations, analysis.phases.phase[event]
+    stack, category = analysis.device.events.stack_id[event], analysis.classification.category
+    is_same = (table.stack_id == stack) & (stack >= 0) & ~has_code(category, Category.UNKNOWN)
+    if (
+        is_placed(analysis, event)
+        or phase == Phase.OPTIMIZER
+        or (phase == Phase.BACKWARD and not is_same.any())
+    ):
         return False
-    is_size = table.requested_bytes + -table.requested_bytes % MIN_BLOCK_BYTES == events.size[event]
-    of_stack = (table.stack_id == stack) & (stack >= 0) & ~has_code(category, Category.UNKNOWN)
-    same = of_stack & is_size if (of_stack & is_size).any() else of_stack
-    if phase == Phase.BACKWARD:
-        same |= is_size & has_code(category, Category.WEIGHT)
-    return bool(np.isin(category[same], GROWING).all())
+    return bool(np.isin(category[is_same], GROWING).all())
 
 
 def scaled_requests(analysis: DeviceAnalysis, scale: float) -> Int64Column:

@@ -228,7 +228,7 @@ def _function(evidence: Evidence, stack: int) -> tuple[str, str]:
 
 def foreach_temporaries(evidence: Evidence) -> Iterator[Detected]:
     """Find lists of temporaries in an optimizer's step: a tensor for each parameter, in use together."""
-    table, in_step = evidence.analysis.allocations, is_temporary_of_step(evidence.analysis)
+    table, in_step = evidence.analysis.allocations, _is_temporary_of_step(evidence.analysis)
     live = np.flatnonzero(in_step & evidence.live)
     lists = [rows for rows in grouped(live, table.stack_id) if len(rows) >= _LEAST_OF_LIST]
     if not lists:
@@ -240,7 +240,7 @@ def foreach_temporaries(evidence: Evidence) -> Iterator[Detected]:
         yield evidence.found(removed(evidence.analysis, rows), mine, where, number=len(mine))
 
 
-def is_temporary_of_step(analysis: DeviceAnalysis) -> BoolColumn:
+def _is_temporary_of_step(analysis: DeviceAnalysis) -> BoolColumn:
     """Mark what an optimizer's step allocates and frees, or would have freed had memory not run out in it."""
     features = analysis.features
     is_freed = features.is_freed & (analysis.allocations.freed_event <= features.alloc_run_last)
@@ -252,7 +252,7 @@ def is_temporary_of_step(analysis: DeviceAnalysis) -> BoolColumn:
 def full_states(evidence: Evidence) -> Iterator[Detected]:
     """Find states of optimizers that fit into 8 bits; the step of one with such states is one kernel."""
     analysis, table = evidence.analysis, evidence.analysis.allocations
-    is_temporary = is_temporary_of_step(analysis)
+    is_temporary = _is_temporary_of_step(analysis)
     is_state = has_code(analysis.classification.category, Category.OPTIMIZER_STATE) & ~is_temporary
     if recorded := analysis.recorded:
         states, n_values = recorded.metadata.states, [*map(math.prod, recorded.metadata.parameters.shapes), 0]

@@ -6,21 +6,15 @@ leaves LEAST_FREE of the memory free. The file's own settings come first: where 
 under these, other replays prove nothing. A remedy is enough where the rest of the step fits as well.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-
-import numpy as np
 
 from snapconv.allocator.allocator_settings import AllocatorSettings
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.changes import (
     GROWS_WITH_BATCH,
     Change,
-    Demand,
     changed_calls,
-    combined,
-    failed_grows,
-    removed,
     scaled_batch,
 )
 from snapconv.answers.advice.findings import advise, goal_of
@@ -36,21 +30,20 @@ from snapconv.units import format_bytes
 
 MOST_EVENTS = 100_000
 LEAST_FREE = 0.01
-# Of what is allocated: what cut blocks and segments take more, at least, and beyond what they took up to the
-# request. In simulated trainings of linear layers, torch 2.13, it is 1.7 to 30 %, most with odd batches.
-_LEAST_FOR_PIECES, _MORE_FOR_PIECES = 0.1, 0.05
-# What keeps memory from growing from step to step.
-_ENDS_GROWTH = ("growing", "graphs-kept")
+# Of what cut blocks and segments took up to the request: what they may take later. In simulated trainings of
+# linear layers, torch 2.13, they take 1.7 to 30 %, most with odd batches.
+_LATER_PIECES = 1.1
+_UNKNOWN = "what the rest of the step needs is not known from this trace"
 
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
     """One change that was tried: whether the request succeeds, and whether what follows it fits too.
 
-    ``is_served``: it succeeds; ``detail`` says how well, or why not. ``is_enough``: this step and the next
-    fit, None: that is not known, or they may not; ``rest`` says why. ``is_setting``: of the allocator, and
-    not of the program. ``kind`` is that of ``advise``, ``how`` the change, in a sentence. ``assumptions`` are
-    those of the change and of its replay; with any, the outcome is an estimate.
+    ``is_served``: it succeeds. ``is_enough``: the whole step fits too, None: that is not known, or it may
+    not; ``detail`` says why. ``is_setting``: of the allocator, and not of the program. ``kind`` is that of
+    ``advise``, ``how`` the change, in a sentence. ``assumptions`` are those of the change and of its replay;
+    with any, the outcome is an estimate.
     """
 
     name: str
@@ -61,26 +54,25 @@ class Remedy:
     how: str = ""
     kind: str = ""
     is_enough: bool | None = False
-    rest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Remedies:
     """The remedies tried for one failed allocation; ``why_none`` where none could be tried.
 
-    ``least_bytes`` must go at least, so that the request succeeds. ``to_come`` lists what the step still
-    makes. ``card_bytes`` are enough for the program as it is, where that is known. ``is_setup``: weights were
-    being moved: ``model_bytes`` in all, of which ``unmoved_bytes`` are still on the CPU, as far as recorded.
+    ``least_bytes`` must go at least, so that the request succeeds. ``to_come_bytes`` are the most that
+    gradients, states and temporaries of weights still take. ``card_bytes`` are enough for the program as it
+    is, where that is known. ``is_setup``: weights were being moved; ``model_bytes`` are all of them, 0 where
+    the file does not have what is still on the CPU.
     """
 
     n_events: int
     tried: tuple[Remedy, ...]
     why_none: str = ""
     least_bytes: int = 0
-    to_come: str = ""
+    to_come_bytes: int = 0
     card_bytes: int | None = None
     is_setup: bool = False
-    unmoved_bytes: int = 0
     model_bytes: int = 0
 
 
@@ -105,69 +97,61 @@ def find_remedies(analysis: DeviceAnalysis, event: int, *, progress: Progress | 
     calls = calls.until(event + 1)
     capacity, own = capacity_at_oom(calls, event), replace(calls.own, memory_fraction=1.0)
     again = try_out(calls, Trial(own, capacity))
-    n_events, rest = event + 1 - first, RestOfStep(analysis, event)
+    n_events = event + 1 - first
     if event not in again.failed_again:
         return Remedies(n_events, (), _not_reproduced(again, event))
-    usable, tried = int(capacity * (1 - LEAST_FREE)), list[Remedy]()
-    grows = any(growth_notes(analysis, find_growth(analysis)))
-    for remedy, changes, changed, settings in _attempts(analysis, calls, own, first, tried):
+    usable, rest, tried = int(capacity * (1 - LEAST_FREE)), RestOfStep(analysis, event), list[Remedy]()
+    # What grows from step to step has no step that shows the most.
+    is_known = rest.is_known and not any(growth_notes(analysis, find_growth(analysis)))
+    for remedy, changes, others, settings in _attempts(analysis, calls, own, first, tried):
         if progress:
             progress("replaying", len(tried), len(tried) + 1)
-        outcome = try_out(changed, Trial(settings, capacity))
-        is_served, detail = _result(outcome, event, capacity)
-        remedy = replace(remedy, is_served=is_served, detail=detail)
-        is_tight = outcome.ledger.max_reserved_bytes > usable
-        # Cached memory may have filled the device, and goes back where it is not enough.
-        if is_served and is_tight and event not in try_out(changed, Trial(settings, usable)).served:
-            remedy = replace(remedy, detail=f"{detail}, which leaves less than 1 %")
-        elif is_served:
-            most = rest.most_after(combined(analysis, changes), remedy.kind)
-            is_enough, what = _rest(rest, most, outcome, (usable, capacity))
-            if grows and remedy.kind not in _ENDS_GROWTH:
-                is_enough, what = None, "memory grows from step to step, so that a later one fails"
-            remedy = replace(remedy, is_enough=is_enough, rest=what)
-        tried.append(replace(remedy, assumptions=(*remedy.assumptions, *outcome.assumptions)))
-    most = None if grows else rest.most_after(removed(analysis, np.zeros(0, np.int64)))
+        outcome = try_out(changed_calls(others, analysis, changes), Trial(settings, usable))
+        is_enough: bool | None = None
+        detail = _UNKNOWN
+        if event not in outcome.served:
+            is_enough, detail = False, "memory still runs out"
+        elif is_known:
+            needed = _with_pieces(rest.most(changes, remedy.kind), outcome)
+            is_enough = True if needed <= usable else None
+            most = "needs at most" if is_enough else "may need"
+            detail = f"the whole step {most} {format_bytes(needed)} of {format_bytes(capacity)}"
+        assumptions = (*remedy.assumptions, *outcome.assumptions)
+        is_served = is_enough is not False
+        tried.append(
+            replace(remedy, is_served=is_served, is_enough=is_enough, detail=detail, assumptions=assumptions)
+        )
     needed = analysis.replay.allocated.at(event) + int(analysis.device.events.size[event])
-    metadata = analysis.snapshot.metadata
-    facts = dict(metadata.facts) if metadata and rest.is_setup else {}
-    unmoved = facts.get("parameters_on_cpu_bytes", "")
-    n_unmoved = int(unmoved) if unmoved.isdecimal() else 0
     return Remedies(
         n_events,
         tuple(tried),
         least_bytes=max(needed - usable, 0),
-        to_come=rest.to_come(),
-        card_bytes=None if most is None else int(_with_pieces(most, again) / (1 - LEAST_FREE)),
+        to_come_bytes=rest.bytes_to_come(),
+        card_bytes=int(_with_pieces(rest.most([]), again) / (1 - LEAST_FREE)) if is_known else None,
         is_setup=rest.is_setup,
-        unmoved_bytes=n_unmoved,
-        model_bytes=rest.weight_bytes + n_unmoved if rest.is_setup else 0,
+        model_bytes=_model_bytes(analysis, rest) if rest.is_setup else 0,
     )
-
-
-def _rest(
-    rest: RestOfStep, most: int | None, outcome: Outcome, memory: tuple[int, int]
-) -> tuple[bool | None, str]:
-    """Say whether the rest of the step fits, and what it needs; None: that is not known."""
-    usable, capacity = memory
-    if most is None:
-        return None, rest.why_unknown()
-    needed = _with_pieces(most, outcome)
-    size = f"{format_bytes(needed)} of {format_bytes(capacity)}"
-    if needed > usable:
-        return None, f"what follows may need {size}"
-    return True, f"this step and the next need at most {size}"
 
 
 def _with_pieces(most: int, outcome: Outcome) -> int:
     """Return what must be reserved for so many allocated bytes, as cut blocks and segments take more."""
     ledger = outcome.ledger
-    seen = ledger.max_reserved_bytes / max(ledger.max_allocated_bytes, 1) - 1 + _MORE_FOR_PIECES
-    return int(max(most * (1 + max(seen, _LEAST_FOR_PIECES)), most + outcome.enclosed_bytes))
+    return int(most * _LATER_PIECES * ledger.max_reserved_bytes / max(ledger.max_allocated_bytes, 1))
+
+
+def _model_bytes(analysis: DeviceAnalysis, rest: RestOfStep) -> int:
+    """Return the bytes of weights, moved or not; 0 where what is on the CPU was not recorded."""
+    metadata = analysis.snapshot.metadata
+    on_cpu = dict(metadata.facts).get("parameters_on_cpu_bytes", "") if metadata else ""
+    return rest.weight_bytes + int(on_cpu) if on_cpu.isdecimal() else 0
 
 
 def _attempts(
-    analysis: DeviceAnalysis, calls: AllocatorCalls, own: AllocatorSettings, first: int, tried: list[Remedy]
+    analysis: DeviceAnalysis,
+    calls: AllocatorCalls,
+    own: AllocatorSettings,
+    first: int,
+    tried: list[Remedy],
 ) -> Iterator[tuple[Remedy, list[Change], AllocatorCalls, AllocatorSettings]]:
     """Yield changes of the program, then settings other than the file's; ``tried`` gets each one's result."""
     goal = goal_of(analysis, capacity=None, save=None)
@@ -179,17 +163,20 @@ def _attempts(
         how = finding.how[0].rstrip(";")
         remedy = Remedy(finding.what.removesuffix("."), False, "", estimated, how=how, kind=finding.kind)
         if finding.kind == "batch":
-            largest, smaller = float(np.min(finding.change.failed_scale)), remedy
+            largest, smaller = finding.change.failed_scale, remedy
         else:
             changes.append(finding.change)
-            yield remedy, changes[-1:], changed_calls(calls, analysis, changes[-1:]), own
+            yield remedy, changes[-1:], calls, own
     if len(changes) > 1 and not any(one.is_enough for one in tried):
-        together = changed_calls(calls, analysis, changes)
         name = f"all {len(changes)} changes of the program together"
-        yield Remedy(name, False, "", ()), changes, together, own
+        yield Remedy(name, False, "", ()), changes, calls, own
     shares = [share for share in batch_shares(analysis) if share <= largest]
-    for remedy, change in _smaller_batches(analysis, int(calls.event[-1]), shares, smaller, tried):
-        yield remedy, [change], changed_calls(calls, analysis, [change]), own
+    for share in shares:
+        remedy = replace(smaller, name=f"batch or sequence × {share:g}")
+        yield remedy, [scaled_batch(analysis, share)], calls, own
+        if tried[-1].is_enough or tried[-1].detail == _UNKNOWN or share == shares[-1]:
+            break
+        tried.pop()
     last = int(calls.event[-1])
     ends = [i.first_event for i in analysis.iterations[1:] if first < i.first_event <= last]
     if ends:
@@ -201,42 +188,7 @@ def _attempts(
             yield Remedy(name, False, "", (), is_setting=True), [], calls, settings
 
 
-def _smaller_batches(
-    analysis: DeviceAnalysis, event: int, shares: Sequence[float], smaller: Remedy, tried: list[Remedy]
-) -> Iterator[tuple[Remedy, Change]]:
-    """Yield smaller batches until one is enough; ``tried`` keeps that one, else the first that is served."""
-    n_others = len(tried)
-    for share in shares:
-        change = scaled_batch(analysis, share)
-        if not (failed_grows(analysis, event) or Demand(analysis).bytes_at(change, event)):
-            detail = "neither the request nor what is in use grows with it"
-            tried.append(replace(smaller, name="a smaller batch or sequence", detail=detail))
-            return
-        remedy = replace(smaller, name=f"batch or sequence × {share:g}")
-        yield remedy, change
-        if tried[-1].is_enough:
-            tried[n_others:-1] = []
-            return
-    served = [one for one in tried[n_others:] if one.is_enough is None]
-    tried[n_others:] = (served or tried[n_others:][-1:])[:1]
-
-
-def _result(outcome: Outcome, event: int, capacity: int) -> tuple[bool, str]:
-    """Return whether the request of an event was served, and how well, or why not."""
-    ran_out = outcome.ran_out
-    if event in outcome.served:
-        reserved = format_bytes(outcome.ledger.max_reserved_bytes)
-        return True, f"reserved at most {reserved} of {format_bytes(capacity)}"
-    if ran_out is None or ran_out.event == event:
-        return False, "fails at the same request"
-    if ran_out.event < 0:
-        return False, "the memory of before the trace does not fit"
-    return False, f"fails earlier, at event {ran_out.event}"
-
-
 def _not_reproduced(outcome: Outcome, event: int) -> str:
     """Return why no remedy was tried: replaying the file does not fail the same way."""
-    failed = outcome.ran_out.event if outcome.ran_out else event
-    where = "before the trace" if failed < 0 else f"at event {failed}"
-    end = "serves this request" if event in outcome.served else f"already fails {where}"
+    end = "serves this request" if event in outcome.served else "already fails earlier"
     return f"nothing could be tried: a replay of the file as it is {end}"

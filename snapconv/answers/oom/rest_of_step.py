@@ -1,140 +1,98 @@
-"""The most that a program still needs after a request that failed: by an earlier step, or by inventory.
+"""The most that a program needs in the whole of a step in which a request failed.
 
-An earlier step is one with a request of the same line. Where there is none, backward and the optimizer's step
-have an inventory: gradients and states that weights have not got yet, and temporaries; it counts the next
-step too, which begins with the states of this one. What a first forward still needs is in neither.
+An earlier step with the same request shows it. Where there is none, backward and the optimizer's step have an
+inventory: for every weight a gradient, states and temporaries, beside the most that the step had until then.
+What a first forward still needs is in neither: it is not known.
 """
 
-import re
+from collections.abc import Sequence
 
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
-from snapconv.answers.advice.changes import GROWING, Change, Demand, removed
-from snapconv.answers.advice.trades import SAVED_BY_8_BITS, is_temporary_of_step
+from snapconv.answers.advice.changes import GROWING, Change, Demand, combined, is_placed, removed
+from snapconv.answers.advice.trades import SAVED_BY_8_BITS
 from snapconv.classification.categories import Category, Trait, categories_with
-from snapconv.columns import BoolColumn, distinct, has_code, is_among, rows_of
-from snapconv.phases.trace_phases import Phase, rule_of
+from snapconv.columns import is_among, rows_of
+from snapconv.phases.trace_phases import Phase
 from snapconv.replay.history_verdict import Verdict
-from snapconv.torch_knowledge.frame_patterns import Role
-from snapconv.torch_knowledge.optimizers import OF_OTHERS, OF_TORCH
-from snapconv.units import format_bytes
 
-# Temporaries of a step, as lists with a tensor for every weight: with torch 2.13 the peak of a first step of
-# these is that of weights, gradients, states and one list.
-_OF_ONE_LIST, _MOST_LISTS = {"Adam", "AdamW", "SGD"}, 2
-# torch names the class in its annotations of step, and of zero_grad, which mostly comes before the first.
-_CLASS = re.compile(r"^Optimizer\.(?:step|zero_grad)#(\w+)\.")
-# States of every weight where the optimizer is not known, as those of Adam.
-_USUAL_STATES = 2
-# Of the largest tensor of forward: what backward has in use beside the gradients of weights, as the gradients
-# of queries, keys and values.
+# Of the weights: temporaries of a step of torch 2.13, and of all that a step may need where its optimizer is
+# not known: three states and two temporaries (RMSprop), or four states (Adan).
+_TEMPORARIES, _MOST_STATES = 2, 3
+# By the kind of a finding, without whose temporaries a step does: the share of states that is left.
+_STATES_LEFT = {"states": 1 - SAVED_BY_8_BITS, "foreach": 1.0}
+# Of the largest tensor of forward: the gradients of queries, keys and values, in use together in backward.
 _LARGEST_IN_BACKWARD = 3
-# By the kind of a finding: the shares that it leaves of states and of temporaries of the step.
-_LEAVES = {"states": (1 - SAVED_BY_8_BITS, 0), "foreach": (1, 0)}
 
 
 class RestOfStep:
-    """What is still to come of the step in which a request failed.
+    """What the step of a failed request needs in all: ``begin`` is its first event.
 
-    ``begin`` is the first event of the step, ``earlier`` that of an earlier one with such a request, None
-    where there is none. ``is_setup``: weights are being placed, before any forward. ``weight_bytes`` may
-    be weights; ``gradients``, ``states`` and ``lists`` are the most that these may still get.
+    ``earlier`` is the first event of an earlier step with such a request, None where there is none.
+    ``is_setup``: weights are being placed, before any forward. ``weight_bytes`` may be weights.
     """
 
     def __init__(self, analysis: DeviceAnalysis, event: int) -> None:
         self.analysis, self.event, self.demand = analysis, event, Demand(analysis)
-        self.phase, self._live = analysis.phases.phase[event], analysis.allocations.live_at(event - 1)
-        placed = analysis.features.roles.of(
-            Role.PLACEMENT, analysis.device.events.stack_id[event : event + 1]
-        )
-        self.is_setup = bool(placed[0]) and analysis.phases.first(Phase.FORWARD) > event
-        self.begin = max(analysis.iterations[analysis.phases.iteration[event]].first_event, 0)
-        self.earlier, self.ratio = self._find_earlier()
+        phases, table = analysis.phases, analysis.allocations
+        self.phase, is_live = phases.phase[event], table.live_at(event - 1)
+        self.is_setup = is_placed(analysis, event) and phases.first(Phase.FORWARD) > event
+        self.begin = max(analysis.iterations[phases.iteration[event]].first_event, 0)
+        self.earlier = self._find_earlier()
         self.is_known = self.earlier is not None or self.phase in (Phase.BACKWARD, Phase.OPTIMIZER)
-        category, is_list = analysis.classification.category, is_temporary_of_step(analysis)
-        is_state = has_code(category, Category.OPTIMIZER_STATE) & ~is_list
-        gradients, had = self._bytes(has_code(category, Category.GRADIENT)), self._bytes(is_state)
-        self.states_made = self._bytes(is_state & (analysis.allocations.alloc_event >= self.begin))
-        # Before backward has ended all weights may be trained, and what is unknown may be weights.
-        self.weight_bytes = self._bytes(is_among(category, (Category.WEIGHT, Category.UNKNOWN)))
-        trained = gradients if self.phase == Phase.OPTIMIZER else max(self.weight_bytes, gradients)
-        texts = [
-            analysis.snapshot.texts[n] for n in distinct(analysis.snapshot.annotations.name_id) if n >= 0
-        ]
-        names = {found[1] for text in texts if (found := _CLASS.match(text))}
-        rules = [rule_of(name, (*OF_TORCH, *OF_OTHERS)) for name in names]
-        n_states = max((rule.most_states if rule else _USUAL_STATES for rule in rules), default=_USUAL_STATES)
-        n_lists = 1 if names and names <= _OF_ONE_LIST else _MOST_LISTS
-        self.gradients, self.states = trained - gradients, max(n_states * trained - had, 0)
-        self.lists = n_lists * trained
+        category = analysis.classification.category
+        self._stays = is_among(category, categories_with(Trait.USUALLY_KEPT))
+        self._kept = rows_of(self._stays & is_live)
+        # All weights may be trained, and what is unknown may be weights.
+        is_weight = is_among(category, (Category.WEIGHT, Category.UNKNOWN)) & is_live
+        self.weight_bytes = int(table.block_bytes[is_weight].sum())
 
-    def _bytes(self, of: BoolColumn) -> int:
-        return int(self.analysis.allocations.block_bytes[of & self._live].sum())
-
-    def _find_earlier(self) -> tuple[int | None, float]:
-        """Find the last whole step with such a request, and how many times larger the one that failed is.
-
-        Of several in a step it is the one with the same number.
-        """
-        table, stack = self.analysis.allocations, self.analysis.device.events.stack_id[self.event]
-        first = 0 if self.analysis.history.verdict is Verdict.COMPLETE else 1
-        iteration = self.analysis.iteration
-        is_before = (iteration >= first) & (table.alloc_event < self.begin)
-        is_same = (table.stack_id == stack) & (stack >= 0) & (table.alloc_event < self.event)
-        same, number = (
-            rows_of(is_same & is_before),
-            np.count_nonzero(is_same & (table.alloc_event >= self.begin)),
-        )
-        same = same[iteration[same] == iteration[same[-1:]]][number:]
-        if not len(same):
-            return None, 1.0
-        ratio = float(self.analysis.device.events.size[self.event] / table.block_bytes[same[0]])
-        return max(self.analysis.iterations[iteration[same[0]]].first_event, 0), max(ratio, 1.0)
-
-    def most_after(self, change: Change, kind: str = "") -> int | None:
-        """Return the most bytes allocated after the request, with a change of this kind; None: unknown."""
-        if not self.is_known:
+    def _find_earlier(self) -> int | None:
+        """Find the last whole step with this request: of several of its line that of the same number."""
+        analysis, table = self.analysis, self.analysis.allocations
+        stack, now = analysis.device.events.stack_id[self.event], analysis.phases.iteration[self.event]
+        same = rows_of((table.stack_id == stack) & (stack >= 0) & (table.alloc_event < self.event))
+        steps = analysis.iteration[same]
+        last = int(steps[steps < now].max(initial=-1))
+        if last < (0 if analysis.history.verdict is Verdict.COMPLETE else 1):
             return None
-        category, table = self.analysis.classification.category, self.analysis.allocations
-        held = self.demand.held([change])  # entry e is before event e
+        sizes = table.block_bytes[same[steps == last]][np.count_nonzero(steps == now) :]
+        is_as_large = sizes[:1].sum() >= analysis.device.events.size[self.event]
+        return max(analysis.iterations[last].first_event, 0) if is_as_large else None
+
+    def most(self, changes: Sequence[Change], kind: str = "") -> int:
+        """Return the most bytes allocated in this step, which is known, with changes of this kind.
+
+        They are what stays from step to step, and the most beside it: of the earlier step with what else it
+        left, or of this one until the request.
+        """
+        analysis, table, event = self.analysis, self.analysis.allocations, self.event
+        category = analysis.classification.category
+        held = self.demand.held(changes)  # entry e is before event e
+        beside = self.demand.held([removed(analysis, self._kept), *changes])
         if self.earlier is not None:
-            # What is kept once it is made is there already. Beside it comes what the earlier step had; what
-            # grows with the batch is as many times larger as the request is.
-            is_kept = is_among(category, categories_with(Trait.USUALLY_KEPT)) & self._live
-            in_step = has_code(self.analysis.features.alloc_phase, Phase.OPTIMIZER)
-            beside, fixed = (
-                self.demand.held([removed(self.analysis, rows_of(left_out)), change])
-                for left_out in (is_kept, is_kept | (is_among(category, GROWING) & ~in_step))
-            )
-            kept = held[self.event] - beside[self.event]
-            again = (fixed + self.ratio * (beside - fixed))[self.earlier : self.begin]
-            return int(max(kept + again.max(), held[self.begin : self.event + 1].max()))
-        of_states, of_lists = _LEAVES.get(kind, (1, 1))
-        states = self.states * of_states
-        n_bytes = table.block_bytes.copy()
-        np.subtract.at(n_bytes, change.rows, change.n_bytes)
-        largest = n_bytes[is_among(category, GROWING)].max(initial=0)
-        in_step = has_code(self.analysis.phases.phase[self.begin : self.event], Phase.OPTIMIZER)
-        graph = rows_of(is_among(category, (Category.ACTIVATION, Category.TEMPORARY)))
-        kept = self.demand.held([removed(self.analysis, graph), change])[self.event]
-        step = kept + self.gradients + states + self.lists * of_lists + largest
-        before = held[self.begin : self.event + 1][~np.append(False, in_step)].max()
+            is_left = ~self._stays & table.live_at(self.begin - 1) & (table.alloc_event >= self.earlier)
+            kept = held[event] - beside[event] + table.block_bytes[is_left].sum()
+            return int(kept + beside[self.earlier : self.begin].max())
+        most = beside[self.begin : event + 1].max() + self._most_of_weights(kind)
         if self.phase == Phase.BACKWARD:
-            failed = self.analysis.device.events.size[self.event] * np.ravel(change.failed_scale)[0]
-            beside = failed + self.gradients + _LARGEST_IN_BACKWARD * largest
-            before = max(before, held[self.event] + beside)
-        return int(max(step, before + states + self.states_made * of_states))
+            change, n_bytes = combined(analysis, changes), table.block_bytes.copy()
+            n_bytes[change.rows] -= change.n_bytes
+            largest = n_bytes[is_among(category, GROWING)].max(initial=0)
+            most += _LARGEST_IN_BACKWARD * largest
+        return int(most)
 
-    def why_unknown(self) -> str:
-        """Say why what follows the request is not known."""
-        if self.is_setup:
-            return "what the steps need is not known before the first forward"
-        return "the rest of the step is not known: the trace has no earlier step with this request"
+    def _most_of_weights(self, kind: str = "") -> int:
+        """Return the bytes of all weights, their gradients and states, and the temporaries of a step."""
+        known = self.analysis.phases.optimizers.states_range
+        n_states = known[1] if known else _MOST_STATES
+        copies = n_states * _STATES_LEFT[kind] if kind in _STATES_LEFT else n_states + _TEMPORARIES
+        return int(self.weight_bytes * (2 + copies))
 
-    def to_come(self) -> str:
-        """List the most that weights still get; empty where an earlier step shows it, or nothing does."""
+    def bytes_to_come(self) -> int:
+        """Return the most that weights still get; 0 where an earlier step shows it, or nothing does."""
         if self.earlier is not None or not self.is_known:
-            return ""
-        parts = (self.gradients, "of gradients"), (self.states, "of optimizer states")
-        return " and ".join(f"{format_bytes(n_bytes)} {what}" for n_bytes, what in parts if n_bytes)
+            return 0
+        had = self.analysis.allocations.block_bytes[self._kept].sum()
+        return max(self._most_of_weights() - int(had), 0)

@@ -147,9 +147,7 @@ class AllocatorCalls:
         event = np.maximum(np.array(change.emptied, np.int64), calls.event[:1].sum())
         return calls.with_others(np.full_like(event, CallKind.EMPTY_CACHE), event * 0 - 1, event, 1)
 
-    def resized(
-        self, requested_bytes: Int64Column, failed_scale: float | NDArray[np.float64] = 1.0
-    ) -> "AllocatorCalls":
+    def resized(self, requested_bytes: Int64Column, failed_scale: float = 1.0) -> "AllocatorCalls":
         """Return the same calls for other sizes; requests that failed are ``failed_scale`` times as large."""
         failed, size = np.flatnonzero(self.events.action == Action.OOM), self.events.size.astype(np.int64)
         grown = np.minimum(size[failed] * failed_scale, MOST_BYTES).astype(np.int64)

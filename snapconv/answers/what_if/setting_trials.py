@@ -9,7 +9,7 @@ import numpy as np
 
 from snapconv.allocator.allocator_settings import MODELLED_SETTINGS, AllocatorSettings, split_conf
 from snapconv.analysis import DeviceAnalysis
-from snapconv.answers.advice.changes import GROWS_WITH_BATCH, scaled_failures, scaled_requests
+from snapconv.answers.advice.changes import GROWS_WITH_BATCH, scaled_batch, scaled_requests
 from snapconv.answers.peak import device_memory
 from snapconv.answers.what_if.calls import MOST_BYTES, AllocatorCalls, CallChange, find_calls
 from snapconv.answers.what_if.trial import FailedRequest, Outcome, Trial, capacity_at_oom, try_out
@@ -223,7 +223,7 @@ def try_settings(
     capacity, capacity_from = _capacity(analysis, calls, request)
     reasons = []
     if scale != 1:
-        calls = calls.resized(scaled_requests(analysis, scale), scaled_failures(analysis, scale))
+        calls = calls.resized(scaled_requests(analysis, scale), scaled_batch(analysis, scale).failed_scale)
         reasons.append(f"batch × {scale:g}: {GROWS_WITH_BATCH}")
     if difference:
         reasons.append(f"under the file's own settings the model differs from the file {difference}")

@@ -77,7 +77,7 @@ class Outcome:
     (events) and the replay goes on as the trace does, after another it ends. ``served`` are events of
     requests that failed in the trace and now do not. ``is_placed_anew``: the blocks of before the trace were
     allocated anew, and do not lie where they lay. ``differs_at`` is the event of a check at which the trace
-    went on otherwise, None for none. ``enclosed_bytes`` are free at the end beside blocks in use.
+    went on otherwise, None for none.
     """
 
     trial: Trial
@@ -88,7 +88,6 @@ class Outcome:
     is_placed_anew: bool = False
     assumptions: tuple[str, ...] = ()
     differs_at: int | None = None
-    enclosed_bytes: int = 0
 
 
 def try_out(calls: AllocatorCalls, trial: Trial, *, progress: Progress | None = None) -> Outcome:
@@ -102,12 +101,6 @@ def try_out(calls: AllocatorCalls, trial: Trial, *, progress: Progress | None = 
     if run.start():
         run.run(progress)
     run.outcome.assumptions = tuple(run.assumptions())
-    run.outcome.enclosed_bytes = sum(
-        block.size
-        for block in run.allocator.all_blocks()
-        # Pages of an expandable segment go back one by one.
-        if not (block.is_active or block.is_whole_segment or block.reservation)
-    )
     return run.outcome
 
 

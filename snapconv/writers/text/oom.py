@@ -20,6 +20,8 @@ _OTHER_TITLES = {
     OomCause.OTHER_MEMORY: "not the device's memory",
     OomCause.WARNING: "no failure",
 }
+# By whether a remedy is enough: the word for it.
+_WORDS = ((True, "yes"), (None, "this request only"), (False, "no "))
 # Weights, gradients, two states and the temporaries of a step, each as large as the weights.
 _OF_ADAM = 5
 _MESSAGE_ROWS = (
@@ -145,20 +147,18 @@ def _remedy_lines(remedies: Remedies) -> Iterator[str]:
     yield from _must_go_lines(remedies)
     how = f"by replaying the last {counted(remedies.n_events, 'event')} with 1 % kept free"
     yield f"  what lets it run, {how}"
-    enough = [remedy for remedy in remedies.tried if remedy.is_enough]
-    for remedy in enough:
-        yield f"    yes  {remedy.name}: {remedy.rest}{f' ({remedy.how})' if remedy.how else ''}"
-    if remedies.card_bytes is not None:
-        size = format_bytes(remedies.card_bytes)
-        yield f"    yes  a card with {size} for torch: this step and the next fit as they are"
-    partly = [remedy for remedy in remedies.tried if remedy.is_enough is None]
-    for rest in dict.fromkeys(remedy.rest for remedy in partly):
-        yield f"    this request only  {'; '.join(one.name for one in partly if one.rest == rest)}: {rest}"
-    failed = [remedy for remedy in remedies.tried if remedy.is_enough is False]
-    yield from (f"    no   {one.name}: {one.detail}" for one in failed if not one.is_setting)
-    if settings := [remedy.name for remedy in failed if remedy.is_setting]:
-        yield f"    no   allocator settings: {', '.join(settings)}"
-    assumptions = dict.fromkeys(text for remedy in (*enough, *partly) for text in remedy.assumptions)
+    for is_enough, word in _WORDS:
+        rows: dict[str, list[str]] = {}
+        for remedy in remedies.tried:
+            if remedy.is_enough is is_enough:
+                end = f" ({remedy.how})" if is_enough and remedy.how else ""
+                rows.setdefault(f"{remedy.detail}{end}", []).append(remedy.name)
+        yield from (f"    {word}  {'; '.join(names)}: {text}" for text, names in rows.items())
+        if is_enough and remedies.card_bytes is not None:
+            size = format_bytes(remedies.card_bytes)
+            yield f"    yes  a card with {size} for torch: the whole step fits as it is"
+    served = [remedy for remedy in remedies.tried if remedy.is_served]
+    assumptions = dict.fromkeys(text for remedy in served for text in remedy.assumptions)
     for text in list(assumptions)[:1]:
         yield f"    estimated: {text}"
 
@@ -168,15 +168,15 @@ def _must_go_lines(remedies: Remedies) -> Iterator[str]:
     if remedies.is_setup:
         yield "  no batch helps while weights are moved: use fewer bits for each, shards (FSDP), offloading,"
         yield "    or a larger card"
-        if remedies.unmoved_bytes:
-            model, unmoved = format_bytes(remedies.model_bytes), format_bytes(remedies.unmoved_bytes)
-            step = format_bytes(_OF_ADAM * remedies.model_bytes)
-            yield f"  the weights are {model}, of which {unmoved} are still on the CPU; a step of Adam needs"
-            yield f"    {step} for weights, gradients, states and temporaries, and its activations"
+    if remedies.model_bytes:
+        model, step = format_bytes(remedies.model_bytes), format_bytes(_OF_ADAM * remedies.model_bytes)
+        yield f"  all weights have {model}; a step of Adam needs {step} for weights, gradients, states and"
+        yield "    temporaries, and its activations"
     if remedies.least_bytes:
         yield f"  at least {format_bytes(remedies.least_bytes)} must go for this request"
-    if remedies.to_come:
-        yield f"  then come at most {remedies.to_come}"
+    if remedies.to_come_bytes:
+        size = format_bytes(remedies.to_come_bytes)
+        yield f"  then come at most {size} of gradients, optimizer states and temporaries of its step"
 
 
 def message_lines(found: MessageAnswer) -> Iterator[str]:

@@ -104,7 +104,8 @@ def batches(remedies, batch):
         ("plain", 64, 600, "optimizer", False),
         ("plain", 8192, 1530, "backward", True),
         ("frozen", 4096, 425, "forward of a later step", True),
-        ("longer", 1024, 900, "forward of a later step", True),
+        # No earlier step is as large: what the rest of this one needs is not known.
+        ("longer", 1024, 900, "forward of a later step", False),
         ("several", 2048, 700, "backward of a later step", True),
     ],
 )
@@ -117,7 +118,9 @@ def test_a_program_fits_once_the_advice_is_followed(recorded, kind, batch, capac
     assert f"{shown}{later}".startswith(phase)
     enough = batches(remedies, batch).get(True)
     assert (enough is not None) is is_batch_enough
-    assert not recorded(kind, batch, -(-remedies.card_bytes // MIB)).devices[0].ran_out
+    assert (remedies.card_bytes is None) is (kind == "longer")
+    if remedies.card_bytes:
+        assert not recorded(kind, batch, -(-remedies.card_bytes // MIB)).devices[0].ran_out
     if enough:
         assert not recorded(kind, enough, capacity).devices[0].ran_out
     if any(one.kind == "foreach" and one.is_enough for one in remedies.tried):
@@ -131,7 +134,7 @@ def test_the_rest_of_a_first_forward_is_not_known_so_that_no_remedy_is_called_en
     _, remedies = recorded(kind, 2048 if kind == "plain" else 1024, capacity).explain_oom()
     assert {one.is_enough for one in remedies.tried} == {None, False}
     assert remedies.card_bytes is None
-    assert all("rest of the step is not known" in one.rest for one in remedies.tried if one.is_served)
+    assert all("is not known from this trace" in one.detail for one in remedies.tried if one.is_served)
 
 
 def test_no_batch_helps_while_weights_are_moved_and_fewer_bits_do(recorded):
@@ -139,7 +142,7 @@ def test_no_batch_helps_while_weights_are_moved_and_fewer_bits_do(recorded):
     found, remedies = failed.explain_oom()
     weights = remedies.model_bytes
     assert remedies.is_setup
-    assert 0 < remedies.unmoved_bytes < weights
+    assert weights > found.state.allocated_bytes
     assert not any(one.is_served for one in remedies.tried)
     text = "\n".join(oom_lines(found, remedies, file="x"))
     assert "no batch helps while weights are moved" in text
