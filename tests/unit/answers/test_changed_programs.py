@@ -269,7 +269,11 @@ def test_replays_end_with_their_number_of_calls(monkeypatch):
 
 @pytest.mark.parametrize("scale", [0.5, 0.25])
 def test_a_failed_request_counts_at_its_scale(scale):
+    """In forward what was never made before grows; in backward it may be a weight's gradient."""
+    call = [frame("_call_impl", "/site-packages/torch/nn/modules/module.py", 1)]
     trace = TraceBuilder().segment(20 * MIB).alloc(10 * MIB).oom(30 * MIB)
+    assert scaled_batch(loaded(trace.snapshot()), scale).failed_scale == 1
+    trace.events[-1]["frames"] = call
     analysis = loaded(trace.snapshot())
     demand = Demand(analysis)
     assert demand.replayed(()).n_bytes == 40 * MIB

@@ -51,7 +51,7 @@ class Job:
             self.alloc("failed", size, stream=stream, pool=pool, frames=MODEL)
 
     def is_served_under(self, conf):
-        """Whether 99 % of the memory serve all calls under other settings: the model itself, without a file."""
+        """Whether 99 % of the memory serve all calls under other settings: the model itself, no file."""
         settings = AllocatorSettings.from_conf(conf)
         model = RecordedAllocator(settings=settings, capacity=int(self.capacity * 0.99))
         addrs = {}
