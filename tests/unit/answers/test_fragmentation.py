@@ -191,6 +191,12 @@ def test_gigabytes_of_waste_are_a_problem_however_much_is_reserved(tmp_path):
     )
 
 
+def test_memory_that_waits_for_a_stream_is_not_called_no_problem(tmp_path):
+    trace = TraceBuilder().segment(600 * MIB).alloc(600 * MIB, frames=OTHER).free(completed=False)
+    found = fragmentation_of(tmp_path, trace.snapshot())
+    assert found.conclusion.endswith("never in use; 600.00 MiB was freed and waited for another stream")
+
+
 def test_where_the_trace_contradicts_the_segments_nothing_is_called_no_problem(tmp_path):
     trace = TraceBuilder()
     trace.segment(2 * MIB).alloc(MIB)
