@@ -159,7 +159,7 @@ def _conclusion(analysis: DeviceAnalysis, moments: Sequence[FreeMemory], *, is_o
         _, peak, _ = moments
         is_at_peak = 2 * peak.free_bytes >= wasted
         worst, most = (peak, "at the peak most") if is_at_peak else (worst, "when most was free, most of it")
-    much = max(min(_MUCH_WASTED * reserved, _MUCH_WASTED_BYTES), _LEAST_WASTED_BYTES)
+    much = much_waste(reserved)
     waiting = max(map(_pending_bytes, moments))
     if wasted < much <= waiting:
         return f"{share}; {format_bytes(waiting, like=reserved)} was freed and waited for another stream"
@@ -171,6 +171,11 @@ def _conclusion(analysis: DeviceAnalysis, moments: Sequence[FreeMemory], *, is_o
         (worst.enclosed_bytes, "partly used segments, which empty_cache() cannot return"),
     )
     return f"{share}; {most} was in {max(parts)[1]}"
+
+
+def much_waste(reserved: int) -> float:
+    """Return from how many bytes on memory that was reserved and never in use is a problem."""
+    return max(min(_MUCH_WASTED * reserved, _MUCH_WASTED_BYTES), _LEAST_WASTED_BYTES)
 
 
 def _free_bytes(memory: FreeMemory) -> int:

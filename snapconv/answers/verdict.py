@@ -14,7 +14,7 @@ from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.evidence import FAULT
 from snapconv.answers.advice.findings import Finding, quick_findings
 from snapconv.answers.causes import N_CAUSES, Cause, largest_causes
-from snapconv.answers.fragmentation import free_memory
+from snapconv.answers.fragmentation import free_memory, much_waste
 from snapconv.answers.growth import Growth, find_growth, growing_sentence, growth_notes
 from snapconv.answers.moments import worst_event
 from snapconv.answers.oom.failed_allocation import find_out_of_memory
@@ -25,10 +25,7 @@ from snapconv.replay.history_verdict import Verdict
 from snapconv.replay.memory_layout import layout_at
 from snapconv.units import Device, format_bytes
 
-# Of what is reserved at most: from here on, what is never used is worth a sentence; on a device that is
-# nearly full, the first.
-_MUCH_UNUSED = 0.3
-_LEAST_UNUSED_BYTES = 256 << 20
+# On a device that is as full as this, memory that is never used comes first.
 _NEARLY_FULL = 0.9
 # A category with less than this part of the peak is not named.
 _LEAST_SHOWN = 50
@@ -145,7 +142,7 @@ def _unused(analysis: DeviceAnalysis) -> _Fact | None:
 def _reserve(analysis: DeviceAnalysis) -> str:
     """Say how much of what is reserved was never used, and where it was at worst; empty for little."""
     reserved, used = analysis.replay.reserved.peak, analysis.replay.active.peak
-    if reserved - used < max(_MUCH_UNUSED * reserved, _LEAST_UNUSED_BYTES):
+    if reserved - used < much_waste(reserved):
         return ""
     layout = layout_at(analysis.device, analysis.allocations, worst_event(analysis))
     free = free_memory(analysis, layout, "")

@@ -6,8 +6,8 @@ import sys
 # The file that profile_plot gives such frames.
 NO_FILE = "none"
 _FRAMES = (
-    re.compile(r"(?P<file>[^\n]+)\((?P<line>\d{1,9})\): (?P<name>[^\n]+)"),
-    re.compile(r"(?P<file>[^\n]+?):(?P<line>\d{1,9}):(?P<name>[^\n]*)"),
+    re.compile(r"\A(?P<file>[^\n]+)\((?P<line>\d{1,9})\): (?P<name>[^\n]+)"),
+    re.compile(r"\A(?P<file>[^\n]+?):(?P<line>\d{1,9}):(?P<name>[^\n]*)"),
 )
 # Without the address of the object, which is another in every run.
 _BUILT_IN = re.compile(r"<built-in (?:method|function) (\w+)\b.*>")

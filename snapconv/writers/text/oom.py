@@ -85,7 +85,7 @@ def verdict_lines(verdict: OomVerdict) -> Iterator[str]:
 
 def _request_lines(request: FailedAllocation) -> Iterator[str]:
     size, segment = format_bytes(request.block_bytes), format_bytes(request.segment_bytes)
-    who = "the program" if request.operation in ("", "unknown") else request.operation
+    who = "the program" if request.operation in ("", "unknown") else f"{request.operation}()"
     yield f"  {who} requested {size}; the allocator needed {segment} more from the GPU"
     pool = "default pool (assumed)" if request.pool is None else pool_shown(request.pool)
     module = f"; {_module_noun(request.module)} {request.module}" if request.module else ""

@@ -254,7 +254,7 @@ def test_a_folder_is_a_job_and_says_so(tmp_path, capsys, monkeypatch):
     said = capsys.readouterr()
     assert f"snapconv ranks {tmp_path / 'job'}" in said.err
     assert "rank 2: +9.00 MiB activation at leak.py:7 (none in its group)" in said.out
-    assert f"next: snapconv advise {tmp_path / 'job' / 'rank2.pickle'}" in said.out
+    assert f"next: snapconv tree {tmp_path / 'job' / 'rank2.pickle'}" in said.out
     assert sorted(default_cache().rglob("*.json"))
 
 

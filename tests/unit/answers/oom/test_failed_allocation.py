@@ -340,7 +340,8 @@ def test_no_smaller_batch_is_named_where_the_request_does_not_grow_with_it(
 @pytest.mark.parametrize(("most", "is_enough"), [(50, True), (89, True), (91, None)])
 def test_a_remedy_is_enough_only_where_the_rest_of_the_step_fits_too(tmp_path, monkeypatch, most, is_enough):
     """Cut blocks and segments take a tenth more at least: 90 MiB need 99 of 100 MiB."""
-    monkeypatch.setattr(RestOfStep, "most_after", lambda *_: most * MIB)
+    monkeypatch.setattr(RestOfStep, "_find_earlier", lambda _: 0)  # the rest is known
+    monkeypatch.setattr(RestOfStep, "most", lambda *_: most * MIB)
     job = Job(100 * MIB)
     job.alloc("kept", 60 * MIB, frames=MODEL)
     job.free("kept")
@@ -351,8 +352,8 @@ def test_a_remedy_is_enough_only_where_the_rest_of_the_step_fits_too(tmp_path, m
     served = [one for one in remedies.tried if one.is_served]
     assert served
     assert {one.is_enough for one in served} == {is_enough}
-    rests = {True: "this step and the next need at most", None: "what follows may need"}
-    assert all(one.rest.startswith(rests[is_enough]) for one in served)
+    rests = {True: "the whole step needs at most", None: "the whole step may need"}
+    assert all(one.detail.startswith(rests[is_enough]) for one in served)
 
 
 def test_a_model_that_moves_between_its_calls_is_no_setup(tmp_path):
