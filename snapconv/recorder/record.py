@@ -131,11 +131,9 @@ class OneCapture:
 
     def iteration_ended(self, driver: Driver, iteration: int) -> None:
         """Keep the memory after its last iteration, and write the capture after the last of all."""
-        import torch
-
         self._at_out_of_memory = None  # the program recovered from it
         self._peaks.step_ended()
-        before, self._end_bytes = self._end_bytes, torch.cuda.memory_allocated(driver.device)
+        before, self._end_bytes = self._end_bytes, environment.allocated_bytes(driver.device)
         if iteration == 1 and self._end_bytes > before and self.plan[:3].count(Part.MEMORY) == 1:
             # Two iterations do not show whether it grows.
             self.plan = (*self.plan[:2], Part.MEMORY, *self.plan[2:])

@@ -192,8 +192,9 @@ def read_settings(raw: object, where: str) -> tuple[AllocatorSettings, Entries]:
     """
     if raw is None:
         return AllocatorSettings(), ()
-    # NaN, which equals nothing, is no value of a setting.
-    known = {key: value for key, value in expect(raw, dict, where).items() if value == value}
+    # NaN is no value of a setting. Only numbers are compared: a table may be as large as the file.
+    given = expect(raw, dict, where)
+    known = {key: value for key, value in given.items() if not isinstance(value, float) or value == value}
     entries = tuple(
         (key[:_MAX_TEXT], _as_text(value))
         for key, value in islice(known.items(), _MAX_ENTRIES)

@@ -9,6 +9,7 @@ import pytest
 
 from snapconv.recorder import driver as driver_module
 from snapconv.recorder.driver import Driver
+from snapconv.recorder.later_peaks import Peaks
 from snapconv.recorder.options import RecordedProgram, RecordingOptions
 from snapconv.recorder.program.script import Ended
 from snapconv.recorder.record import OneCapture
@@ -57,7 +58,10 @@ def log(monkeypatch):
     monkeypatch.setattr(driver_module.environment, "require_history", lambda: None)
     monkeypatch.setattr(driver_module.environment, "choose_device", lambda _: 0)
     monkeypatch.setattr(driver_module.environment, "is_capturing_graph", lambda: False)
+    monkeypatch.setattr(driver_module.environment, "allocated_bytes", lambda _: 0)
     monkeypatch.setattr(driver_module.environment, "device_values", lambda: [{}])
+    monkeypatch.setattr(Peaks, "watch", lambda *_: None)
+    monkeypatch.setattr(Peaks, "look", lambda _: {})
     monkeypatch.setattr(driver_module, "contents_now", lambda *_, **__: contents(log))
     return log
 
