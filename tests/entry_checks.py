@@ -36,7 +36,8 @@ class EntryChecks:
         assert recording.metadata["ended"] == {"how": "complete", "detail": ""}
         assert recording.metadata["overflowed"] is False
         assert "error" not in recording.said
-        assert sorted(path.name for path in recording.capture.iterdir()) == ["snapshot.pickle", "timing.json"]
+        names = sorted(path.name for path in recording.capture.iterdir())
+        assert names == ["ending.json", "snapshot.pickle", "timing.json"]
 
     def test_the_entry_is_distinguished_by_what_it_defines(self, recording: Recording) -> None:
         kind = "script" if recording.kind == "train" else "providers"
@@ -90,7 +91,12 @@ class EntryChecks:
         weights = weights_of(recording.entry).values()
         buffers = sum(buffer.numel() * buffer.element_size() for buffer in build(recording.entry).buffers())
         n_states = N_STATES[ENTRIES[recording.entry].optimizer]
-        assert held["weight"]["requested_bytes"] == sum(w.size_bytes for w in weights) + buffers
+        own = sum(w.size_bytes for w in weights)
+        copies = held["weight"]["requested_bytes"] - own - buffers
+        if recording.entry.startswith("amp"):  # autocast's copies have half the bits
+            assert 0 <= copies <= own / 2
+        else:
+            assert copies == 0
         assert held["optimizer_state"]["requested_bytes"] == n_states * sum(w.gradient_bytes for w in weights)
 
     def test_nothing_at_the_peak_is_unknown_and_nearly_all_is_known_from_the_metadata(

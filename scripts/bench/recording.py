@@ -99,7 +99,7 @@ def _is_right(capture: Path) -> bool:
     (device,) = snapconv.load(capture).devices
     metadata = pickle.loads((capture / "snapshot.pickle").read_bytes())["snapconv"]
     peak: int = metadata["devices"][0]["max_memory_allocated"]
-    return len(list(capture.iterdir())) == 2 and device.replay.allocated.peak == peak
+    return len(list(capture.iterdir())) == 3 and device.replay.allocated.peak == peak
 
 
 def _ms(began: list[int], ended: list[int]) -> list[float]:

@@ -138,13 +138,6 @@ def require_history() -> None:
         )
 
 
-def allocated_bytes(device: int) -> int:
-    """Return the bytes that are allocated on a device now."""
-    import torch
-
-    return int(torch.cuda.memory_allocated(device))
-
-
 def is_capturing_graph() -> bool:
     """Whether a CUDA graph is being captured: waiting for the device, or asking it, would break that."""
     import torch

@@ -88,7 +88,6 @@ class OneCapture:
         self._at_out_of_memory: dict[str, Any] | None = None
         self._has_stopped, self._began_s = False, time.monotonic()
         self._peaks = Peaks()
-        self._end_bytes = 0
         # What went wrong in the recording itself before there was anything to write.
         self._faults: tuple[Note, ...] = ()
 
@@ -133,10 +132,6 @@ class OneCapture:
         """Keep the memory after its last iteration, and write the capture after the last of all."""
         self._at_out_of_memory = None  # the program recovered from it
         self._peaks.step_ended()
-        before, self._end_bytes = self._end_bytes, environment.allocated_bytes(driver.device)
-        if iteration == 1 and self._end_bytes > before and self.plan[:3].count(Part.MEMORY) == 1:
-            # Two iterations do not show whether it grows.
-            self.plan = (*self.plan[:2], Part.MEMORY, *self.plan[2:])
         part = self.part(iteration)
         driver.say(f"iteration {iteration} done ({part.value}; {iteration + 1} of {len(self.plan)})")
         is_slow = time.monotonic() - self._began_s > _LONG_S

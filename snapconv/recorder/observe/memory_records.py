@@ -9,6 +9,7 @@ from typing import Any
 from snapconv.recorder.observe.models import Frame, Key, Models
 from snapconv.recorder.observe.tensors import (
     Row,
+    bytes_on_cpu,
     graph_nodes,
     named_tensors,
     shape_and_type,
@@ -58,8 +59,8 @@ class MemoryRecords:
             if tensor is None:
                 continue
             pieces = list(where_memory_lies(tensor))
-            if not pieces and tensor.device.type == "cpu":
-                self._n_on_cpu += tensor.numel() * tensor.element_size()
+            if not pieces:
+                self._n_on_cpu += bytes_on_cpu(tensor)
             where = {(row["device"], row["addr"]) for row in pieces}
             if place.is_loose and where & of_modules:
                 continue

@@ -114,3 +114,12 @@ def where_memory_lies(tensor: "Tensor") -> Iterator[Row]:
 def shape_and_type(tensor: "Tensor") -> Row:
     """Return a tensor's shape and element type as plain values."""
     return {"shape": [int(n) for n in tensor.shape], "dtype": str(tensor.dtype).removeprefix("torch.")}
+
+
+def bytes_on_cpu(tensor: Tensor) -> int:
+    """Return the bytes of a tensor on the CPU; 0 on other devices, and before a lazy module has a shape."""
+    import torch
+
+    if tensor.device.type != "cpu" or torch.nn.parameter.is_lazy(tensor):
+        return 0
+    return int(tensor.numel() * tensor.element_size())

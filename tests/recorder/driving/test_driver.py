@@ -58,7 +58,6 @@ def log(monkeypatch):
     monkeypatch.setattr(driver_module.environment, "require_history", lambda: None)
     monkeypatch.setattr(driver_module.environment, "choose_device", lambda _: 0)
     monkeypatch.setattr(driver_module.environment, "is_capturing_graph", lambda: False)
-    monkeypatch.setattr(driver_module.environment, "allocated_bytes", lambda _: 0)
     monkeypatch.setattr(driver_module.environment, "device_values", lambda: [{}])
     monkeypatch.setattr(Peaks, "watch", lambda *_: None)
     monkeypatch.setattr(Peaks, "look", lambda _: {})

@@ -118,21 +118,6 @@ for _ in range({n}):
 """
 
 
-def test_a_third_iteration_is_recorded_where_the_second_ends_with_more_and_it_shows_a_leak(run, capfd):
-    done = run(LEAK.format(n=8))
-    assert "iteration 1 done (memory; 2 of 5)" in done.err
-    assert [row["kind"] for row in done.metadata["iterations"]] == ["warm-up", "memory", "memory"]
-    capfd.readouterr()
-    main(["growth", str(done.folder / "train.capture")])
-    first, *_ = capfd.readouterr().out.splitlines()
-    assert "memory grows by" in first
-
-
-def test_without_a_rise_two_iterations_are_recorded(run):
-    done = run("train(6)")
-    assert [row["kind"] for row in done.metadata["iterations"]] == ["warm-up", "memory"]
-
-
 def test_after_two_iterations_growth_is_unknown_in_its_first_line_with_the_command_that_knows(run, capfd):
     done = run(LEAK.format(n=2))
     capture = str(done.folder / "train.capture")
