@@ -128,7 +128,7 @@ class EntryChecks:
         self, recording: Recording, again: Callable[[int], Recording]
     ) -> None:
         forward, backward = coverage(recording.timing)
-        for attempt in range(2):  # a busy machine may take the processor away in between two calls
+        for attempt in range(4):  # a busy machine may take the processor away in between two calls
             if forward >= MIN_FORWARD and backward >= MIN_BACKWARD:
                 break
             forward, backward = (
