@@ -48,8 +48,8 @@ class Era:
         return text if self.backend == "cuda" else f"{text} ({self.backend})"
 
 
-# Requests of whole granules that all have one granule more: so many show that a backend adds to each.
-_LEAST_PADDED = 3
+# So many blocks that all have room for 32 bytes more show that a backend adds these to each.
+_LEAST_PADDED, _LEAST_WHOLE = 8, 3  # whole granules that have one more are a plainer sign
 BLOCK_ADDRESSES, PLOT = "blocks[].address", "category"
 Memory = tuple[SegmentTable, BlockTable]
 # Newest first: the first release with a trait, the last without it, the trait, and the place where it would
@@ -139,9 +139,10 @@ def _is_padded(segments: SegmentTable, blocks: BlockTable) -> bool:
     tells = is_exact & (blocks.state != BlockState.INACTIVE) & (blocks.requested_bytes > 0)
     requested, granules = blocks.requested_bytes[tells], blocks.block_bytes[tells] / MIN_BLOCK_BYTES
     plain, padded = (-(-(requested + more) // MIN_BLOCK_BYTES) for more in (0, NPU_PADDING_BYTES))
-    # A rounding to powers of two may do the same to one or two blocks.
-    is_whole = (requested % MIN_BLOCK_BYTES) == 0
-    return bool((granules == padded).all() and is_whole.sum() >= _LEAST_PADDED and (granules != plain).any())
+    # A rounding to powers of two may do the same to a few blocks.
+    is_whole = requested % MIN_BLOCK_BYTES == 0
+    is_enough = len(granules) >= _LEAST_PADDED or is_whole.sum() >= _LEAST_WHOLE
+    return bool(is_enough and (granules == padded).all() and (granules != plain).any())
 
 
 def notes_of_form(
