@@ -7,7 +7,7 @@ from pathlib import Path
 from snapconv.analysis import AnalysisOptions, analyze, chosen_devices, read_options
 from snapconv.answers.memory_report import MemoryReport, build_memory_report
 from snapconv.answers.times import TimeReport, time_report_of, times_of_device
-from snapconv.files import check_outputs, report_output
+from snapconv.files import check_outputs, given_output, report_output
 from snapconv.notes import Note, Progress
 from snapconv.snapshot.load import DeviceSnapshot, load_snapshot
 from snapconv.units import HOST_NAME
@@ -58,6 +58,7 @@ def to_sqlite(
     path, options = Path(path), options or ConvertOptions()
     given, force = options.output, options.force
     if given is not None:
+        given = given_output(given)
         check_outputs([given], force=True, inputs=[path])
     analysis_options = read_options(options.analysis)
     timing, notes = times_of_device(path, options.device)

@@ -147,9 +147,17 @@ def report_output(
     return given.with_name(f"{name}{ordinal}{own_kind}{ending}")
 
 
+def given_output(path: Path) -> Path:
+    """Return the path of an output that the user named: through a link, the file that it leads to.
+
+    A link under a name that we choose ourselves may be somebody else's: no writer follows it.
+    """
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
+
+
 def checked_output(inputs: Sequence[Path], given: Path | None, ending: str, *, force: bool) -> Path:
     """Return where an output goes: as given, or named after the last input; refuse what cannot be written."""
-    output = given or default_output(inputs[-1], ending)
+    output = default_output(inputs[-1], ending) if given is None else given_output(given)
     check_outputs([output], force=force, inputs=inputs)
     return output
 
@@ -177,10 +185,9 @@ def most_bytes_of_part(n_bytes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Output:
-    """``path`` as the user gave it, ``target`` with its links followed, the file being filled."""
+    """``path`` as it was named, and the hidden file beside it that is filled first."""
 
     path: Path
-    target: Path
     temporary: Path
 
 
@@ -206,12 +213,12 @@ def check_outputs(paths: Sequence[Path], *, force: bool, inputs: Sequence[Path] 
             raise OutputWriteError(f"{path} names no file: give --output FOLDER/NAME")
         with os_errors(path):
             _check_is_no_input(path, inputs)
-            target = _follow_links(path)
-            _check_target(path, target, force=force)
-            _check_folder(path, target.parent)
-        if target in seen:
+            _check_target(path, force=force)
+            _check_folder(path, path.parent)
+        location = Path(os.path.realpath(path.parent), path.name)
+        if location in seen:
             raise OutputWriteError(f"cannot write {path}: it is named twice; give every output its own path")
-        seen.add(target)
+        seen.add(location)
 
 
 def _check_is_no_input(output: Path, inputs: Sequence[Path]) -> None:
@@ -224,9 +231,10 @@ def _check_is_no_input(output: Path, inputs: Sequence[Path]) -> None:
 
 
 @contextmanager
-def new_files(paths: Sequence[Path], *, force: bool) -> Iterator[tuple[Path, ...]]:
+def new_files(paths: Sequence[Path], *, force: bool, token: str = "") -> Iterator[tuple[Path, ...]]:
     """Yield one temporary file per output; at the end put all of them in place, or none.
 
+    ``token`` is a part of the temporary names, by which ``remove_partial`` finds those of a killed process.
     The outputs are checked first and again at the end. With ``force`` a failure half-way through
     the replacing (not the writing) can leave some outputs replaced and some not, each of them complete.
     """
@@ -234,7 +242,7 @@ def new_files(paths: Sequence[Path], *, force: bool) -> Iterator[tuple[Path, ...
     with ExitStack() as temporaries:
         outputs = []
         for path in paths:
-            output = _create_temporary(path)
+            output = _create_temporary(path, token)
             temporaries.callback(_remove, output.temporary)
             outputs.append(output)
         with os_errors(paths[0]):  # who fills several names the one that failed
@@ -244,6 +252,12 @@ def new_files(paths: Sequence[Path], *, force: bool) -> Iterator[tuple[Path, ...
             with os_errors(output.path):
                 _sync(output.temporary, os.O_RDWR)
         _put_all_in_place(outputs, force=force)
+
+
+def remove_partial(folder: Path, token: str) -> None:
+    """Remove the temporary files of processes that were killed while they wrote, by their ``token``."""
+    for temporary in folder.glob(f".*.{token}*.partial"):
+        _remove(temporary)
 
 
 def keep_file(path: Path, content: bytes) -> None:
@@ -257,17 +271,14 @@ def keep_file(path: Path, content: bytes) -> None:
             temporary.unlink()
 
 
-def _follow_links(path: Path) -> Path:
-    """Return the target of a link: replacing the link by a file is not what its owner meant."""
-    return Path(os.path.realpath(path))
-
-
-def _check_target(path: Path, target: Path, *, force: bool) -> None:
+def _check_target(path: Path, *, force: bool) -> None:
     """Refuse what is there already; only a regular file may be replaced, and only with force."""
     try:
-        mode = target.lstat().st_mode
+        mode = path.lstat().st_mode
     except FileNotFoundError:
         return
+    if stat.S_ISLNK(mode):
+        raise OutputWriteError(f"cannot write {path}: it is a link; name its file by --output")
     if stat.S_ISDIR(mode):
         raise OutputWriteError(f"cannot write {path}: it is a folder; name a file inside it")
     if not stat.S_ISREG(mode):
@@ -288,14 +299,15 @@ def _exists(path: Path) -> OutputExistsError:
     return OutputExistsError(f"{path} exists already; choose another path, or replace it with --force")
 
 
-def _create_temporary(path: Path) -> _Output:
+def _create_temporary(path: Path, token: str) -> _Output:
     """Create an empty hidden file beside the output, with the permissions of a new file."""
-    target = _follow_links(path)
-    name = os.fsencode(target.name)[:_MAX_NAME_BYTES].decode("utf-8", "ignore")
-    temporary = target.with_name(f".{name}.{os.urandom(8).hex()}.partial")
+    # Absolute: SQLite opens it by a URI.
+    absolute = path.absolute()
+    name = os.fsencode(path.name)[:_MAX_NAME_BYTES].decode("utf-8", "ignore")
+    temporary = absolute.with_name(f".{name}.{token}{os.urandom(8).hex()}.partial")
     with os_errors(path):
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666))
-    return _Output(path, target, temporary)
+    return _Output(path, temporary)
 
 
 def _remove(file: Path) -> None:
@@ -319,9 +331,9 @@ def _put_all_in_place(outputs: Sequence[_Output], *, force: bool) -> None:
             with os_errors(output.path):
                 _put_in_place(output, force=force)
             if not force:
-                undo.callback(_remove, output.target)
+                undo.callback(_remove, output.path)
         undo.pop_all()
-    for folder in {output.target.parent for output in outputs}:
+    for folder in {output.path.parent for output in outputs}:
         with suppress(OSError):  # some file systems cannot sync a folder; the files are whole all the same
             _sync(folder, os.O_RDONLY)
 
@@ -329,12 +341,12 @@ def _put_all_in_place(outputs: Sequence[_Output], *, force: bool) -> None:
 def _put_in_place(output: _Output, *, force: bool) -> None:
     """Rename, or without force link: a link fails when the name was taken in the meantime."""
     if force:
-        output.temporary.replace(output.target)
+        output.temporary.replace(output.path)
         return
     try:
-        output.target.hardlink_to(output.temporary)
+        output.path.hardlink_to(output.temporary)
     except FileExistsError as error:
         raise _exists(output.path) from error
     except OSError:  # a file system without hard links, such as FAT
-        _check_target(output.path, output.target, force=False)
-        output.temporary.replace(output.target)
+        _check_target(output.path, force=False)
+        output.temporary.replace(output.path)

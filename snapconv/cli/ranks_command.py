@@ -10,7 +10,7 @@ import typer
 from snapconv.cli.arguments import parsed
 from snapconv.cli.terminal import first_entries, print_error, print_json, print_lines, progress_bar
 from snapconv.errors import InputError, UnsafePickleError
-from snapconv.files import check_outputs
+from snapconv.files import check_outputs, given_output
 from snapconv.mesh import Mesh
 from snapconv.units import counted
 
@@ -45,7 +45,9 @@ def ranks(
     from snapconv.analysis import AnalysisOptions
     from snapconv.ranks.job import JobOptions, JobStopped, default_cache, read_job
 
-    check_outputs([output] if output else [], force=force)
+    if output is not None:
+        output = given_output(output)
+        check_outputs([output], force=force)
     options = JobOptions(
         mesh=None if mesh is None else parsed(mesh, Mesh.parse, "--mesh"),
         scheduler=scheduler,
@@ -60,7 +62,10 @@ def ranks(
             report = read_job(patterns, options, progress=_job_progress(bar) if bar else None)
     except JobStopped as stopped:
         show(stopped.report)
-        print_error(f"stopped: {counted(stopped.n_left, 'file')} not read; type it again to read only these")
+        # Whoever writes the reports reads the files again.
+        is_kept = not no_cache and reports is None
+        what_next = "; type it again to read only these" if is_kept else ""
+        print_error(f"stopped: {counted(stopped.n_left, 'file')} not read{what_next}")
         raise
     _write(report, output, force=force)
     show(report)

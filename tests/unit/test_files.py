@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from snapconv.errors import OutputExistsError, OutputWriteError
-from snapconv.files import check_outputs, new_files
+from snapconv.files import check_outputs, given_output, new_files
 
 ROOT = Path(__file__).parents[2]
 
@@ -199,14 +199,14 @@ def test_the_same_output_twice_is_refused(tmp_path):
         check_outputs([tmp_path / "a", tmp_path / "x" / ".." / "a"], force=True)
 
 
-def test_a_link_is_written_through(tmp_path):
+def test_a_link_that_the_user_named_is_written_through(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real" / "a")
-    write(tmp_path / "link")
+    write(given_output(tmp_path / "link"))
     assert (tmp_path / "link").is_symlink()
-    with pytest.raises(OutputExistsError, match="link exists already"):
-        write(tmp_path / "link")
-    write(tmp_path / "link", content=b"newer", force=True)
+    with pytest.raises(OutputExistsError, match="a exists already"):
+        write(given_output(tmp_path / "link"))
+    write(given_output(tmp_path / "link"), content=b"newer", force=True)
     assert (tmp_path / "real" / "a").read_bytes() == b"newer"
     assert names_in(tmp_path / "real") == ["a"]
 
