@@ -6,6 +6,7 @@ back is as if it were not there.
 """
 
 import os
+import secrets
 import sys
 import time
 from collections import Counter
@@ -24,7 +25,7 @@ from snapconv.json_text import JsonError, dataclass_from, read_json, write_json
 from snapconv.mesh import Mesh
 from snapconv.ranks import workers
 from snapconv.ranks.job_files import JobInput, find_inputs, is_remote
-from snapconv.ranks.rank_reading import RankRequest
+from snapconv.ranks.rank_reading import RankRequest, remove_temporary_files
 from snapconv.version import VERSION
 
 # Raised when a row has more or other figures.
@@ -119,6 +120,7 @@ def _rows(inputs: Sequence[JobInput], options: JobOptions) -> Generator[RankFile
     """Yield a row for every file: what is known, then what is read, the largest files first."""
     cache = _RowCache(options.cache, RankRequest.text(RankFile(""), options.analysis))
     waiting: dict[str, JobInput] = {}
+    job = secrets.token_hex(8)
     n_named = Counter((one.place.rank, one.place.dump) for one in inputs)
     for one in sorted(inputs, key=lambda one: -(one.place.n_bytes or 0)):
         if one.place.error is not None:
@@ -129,15 +131,20 @@ def _rows(inputs: Sequence[JobInput], options: JobOptions) -> Generator[RankFile
         else:
             is_only = n_named[one.place.rank, one.place.dump] == 1
             mark = "" if is_only else sha256(one.path.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-            waiting[RankRequest.text(one.place, options.analysis, options.reports, mark)] = one
+            waiting[RankRequest.text(one.place, options.analysis, options.reports, mark, job)] = one
     if waiting:
         at_work, alone = _workers(options, list(waiting.values()))
         alone_texts = {text for text, one in waiting.items() if one.path in alone}
         sizes = {text: one.place.n_bytes for text, one in waiting.items()}
-        for text, answer in workers.answers(at_work, sizes, alone_texts):
-            row = _row(answer)
-            cache.keep(waiting.pop(text), row)
-            yield row
+        try:
+            with closing(workers.answers(at_work, sizes, alone_texts)) as answers:
+                for text, answer in answers:
+                    row = _row(answer)
+                    cache.keep(waiting.pop(text), row)
+                    yield row
+        finally:
+            if not at_work.is_elsewhere:
+                remove_temporary_files(job, options.reports)
     for one in waiting.values():  # a rank that is lost must be seen
         yield one.place.with_error(InputError(f"{one.path}: no worker answered; type the command again"))
 

@@ -4,7 +4,9 @@ A worker needs snapconv of the same version and access to the files, nothing els
 becomes a row with an error, but for what ends the process.
 """
 
+import os
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -17,7 +19,7 @@ from pathlib import Path
 from snapconv.analysis import Analysis, AnalysisOptions, analyze_file
 from snapconv.answers.ranks.rank_file import RankFile, rank_file
 from snapconv.errors import InputError, OutputWriteError, SnapconvError
-from snapconv.files import SNAPSHOT_NAME
+from snapconv.files import SNAPSHOT_NAME, remove_partial
 from snapconv.json_text import dataclass_from, read_json, write_json
 from snapconv.ranks.job_files import is_remote, open_store
 from snapconv.version import VERSION
@@ -26,6 +28,12 @@ _PIECE_BYTES = 4 << 20
 # Left free for others on the disk of temporary files.
 _SPARE_BYTES = 1 << 30
 _FOLDER = "snapconv-ranks-"
+# A folder is removed only with this file in it, which nobody else writes.
+_MARK_NAME, _MARK = (
+    "made-by-snapconv-ranks",
+    "Temporary files of `snapconv ranks`, which removes this folder.\n",
+)
+_REPORT_ENDING = ".memory.sqlite"
 # No file takes so long, once it is copied.
 _STALE_AFTER_S = 6 * 3600
 
@@ -35,7 +43,7 @@ class RankRequest:
     """What a worker is to do: read a file, whose name and rank ``place`` has, by these options.
 
     With ``reports`` it writes memory reports there; ``mark`` is a part of their names where another file may
-    be of the same rank.
+    be of the same rank. ``job`` is a part of the names of all temporary files.
     """
 
     place: RankFile
@@ -44,13 +52,19 @@ class RankRequest:
     certain: bool
     reports: str | None
     mark: str
+    job: str
 
     @classmethod
     def text(
-        cls, place: RankFile, options: AnalysisOptions, reports: str | None = None, mark: str = ""
+        cls,
+        place: RankFile,
+        options: AnalysisOptions,
+        reports: str | None = None,
+        mark: str = "",
+        job: str = "",
     ) -> str:
         """Return the JSON of a request by the options that a job has."""
-        request = cls(place, options.project_root, options.includes, options.certain, reports, mark)
+        request = cls(place, options.project_root, options.includes, options.certain, reports, mark, job)
         return write_json(request).decode()
 
     @classmethod
@@ -71,13 +85,13 @@ def _answer(file: RankFile) -> str:
 def _read(request: RankRequest) -> RankFile:
     place = request.place
     try:
-        with _here(place.file) as path:
+        with _here(place.file, request.job) as path:
             try:
                 project = (request.project_root, request.includes)
                 analysis = analyze_file(path, AnalysisOptions(*project, certain=request.certain))
                 found = rank_file(analysis, place)
                 if request.reports is not None:
-                    _write_reports(request.reports, request.mark, found, analysis)
+                    _write_reports(request.reports, request, found, analysis)
                 return found
             except SnapconvError as error:
                 return place.with_error(error, str(error).replace(str(path), place.file))
@@ -93,15 +107,17 @@ def _read(request: RankRequest) -> RankFile:
 
 
 @contextmanager
-def _here(file: str) -> Iterator[Path]:
+def _here(file: str, job: str) -> Iterator[Path]:
     """Yield the path of a file; that of a store is copied to this machine for as long."""
     if not is_remote(file):
         yield Path(file)
         return
-    _remove_left_behind()
+    for folder in _own_folders():
+        if time.time() - folder.lstat().st_mtime > _STALE_AFTER_S:
+            _remove(folder)
     store, path = open_store(file)
-    with tempfile.TemporaryDirectory(prefix=_FOLDER) as folder:
-        copy = Path(folder) / SNAPSHOT_NAME
+    with _own_folder(job) as folder:
+        copy = folder / SNAPSHOT_NAME
         room = shutil.disk_usage(folder).free - _SPARE_BYTES
         with store.open(path, "rb") as source, copy.open("wb") as target:
             while piece := source.read(_PIECE_BYTES):
@@ -112,18 +128,59 @@ def _here(file: str) -> Iterator[Path]:
         yield copy
 
 
-def _remove_left_behind() -> None:
-    """Remove what workers that were killed on this machine left of files of stores."""
-    for copy in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*/{SNAPSHOT_NAME}"):
-        with suppress(OSError):
-            if time.time() - copy.stat().st_mtime > _STALE_AFTER_S:
-                shutil.rmtree(copy.parent)
+# --- temporary folders
+
+
+@contextmanager
+def _own_folder(job: str) -> Iterator[Path]:
+    """Yield a new temporary folder, which is removed at the end, by another process if this is killed."""
+    folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER}{job}"))
+    (folder / _MARK_NAME).write_text(_MARK, encoding="ascii")
+    try:
+        yield folder
+    finally:
+        _remove(folder)
+
+
+def _own_folders(job: str = "") -> Iterator[Path]:
+    """Find the temporary folders that this user's workers made on this machine, of one job or all."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER}{job}*"):
+        with suppress(OSError, ValueError):
+            status = folder.lstat()
+            is_this_users = sys.platform == "win32" or status.st_uid == os.getuid()
+            if stat.S_ISDIR(status.st_mode) and is_this_users:
+                with (folder / _MARK_NAME).open(encoding="ascii") as mark:
+                    is_marked = mark.read(len(_MARK) + 1) == _MARK
+                if is_marked:
+                    yield folder
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder of ours and the files that we write; one that holds anything else stays as it is."""
+    with suppress(OSError):
+        files = list(folder.iterdir())
+        if all(_is_ours(file.name) for file in files):
+            for file in files:
+                file.unlink()
+            folder.rmdir()
+
+
+def _is_ours(name: str) -> bool:
+    return name in (_MARK_NAME, SNAPSHOT_NAME) or name.endswith((_REPORT_ENDING, ".partial"))
+
+
+def remove_temporary_files(job: str, reports: str | None) -> None:
+    """Remove what workers that were killed on this machine left; none is at work any more."""
+    for folder in _own_folders(job):
+        _remove(folder)
+    if reports is not None and not is_remote(reports):
+        remove_partial(Path(reports), job)
 
 
 # --- reports
 
 
-def _write_reports(target: str, mark: str, file: RankFile, analysis: Analysis) -> None:
+def _write_reports(target: str, request: RankRequest, file: RankFile, analysis: Analysis) -> None:
     """Write the memory report of every device, to a folder or a store; one that is there is replaced."""
     # Imported late: every worker imports this module before its first file, and few write reports.
     from snapconv.answers.memory_report import build_memory_report
@@ -131,13 +188,16 @@ def _write_reports(target: str, mark: str, file: RankFile, analysis: Analysis) -
     from snapconv.writers.sqlite.tables import write_databases
 
     name = [f"rank{file.rank}"] if file.rank is not None else file.file.replace("\\", "/").split("/")[-2:]
-    stem = "-".join(filter(None, (*name, file.dump, mark)))
-    with tempfile.TemporaryDirectory(prefix=_FOLDER) if is_remote(target) else nullcontext(target) as folder:
+    stem = "-".join(filter(None, (*name, file.dump, request.mark)))
+    with _own_folder(request.job) if is_remote(target) else nullcontext(Path(target)) as folder:
         with suppress(OSError):  # writing says why there is none
-            Path(folder).mkdir(parents=True, exist_ok=True)
-        paths = [Path(folder, f"{stem}.{one.name.replace(':', '')}.memory.sqlite") for one in file.devices]
+            folder.mkdir(parents=True, exist_ok=True)
+        devices = (device.name.replace(":", "") for device in file.devices)
+        paths = [folder / f"{stem}.{device}{_REPORT_ENDING}" for device in devices]
         reports = zip(paths, map(build_memory_report, analysis.devices), strict=True)
-        write_databases([memory_database(*one, extended=True) for one in reports], force=True)
+        write_databases(
+            [memory_database(*one, extended=True) for one in reports], force=True, token=request.job
+        )
         if not is_remote(target):
             return
         store, inside = open_store(target)

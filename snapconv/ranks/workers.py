@@ -8,8 +8,9 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import (
     FIRST_COMPLETED,
     BrokenExecutor,
@@ -107,7 +108,7 @@ def free_memory() -> int:
 
 def answers(
     workers: Workers, requests: Mapping[str, int | None], alone: Collection[str] = ()
-) -> Iterator[tuple[str, str]]:
+) -> Generator[tuple[str, str], None, None]:
     """Yield every request with its answer as soon as it is there; those to be read ``alone`` come last.
 
     ``requests`` have the sizes of their files.
@@ -199,12 +200,28 @@ def local_workers(n_workers: int) -> Workers:
 
     def make(parts: ExitStack) -> Executor:
         executor = ProcessPoolExecutor(
-            n_workers, mp_context=multiprocessing.get_context("spawn"), initializer=_end_at_once
+            n_workers, mp_context=multiprocessing.get_context("spawn"), initializer=_begin_worker
         )
         parts.callback(executor.shutdown, wait=True, cancel_futures=True)
         return executor
 
     return Workers(make, _WAITING * n_workers, (BrokenExecutor,))
+
+
+def _begin_worker() -> None:
+    _end_at_once()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """End this worker when the command was killed, which nothing else would tell it.
+
+    A pool's process waits for ever: it holds both ends of the pipe that its work comes by.
+    """
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _end_at_once() -> None:

@@ -197,16 +197,21 @@ def _plain(value: object) -> Value:
 
 
 def write_databases(
-    databases: Sequence[Database], *, force: bool, progress: Callable[[int, int], None] | None = None
+    databases: Sequence[Database],
+    *,
+    force: bool,
+    progress: Callable[[int, int], None] | None = None,
+    token: str = "",
 ) -> None:
     """Write every database to its path: all of them, or none.
 
-    ``progress`` is called with the rows written so far and the rows there are, over all databases.
+    ``progress`` is called with the rows written so far and the rows there are, over all databases; ``token``
+    is a part of the names of temporary files.
     Raises OutputError; an output that exists needs ``force``.
     """
     found = [[(table, *table.rows_of(one.report)) for table in one.tables] for one in databases]
     total, done = sum(n_rows for tables in found for _, n_rows, _ in tables), 0
-    with new_files([database.path for database in databases], force=force) as temporaries:
+    with new_files([database.path for database in databases], force=force, token=token) as temporaries:
         for database, tables, temporary in zip(databases, found, temporaries, strict=True):
             with _new_database(temporary, output=database.path) as connection:
                 for statement in _schema(database):

@@ -5,14 +5,19 @@ import os
 import sqlite3
 import subprocess
 import sys
+import tempfile
+import time
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from snapconv.analysis import AnalysisOptions
+from snapconv.answers.ranks.rank_file import RankFile
 from snapconv.cli.app import main
 from snapconv.errors import InputError, OutputWriteError
-from snapconv.ranks import workers
+from snapconv.files import new_files
+from snapconv.ranks import rank_reading, workers
 from snapconv.ranks.job import JobOptions, JobStopped, default_cache, read_job
 from snapconv.ranks.job_files import find_inputs
 from snapconv.ranks.rank_reading import RankRequest, read_alone, read_rank
@@ -314,3 +319,137 @@ def test_a_file_without_a_rank_that_was_not_read_is_named_once(tmp_path, capsys,
     write_job(tmp_path, 2)
     assert main(["ranks", str(tmp_path), "--no-cache"]) == 3
     assert capsys.readouterr().out.count("notes.pickle") == 1
+
+
+# --- what killed processes leave
+
+KILLED = """
+import multiprocessing, sys, time
+from snapconv.ranks.workers import local_workers
+from contextlib import ExitStack
+
+if __name__ == "__main__":
+    with ExitStack() as parts:
+        executor = local_workers(2).make(parts)
+        works = [executor.submit(time.sleep, 0.2) for _ in range(2)]
+        [work.result() for work in works]
+        print(*[child.pid for child in multiprocessing.active_children()], flush=True)
+        time.sleep(60)
+"""
+
+
+def is_alive(pid):
+    """Return whether a process runs; one that nobody waits for stays as a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+def test_workers_end_with_a_command_that_is_killed(tmp_path):
+    (tmp_path / "job.py").write_text(KILLED)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        [sys.executable, tmp_path / "job.py"], stdout=subprocess.PIPE, env=environment, cwd=tmp_path
+    ) as command:
+        workers_of_it = command.stdout.readline().split()
+        command.kill()
+    assert len(workers_of_it) >= 1
+    until = time.monotonic() + 20  # two seconds on a machine that is not busy
+    while any(is_alive(int(pid)) for pid in workers_of_it):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def test_half_reports_of_killed_workers_are_removed_and_no_other_hidden_file(tmp_path, monkeypatch):
+    write_rank(tmp_path / "job/rank0.pickle")
+    (tmp_path / "reports").mkdir()
+    other = tmp_path / "reports/.rank0.cuda0.memory.sqlite.0123456789abcdef.partial"
+    other.write_bytes(b"another command's")
+    killed = []
+
+    def killed_workers(_, requests, __):
+        for text in requests:
+            output = tmp_path / "reports/rank0.cuda0.memory.sqlite"
+            with new_files([output], force=True, token=RankRequest.from_text(text).job) as (partial,):
+                content = partial.read_bytes()
+            partial.write_bytes(content)  # as a process leaves it that ends here
+            killed.append(partial)
+        yield from ()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(workers, "answers", killed_workers)
+    with pytest.raises(JobStopped):
+        read_job([str(tmp_path / "job")], JobOptions(reports=str(tmp_path / "reports")))
+    assert not killed[0].exists()
+    assert other.exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "what_next"),
+    [((), "; type it again to read only these"), (("--no-cache",), ""), (("--reports", "reports"), "")],
+)
+def test_a_second_run_is_promised_to_read_less_only_where_results_are_kept(
+    tmp_path, monkeypatch, capsys, option, what_next
+):
+    monkeypatch.chdir(tmp_path)
+    write_job(tmp_path / "job", 2)
+
+    def interrupted(*_):
+        yield from ()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(workers, "answers", interrupted)
+    assert main(["ranks", "job", *option]) == 130
+    assert f"stopped: 2 files not read{what_next}\n" in capsys.readouterr().err
+
+
+# --- files of a store that killed processes left
+
+
+def copied_folder(path, *, mark=rank_reading._MARK):
+    """Make a folder as of a worker that was killed while it read a copy, yesterday."""
+    path.mkdir()
+    write_rank(path / "snapshot.pickle")
+    if mark is not None:
+        (path / rank_reading._MARK_NAME).write_text(mark)
+    yesterday = time.time() - 24 * 3600
+    os.utime(path, (yesterday, yesterday))
+    return path
+
+
+def read_by_url(tmp_path, monkeypatch):
+    """Read a file as of a store, in this process."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    write_rank(tmp_path / "job/rank0.pickle")
+    row = RankFile(f"file://{tmp_path}/job/rank0.pickle", rank=0)
+    answer = read_rank(RankRequest.text(row, AnalysisOptions(), job="0" * 16))
+    assert '"error":null' in answer
+
+
+def test_copies_of_killed_workers_are_removed(tmp_path, monkeypatch):
+    pytest.importorskip("fsspec")
+    left = copied_folder(tmp_path / "snapconv-ranks-left")
+    living = copied_folder(tmp_path / "snapconv-ranks-living")
+    os.utime(living)
+    read_by_url(tmp_path, monkeypatch)
+    assert not left.exists()
+    assert living.exists()
+
+
+def test_folders_of_others_stay_whatever_their_names(tmp_path, monkeypatch):
+    pytest.importorskip("fsspec")
+    capture = copied_folder(tmp_path / "snapconv-ranks-mine.capture", mark=None)
+    marked_otherwise = copied_folder(tmp_path / "snapconv-ranks-other", mark=rank_reading._MARK + "x")
+    with_notes = copied_folder(tmp_path / "snapconv-ranks-notes")
+    (with_notes / "notes.txt").write_text("mine")
+    yesterday = time.time() - 24 * 3600
+    os.utime(with_notes, (yesterday, yesterday))
+    (tmp_path / "snapconv-ranks-link").symlink_to(copied_folder(tmp_path / "elsewhere"))
+    before = sorted(tmp_path.rglob("*"))
+    read_by_url(tmp_path, monkeypatch)
+    assert set(before) <= set(tmp_path.rglob("*"))
+    assert capture.exists()
+    assert marked_otherwise.exists()
+    assert len(list(with_notes.iterdir())) == 3

@@ -1,7 +1,6 @@
 """A job of 200 captures in an S3 store on this machine, some of them damaged, hostile or huge."""
 
 import gzip
-import os
 import pickle
 import tempfile
 from importlib.util import find_spec
@@ -141,18 +140,6 @@ def test_reports_go_to_a_store_too(store, in_this_process):
     assert not report.errors
     content = store.get_object(Bucket="runs", Key="reports/rank0.cuda0.memory.sqlite")["Body"].read()
     assert content.startswith(b"SQLite format 3")
-
-
-def test_what_a_killed_worker_left_is_removed_by_the_next(store, in_this_process, monkeypatch, tmp_path):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    left, living = (tmp_path / f"snapconv-ranks-{name}" for name in ("left", "living"))
-    for folder in (left, living):
-        folder.mkdir()
-        (folder / "snapshot.pickle").write_bytes(USUAL)
-    os.utime(left / "snapshot.pickle", (0, 0))
-    assert not read_job(["s3://runs/job/rank0.capture/"]).errors
-    assert not left.exists()
-    assert living.exists()
 
 
 @pytest.mark.parametrize("url", ["nosuch://name/job/", "hdfs://name/job/"])
