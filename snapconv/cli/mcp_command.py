@@ -147,7 +147,9 @@ class ToolBox:
             return _document(Answer({"files": list(self._files())}, ()), None)
         if name == "oom_message":
             return _document(_explained_message(str(arguments["text"]), check), None)
-        question = QUESTIONS.get(name.replace("_", "-"))
+        # By the listed name alone: the server checks no arguments of a tool that it did not list.
+        questions = {question.__name__: question for question in QUESTIONS.values()}
+        question = questions.get(name)
         if question is None:
             raise InputError(f"there is no tool {name!r}")
         given = dict(arguments)

@@ -68,6 +68,7 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     "no device": ("summary", {**OOM, "device": "7"}),
     "no option": ("summary", {**OOM, "output": "x"}),
     "no tool": ("erase", {}),
+    "a command's name": ("what-if", {**OOM, "setting": ["expandable_segments:True"]}),
 }
 
 
@@ -151,6 +152,7 @@ def test_a_limit_that_does_not_hold_is_named(session):
 def test_a_wrong_call_is_an_error_that_the_agent_can_read(session):
     answers = [session[1][name] for name in ("no moment", "no device", "no option", "no tool")]
     assert all(failed for failed, _ in answers)
+    assert "no tool 'what-if'" in session[1]["a command's name"][1]
     assert json.loads(answers[0][1])["error"]["kind"] == "UsageError"
     assert "has nothing of device 7" in answers[1][1]
 
