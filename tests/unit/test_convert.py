@@ -155,3 +155,9 @@ def test_stages_are_reported_in_their_order(two):
     order = list(dict.fromkeys(stages))
     assert order[-2:] == ["analysing", "writing"]
     assert stages.count("analysing") == 2
+
+
+def test_a_report_is_no_smaller_than_the_help_says(run, tmp_path):
+    for output, is_extended, n_kib in (("plain", False, 44), ("extended", True, 140)):
+        to_sqlite(run, ConvertOptions(output=tmp_path / output, extended=is_extended))
+        assert (tmp_path / output).stat().st_size == n_kib << 10

@@ -72,6 +72,10 @@ def _device_lines(facts: "Facts") -> Iterator[str]:
     yield f"    history: {facts['history']}: {facts['history_reason']}"
 
 
+# A machine has eight or sixteen; a file may claim a hundred.
+_MOST_DEVICES = 16
+
+
 def note_lines(notes: Iterable[Note]) -> Iterator[str]:
     """Write notes as they go to stderr, each once: one that several devices have names them all."""
     devices: dict[tuple[str, str, bool], list[int]] = {}
@@ -79,5 +83,8 @@ def note_lines(notes: Iterable[Note]) -> Iterator[str]:
         found = devices.setdefault((note.slug, note.message, note.device is None), [])
         found += [] if note.device is None else [note.device]
     for (slug, message, _), found in devices.items():
-        where = f" ({', '.join(map(device_name, found))})" if found else ""
+        names = [device_name(device) for device in found[:_MOST_DEVICES]]
+        if len(found) > _MOST_DEVICES:
+            names.append(f"and {len(found) - _MOST_DEVICES} more")
+        where = f" ({', '.join(names)})" if names else ""
         yield f"note: {slug}{where}: {message}"

@@ -149,6 +149,8 @@ def test_a_note_that_several_devices_have_is_one_line_that_names_them():
     assert lines_of(0, 1) == ["note: gaps (cuda:0, cuda:1): Lost."]
     assert lines_of(0, 2, 3) == ["note: gaps (cuda:0, cuda:2, cuda:3): Lost."]
     assert lines_of(HOST, None, 1) == ["note: gaps (host, cuda:1): Lost.", "note: gaps: Lost."]
+    (many,) = lines_of(*range(128))
+    assert many.endswith("cuda:15, and 112 more): Lost.")
     assert list(note_lines((Note("gaps", "1 is lost.", 0), Note("gaps", "2 are lost.", 1)))) == [
         "note: gaps (cuda:0): 1 is lost.",
         "note: gaps (cuda:1): 2 are lost.",
