@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from snapconv.answers.oom import message_kinds
+from snapconv.answers.oom import allocator_messages, message_kinds
 from snapconv.answers.oom.message import explain_message
 from snapconv.answers.oom.message_text import squeezed
 from snapconv.errors import InputError
@@ -46,10 +46,7 @@ COMPILERS = {
 }
 # What meets no text of a file, or is bounded by what calls it.
 BOUNDED = {
-    "answers.oom.message_text._CAPITAL": "it meets patterns of ours alone",
-    "answers.oom.message_kinds._PART": "it meets a table of ours alone",
-    "answers.oom.message_kinds._ROW": "it meets a table of ours alone",
-    "answers.oom.message_kinds._PLACEHOLDER": "it meets a table of ours alone",
+    "answers.oom.message_text._FIGURE": "it meets patterns of ours alone",
     "torch_knowledge.operation_catalog._OVERLOAD": "it meets word characters alone, and takes all of them",
 }
 
@@ -75,8 +72,8 @@ def patterns() -> Iterator[tuple[str, str, int, str]]:
 def later_patterns() -> Iterator[str]:
     """Every pattern of messages that is compiled when it is first needed."""
     for kind in (message_kinds.ALLOCATOR, *message_kinds.MESSAGE_KINDS):
-        yield from kind.all("seen", "with", "unless", "also")
-    yield from (row[0] for row in (*message_kinds.WORDS, *message_kinds.PHASES))
+        yield from (*kind.seen, *kind.needs, *kind.unless, *kind.also)
+    yield from (row[0] for row in (*allocator_messages.WORDS, *allocator_messages.PHASES))
 
 
 def modules() -> Iterator[tuple[str, ast.Module]]:
@@ -202,6 +199,19 @@ def seconds(pattern: re.Pattern[str], method: str, text: str, *, tries: int = 1)
     return min(taken)
 
 
+def least_growth(pattern: re.Pattern[str], method: str, short: str, long: str) -> float:
+    """How many times as long the long text takes, measured again where a busy machine may have been slow.
+
+    What goes back takes sixteen times as long however often it is measured, and what does not four times.
+    """
+    growth = float("inf")
+    for tries in (2, 4, 8):
+        if growth >= MAX_GROWTH:
+            taken, taken_by_long = (seconds(pattern, method, text, tries=tries) for text in (short, long))
+            growth = taken_by_long / taken
+    return growth
+
+
 @pytest.mark.parametrize(("name", "pattern", "flags", "method"), ALL, ids=[f"{n} {m}" for n, _, _, m in ALL])
 def test_a_pattern_takes_time_in_proportion_to_the_text(name, pattern, flags, method):
     if name in BOUNDED:
@@ -211,7 +221,7 @@ def test_a_pattern_takes_time_in_proportion_to_the_text(name, pattern, flags, me
     for short, long in zip(*texts, strict=True):
         taken = seconds(compiled, method, short)
         if taken > SUSPICIOUS_SECONDS:
-            growth = seconds(compiled, method, long, tries=2) / seconds(compiled, method, short, tries=2)
+            growth = least_growth(compiled, method, short, long)
             assert growth < MAX_GROWTH, f"{growth:.0f} times as long for four times {short[:60]!r}…"
 
 

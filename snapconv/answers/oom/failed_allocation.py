@@ -149,6 +149,7 @@ def _decide(
         other_pool_bytes=other_pool_bytes,
         returnable_bytes=free_memory(analysis, layout, "").private_bytes,
         allowed_bytes=int(fraction * total) if total is not None and fraction < 1 else None,
+        counted_bytes=memory.reserved_bytes,
         splits_below=settings.max_split_size_bytes,
     )
     verdict = decide_oom(found)
@@ -201,7 +202,7 @@ def _other_pool(snapshot: Snapshot, request: FailedAllocation, layout: MemoryLay
         else:
             continue
         free[name] = free.get(name, 0) + row.free_bytes
-    largest = max(free, key=lambda name: free[name], default="")
+    largest = max(free, key=lambda name: free[name], default="another pool or stream")
     return largest, free.get(largest, 0)
 
 

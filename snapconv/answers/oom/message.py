@@ -7,15 +7,15 @@
                 pools, ]and U is reserved by PyTorch but unallocated.
 
 HIP, XPU, NPU and others have the same words; cudaMallocAsync and MPS have their own. Sizes have two decimals.
-message_kinds.py has the kinds as tables; the verdict on a request is that of files, by verdict.py. Nothing is
+message_kinds.py has the kinds as rows; the verdict on a request is that of files, by verdict.py. Nothing is
 inferred from a figure that a text does not have.
 """
 
+import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from operator import itemgetter
 from typing import Any
 
 from snapconv.allocator.allocator_settings import (
@@ -24,34 +24,32 @@ from snapconv.allocator.allocator_settings import (
     SMALL_REQUEST_BYTES,
     SMALL_SEGMENT_BYTES,
 )
-from snapconv.answers.oom.message_kinds import (
-    ALLOCATOR,
+from snapconv.answers.oom.allocator_messages import (
     BACKEND_NAMES,
     BEFORE_EXPANDABLE,
     BEGINNINGS,
-    FIGURES,
     LARGE_BLOCK,
     LESS,
-    MESSAGE_KINDS,
     MPS_LIMIT,
     NEXT_STEPS,
+    ONE_REQUEST,
     PHASES,
     SAME_PROCESS,
-    SUMMARY,
     WAITED,
     WORDS,
-    MessageKind,
 )
+from snapconv.answers.oom.message_figures import FIGURES, ITEM_BYTES
+from snapconv.answers.oom.message_kinds import ALLOCATOR, MESSAGE_KINDS, SUMMARY, MessageKind
 from snapconv.answers.oom.message_text import Check, CompactText, compacted, no_check, squeezed
 from snapconv.answers.oom.verdict import FreePieces, OomCause, OomVerdict, Shortage, decide_oom
 from snapconv.errors import InputError
-from snapconv.torch_knowledge.backends import BACKENDS, UNKNOWN_BACKEND
+from snapconv.torch_knowledge.backends import BACKENDS, UNKNOWN_BACKEND, backend_of_kind
 from snapconv.units import counted, format_bytes
 
-_UNITS, _UNIT_LETTERS = "bkmgtp", "bytesikmgtp"
 # cudaMallocAsync writes the largest number where no limit was set; torch on WSL for what a process holds.
 _NO_LIMIT = 1 << 60
-_PROCESS = squeezed(r"Process (\d{1,9}) has ([\d.]{1,30}[a-z]{1,5}) memory in use")
+_PROCESS = squeezed(r"process (\d{1,9}) has <size> memory in use")
+_AMOUNT, _POWERS = re.compile(r"([\d.,]+)([kmgtp]?)"), " kmgtp"
 _LACKS = "torch's allocator found no memory; the text lacks the figures that would say why"
 _LEAST_NOTABLE = 0.05
 # From this level of other texts on, a message of torch's allocator without figures says more.
@@ -59,10 +57,12 @@ _WEAK = 2
 # The longest text that torch writes has about 1500 characters; a traceback above it, some thousands.
 _MOST_OF_MESSAGE, _MOST_OF_TRACEBACK = 4000, 12_000
 _ROUNDING_BYTES, _LARGE_XPU_BLOCK = 16 << 20, 4 << 30
-_MIDDLE = squeezed(r"allocate \d|total capac|already allocated|is allocated by PyTorch|reserved by PyTorch")
+# By the segment that small requests share: the largest that gets one.
+_SHARED_SEGMENTS = {SMALL_SEGMENT_BYTES: SMALL_REQUEST_BYTES, LARGE_SEGMENT_BYTES: MIN_OWN_SEGMENT_BYTES}
+_MIDDLE = squeezed(r"allocate \d|total capac|already allocated|is allocated by pytorch|reserved by pytorch")
 # torch before 2.1 may have its figures on a line of their own above the sentence, beside which is none.
 _FIGURES_ABOVE = squeezed(
-    r"(?<!ib)(?<!bytes)(\((?:GPU|NPU|MLU|GCU) \d{1,4};[^()]{1,400}\))(?:[\w.]{1,40}:)?$"
+    r"(?<!ib)(?<!bytes)(\((?:gpu|npu|mlu|gcu) \d{1,4};[^()]{1,400}\))(?:[\w.]{1,40}:)?$"
 )
 _MOST_ABOVE = 500
 
@@ -91,6 +91,11 @@ class OomMessage:
     active_bytes: int | None = None
     other_processes: tuple[tuple[int, int], ...] = ()
 
+    @property
+    def in_use_bytes(self) -> int | None:
+        """The bytes of the device that anything uses."""
+        return _minus(self.total_bytes, self.free_bytes)
+
 
 @dataclass(frozen=True, slots=True)
 class MemorySummary:
@@ -118,6 +123,11 @@ class MemorySummary:
     def waited_bytes(self) -> int:
         """The bytes that were freed and waited for a stream when most was active: at least so many."""
         return max((self.peak_active_bytes or 0) - self.peak_allocated_bytes, 0)
+
+    @property
+    def has_waited(self) -> bool:
+        """Whether a notable part of what was active waited for a stream."""
+        return self.waited_bytes >= _LEAST_NOTABLE * max(self.peak_active_bytes or 0, 1)
 
     @property
     def empty_segment_bytes(self) -> int:
@@ -176,9 +186,11 @@ def explain_message(text: str, *, check: Check = no_check) -> MessageAnswer:
             "no out-of-memory message is in the text: expected 'CUDA out of memory. Tried to allocate …', "
             "that of another backend or library, or a table of torch.cuda.memory_summary()"
         )
-    if answer.kind == SUMMARY.name and summary and _has_waited(summary):
-        answer = replace(answer, next_step=WAITED)
-    return replace(answer, summary=summary, notes=(*answer.notes, *_summary_notes(summary)))
+    if summary is None:
+        return answer
+    next_step = WAITED if answer.kind == SUMMARY.name and summary.has_waited else answer.next_step
+    notes = (*answer.notes, *_summary_notes(summary))
+    return replace(answer, summary=summary, next_step=next_step, notes=notes)
 
 
 def is_message(text: str, *, check: Check = no_check) -> bool:
@@ -186,20 +198,29 @@ def is_message(text: str, *, check: Check = no_check) -> bool:
     return _explained(compacted(text, check)) is not None
 
 
+def decode_log(data: bytes) -> str:
+    """Decode a log; PowerShell writes UTF-16, whose mark is missing where its end alone was read."""
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return data.decode("utf-16", "replace")
+    odd_bytes = data[1:2000:2]
+    is_wide = odd_bytes.count(0) > 4 * len(odd_bytes) // 5 > 0
+    return data.decode("utf-16-le" if is_wide else "utf-8", "replace")
+
+
 def _explained(log: CompactText) -> MessageAnswer | None:
     """Explain torch's message of each device, by a server around it too, or a text of another kind."""
     parts = list(_messages(log))
-    messages = [_of_allocator(part, len(parts)) for part in parts]
-    clear = [one for one in messages if one.message.tried_bytes is not None or one.verdict]
-    matches = [
-        (int(kind.one("level", "0")), match.start(), index, match)
-        for index, kind in enumerate(MESSAGE_KINDS)
-        if ("leads" in kind.parts or not clear) and (match := _first_match(kind, log))
-    ]
-    level, _, index, match = min(matches, key=itemgetter(0, 1, 2), default=(_WEAK, 0, 0, None))
-    if messages and not clear and level >= _WEAK:
+    messages = [_of_allocator(log, start, text, len(parts)) for start, text in parts]
+    clear = [answer for answer in messages if answer.message.tried_bytes is not None or answer.verdict]
+    matches = list[tuple[MessageKind, re.Match[str]]]()
+    for kind in MESSAGE_KINDS:
+        match = _first_match(kind, log) if kind.leads or not clear else None
+        if match:
+            matches.append((kind, match))
+    matches.sort(key=lambda row: (row[0].level, row[1].start()))
+    if messages and not clear and (not matches or matches[0][0].level >= _WEAK):
         return messages[0]
-    other = _of_kind(MESSAGE_KINDS[index], match, log, len(parts)) if match else None
+    other = _of_kind(*matches[0], log, len(parts)) if matches else None
     return _of_devices(clear, other) if clear else other
 
 
@@ -218,46 +239,52 @@ def _of_devices(messages: list[MessageAnswer], server: MessageAnswer | None) -> 
 
 def _first_match(kind: MessageKind, log: CompactText) -> re.Match[str] | None:
     """Find the first words of a kind in a text that has all that it needs, and nothing that excludes it."""
-    first = min(filter(None, map(log.search, kind.all("seen"))), key=re.Match.start, default=None)
-    if first is None or any(map(log.search, kind.all("unless"))):
+    first = min(filter(None, map(log.search, kind.seen)), key=re.Match.start, default=None)
+    if first is None or any(map(log.search, kind.unless)) or not all(map(log.search, kind.needs)):
         return None
-    return first if all(map(log.search, kind.all("with"))) else None
+    return first
 
 
-def decode_log(data: bytes) -> str:
-    """Decode a log; PowerShell writes UTF-16, whose mark is missing where its end alone was read."""
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        return data.decode("utf-16", "replace")
-    odd_bytes = data[1:2000:2]
-    is_wide = odd_bytes.count(0) > 4 * len(odd_bytes) // 5 > 0
-    return data.decode("utf-16-le" if is_wide else "utf-8", "replace")
+# --- figures
 
 
 def read_message(text: str) -> OomMessage:
     """Read the figures of one message, of any release; ``text`` is one of compacted()."""
-    values = _values(map(squeezed, ALLOCATOR.all("also")), text)
-    values = {name: value for name, value in values.items() if value < _NO_LIMIT}
+    values = _values(map(squeezed, ALLOCATOR.also), text)
     allocated, unallocated = values.get("allocated_bytes"), values.pop("unallocated_bytes", None)
     if allocated is not None:
         if unallocated is not None:
             values.setdefault("reserved_bytes", allocated + unallocated)
         values["allocated_bytes"] = max(allocated - values.get("private_pool_bytes", 0), 0)
-    sizes = ((int(pid), _bytes_of(size)) for pid, size in _PROCESS.findall(text))
-    others = tuple((pid, n_bytes) for pid, n_bytes in sizes if n_bytes < _NO_LIMIT)
-    return OomMessage(**values, other_processes=others)
+    sizes = [(int(pid), _bytes_of(size)) for pid, size in _PROCESS.findall(text)]
+    others = [(pid, n_bytes) for pid, n_bytes in sizes if n_bytes < _NO_LIMIT]
+    message = OomMessage(**values, other_processes=tuple(others))
+    in_use, reserved = message.in_use_bytes or 0, message.reserved_bytes or 0
+    if message.process_bytes is None and len(others) == 1 and 2 * reserved > in_use:
+        # In a container, torch does not know its own process: the only one, which has all that is in use.
+        n_bytes = others[0][1]
+        if n_bytes >= in_use - _ROUNDING_BYTES:
+            return replace(message, process_bytes=n_bytes, other_processes=())
+    return message
 
 
 def _read_summary(log: CompactText) -> MemorySummary | None:
     """Read the first memory_summary() table."""
     table = _first_match(SUMMARY, log)
-    values = _values_of_kind(SUMMARY, table, log.text) if table else {}
+    values = _values_of_kind(SUMMARY, table, log) if table else {}
     return MemorySummary(**values) if {"allocated_bytes", "reserved_bytes"} <= values.keys() else None
 
 
-def _values_of_kind(kind: MessageKind, match: re.Match[str], text: str) -> dict[str, Any]:
+def _values_of_kind(kind: MessageKind, match: re.Match[str], log: CompactText) -> dict[str, Any]:
     """Read the figures of another kind of text: those of its first words, then those that stand near them."""
-    near = text[max(match.start() - _MOST_OF_TRACEBACK, 0) : match.start() + _MOST_OF_TRACEBACK]
-    return _values((match.re, *map(squeezed, kind.all("seen", "also"))), near)
+    near = log.text[max(match.start() - _MOST_OF_TRACEBACK, 0) : match.start() + _MOST_OF_TRACEBACK]
+    values = _values((match.re, *map(squeezed, (*kind.seen, *kind.also))), near)
+    if "shape" in values and values.get("type") in ITEM_BYTES:
+        sizes = map(int, re.findall(r"\d+", values["shape"]))
+        n_bytes = math.prod(sizes) * ITEM_BYTES[values["type"]]
+        if n_bytes < _NO_LIMIT:
+            values.setdefault("tried", n_bytes)
+    return values
 
 
 def _values(patterns: Iterable[re.Pattern[str]], text: str) -> dict[str, Any]:
@@ -266,8 +293,11 @@ def _values(patterns: Iterable[re.Pattern[str]], text: str) -> dict[str, Any]:
     for pattern in patterns:
         match = pattern.search(text)
         for name, figure in match.groupdict().items() if match else ():
-            if figure:
-                values.setdefault(name, _value_of(figure, FIGURES[name].unit if name in FIGURES else ""))
+            value = (
+                _value_of(figure, FIGURES[name].unit if name in FIGURES else "size") if figure else _NO_LIMIT
+            )
+            if isinstance(value, str) or value < _NO_LIMIT:
+                values.setdefault(name, value)
     return values
 
 
@@ -279,22 +309,61 @@ def _value_of(text: str, unit: str) -> float | str:
 
 def _bytes_of(number: str) -> int:
     """Return the bytes of a number, which may end with its unit; torch's GB of old are GiB."""
-    digits = number.rstrip(_UNIT_LETTERS)
-    power = 10 * _UNITS.index((number[len(digits) :] or _UNITS)[0])
-    return round(float(digits.replace(",", "." if digits[-3:-2] == "," else "")) * (1 << power))
+    digits, letter = _AMOUNT.findall(number)[0]
+    point = "." if digits[-3:-2] == "," else ""
+    return round(float(digits.replace(",", point)) * (1 << 10 * _POWERS.index(letter or " ")))
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A message of torch's allocator in a log, with what stands before it."""
-
-    text: str
-    before: str
-    rank: str
+def _minus(whole: int | None, part: int | None) -> int | None:
+    """Subtract; None where either is not known, or the part is larger."""
+    return None if whole is None or part is None or part > whole else whole - part
 
 
-def _messages(log: CompactText) -> Iterator[_Part]:
-    """Yield every message of torch's allocator in a text, also one whose first words were cut."""
+# --- a text of another kind
+
+
+def _of_kind(kind: MessageKind, match: re.Match[str], log: CompactText, n_messages: int) -> MessageAnswer:
+    """Explain a text of another kind."""
+    values = _values_of_kind(kind, match, log)
+    backend = values.pop("backend", kind.backend)
+    next_step = _next_step(kind, values, backend_of_kind(backend).monitor)
+    tried, device = values.pop("tried", None), values.pop("device", None)
+    figures = [
+        MessageFigure(FIGURES[name].noun, FIGURES[name].unit.replace("GiB", "bytes"), value)
+        for name, value in values.items()
+        if name in FIGURES and value != tried
+    ]
+    return MessageAnswer(
+        kind=kind.name,
+        backend=BACKEND_NAMES.get(backend, backend),
+        meaning=kind.means,
+        message=OomMessage(device=device, tried_bytes=tried),
+        n_messages=n_messages,
+        next_step=next_step,
+        cause=kind.cause,
+        rank=log.rank_at(match.start()),
+        figures=tuple(figures),
+    )
+
+
+def _next_step(kind: MessageKind, values: dict[str, Any], monitor: str) -> str:
+    """Return the next step with the figures of a text, or without them where it lacks one."""
+    shown = values | {"monitor": monitor}
+    if "tried" in values:
+        shown["tried"] = format_bytes(values["tried"])
+    if "free_gib" in values and values.get("total"):
+        shown["share"] = f"{values['free_gib'] * 100 // values['total'] / 100:.2f}"
+    try:
+        return (kind.exact or kind.next_step).format_map(shown)
+    except KeyError:
+        return kind.next_step.format_map(shown)
+
+
+# --- messages of torch's allocator
+
+
+def _messages(log: CompactText) -> Iterator[tuple[int, str]]:
+    """Yield every message of torch's allocator and its begin, also one whose first words were cut."""
     text, starts = log.text, [match.start() for match in BEGINNINGS.finditer(log.text)]
     if not starts and (middle := _MIDDLE.search(text)):
         figures = read_message(text[middle.start() : middle.start() + _MOST_OF_MESSAGE])
@@ -304,61 +373,28 @@ def _messages(log: CompactText) -> Iterator[_Part]:
         log.check()
         message = text[start : min(end, start + _MOST_OF_MESSAGE)]
         above = _FIGURES_ABOVE.search(text[max(start - _MOST_ABOVE, 0) : start])
-        if above and "capac" not in message:
-            message += above[1]
-        yield _Part(message, text[max(start - _MOST_OF_TRACEBACK, 0) : start], log.rank_at(start))
+        yield start, message + above[1] if above and "capac" not in message else message
 
 
-def _of_kind(kind: MessageKind, match: re.Match[str], log: CompactText, n_messages: int) -> MessageAnswer:
-    """Explain a text of another kind."""
-    values = _values_of_kind(kind, match, log.text)
-    next_step = _next_step(kind, values)
-    tried, device = values.pop("tried", None), values.pop("device", None)
-    return MessageAnswer(
-        kind=kind.name,
-        backend=kind.one("on", "host" if kind.one("cause") == OomCause.HOST else "GPU"),
-        meaning=kind.one("means"),
-        message=OomMessage(device=device, tried_bytes=tried),
-        n_messages=n_messages,
-        next_step=next_step,
-        cause=kind.one("cause", OomCause.FULL),
-        rank=log.rank_at(match.start()),
-        figures=tuple(
-            MessageFigure(FIGURES[name].noun, FIGURES[name].unit.replace("GiB", "bytes"), value)
-            for name, value in values.items()
-            if name in FIGURES and value != tried
-        ),
-    )
-
-
-def _next_step(kind: MessageKind, values: dict[str, Any]) -> str:
-    """Return the next step with the figures of a text, or without them where it lacks one."""
-    shown = dict(values)
-    if "tried" in values:
-        shown["tried"] = format_bytes(values["tried"])
-    if "free_gib" in values and values.get("total"):
-        shown["share"] = f"{values['free_gib'] * 100 // values['total'] / 100:.2f}"
-    try:
-        return kind.one("exact", kind.one("next")).format_map(shown)
-    except KeyError:
-        return kind.one("next")
-
-
-def _of_allocator(part: _Part, n_messages: int) -> MessageAnswer:
-    begin = BEGINNINGS.search(part.text)
-    name = BACKEND_NAMES[begin["backend"] or "cuda"] if begin else "NPU" if "(npu" in part.text else "GPU"
+def _of_allocator(log: CompactText, start: int, text: str, n_messages: int) -> MessageAnswer:
+    """Explain a message of torch's allocator that begins at a character of a log."""
+    begin = BEGINNINGS.search(text)
+    name = BACKEND_NAMES[begin["backend"] or "cuda"] if begin else "NPU" if "(npu" in text else "GPU"
     backend = BACKENDS.get(name, UNKNOWN_BACKEND)
-    message = read_message(part.text)
-    in_use = _minus(message.total_bytes, message.free_bytes)
-    message = _with_own_process(message, in_use or 0)
+    message = read_message(text)
     unallocated = _minus(message.reserved_bytes, message.allocated_bytes)
     unallocated = _minus(unallocated, message.private_pool_bytes or 0)
-    outside = _minus(in_use, message.reserved_bytes) if message.metal_bytes is None else message.metal_bytes
+    outside = message.metal_bytes
+    if outside is None:
+        outside = _minus(message.in_use_bytes, message.reserved_bytes)
     own_outside = _minus(message.process_bytes, message.reserved_bytes)
-    verdict, step = _verdict(message, unallocated, backend.why_free, part.text)
+    verdict, step = _verdict(message, _shortage(message, unallocated, backend.why_free), text)
     cause = verdict.cause if verdict else OomCause.UNKNOWN
     if cause == OomCause.OUTSIDE and 2 * (own_outside or 0) > (outside or 0):
         step = SAME_PROCESS
+    elif cause == OomCause.FRAGMENTED and name in ("CUDA", "HIP") and "reservedintotal" in text:
+        step = BEFORE_EXPANDABLE
+    less = _phase_step(log.text[max(start - _MOST_OF_TRACEBACK, 0) : start])
     return MessageAnswer(
         kind=ALLOCATOR.name,
         backend=name,
@@ -369,29 +405,11 @@ def _of_allocator(part: _Part, n_messages: int) -> MessageAnswer:
         outside_bytes=outside,
         own_outside_bytes=own_outside,
         verdict=verdict,
-        next_step=_shown_step(step, name, part),
+        next_step=step.format(less=less, backend=backend),
         notes=tuple(_notes(message, name)),
         cause=cause,
-        rank=part.rank,
+        rank=log.rank_at(start),
     )
-
-
-def _shown_step(step: str, name: str, part: _Part) -> str:
-    """Fill in what a device's monitor, recorder and settings are called."""
-    backend = BACKENDS.get(name, UNKNOWN_BACKEND)
-    if step == NEXT_STEPS[OomCause.FRAGMENTED] and name in ("CUDA", "HIP") and "reservedintotal" in part.text:
-        step = BEFORE_EXPANDABLE
-    shown = {key: getattr(backend, key) for key in ("monitor", "variable", "watch", "expandable")}
-    return step.format(less=_phase_step(part.before), **shown)
-
-
-def _with_own_process(message: OomMessage, in_use: int) -> OomMessage:
-    """Take the only process, which has all that is in use, for torch's own, which a container hides."""
-    sizes = [n_bytes for _, n_bytes in message.other_processes]
-    is_own = len(sizes) == 1 and sizes[0] >= in_use - _ROUNDING_BYTES
-    if message.process_bytes is None and is_own and 2 * (message.reserved_bytes or 0) > in_use:
-        return replace(message, process_bytes=sizes[0], other_processes=())
-    return message
 
 
 def _phase_step(before: str) -> str:
@@ -400,37 +418,35 @@ def _phase_step(before: str) -> str:
     return max(ends, default=(0, LESS))[1]
 
 
-def _verdict(
-    message: OomMessage, unallocated: int | None, why_free: str, text: str
-) -> tuple[OomVerdict | None, str]:
+def _verdict(message: OomMessage, found: Shortage, text: str) -> tuple[OomVerdict | None, str]:
+    """Return the verdict on a message, and the next step."""
     for words, cause, sentence, next_step in WORDS:
         if squeezed(words).search(text):
             return OomVerdict(cause, sentence, "torch's own words", is_inferred=False), next_step
-    figures = {message.free_bytes, message.allocated_bytes, message.reserved_bytes}
-    verdict = decide_oom(_shortage(message, unallocated, why_free))
-    if message.tried_bytes is None or (verdict.cause == OomCause.FULL and figures == {None}):
+    verdict, tried = decide_oom(found), message.tried_bytes
+    has_figures = {message.free_bytes, found.live_bytes, message.reserved_bytes} != {None}
+    if tried is None or not (has_figures or verdict.cause != OomCause.FULL):
         return None, NEXT_STEPS[OomCause.UNKNOWN]
-    if verdict.cause == OomCause.UNKNOWN and "xpu" in text and message.tried_bytes >= _LARGE_XPU_BLOCK:
+    if verdict.cause == OomCause.UNKNOWN and "xpu" in text and tried >= _LARGE_XPU_BLOCK:
         _, cause, sentence, next_step = LARGE_BLOCK
         return OomVerdict(cause, sentence, verdict.sentence, is_inferred=True), next_step
     if verdict.cause == OomCause.LIMIT and message.metal_bytes is not None:
         limit = format_bytes(message.allowed_bytes or 0)
         sentence = f"over the MPS limit of {limit} (by default 1.7 times the recommended size)"
         return replace(verdict, sentence=sentence), MPS_LIMIT
+    if verdict.cause == OomCause.FULL and tried > (message.reserved_bytes or tried):
+        return verdict, ONE_REQUEST
     return verdict, NEXT_STEPS[verdict.cause]
 
 
 def _shortage(message: OomMessage, unallocated: int | None, why_free: str) -> Shortage:
     """Put the figures of a text in the form in which files have theirs."""
-    total, free = message.total_bytes, message.free_bytes
-    reserved, allowed = message.reserved_bytes, message.allowed_bytes
-    tried = message.tried_bytes or 0
+    total, free, allowed = message.total_bytes, message.free_bytes, message.allowed_bytes
+    reserved, tried = message.reserved_bytes, message.tried_bytes or 0
     is_shared = total is not None and free is not None and free > total
     live = reserved if message.allocated_bytes is None else message.allocated_bytes
-    # Small requests share a segment: the largest that gets one of this size.
-    shared = {SMALL_SEGMENT_BYTES: SMALL_REQUEST_BYTES, LARGE_SEGMENT_BYTES: MIN_OWN_SEGMENT_BYTES}
     return Shortage(
-        block_bytes=shared.get(tried, tried),
+        block_bytes=_SHARED_SEGMENTS.get(tried, tried),
         segment_bytes=tried,
         device_free_bytes=free,
         device_total_bytes=None if is_shared else total,
@@ -446,9 +462,7 @@ def _shortage(message: OomMessage, unallocated: int | None, why_free: str) -> Sh
     )
 
 
-def _minus(whole: int | None, part: int | None) -> int | None:
-    """Subtract; None where either is not known, or the part is larger."""
-    return None if whole is None or part is None or part > whole else whole - part
+# --- notes
 
 
 def _notes(message: OomMessage, backend: str) -> Iterator[str]:
@@ -469,13 +483,7 @@ def _notes(message: OomMessage, backend: str) -> Iterator[str]:
         yield "torch did not recognise its own process (a container): one of those listed may be this one"
 
 
-def _has_waited(summary: MemorySummary) -> bool:
-    return summary.waited_bytes >= _LEAST_NOTABLE * max(summary.peak_active_bytes or 0, 1)
-
-
-def _summary_notes(summary: MemorySummary | None) -> Iterator[str]:
-    if summary is None:
-        return
+def _summary_notes(summary: MemorySummary) -> Iterator[str]:
     if summary.n_ooms:
         yield f"memory ran out {counted(summary.n_ooms, 'time')} before the table was printed"
     if summary.n_retries > summary.n_ooms:
@@ -483,7 +491,7 @@ def _summary_notes(summary: MemorySummary | None) -> Iterator[str]:
             f"torch emptied its cache {counted(summary.n_retries, 'time')} to serve a request: the device "
             f"was nearly full, which is slow"
         )
-    if _has_waited(summary):
+    if summary.has_waited:
         yield (
             f"when most was active, at least {format_bytes(summary.waited_bytes)} were freed and waited for "
             "another stream (record_stream)"

@@ -1,220 +1,998 @@
-"""Texts about memory that ran out: those of torch's allocator, and every other kind, one row each.
+"""Texts about memory that ran out: the figures of torch's allocator, and a row for each other kind of text.
 
 Patterns are searched in a text without white space, so that no line break of a terminal hides a match, and in
-small letters; the spaces and capital letters in them are for the reader. The order of the rows decides
-between two that begin at the same place.
+small letters; the spaces in them are for the reader. ``<tried>`` stands for the number of a figure, see
+message_figures.py, and a name that ends in ``_bytes`` for a size with its unit, a field of OomMessage or
+MemorySummary. The order of the rows decides between two that begin at the same character. Sources: the code
+of these projects that raises the texts, and public reports that quote them.
 """
 
-import re
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from snapconv.answers.oom.message_table import TABLE
-from snapconv.answers.oom.message_text import squeezed
+from snapconv.answers.oom.allocator_messages import LESS, SHAPES
 from snapconv.answers.oom.verdict import OomCause
-from snapconv.torch_knowledge.backends import BACKENDS
 
-# The begin of a message of torch's allocator, not of a chip; the second is cudaMallocAsync's.
-BACKEND_NAMES = {name.lower(): name for name in (*BACKENDS, "OpenCL")}
-BEGINNINGS = squeezed(
-    rf"(?<!c)(?P<backend>{'|'.join(BACKEND_NAMES)})(?: backend)? out of memory|"
-    r"Allocation on device -?\d{0,3} would exceed allowed memory"
+_LEAVE_ROOM = "leave room: a smaller batch, or torch.cuda.set_per_process_memory_fraction(0.9)"
+_WATCH = (
+    "a smaller batch or model; `snapconv watch train.py` shows what torch holds, `nvidia-smi` what others "
+    "hold"
 )
-
-NEXT_STEPS = {
-    OomCause.FULL: "{less}; {watch}",
-    OomCause.FRAGMENTED: "{expandable}",
-    OomCause.OTHER_POOL: "let CUDA graphs share a pool (torch.cuda.graph(..., pool=...)), or capture fewer",
-    OomCause.LIMIT: "raise or remove the limit: set_per_process_memory_fraction(), or {variable}",
-    OomCause.OUTSIDE: "stop the other processes that `{monitor}` shows, or use another device",
-    OomCause.TOO_LARGE: "look at the shapes in the traceback's last line of your code",
-    OomCause.UNKNOWN: "run it again with `{monitor}` beside it; {watch}",
-}
-# Where nothing else of the process can have it: the rest is of a library in the same process.
-SAME_PROCESS = (
-    "limit the other library in this process: JAX (XLA_PYTHON_CLIENT_PREALLOCATE=false), TensorFlow "
-    "(set_memory_growth), CuPy, or a server's own pool"
+_HOST_MEMORY = (
+    "fewer DataLoader workers, a smaller prefetch_factor, or more memory for the job; `free -g` while it runs"
 )
-# Of a table in which much more was active than allocated.
-WAITED = (
-    "wait for the other stream's work before a buffer is dropped, or use one stream; before torch 2.8 "
-    "TORCH_NCCL_AVOID_RECORD_STREAMS=1 for what NCCL uses"
-)
-# Releases before 2.1 have no expandable segments; the setting is from 1.10.
-BEFORE_EXPANDABLE = (
-    "set {variable}=max_split_size_mb:128 (this torch is older than 2.1; newer ones have "
-    "expandable_segments:True, which is better)"
-)
-# Intel's drivers allow no larger block on many devices; torch does not say so.
-LARGE_BLOCK = (
-    "NOT allocate memory block with size larger than 4 ?GB",
-    OomCause.LIMIT,
-    "one block is larger than the 4 GiB that Intel's driver allows on many devices, whatever is free",
-    "smaller tensors: a smaller batch, or the work in pieces",
-)
-# What torch adds in rare cases: the cause, whatever the figures are.
-WORDS = (
-    (
-        "would exceed per_process_memory_fraction",
-        OomCause.LIMIT,
-        "stopped by per_process_memory_fraction, before the driver was called",
-        NEXT_STEPS[OomCause.LIMIT],
-    ),
-    (
-        "allocate more than 1EB",
-        OomCause.TOO_LARGE,
-        "more than 2^60 bytes were requested: a size was computed wrongly, or is negative",
-        NEXT_STEPS[OomCause.TOO_LARGE],
-    ),
-    (
-        "exceeds the expandable-segment reserve",
-        OomCause.LIMIT,
-        "the request is larger than the address range of an expandable segment",
-        "raise expandable_segments_reserve in {variable}, or leave it out",
-    ),
-    (
-        "allocator backing this MemPool returned nullptr",
-        OomCause.UNKNOWN,
-        "the allocator of a torch.cuda.MemPool refused, whatever the device has free",
-        "look for that allocator's own warnings further up in the log",
-    ),
-    LARGE_BLOCK,
-)
-MPS_LIMIT = (
-    "a smaller batch or sequence; a higher PYTORCH_MPS_HIGH_WATERMARK_RATIO may make the system fail, as "
-    "torch warns"
-)
-
-
-# Where a program was when its request failed, by the last of these frames above the message: what then grows
-# or shrinks the memory that it needs.
-LESS = (
-    "a smaller batch or shorter sequences (while weights are loaded, or in optimizer.step(), neither helps)"
-)
-PHASES = (
-    (
-        r",line\d{1,6},in (?:_apply|_load_state_dict|_load_parameter|set_module_tensor_to_device|"
-        r"load_checkpoint|caching_allocator_warmup|create_weights|initialize_model|load_model|process_weights)",
-        "load the weights in fewer bytes (bf16, 8 or 4 bits), or spread them over GPUs or the CPU: a smaller "
-        "batch does not help while weights are loaded",
-    ),
-    (
-        r"optim\w{0,12}/\w{1,40}\.py\"?,line\d{1,6},in (?:step|_init_group|_single|_multi|_fused|"
-        r"\w{1,20}adam)|in initialize_optimizer_states",
-        "an optimizer with smaller states (8 bits), or sharded ones (FSDP, ZeRO): a smaller batch does not "
-        "make states smaller",
-    ),
-    (
-        r",line\d{1,6},in (?:backward|_engine_run_backward)|run_backward\(",
-        "a smaller batch or shorter sequences, or activation checkpointing",
-    ),
-    (
-        r",line\d{1,6},in (?:generate|_sample|_?beam_search|_?greedy_search|_prefill)",
-        "fewer or shorter sequences at once, under torch.no_grad(): the KV cache grows with them",
-    ),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class FigureName:
-    """A figure that a text may have: its noun, and its unit, by which its number is found and written."""
-
-    noun: str
-    unit: str = "bytes"
-
-
-_NUMBERS = {
-    "size": r"\d{1,20}(?:\.\d{1,9})?(?:bytes|[KMGTP]i?B|B)",
-    "bytes": r"\d[\d,]{0,20}(?:\.\d{1,9})?(?:bytes?|[KMGTP]i?B|B)?",
-    "GiB": r"\d{1,9}(?:\.\d{1,9})?",
-    "tokens": r"\d[\d,]{0,15}",
-    "requests": r"\d{1,9}",
-    "number": r"\d{1,9}",
-    "share": r"\d?\.\d{1,6}|\d",
-    "shape": r"\[[\d,]{1,200}\]",
-    "name": r"float|half|bfloat16|double|bool|string|u?int\d{1,2}|complex\d{2,3}",
-}
-# ``tried`` and ``device`` are fields of OomMessage; the others have rows of their own.
-FIGURES = {
-    "tried": FigureName("requested"),
-    "free": FigureName("free on the device"),
-    "total": FigureName("the whole device"),
-    "allocated": FigureName("allocated"),
-    "reserved": FigureName("reserved"),
-    "allowed": FigureName("allowed"),
-    "device": FigureName("device", "number"),
-    "shape": FigureName("shape", "shape"),
-    "type": FigureName("type", "name"),
-    "needed": FigureName("needed"),
-    "available": FigureName("available"),
-    "lacking": FigureName("short"),
-    "wanted": FigureName("wanted by the setting"),
-    "limit": FigureName("the limit"),
-    "missing": FigureName("missing"),
-    "rounded": FigureName("requested, rounded"),
-    "weights": FigureName("weights"),
-    "before": FigureName("free before"),
-    "after": FigureName("free when it failed"),
-    "used": FigureName("used"),
-    "peak": FigureName("allocated at most"),
-    "process": FigureName("held by the process"),
-    "free_gib": FigureName("free on the device", "GiB"),
-    "total_gib": FigureName("the whole device", "GiB"),
-    "used_gib": FigureName("used", "GiB"),
-    "utilization": FigureName("the setting's share", "share"),
-    "length": FigureName("asked for", "tokens"),
-    "fits": FigureName("fit", "tokens"),
-    "missing_tokens": FigureName("short", "tokens"),
-    "prefill": FigureName("of them prefill", "tokens"),
-    "requests": FigureName("in the trial run", "requests"),
-    "part": FigureName("part", "name"),
-}
-# What placeholders of the table stand for: a text that several rows share, or a figure's pattern.
-_PLACEHOLDER = re.compile(r"(?<!\?P)<(\w{1,30})>")
-_SHARED = {
-    "watch": "a smaller batch or model; `snapconv watch train.py` shows what torch holds, `nvidia-smi` what "
-    "others hold",
-    "less_of_step": LESS,
-    "less": "leave room: a smaller batch, or torch.cuda.set_per_process_memory_fraction(0.9)",
-    "host": "fewer DataLoader workers, a smaller prefetch_factor, or more memory for the job; `free -g` "
-    "while it runs",
-    "shapes": NEXT_STEPS[OomCause.TOO_LARGE],
-    **{name: f"(?P<{name}>{_NUMBERS[figure.unit]})" for name, figure in FIGURES.items()},
-}
 
 
 @dataclass(frozen=True, slots=True)
 class MessageKind:
-    """A text that is not of torch's allocator, by its row of the table: ``parts`` by their keys."""
+    """A kind of text that is not of torch's allocator.
+
+    A text has one of the patterns ``seen``, all that it ``needs`` and no ``unless``, and may have the figures
+    ``also``. ``exact`` is the next step with the text's own figures, where it has them. ``leads``: beside a
+    message of torch's allocator, its next step comes first. A kind of a lower ``level`` is preferred wherever
+    both are in the text: 1 of a general row, 2 of a warning or a consequence, 3 of a table, 4 of mere words.
+    """
 
     name: str
-    parts: Mapping[str, tuple[str, ...]]
-
-    def all(self, *keys: str) -> tuple[str, ...]:
-        """Return every part of some keys."""
-        return tuple(part for key in keys for part in self.parts.get(key, ()))
-
-    def one(self, key: str, usual: str = "") -> str:
-        """Return the part of a key that a row has once."""
-        return self.parts.get(key, (usual,))[0]
-
-
-_ROW, _PART = re.compile(r"\n(?! )"), re.compile(r"\n {4}(?! )")
-
-
-def _text_of(placeholder: re.Match[str]) -> str:
-    name = placeholder[1]
-    return _SHARED.get(name, f"(?P<{name}>{_NUMBERS['size']})")
+    backend: str = "GPU"
+    level: int = 0
+    seen: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    unless: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
+    means: str = ""
+    next_step: str = ""
+    exact: str = ""
+    cause: str = OomCause.FULL
+    leads: bool = False
 
 
-def _kinds(table: str) -> Iterator[MessageKind]:
-    for row in _ROW.split(_PLACEHOLDER.sub(_text_of, table).strip()):
-        name, *parts = _PART.split(row)
-        texts: dict[str, tuple[str, ...]] = {}
-        for word, *rest in map(str.split, parts):
-            texts[word] = (*texts.get(word, ()), " ".join(rest))
-        yield MessageKind(name, texts)
-
-
-ALLOCATOR, *MESSAGE_KINDS = _kinds(TABLE)
+_KINDS = (
+    MessageKind(
+        "torch's allocator",
+        also=(
+            "allocate <tried_bytes>",
+            "requested(?: size)?: <tried_bytes>",
+            "<total_bytes> total capacity",
+            "capaci?ty of <total_bytes>",
+            "device limit: <total_bytes>",
+            "<free_bytes> free[;)]",
+            "of which <free_bytes> is free",
+            r"free \(according to \w{1,20}\): <free_bytes>",
+            "<allocated_bytes> already allocated",
+            "<allocated_bytes> is allocated by pytorch",
+            "currently allocated: <allocated_bytes>",
+            "<reserved_bytes> reserved in total by pytorch",
+            "mps allocated: <reserved_bytes>",
+            "<unallocated_bytes> is reserved by pytorch but unallocated",
+            "<unallocated_bytes> cached",
+            "with <private_pool_bytes> allocated in private pools",
+            "<allowed_bytes> allowed;",
+            "max allowed: <allowed_bytes>",
+            r"memory fraction\): <allowed_bytes>",
+            "other allocations: <metal_bytes>",
+            "this process has <process_bytes> memory in use",
+            "<active_bytes> current active",
+            r"(?:gpu|npu|mlu|gcu|device) <device>(?=has|;|would|\D{0,2}$)",
+        ),
+    ),
+    MessageKind(
+        "vLLM's sleep-mode pool",
+        seen=(r"cuda error: out of memory at \S{0,200}cumem_allocator",),
+        means="vLLM's pool for weights and KV cache (cumem_allocator) got no memory from the driver: "
+        "they do not fit, or another process, often a trainer on the same GPU, still holds "
+        "memory",
+        next_step="free what other processes hold (`nvidia-smi`), or lower --gpu-memory-utilization",
+    ),
+    MessageKind(
+        "vLLM's KV cache",
+        seen=(
+            "no available memory for the cache blocks",
+            "kv cache is needed, which is larger than the available kv cache memory",
+            r"max seq len \(<length>\) is larger than the maximum number of tokens that can be "
+            r"stored in kv cache \(<fits>\)",
+            "larger than the maximum number of tokens that can be stored in kv cache",
+        ),
+        also=(
+            "<needed> kv cache is needed",
+            r"available kv cache memory \(<available>\)",
+            r"available kv cache memory \(-<lacking>\)",
+            r"max seq len \(<length>\)",
+            "estimated maximum model length is <fits>",
+            "available kv cache memory: <available>",
+            "available kv cache memory: -<lacking>",
+            "model weights take <weights>",
+            "(?:model loading|loading model weights) took <weights>",
+        ),
+        means="after the weights and a trial run, vLLM's share of the GPU has too little left for "
+        "the KV cache",
+        next_step="raise --gpu-memory-utilization, or lower --max-model-len; else quantize or use more GPUs",
+        exact="--max-model-len {fits} fits; for longer sequences raise --gpu-memory-utilization, "
+        "quantize, or use more GPUs",
+        cause=OomCause.LIMIT,
+    ),
+    MessageKind(
+        "vLLM's start",
+        seen=(
+            r"free memory on device .{0,12}?\(<free_gib>/<total>\).{0,20}less than desired gpu "
+            "memory utilization",
+            "free memory on device .{0,80}less than desired gpu memory utilization",
+        ),
+        also=(
+            r"free memory on device (?P<backend>[a-z]{2,8}):<device>",
+            r"desired gpu memory utilization \(<utilization>, <wanted>\)",
+        ),
+        means="vLLM's share of the GPU is larger than what other processes left free",
+        next_step="free what other processes hold (`{monitor}`), or lower --gpu-memory-utilization",
+        exact="--gpu-memory-utilization {share} fits what is free; for more, stop the other "
+        "processes that `{monitor}` shows",
+        cause=OomCause.OUTSIDE,
+    ),
+    MessageKind(
+        "vLLM's memory profiling",
+        seen=(r"error in memory profiling\.",),
+        also=("initial free memory <before>, current free memory <free>",),
+        means="another process freed or took memory of this GPU while vLLM measured its own",
+        next_step="start servers on one GPU one after another, each when the other has finished its start",
+        cause=OomCause.OUTSIDE,
+    ),
+    MessageKind(
+        "vLLM's warm-up",
+        seen=(
+            r"out of memory occurred when warming up \w{1,20} with <requests> dummy requests",
+            "out of memory occurred when warming up",
+        ),
+        means="vLLM's KV cache already has its share of the GPU, and the trial run with all "
+        "sequences at once does not fit beside it",
+        next_step="lower --max-num-seqs, or --gpu-memory-utilization",
+        exact="lower --max-num-seqs below {requests}, or lower --gpu-memory-utilization",
+        leads=True,
+    ),
+    MessageKind(
+        "graph capture in SGLang",
+        seen=(
+            "capture cuda graph failed: .{0,40}out of memory",
+            r"capture cuda graph begin\.",
+        ),
+        needs=("out of memory",),
+        unless=("capture cuda graph end|server is fired up",),
+        also=(
+            r"capture cuda graph begin\..{0,80}?avail mem=<before>",
+            r"capture cuda graph begin\..{0,2000}avail_mem=<after>",
+            "gpu <device> has a total",
+        ),
+        means="captured CUDA graphs took the memory that the static share (weights and KV cache) left free",
+        next_step="capture fewer or smaller graphs (--cuda-graph-max-bs), or lower --mem-fraction-static",
+        leads=True,
+    ),
+    MessageKind(
+        "graph capture in vLLM",
+        seen=("capturing (?:the model for )?cuda graphs?",),
+        needs=("out of memory",),
+        unless=(r"captur\w{0,8} finished|application startup complete",),
+        also=("gpu <device> has a total",),
+        means="captured CUDA graphs took the memory that vLLM's share (weights and KV cache) left free",
+        next_step="lower --gpu-memory-utilization, or capture fewer graphs (--max-num-seqs, or "
+        "--enforce-eager for none)",
+        leads=True,
+    ),
+    MessageKind(
+        "SGLang's start",
+        seen=(
+            r"not enough memory\. please try (?:to increase|increasing) --mem-fraction-static",
+            "max_total_(?:num_)?tokens=<length> is larger than the profiled value -<missing_tokens>",
+        ),
+        also=(
+            r"load weight end\..{0,120}?avail mem=<free>, mem usage=<weights>",
+            r"load weight end\..{0,120}?avail mem=<free>",
+            r"current value: (?:self\.)?(?:server_args\.)?mem_fraction_static=<utilization>",
+        ),
+        means="after the weights, SGLang's static share of the GPU has nothing left for the KV cache",
+        next_step="raise --mem-fraction-static; else quantize or use more GPUs (--tp)",
+        cause=OomCause.LIMIT,
+    ),
+    MessageKind(
+        "SGLang's KV cache",
+        seen=(r"(?:prefill|decode) out of memory\. try to lower your batch size",),
+        also=(
+            "try to allocate <length> tokens",
+            "available tokens: <fits>",
+        ),
+        means="SGLang's KV cache has no room for the tokens of the running requests",
+        next_step="lower --max-running-requests, or raise --mem-fraction-static",
+        cause=OomCause.LIMIT,
+    ),
+    MessageKind(
+        "text-generation-inference",
+        seen=("not enough memory to handle <length> (?:prefill|total) tokens",),
+        also=("with <prefill> prefill tokens",),
+        means="the trial run with as many tokens at once as the server allows does not fit beside "
+        "the weights",
+        next_step="lower --max-batch-prefill-tokens (and --max-batch-total-tokens), quantize, or use "
+        "more GPUs",
+        exact="lower --max-batch-prefill-tokens (or --max-batch-total-tokens) below {length}, "
+        "quantize, or use more GPUs",
+    ),
+    MessageKind(
+        "TensorRT-LLM",
+        seen=("executor creation failed due to insufficient gpu memory",),
+        also=(
+            r"could not be created: (?P<part>[\w ]{1,30}?)total gpu memory",
+            r"total gpu memory \(gib\): <total_gib>",
+            r"free gpu memory before component creation attempt \(gib\): <free_gib>",
+        ),
+        means="a part of the executor did not fit beside those that were created before",
+        next_step="lower free_gpu_memory_fraction of the KV cache, max_num_tokens or max_batch_size",
+    ),
+    MessageKind(
+        "TensorRT",
+        seen=(
+            "error code 2: outofmemory",
+            r"cuda error in \S{0,80}allocate: 2 \(out of memory\)",
+            r"outofmemory error in \S{0,120}computecosts",
+        ),
+        also=(
+            r"requested (?:size was|amount of gpu memory \()<tried>",
+            "insufficient memory on requested size of <tried>",
+        ),
+        means="TensorRT got no memory for an engine's weights, its activations or the workspace of a tactic",
+        next_step="a smaller workspace (config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, …)), "
+        "or free what other processes hold (`nvidia-smi`)",
+    ),
+    MessageKind(
+        "a skipped tactic of TensorRT",
+        level=2,
+        seen=(
+            r"requested amount of gpu memory \(<tried>\) could not be allocated",
+            "skipping tactic .{0,40}insufficient memory on requested size of <tried>",
+        ),
+        means="a warning: TensorRT leaves out a tactic whose workspace does not fit, and goes on with others",
+        next_step="nothing, if the build ends well; else a smaller workspace "
+        "(config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, …))",
+        cause=OomCause.WARNING,
+    ),
+    MessageKind(
+        "FlashInfer's workspace",
+        seen=(
+            r"(?:buffer overflow when allocating|failed to allocate) memory for \w{1,60} with "
+            r"size <tried> and alignment \d{1,6}",
+            r"out of workspace memory in alignedallo\w{1,8}",
+        ),
+        also=("but only <available>",),
+        means="FlashInfer's own workspace buffer is too small for this batch: the GPU is not full",
+        next_step="a larger workspace: VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE in vLLM, "
+        "SGLANG_FLASHINFER_WORKSPACE_SIZE in SGLang, both in bytes",
+        exact="a workspace of more than {tried}: VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE in vLLM, "
+        "SGLANG_FLASHINFER_WORKSPACE_SIZE in SGLang, both in bytes",
+        cause=OomCause.LIMIT,
+    ),
+    MessageKind(
+        "accelerate's batch size",
+        seen=("no executable batch size found, reached zero",),
+        means="every batch size down to 1 ran out of memory: find_executable_batch_size halves it "
+        "and hides each message",
+        next_step="run once with batch size 1 and without it: the message then says what is full",
+    ),
+    MessageKind(
+        "a model that was dispatched to the CPU",
+        seen=("some modules are dispatched on the cpu or the disk",),
+        means="the weights do not fit on the GPUs, so that device_map put a part of them on the CPU "
+        "or the disk, which this quantization does not allow",
+        next_step="free what other processes or models hold on the GPU (`nvidia-smi`), use a smaller "
+        "model, or llm_int8_enable_fp32_cpu_offload=True with a device_map of your own",
+    ),
+    MessageKind(
+        "ExLlama",
+        seen=(r"insufficient (?:vram for model and cache|space (?:on|in) \w{1,20} for)",),
+        means="the weights and the cache do not fit into the memory that the GPUs have free",
+        next_step="a shorter cache (max_seq_len) or a quantized one, or a smaller model",
+    ),
+    MessageKind(
+        "NCCL",
+        seen=(
+            "failed to cuda (?:host )?[cm]alloc(?: async)? <tried>",
+            "nccl warn cuda failure (?:2 )?'out of memory'",
+            "cuda failure (?:2 )?'out of memory'",
+        ),
+        also=("failed to cuda (?:host )?[cm]alloc(?: async)? <tried>",),
+        means="NCCL allocates its buffers outside torch's allocator when a communicator first works, "
+        "and the GPU was full",
+        next_step=f"{_LEAVE_ROOM}; or start NCCL early, by a barrier before the model is built",
+    ),
+    MessageKind(
+        "torch's allocator, without its figures",
+        seen=("nvml_success == .{0,120}?internal assert failed at .{0,200}?cudacachingallocator",),
+        means="CUDA out of memory: torch asked NVML for the figures of its message, and failed at "
+        "that (MIG slices, Jetson, WSL, containers without NVML)",
+        next_step="a smaller batch or shorter sequences, as for any CUDA out of memory; free what other "
+        "processes hold (`nvidia-smi`, on Jetson `tegrastats`)",
+    ),
+    MessageKind(
+        "Jetson's memory",
+        seen=(r"nvmapmem\w{1,40}: .{0,24}?error (?:12|0)(?!\d)",),
+        means="the memory that the CPU and the GPU of a Jetson share ran out",
+        next_step="close other programs, use a smaller model or batch, or add swap; `tegrastats` shows "
+        "the memory",
+    ),
+    MessageKind(
+        "a GPU library's handle",
+        level=1,
+        seen=(
+            "(?:cublas|cudnn|cusolver|cusparse|hipblas|hipsparse)_status_not_initialized",
+            r"cusolver_status_internal_error.{0,40}cusolver\w{0,4}create",
+            "curand_status_initialization_failed",
+            "rocblas_create_handle",
+            "failed to create cublas handle",
+        ),
+        means="most often memory ran out as the library made its handle, outside torch's allocator; "
+        "else an earlier error, such as an index out of range",
+        next_step=f"{_LEAVE_ROOM}; if the GPU is not full, rerun with CUDA_LAUNCH_BLOCKING=1",
+    ),
+    MessageKind(
+        "a GPU library",
+        level=1,
+        seen=(
+            "(?:cublas|cudnn|cusolver|cusparse|curand|hipblas|hipsparse)_status_alloc(?:ation)?_failed",
+            "cufft_alloc_failed",
+            "rocblas_status_memory_error",
+            "miopenstatusallocfailed",
+            "cuda ran out of memory outside pytorch's allocator",
+        ),
+        means="a library (cuBLAS, cuDNN, …) allocates its workspace outside torch's allocator, and "
+        "torch had left nearly nothing; rarely it is an earlier error, such as an index out of "
+        "range",
+        next_step=f"{_LEAVE_ROOM}; if the GPU is not full, rerun with CUDA_LAUNCH_BLOCKING=1",
+    ),
+    MessageKind(
+        "no algorithm of cuDNN",
+        seen=(
+            "unable to find a valid cudnn algorithm",
+            "unable to find an engine to execute this computation",
+            "no algorithm worked!",
+            "failed to get convolution algorithm|could not create cudnn handle",
+            "failed to determine best cudnn convolution algorithm",
+            "dnn library (?:initialization failed|is not found)",
+        ),
+        means="most often the workspace of no algorithm fits into what is free on the GPU; else the "
+        "cuDNN that is installed does not fit the GPU or this program",
+        next_step="a smaller batch or input, or free what other processes hold (`nvidia-smi`); if the "
+        "GPU is not full, reinstall the cuDNN that your torch, TensorFlow or JAX asks for",
+    ),
+    MessageKind(
+        "pinned memory",
+        backend="host",
+        seen=(
+            r"(?:\.pin_memory\(|in _?pin_memory|pin memory "
+            "thread|cudahostalloc|cudahostregister).{0,400}?cuda error: out of memory",
+            "failed to allocate <tried> of pinned memory",
+        ),
+        means="no host memory could be pinned: the machine's memory, not the GPU's, or the limit of "
+        "locked memory",
+        next_step="pin_memory=False, or a smaller batch; `ulimit -l` and `free -g` show the limits",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "TensorFlow's CPU memory",
+        backend="host",
+        seen=(
+            "oom when allocating tensor with shape<shape> and type <type> on "
+            r"\S{0,80}cpu:\d{1,3} by allocator",
+            "oom when allocating tensor with shape<shape>.{0,120}by allocator (?:mkl)?_?cpu",
+        ),
+        means="the machine's memory ran out, not the GPU's",
+        next_step="a smaller batch, or fewer elements in tf.data's prefetch and shuffle buffers",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "TensorFlow",
+        seen=(
+            "oom when allocating tensor with shape<shape> and type <type>(?: on "
+            r"\S{0,80}?:<device> by)?",
+            "oom when allocating tensor with shape<shape>",
+            r"allocator \(?\S{0,30}?\)? ?ran out of memory trying to allocate <tried> "
+            r"?(?:\(rounded to <rounded>\))?(?!.{0,12}?(?:the caller indicates|with "
+            "freed_by_count))",
+            "resourceexhaustederror.{0,400}?failed to allocate memory",
+            r"ran out of memory trying to allocate <tried>\(rounded",
+        ),
+        also=(
+            "ran out of memory trying to allocate <tried>",
+            "(?<![a-za-z])limit: <allowed>inuse: <allocated>maxinuse: <peak>",
+        ),
+        means="TensorFlow's own allocator found no memory",
+        next_step="a smaller batch; set_memory_growth(gpu, True) where another program shares the GPU",
+    ),
+    MessageKind(
+        "a warning of TensorFlow",
+        level=2,
+        seen=(
+            "ran out of memory trying to allocate <tried>.{0,60}?the caller indicates that "
+            "this is not a failure",
+        ),
+        means="a warning: TensorFlow goes on with a slower algorithm that needs less memory",
+        next_step="nothing, unless an error follows; a smaller batch makes it faster",
+        cause=OomCause.WARNING,
+    ),
+    MessageKind(
+        "TensorFlow's start",
+        seen=(
+            r"failed to allocate [\d.]{1,9}\w{1,3} \(<tried>\) from device: "
+            ".{0,40}?cuda_error_out_of_memory",
+        ),
+        means="TensorFlow or JAX asked the driver for its pool, and other processes had left less: "
+        "it tries less, or stops",
+        next_step="stop the other processes that `nvidia-smi` shows, or set_memory_growth(gpu, True) in "
+        "TensorFlow, XLA_PYTHON_CLIENT_MEM_FRACTION in JAX",
+        cause=OomCause.OUTSIDE,
+    ),
+    MessageKind(
+        "XLA on a TPU",
+        backend="TPU",
+        seen=(
+            r"ran out of memory in memory space hbm\. used (?P<needed>\d{1,9}(?:\.\d{1,9})?[kmgt]?) of "
+            r"(?P<total>\d{1,9}(?:\.\d{1,9})?[kmgt]?) hbm",
+            r"attempting to (?:allocate|reserve) (?P<tried>\d{1,9}(?:\.\d{1,9})?[kmgt]?)(?: at the bottom "
+            r"of memory)?\. that was not possible\. there are (?P<free>\d{1,9}(?:\.\d{1,9})?[kmgtb]?) free",
+        ),
+        also=(r"exceeded hbm capacity by (?P<missing>\d{1,9}(?:\.\d{1,9})?[kmgt]?)",),
+        means="the program needs more than the TPU's memory (HBM)",
+        next_step="a smaller batch per core, jax.checkpoint (remat), or shard the model over more cores",
+    ),
+    MessageKind(
+        "a kernel on a TPU",
+        backend="TPU",
+        seen=("ran out of memory in memory space (?:vmem|smem)",),
+        means="a kernel needs more of a TPU core's own memory than it has: this is not the HBM",
+        next_step="a smaller block size of the kernel",
+        cause=OomCause.OTHER_MEMORY,
+    ),
+    MessageKind(
+        "XLA or JAX",
+        level=1,
+        seen=(
+            r"resource_exhausted: \S{0,40}?out of memory (?:while trying to "
+            "allocate|allocating) <tried>",
+            "resource exhausted: out of memory while trying to allocate <tried>",
+            r"resource_exhausted: \S{0,40}?failed to allocate request for \S{1,12}\(<tried>\) "
+            "on device ordinal <device>",
+            r"resource_exhausted: \S{0,40}?(?:out of memory|allocat)",
+        ),
+        also=("total allocation: <needed>",),
+        means="XLA's own allocator found no memory; JAX takes 75 % of a GPU at its start",
+        next_step="a smaller batch, or jax.checkpoint (remat); XLA_PYTHON_CLIENT_PREALLOCATE=false where "
+        "another program shares the GPU",
+    ),
+    MessageKind(
+        "ONNX Runtime's limit",
+        seen=("available memory of <available> is smaller than requested bytes of <tried>",),
+        means="the request is more than gpu_mem_limit leaves",
+        next_step="raise gpu_mem_limit of the CUDA provider, or a smaller batch",
+        cause=OomCause.LIMIT,
+    ),
+    MessageKind(
+        "ONNX Runtime",
+        seen=(
+            "failed to allocate memory for requested buffer of size <tried>",
+            "cuda failure 2: out of memory ; gpu=<device>",
+        ),
+        means="ONNX Runtime's arena got no memory: of the GPU, where the node runs there, else of "
+        "the machine",
+        next_step="a smaller batch or input; arena_extend_strategy=kSameAsRequested keeps the arena small",
+    ),
+    MessageKind(
+        "DirectML",
+        seen=(
+            r"could not allocate tensor with <tried>\. there is not enough gpu video memory",
+            "8007000e .{0,20}not enough memory resources",
+        ),
+        means="the GPU's memory, or the share of it that Windows allows, ran out",
+        next_step="a smaller batch or model; close other programs that use the GPU",
+    ),
+    MessageKind(
+        "CuPy",
+        seen=(
+            r"out of memory allocating <tried> \(allocated so far: <allocated>(?:, limit set "
+            "to: <allowed>)?",
+            r"out of memory to allocate <tried> \(total <allocated>\)",
+        ),
+        means="CuPy's pool got no memory from the driver: its arrays, or torch's cache on the same "
+        "GPU, hold it",
+        next_step="smaller arrays, or cupy.get_default_memory_pool().free_all_blocks() first; "
+        "torch.cuda.empty_cache() where torch shares the GPU",
+    ),
+    MessageKind(
+        "Paddle",
+        seen=(
+            r"cannot allocate <tried> memory on \w{1,20} <device>, <allocated> memory has been "
+            "allocated and available memory is only <free>",
+            r"cannot allocate <tried> memory on \w{1,20} <device>, available memory is only "
+            "<free>",
+            "cannot allocate <tried> gpu memory, available memory is (?:only )?<free>",
+        ),
+        means="Paddle's allocator found no memory",
+        next_step="a smaller batch; stop the other processes that `nvidia-smi` shows",
+    ),
+    MessageKind(
+        "MLX's buffer",
+        backend="MPS",
+        seen=(
+            "attempting to allocate <tried> which is greater than the maximum allowed buffer "
+            "size of <allowed>",
+        ),
+        means="one array is larger than Metal's largest buffer, whatever is free",
+        next_step="smaller arrays: a smaller batch, a shorter context or prompt, or the work in pieces",
+        cause=OomCause.TOO_LARGE,
+    ),
+    MessageKind(
+        "MLX",
+        backend="MPS",
+        seen=(
+            r"unable to allocate <tried>\.(?!\d)",
+            r"resource limit \(\d{1,12}\) exceeded",
+        ),
+        means="the memory that Metal gives to one program ran out",
+        next_step="a smaller model, batch or context; mx.clear_cache(), or mx.set_cache_limit() for less",
+    ),
+    MessageKind(
+        "Gaudi",
+        backend="HPU",
+        seen=(r"pt_devmem\S{0,20} allocation failed for size:{1,2}<tried>",),
+        means="the memory of the Gaudi card ran out",
+        next_step="a smaller batch or shorter sequences, or more cards; `hl-smi` for other processes",
+    ),
+    MessageKind(
+        "a pool of RAPIDS",
+        seen=(
+            r"std::bad_alloc\S{0,160}?maximum pool size exceeded",
+            "maximum pool size exceeded",
+        ),
+        also=("maximum pool size exceeded.{0,10}?failed to allocate <tried>",),
+        means="RMM's pool on the GPU has reached its maximum: not the machine's memory",
+        next_step="a larger maximum_pool_size, or less data at once (smaller partitions)",
+        cause=OomCause.LIMIT,
+    ),
+    MessageKind(
+        "XGBoost",
+        seen=(r"memory allocation error on worker \d{1,6}",),
+        also=(
+            "free memory: <free>",
+            "requested memory: <tried>",
+        ),
+        means="XGBoost's data or its histograms do not fit on the GPU",
+        next_step="QuantileDMatrix instead of DMatrix, fewer bins (max_bin), or data in external memory",
+    ),
+    MessageKind(
+        "RAPIDS",
+        seen=(
+            r"std::bad_alloc\S{0,80}?(?:cuda_memory_resource|cuda_async|pool_memory_resource|managed_memory| "
+            "arena_memory|rmm/|rmm failure|cudaerrormemoryallocation|hiperroroutofmemory)",
+            "rmm_error_out_of_memory|rmm::out_of_memory",
+        ),
+        also=("failed to allocate <tried>",),
+        means="the GPU's memory ran out, or RMM's pool on it: not the machine's memory",
+        next_step="less data at once (smaller partitions); or cudf's spilling, or "
+        "rmm.reinitialize(managed_memory=True)",
+    ),
+    MessageKind(
+        "FAISS",
+        seen=("standardgpuresources: alloc fail .{0,120}?size <tried>",),
+        means="the index does not fit on the GPU",
+        next_step="a smaller index (float16, PQ), or shard it over GPUs",
+    ),
+    MessageKind(
+        "CUDA.jl",
+        seen=("out of gpu memory trying to allocate <tried>",),
+        also=(
+            r"effective gpu memory usage: [\d.]{1,6}% \(<used>/<total>\)",
+            r"memory pool usage: <allocated> \(<reserved> reserved\)",
+        ),
+        means="CUDA.jl's pool got no memory from the driver",
+        next_step="smaller arrays, or GC.gc() and CUDA.reclaim() before; `nvidia-smi` for other processes",
+    ),
+    MessageKind(
+        "MindSpore",
+        seen=(
+            "memory isn't enough and alloc failed.{0,160}?alloc size: <tried>",
+            "memory isn't enough and alloc failed",
+        ),
+        means="the device's memory ran out",
+        next_step="a smaller batch; max_device_memory in set_context where a limit is set",
+    ),
+    MessageKind(
+        "PhysX",
+        seen=("pxgcudadevicememoryallocator fail to allocate memory <tried>",),
+        means="the physics simulation found no memory on the GPU",
+        next_step="fewer environments, or smaller gpu_* buffers of PhysX",
+    ),
+    MessageKind(
+        "Warp",
+        seen=("failed to allocate <tried> on device 'cuda:<device>'",),
+        means="Warp got no memory from the driver",
+        next_step="smaller arrays; stop the other processes that `nvidia-smi` shows",
+    ),
+    MessageKind(
+        "CTranslate2",
+        seen=("cuda failed with error out of memory",),
+        means="CTranslate2 (faster-whisper) allocates outside torch's allocator, and the GPU was full",
+        next_step='compute_type="int8", a smaller model, beam size or batch; stop the other processes '
+        "that `nvidia-smi` shows",
+    ),
+    MessageKind(
+        "llama.cpp's KV cache",
+        seen=("failed to allocate buffer for kv cache",),
+        also=(
+            r"(?:alloc_tensor_range|ggml\w{0,40}): failed to allocate \w{1,12} buffer of size "
+            "<tried>",
+            r"allocating <tried> on device <device>: \w{2,4}malloc failed",
+        ),
+        means="the weights fit on the GPU, but the KV cache, which grows with the context, does not "
+        "fit beside them",
+        next_step="a shorter context (-c), or a quantized cache (-ctk q8_0 -ctv q8_0, with -fa)",
+    ),
+    MessageKind(
+        "llama.cpp's weights",
+        seen=(r"unable to allocate (?!cpu)\w{1,12} buffer",),
+        also=(
+            r"(?:alloc_tensor_range|ggml\w{0,40}): failed to allocate \w{1,12} buffer of size "
+            "<tried>",
+            r"allocating <tried> on device <device>: \w{2,4}malloc failed",
+        ),
+        means="the model's weights do not fit on the GPU",
+        next_step="fewer layers on the GPU (--n-gpu-layers), or a model with a smaller quantization",
+    ),
+    MessageKind(
+        "llama.cpp's compute buffers",
+        seen=(
+            r"failed to allocate compute (?:\w{1,12} )?buffers",
+            r"ggml_gallocr_reserve\w{0,20}: failed to allocate (?!cpu)\w{1,12} buffer of size "
+            "<tried>",
+        ),
+        also=(r"allocating <tried> on device <device>: \w{2,4}malloc failed",),
+        means="the weights and the KV cache fit on the GPU, but the compute buffers, which grow with "
+        "the batch, do not fit beside them",
+        next_step="a smaller batch (-ub), or fewer layers on the GPU (--n-gpu-layers)",
+    ),
+    MessageKind(
+        "llama.cpp",
+        level=1,
+        seen=(
+            "allocating <tried> on device <device>: (?:cuda|hip|musa)malloc failed: out of memory",
+            r"ggml\w{0,40}: failed to allocate (?!cpu)\w{1,12} buffer of size <tried>",
+            r"alloc_tensor_range: failed to allocate (?!cpu)\w{1,12} buffer of size <tried>",
+            "ggml_vulkan: device memory allocation of size <tried> failed",
+            "failed to allocate buffer, size = <tried>",
+            r"cuda error: out of memory \S{0,40}current device: <device>.{0,200}ggml",
+            "cuda error: out of memory .{0,200}ggml-cuda",
+        ),
+        means="the model's weights, its KV cache or its compute buffers do not fit on the GPU",
+        next_step="fewer layers on the GPU (--n-gpu-layers), a shorter context (-c) or a smaller batch (-ub)",
+    ),
+    MessageKind(
+        "llama.cpp, on the host",
+        backend="host",
+        seen=(
+            r"ggml_aligned_malloc: insufficient memory \(attempted to allocate <tried>\)",
+            "ggml_backend_cpu_buffer_type_alloc_buffer: failed to allocate buffer of size <tried>",
+            "unable to allocate cpu buffer",
+        ),
+        means="the machine's memory ran out, not the GPU's",
+        next_step="a smaller or more strongly quantized model, or a shorter context (-c)",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "Ollama",
+        backend="host",
+        seen=(r"requires more system memory \(<needed>\) than is available \(<available>\)",),
+        means="the model does not fit into the machine's memory, with what fits on the GPU taken off",
+        next_step="a smaller or more strongly quantized model, or a shorter context (num_ctx); close "
+        "other programs",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "ComfyUI",
+        seen=(
+            "this error means you ran out of memory on your gpu",
+            r"exception message:\*{0,2} allocation on device(?! ?\d)",
+            r"allocation on device(?! ?\d| ?would)",
+        ),
+        means="ComfyUI caught torch's out of memory, and shows no figures where cudaMallocAsync has none",
+        next_step="a smaller image, fewer frames or a quantized model; start with --lowvram",
+        leads=True,
+    ),
+    MessageKind(
+        "the CUDA driver",
+        level=1,
+        seen=(
+            r"cuda driver error: (?:2 \()?out of memory",
+            r"cuda_error_out_of_memory|cumem\w{1,30} failed: out of memory",
+        ),
+        means="the driver refused memory below torch's allocator: with expandable segments no page "
+        "was left, or a context or a kernel did not fit",
+        next_step=_WATCH,
+    ),
+    MessageKind(
+        "torch up to 1.0",
+        seen=(r"cuda runtime error \(2\)|thcudacheck fail \S{0,200}error=2",),
+        means="torch up to 1.0 writes this when its allocator finds no memory: the GPU is full",
+        next_step=_WATCH,
+    ),
+    MessageKind(
+        "spconv",
+        seen=(r"cuda execution failed with error 2(?!\d)|spconv\S{0,200}?out of memory",),
+        means="spconv allocates its tables outside torch's allocator, or too many voxels were active",
+        next_step=f"fewer points or larger voxels; {_LEAVE_ROOM}",
+    ),
+    MessageKind(
+        "a HIP call outside torch's allocator",
+        backend="HIP",
+        seen=("hip error: out of memory|hiperroroutofmemory|hipmalloc failed: out of memory",),
+        means="a HIP call outside torch's allocator got no memory, or the GPU was full when the "
+        "process started",
+        next_step="stop the other processes that `amd-smi process` shows",
+    ),
+    MessageKind(
+        "a CUDA call outside torch's allocator",
+        level=1,
+        seen=(
+            r"cuda ?(?:runtime )?error:?(?: in \S{1,120}?:)? ?\"?out of memory",
+            r"cuda error 2(?:: | at \S{0,200}?)out of memory",
+            "cudaerrormemoryallocation|cudamalloc (?:retry )?failed: out of memory|cudamalloc "
+            "error out of memory",
+            r"\(2 vs\. 0\) out of memory|parallel_for failed: out of memory|out of memory "
+            r"\S{0,60}?cuda_utils",
+            r"cuda: out of memory|error out of memory at line \d",
+        ),
+        means="a CUDA call outside torch's allocator got no memory: at the start of a process its "
+        "context (the GPU is already full), later a library or a kernel",
+        next_step="stop the other processes that `nvidia-smi` shows, also those of earlier runs; else "
+        f"{_LEAVE_ROOM}",
+    ),
+    MessageKind(
+        "XPU",
+        backend="XPU",
+        seen=(
+            "(?:ur|ze)_result_error_out_of_(?:device_memory|resources|host_memory)| "
+            "pi_error_out_of_(?:resources|host_memory)",
+            "level_zero backend failed with error: (?:39|40)",
+        ),
+        means="Intel's driver refused memory: the GPU is full, one block is larger than the driver "
+        "allows (4 GiB on some), or an integrated GPU has used up its share of the host's "
+        "memory",
+        next_step="a smaller batch, or smaller blocks; `xpu-smi` for other processes",
+    ),
+    MessageKind(
+        "a Metal buffer",
+        backend="MPS",
+        seen=(
+            "invalid buffer size: <tried>",
+            r"total bytes of ndarray > 2\*\*32|product of dimension sizes > 2\*\*3[12]",
+        ),
+        means="one tensor is larger than Metal's largest buffer, whatever is free",
+        next_step=SHAPES,
+        cause=OomCause.TOO_LARGE,
+    ),
+    MessageKind(
+        "Metal",
+        backend="MPS",
+        seen=(r"kiogpucommandbuffercallbackerroroutofmemory|insufficient memory \(0{0,7}8",),
+        means="macOS stopped a GPU command because the machine's memory was used up",
+        next_step="close other programs; a smaller model, batch or context",
+    ),
+    MessageKind(
+        "Vulkan",
+        level=1,
+        seen=("erroroutofdevicememory|vk_error_out_of_device_memory",),
+        means="the GPU's memory ran out, or one block is larger than the driver allows",
+        next_step="a smaller model or batch; close other programs that use the GPU",
+    ),
+    MessageKind(
+        "OpenCL",
+        seen=("cl_mem_object_allocation_failure|cl_out_of_resources",),
+        means="the device's memory ran out, or one buffer is larger than the driver allows",
+        next_step="smaller buffers or a smaller batch",
+    ),
+    MessageKind(
+        "the Ascend driver",
+        backend="NPU",
+        seen=(
+            "el0004",
+            r"rtmalloc\S{0,110}?fail",
+            "error code (?:is )?207001",
+        ),
+        means="the NPU's driver refused memory: another process has it, or operators outside torch's "
+        "allocator",
+        next_step="stop the other processes that `npu-smi info` shows; else a smaller batch",
+    ),
+    MessageKind(
+        "Neuron",
+        backend="Neuron",
+        seen=("nrt_resource|failed to alloc(?:ate)? device memory: <tried>",),
+        means="the memory of the Neuron device ran out",
+        next_step="a smaller batch or sequence, or more cores (tp_degree)",
+    ),
+    MessageKind(
+        "shared memory of a kernel",
+        seen=(
+            "out of resources?: shared memory, required: <needed>, hardware limit(?:ation)?: <limit>",
+            "out of resources?: (?:shared|tensor) memory",
+            "shared memory size limit exceeded: requested <needed>, available: <limit>",
+            "uses too much shared data|too many resources requested for launch|out of "
+            "resources?: (?:threads| registers)",
+        ),
+        means="a kernel needs more shared memory or registers of one multiprocessor than it has: the "
+        "GPU's memory is not full",
+        next_step="a smaller block size or fewer stages (num_stages) of the kernel; often a newer "
+        "release of the library has settings for this GPU",
+        cause=OomCause.OTHER_MEMORY,
+    ),
+    MessageKind(
+        "files that are open",
+        seen=("unable to open shared memory object .{0,200}?too many open files",),
+        means="a limit of open files: DataLoader workers keep one for every tensor that they pass",
+        next_step='torch.multiprocessing.set_sharing_strategy("file_system"), or a higher `ulimit -n`',
+        cause=OomCause.OTHER_MEMORY,
+    ),
+    MessageKind(
+        "/dev/shm",
+        backend="host",
+        seen=(
+            r"out of shared memory|insufficient shared memory|bus error\S{0,80}?shared memory",
+            r"unable to (?:write|mmap|allocate shared memory|resize) \S{0,120}?/torch_",
+            r"failed to extend /dev/shm/\S{1,40} to <tried>",
+            r"creating shared memory segment /dev/shm/\S{1,40}? \(size <tried>\)",
+            r"bus error \(core dumped\)|killed by signal: bus error",
+        ),
+        means="DataLoader workers or NCCL pass data through /dev/shm, which is full: host memory, "
+        "not the GPU's",
+        next_step="a larger --shm-size (docker), or fewer workers",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "Ray",
+        backend="host",
+        seen=(
+            "task was killed due to the node running low on memory",
+            r"killed due to memory pressure \(oom\)",
+            r"rayoutofmemoryerror: more than [\d.]{1,5}% of the memory on node \S{1,80}? is used",
+        ),
+        also=(
+            "memory used=<process>",
+            r"was running was <used>/<total> \(",
+            r"is used \(<used_gib>/<total>\)",
+            "memory usage threshold of <utilization>",
+        ),
+        means="Ray stopped a worker because the node's host memory was nearly used up: not the GPU's",
+        next_step="fewer tasks or actors on a node (more CPUs for each), or more memory; "
+        "RAY_memory_usage_threshold sets the limit",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "Ray's object store",
+        backend="host",
+        seen=(
+            r"objectstorefullerror|failed to put object \S{1,60} in object store because it is "
+            "full",
+        ),
+        also=("object size is <tried>",),
+        means="Ray's object store in the host's memory is full",
+        next_step="drop references to objects, or a larger object_store_memory in ray.init()",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "a compiler",
+        backend="host",
+        seen=(r"killed signal terminated program \w{1,12}",),
+        means="the kernel ended a compiler because host memory ran out: too many ran at once",
+        next_step="MAX_JOBS=2 before the command that builds",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "Windows' page file",
+        backend="host",
+        seen=(
+            "paging file is too small",
+            "winerror 1455",
+            "os error 1455",
+        ),
+        means="Windows could not promise more memory: the machine's memory and its page file are used up",
+        next_step="a larger page file (system settings), or fewer DataLoader workers, each of which "
+        "loads torch's libraries",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "a job's memory limit",
+        backend="host",
+        seen=(
+            r"exceeded memory limit \(\d{1,15} > \d{1,15}\)",
+            "exceeded (?:job|step) memory limit",
+            "term_memlimit",
+            "state: out_of_memory",
+        ),
+        means="the job used more host memory than it had asked the scheduler for: not the GPU's",
+        next_step="ask for more (--mem in Slurm), or fewer DataLoader workers",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "Java's heap",
+        backend="host",
+        seen=(
+            "outofmemoryerror: (?:java heap space|gc overhead limit exceeded|metaspace)",
+            "javascript heap out of memory",
+        ),
+        means="the heap of a Java or JavaScript program is full: not the GPU's memory",
+        next_step="a larger heap (-Xmx, spark.driver.memory, or --max-old-space-size for Node)",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "an allocation of the program",
+        backend="host",
+        level=1,
+        seen=(
+            "you tried to allocate <tried>",
+            "unable to allocate <tried> for an array",
+            "memory allocation of <tried> failed",
+            "llvm error: out of memory",
+            "std::bad_alloc",
+            "bad allocation",
+            "cannot allocate memory",
+            "_arraymemoryerror",
+            "(?<!of)memoryerror",
+        ),
+        means="the machine's memory ran out, not the GPU's",
+        next_step=_HOST_MEMORY,
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "a killed process",
+        backend="host",
+        level=2,
+        seen=(
+            r"(?:out of memory: |cgroup out of memory: )killed? process \d",
+            "oom[-_]?kill",
+            r"killed process \d",
+            "killed by signal: killed",
+            "oomkilled",
+            r"exit ?(?:code|status) ?:? ?=? ?(?:-9|137)(?!\d)|return ?code ?[:=]? "
+            r"?-9(?!\d)|exited with code 137",
+            r"(?:signals\.|signal 9 \()sigkill|line \d{1,6}: \d{2,8} killed|session crashed "
+            "after using all available ram",
+            "terminated by the operating system.{0,80}memory|excessive memory usage causing "
+            "the operating system",
+            r"dataloader worker \(pid\S{0,40}?\) exited unexpectedly",
+        ),
+        also=("anon-rss: ?<process>",),
+        means="the kernel, or the limit of a container, most likely ended the process because host "
+        "memory ran out",
+        next_step=f"{_HOST_MEMORY}; `dmesg | grep -i kill` confirms it",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "torch.cuda.memory_summary()",
+        level=3,
+        seen=(
+            r"cuda memory summary, device id (?P<device>\d{1,4}) \D{0,200} cuda ooms: "
+            r"(?P<n_ooms>\d{1,12}) \|? cudamalloc retries: (?P<n_retries>\d{1,12})",
+        ),
+        also=(
+            r"allocated memory \|? <allocated_bytes> \|? <peak_allocated_bytes>",
+            r"active memory \|? <active_bytes> \|? <peak_active_bytes>",
+            r"requested memory \|? <requested_bytes> \|? <peak_requested_bytes>",
+            r"(?:gpu|xpu|npu|cuda) reserved memory \|? <reserved_bytes> \|? "
+            "<peak_reserved_bytes>",
+            r"non-releasable memory \|? <partly_used_bytes> \|? <peak_partly_used_bytes>",
+        ),
+        next_step=f"{LESS}; `snapconv watch train.py` saves a file that shows which lines hold the memory",
+        cause=OomCause.UNKNOWN,
+    ),
+    MessageKind(
+        "unknown",
+        backend="device",
+        level=4,
+        seen=("out of memory|outofmemoryerror",),
+        means="memory ran out, and the text has no figures",
+        next_step="look for 'Tried to allocate' further up in the log, or run it by `snapconv watch "
+        "train.py`",
+        cause=OomCause.UNKNOWN,
+    ),
+)
+ALLOCATOR, *MESSAGE_KINDS = _KINDS
 SUMMARY = MESSAGE_KINDS[-2]

@@ -12,9 +12,23 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
 
-from snapconv.answers.oom.message_table import SIGNS
+from snapconv.answers.oom.message_figures import FIGURES, NUMBERS
 
 Check = Callable[[], None]
+
+# Plain words of which every text about memory has one.
+_SIGNS = (
+    "/dev/shm|/torch_|1455|8007000e|=error 2|_create|algorithm|alloc fail|alloc:|alloc_|allocate |"
+    "allocating|allocation|allocator|already allocated|arrayallocat|available memory|backend failed|"
+    "bad_alloc|buffer size|bus error|calloc|crashed|cuda execution|cuda graph|device memory|"
+    "dimension sizes|dispatched on|dnn library|el0004|enough|error (2)|error code|error: 39|"
+    "error: 40|error=2|exceed|excessive|exit|handle|insufficient|is allocated|kill|kv cache|limit|"
+    "malloc|memlimit|memory error|memory on device|memory on node|memory on the node|"
+    "memory pressure|memory prof|memory summary|memoryerror|ndarray|nrt_|nvmap|object store|"
+    "objectstore|oom|out of |out_of_|outof|paging file|profiled value|return code|returncode|"
+    "shared memory|size found|status_|system memory|terminated|than requested|thcuda|to alloc|"
+    "to execute this|too many|unable to"
+).split("|")
 
 # Of a long log, blocks of so many lines with a sign are read, the block before each and the one after it.
 _NEAR = 400
@@ -32,8 +46,8 @@ _NOISE = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]|[\u2500-\u257f]|[\x00-\x08\x0e-
 _ESCAPED = re.compile(r"\\[nrt]")
 # Two numbers of a line stay two.
 _BETWEEN_DIGITS, _SEPARATOR = re.compile(r"(?<=\d)[ \t]{1,200}(?=\d)"), "\x00"
-# Capital letters of a pattern that are no part of its syntax.
-_CAPITAL = re.compile(r"(?<!\\)(?<!\(\?)[A-Z]")
+# In a pattern, in place of the number of a figure.
+_FIGURE = re.compile(r"(?<!\?P)<(\w{1,30})>")
 
 
 def no_check() -> None:
@@ -44,13 +58,16 @@ def no_check() -> None:
 def squeezed(pattern: str) -> re.Pattern[str]:
     """Compile a pattern for texts in small letters and without white space, when it is first needed.
 
-    Its spaces and capital letters are for the reader. Ignoring case would be ten times as slow.
+    Its spaces are for the reader; ``<name>`` stands for the number of a figure, a size with its unit where
+    FIGURES does not have the name.
     """
-    return re.compile(_CAPITAL.sub(_small, pattern.replace(" ?", "").replace(" ", "")))
+    without_spaces = pattern.replace(" ?", "").replace(" ", "")
+    return re.compile(_FIGURE.sub(_number, without_spaces))
 
 
-def _small(letter: re.Match[str]) -> str:
-    return letter[0].lower()
+def _number(figure: re.Match[str]) -> str:
+    name = figure[1]
+    return f"(?P<{name}>{NUMBERS[FIGURES[name].unit if name in FIGURES else 'size']})"
 
 
 @dataclass(slots=True)
@@ -96,7 +113,7 @@ def _near_signs(lines: list[str], check: Check) -> list[str]:
     for begin in range(0, len(lines), _NEAR):
         check()
         block = "\n".join(lines[begin : begin + _NEAR]).lower()
-        if any(sign in block for sign in SIGNS):
+        if any(sign in block for sign in _SIGNS):
             near += lines[max(end, begin - _NEAR) : begin + 2 * _NEAR]
             end = begin + 2 * _NEAR
     return near

@@ -6,7 +6,7 @@ leaves LEAST_FREE of the memory free. The file's own settings come first: where 
 under these, other replays prove nothing. A remedy is enough where the rest of the step fits as well.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from snapconv.allocator.allocator_settings import AllocatorSettings
@@ -17,7 +17,7 @@ from snapconv.answers.advice.changes import (
     changed_calls,
     scaled_batch,
 )
-from snapconv.answers.advice.findings import advise, goal_of
+from snapconv.answers.advice.findings import Finding, advise, goal_of
 from snapconv.answers.advice.trades import FEWER, batch_shares
 from snapconv.answers.growth import find_growth, growth_notes
 from snapconv.answers.oom.failed_allocation import OutOfMemory, find_out_of_memory
@@ -47,9 +47,9 @@ class Remedy:
     """
 
     name: str
-    is_served: bool
-    detail: str
-    assumptions: tuple[str, ...]
+    is_served: bool = False
+    detail: str = ""
+    assumptions: tuple[str, ...] = ()
     is_setting: bool = False
     how: str = ""
     kind: str = ""
@@ -90,47 +90,124 @@ def explain_oom(
     return found, find_remedies(analysis, found.request.event, progress=progress)
 
 
+@dataclass(frozen=True, slots=True)
+class _Trials:
+    """The calls up to a request that failed, the memory that torch had, and the rest of the step.
+
+    ``is_known``: what the whole step needs is known.
+    """
+
+    calls: AllocatorCalls
+    capacity: int
+    rest: RestOfStep
+    is_known: bool
+    progress: Progress | None
+
+    @property
+    def usable_bytes(self) -> int:
+        """The memory that a remedy may take."""
+        return int(self.capacity * (1 - LEAST_FREE))
+
+    def replayed(
+        self, remedy: Remedy, changes: Sequence[Change] = (), *, settings: AllocatorSettings | None = None
+    ) -> Remedy:
+        """Try a remedy: changes of the program, or of the settings."""
+        calls, rest = changed_calls(self.calls, self.rest.analysis, changes), self.rest
+        trial = Trial(settings or calls.own, self.usable_bytes)
+        outcome = try_out(calls, trial, progress=self.progress)
+        is_enough, detail = None, _UNKNOWN
+        if rest.event not in outcome.served:
+            is_enough, detail = False, "memory still runs out"
+        elif self.is_known:
+            needed = _with_pieces(rest.most(changes, remedy.kind), outcome)
+            is_enough = True if needed <= self.usable_bytes else None
+            most = "needs at most" if is_enough else "may need"
+            detail = f"the whole step {most} {format_bytes(needed)} of {format_bytes(self.capacity)}"
+        assumptions = (*remedy.assumptions, *outcome.assumptions)
+        is_served = is_enough is not False
+        return replace(
+            remedy, is_served=is_served, is_enough=is_enough, detail=detail, assumptions=assumptions
+        )
+
+
 def find_remedies(analysis: DeviceAnalysis, event: int, *, progress: Progress | None = None) -> Remedies:
     """Try remedies for the request that failed at an event."""
     first = max(event + 1 - MOST_EVENTS, 0)
     calls = find_calls(analysis.snapshot, analysis.device, analysis.replay, first_event=first)
-    calls = calls.until(event + 1)
-    capacity, own = capacity_at_oom(calls, event), replace(calls.own, memory_fraction=1.0)
-    again = try_out(calls, Trial(own, capacity))
-    n_events = event + 1 - first
+    # The memory that torch had, which is tried, is less than any fraction of the device's.
+    calls = replace(calls.until(event + 1), own=replace(calls.own, memory_fraction=1.0))
+    capacity, n_events = capacity_at_oom(calls, event), event + 1 - first
+    again = try_out(calls, Trial(calls.own, capacity))
     if event not in again.failed_again:
-        return Remedies(n_events, (), _not_reproduced(again, event))
-    usable, rest, tried = int(capacity * (1 - LEAST_FREE)), RestOfStep(analysis, event), list[Remedy]()
+        end = "serves this request" if event in again.served else "already fails earlier"
+        return Remedies(n_events, (), f"nothing could be tried: a replay of the file as it is {end}")
+    rest = RestOfStep(analysis, event)
     # What grows from step to step has no step that shows the most.
     is_known = rest.is_known and not any(growth_notes(analysis, find_growth(analysis)))
-    for remedy, changes, others, settings in _attempts(analysis, calls, own, first, tried):
-        if progress:
-            progress("replaying", len(tried), len(tried) + 1)
-        outcome = try_out(changed_calls(others, analysis, changes), Trial(settings, usable))
-        is_enough: bool | None = None
-        detail = _UNKNOWN
-        if event not in outcome.served:
-            is_enough, detail = False, "memory still runs out"
-        elif is_known:
-            needed = _with_pieces(rest.most(changes, remedy.kind), outcome)
-            is_enough = True if needed <= usable else None
-            most = "needs at most" if is_enough else "may need"
-            detail = f"the whole step {most} {format_bytes(needed)} of {format_bytes(capacity)}"
-        assumptions = (*remedy.assumptions, *outcome.assumptions)
-        is_served = is_enough is not False
-        tried.append(
-            replace(remedy, is_served=is_served, is_enough=is_enough, detail=detail, assumptions=assumptions)
-        )
+    trials = _Trials(calls, capacity, rest, is_known, progress)
     needed = analysis.replay.allocated.at(event) + int(analysis.device.events.size[event])
     return Remedies(
         n_events,
-        tuple(tried),
-        least_bytes=max(needed - usable, 0),
+        (*_changes_tried(trials), *_settings_tried(trials)),
+        least_bytes=max(needed - trials.usable_bytes, 0),
         to_come_bytes=rest.bytes_to_come(),
         card_bytes=int(_with_pieces(rest.most([]), again) / (1 - LEAST_FREE)) if is_known else None,
         is_setup=rest.is_setup,
-        model_bytes=_model_bytes(analysis, rest) if rest.is_setup else 0,
+        model_bytes=_model_bytes(rest),
     )
+
+
+def _changes_tried(trials: _Trials) -> Iterator[Remedy]:
+    """Try every change of the program, all together where none is enough, and smaller batches."""
+    analysis = trials.rest.analysis
+    goal = goal_of(analysis, capacity=None, save=None)
+    findings = advise(analysis, goal_bytes=goal, replays=False).findings
+    others = [finding for finding in findings if finding.kind != "batch"]
+    tried = [trials.replayed(_remedy(finding), [finding.change]) for finding in others]
+    yield from tried
+    if len(others) > 1 and not any(remedy.is_enough for remedy in tried):
+        together = Remedy(f"all {len(others)} changes of the program together")
+        yield trials.replayed(together, [finding.change for finding in others])
+    # Bytes alone may be enough where free memory is in pieces: then no batch is found.
+    smaller, largest = Remedy("", assumptions=(GROWS_WITH_BATCH,), how=FEWER, kind="batch"), 1.0
+    for finding in findings:
+        if finding.kind == "batch":
+            smaller, largest = _remedy(finding), finding.change.failed_scale
+    yield from _first_enough_batch(trials, smaller, largest)
+
+
+def _first_enough_batch(trials: _Trials, smaller: Remedy, largest: float) -> list[Remedy]:
+    """Try smaller and smaller batches, and return the first that is enough, or the last."""
+    tried = list[Remedy]()
+    for share in batch_shares(trials.rest.analysis):
+        if share <= largest:
+            named = replace(smaller, name=f"batch or sequence × {share:g}")
+            tried = [trials.replayed(named, [scaled_batch(trials.rest.analysis, share)])]
+            if tried[0].is_enough or tried[0].detail == _UNKNOWN:
+                break
+    return tried
+
+
+def _settings_tried(trials: _Trials) -> Iterator[Remedy]:
+    """Try an empty cache at every iteration, and settings other than the file's."""
+    calls, analysis = trials.calls, trials.rest.analysis
+    first = int(calls.event[0])
+    begins = [iteration.first_event for iteration in analysis.iterations[1:]]
+    ends = [event for event in begins if first < event <= int(calls.event[-1])]
+    if ends:
+        empty = calls.with_others([CallKind.EMPTY_CACHE] * len(ends), [-1] * len(ends), ends)
+        remedy = Remedy("empty_cache() at the end of every iteration", is_setting=True)
+        yield replace(trials, calls=empty).replayed(remedy)
+    for name, settings in candidates(calls.own, SEARCHED):
+        if not why_refused(analysis.snapshot, name, settings):
+            yield trials.replayed(Remedy(name, is_setting=True), settings=settings)
+
+
+def _remedy(finding: Finding) -> Remedy:
+    """Return a finding as the remedy to try."""
+    estimated = (finding.estimated,) if finding.estimated else ()
+    how, name = finding.how[0].rstrip(";"), finding.what.removesuffix(".")
+    return Remedy(name, assumptions=estimated, how=how, kind=finding.kind)
 
 
 def _with_pieces(most: int, outcome: Outcome) -> int:
@@ -139,56 +216,8 @@ def _with_pieces(most: int, outcome: Outcome) -> int:
     return int(most * _LATER_PIECES * ledger.max_reserved_bytes / max(ledger.max_allocated_bytes, 1))
 
 
-def _model_bytes(analysis: DeviceAnalysis, rest: RestOfStep) -> int:
-    """Return the bytes of weights, moved or not; 0 where what is on the CPU was not recorded."""
-    metadata = analysis.snapshot.metadata
+def _model_bytes(rest: RestOfStep) -> int:
+    """Return the bytes of the weights that are being placed; 0 where what is on the CPU was not recorded."""
+    metadata = rest.analysis.snapshot.metadata
     on_cpu = dict(metadata.facts).get("parameters_on_cpu_bytes", "") if metadata else ""
-    return rest.weight_bytes + int(on_cpu) if on_cpu.isdecimal() else 0
-
-
-def _attempts(
-    analysis: DeviceAnalysis,
-    calls: AllocatorCalls,
-    own: AllocatorSettings,
-    first: int,
-    tried: list[Remedy],
-) -> Iterator[tuple[Remedy, list[Change], AllocatorCalls, AllocatorSettings]]:
-    """Yield changes of the program, then settings other than the file's; ``tried`` gets each one's result."""
-    goal = goal_of(analysis, capacity=None, save=None)
-    largest, changes = 1.0, list[Change]()
-    # Bytes alone may be enough where free memory is in pieces: then no batch is found.
-    smaller = Remedy("", False, "", (GROWS_WITH_BATCH,), how=FEWER, kind="batch")
-    for finding in advise(analysis, goal_bytes=goal, replays=False).findings:
-        estimated = (finding.estimated,) if finding.estimated else ()
-        how = finding.how[0].rstrip(";")
-        remedy = Remedy(finding.what.removesuffix("."), False, "", estimated, how=how, kind=finding.kind)
-        if finding.kind == "batch":
-            largest, smaller = finding.change.failed_scale, remedy
-        else:
-            changes.append(finding.change)
-            yield remedy, changes[-1:], calls, own
-    if len(changes) > 1 and not any(one.is_enough for one in tried):
-        name = f"all {len(changes)} changes of the program together"
-        yield Remedy(name, False, "", ()), changes, calls, own
-    shares = [share for share in batch_shares(analysis) if share <= largest]
-    for share in shares:
-        remedy = replace(smaller, name=f"batch or sequence × {share:g}")
-        yield remedy, [scaled_batch(analysis, share)], calls, own
-        if tried[-1].is_enough or tried[-1].detail == _UNKNOWN or share == shares[-1]:
-            break
-        tried.pop()
-    last = int(calls.event[-1])
-    ends = [i.first_event for i in analysis.iterations[1:] if first < i.first_event <= last]
-    if ends:
-        name = "empty_cache() at the end of every iteration"
-        empty, none = [CallKind.EMPTY_CACHE] * len(ends), [-1] * len(ends)
-        yield Remedy(name, False, "", (), is_setting=True), [], calls.with_others(empty, none, ends), own
-    for name, settings in candidates(calls.own, SEARCHED):
-        if not why_refused(analysis.snapshot, name, settings):
-            yield Remedy(name, False, "", (), is_setting=True), [], calls, settings
-
-
-def _not_reproduced(outcome: Outcome, event: int) -> str:
-    """Return why no remedy was tried: replaying the file does not fail the same way."""
-    end = "serves this request" if event in outcome.served else "already fails earlier"
-    return f"nothing could be tried: a replay of the file as it is {end}"
+    return rest.weight_bytes + int(on_cpu) if rest.is_setup and on_cpu.isdecimal() else 0

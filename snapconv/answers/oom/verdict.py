@@ -5,7 +5,8 @@ was free inside lay beside live blocks then, or was of another pool or stream; a
 fitted into what the device had free was not refused by the device.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from snapconv.units import counted, format_bytes, format_share
 
@@ -53,10 +54,10 @@ class Shortage:
     ``block_bytes`` is the rounded request, ``segment_bytes`` what was needed of the device. ``here`` may
     serve it, None: what is cached is not known; ``elsewhere`` is of other pools, streams and sizes, and
     ``returnable_bytes`` of it is in free segments of private pools. ``allowed_bytes`` is a limit that is
-    known, ``counted_bytes`` what counts against it (None: what is reserved), ``rounding_bytes`` by how much
-    both may be off. ``splits_below``: blocks of that size serve no smaller request (max_split_size_mb).
-    ``has_pieces``: where free memory lies is known, as in a file; ``other_pool`` names the place elsewhere
-    with most of it, ``other_pool_bytes``. ``why_free``: why a request may fail with more than it free.
+    known, ``counted_bytes`` what counts against it, ``rounding_bytes`` by how much both may be off.
+    ``splits_below``: blocks of that size serve no smaller request (max_split_size_mb). ``has_pieces``:
+    where free memory lies is known, as in a file; ``other_pool`` names the place elsewhere with most of it,
+    ``other_pool_bytes``. ``why_free``: why a request may fail with more than it free.
     """
 
     block_bytes: int
@@ -73,14 +74,9 @@ class Shortage:
     rounding_bytes: int = 0
     splits_below: int | None = None
     has_pieces: bool = True
-    other_pool: str = ""
+    other_pool: str = "another pool or stream"
     other_pool_bytes: int = 0
     why_free: str = _WHY_FREE
-
-    @property
-    def missing_bytes(self) -> int:
-        """The bytes that the device lacked."""
-        return self.segment_bytes - (self.device_free_bytes or 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,137 +89,157 @@ class OomVerdict:
     is_inferred: bool
 
 
+# By the reason why a request failed: its cause, and two sentences about the figures of a Shortage.
+_SENTENCES = {
+    "too large": (
+        OomCause.TOO_LARGE,
+        "the request of {segment_bytes} is larger than the device ({device_total_bytes})",
+        "no setting and no free memory serves it: look at the shapes at that line",
+    ),
+    "limit": (
+        OomCause.LIMIT,
+        "stopped by the limit of {allowed_bytes} that the program was given",
+        "{counted_bytes} counted against it, and {segment_bytes} more were needed",
+    ),
+    "free enough": (
+        OomCause.UNKNOWN,
+        "the cause is not in the {source}: {segment_bytes} were needed and {device_free_bytes} were free "
+        "when torch looked, after the failure",
+        "{why_free}",
+    ),
+    "below the limit": (
+        OomCause.UNKNOWN,
+        "the cause is not in the {source}: {segment_bytes} more stay below the limit of {allowed_bytes}",
+        "{why_free}",
+    ),
+    "device not full": (
+        OomCause.UNKNOWN,
+        "the cause is not in the {source}: {segment_bytes} were needed, and torch had {reserved_bytes} of "
+        "{device_total_bytes}",
+        "{why_free}",
+    ),
+    "kept for larger": (
+        OomCause.SPLIT_LIMIT,
+        "a free block of {here[largest_bytes]} is kept for larger requests by max_split_size_mb",
+        "blocks of {splits_below} and more are never split",
+    ),
+    "contradiction": (
+        OomCause.UNKNOWN,
+        "not known: a free block of {here[largest_bytes]} could have served it",
+        "the trace and the segments contradict each other, or the request was of another pool",
+    ),
+    "private pools": (
+        OomCause.OTHER_POOL,
+        "{elsewhere[n_bytes]} are free in private pools, which this request cannot use",
+        "only the CUDA graphs or MemPools that own them can: torch keeps them until the graphs are deleted",
+    ),
+    "block elsewhere": (
+        OomCause.OTHER_POOL,
+        "a free block of {elsewhere[largest_bytes]} would have been enough, but belongs to {other_pool}, "
+        "which this request cannot use",
+        "torch had {here[n_bytes]} cached for such requests, the largest block {here[largest_bytes]}",
+    ),
+    "segments elsewhere": (
+        OomCause.OTHER_POOL,
+        "{returnable_bytes} in free segments would have been enough, but belongs to {other_pool}, which this "
+        "request cannot use",
+        "torch had {here[n_bytes]} cached for such requests, the largest block {here[largest_bytes]}",
+    ),
+    "outside": (
+        OomCause.OUTSIDE,
+        "{outside} of the device are held outside torch's allocator",
+        "a context and libraries take up to about 2 GiB: the rest is another process, or a library with an "
+        "allocator of its own",
+    ),
+    "fragmented": (
+        OomCause.FRAGMENTED,
+        "{here[n_bytes]} are reserved and free{in_blocks}{beside}: not in one piece{other_free}",
+        "that is {share} of the reserved memory, in partly used segments",
+    ),
+    "full": (
+        OomCause.FULL,
+        "full: {segment_bytes} more were needed{left}{in_use}{other_free}",
+        "torch had {here[n_bytes]} cached{of_blocks}; no single piece was large enough",
+    ),
+    "nothing cached": (
+        OomCause.FULL,
+        "full: {segment_bytes} more were needed{left}{in_use}{other_free}",
+        "torch had no cached memory that this request could use",
+    ),
+    "cache not known": (
+        OomCause.FULL,
+        "full: {segment_bytes} more were needed{left}{in_use}{other_free}",
+        "the text does not say how much torch had cached",
+    ),
+}
+# Parts of these sentences, which stand there where their figures are known.
+_PARTS = {
+    "in_blocks": " in {n_blocks}, the largest of {here[largest_bytes]}",
+    "of_blocks": " for such requests ({n_blocks}, the largest {here[largest_bytes]})",
+    "beside": ", {device_free_bytes} more are free on the device",
+    "left": ", {device_free_bytes} were free on the device",
+    "in_use": " ({live_bytes} in use)",
+    "other_free": "; {other_pool_bytes} are free in {other_pool}, which this request cannot use",
+}
+
+
 def decide_oom(found: Shortage) -> OomVerdict:
     """Decide why a request failed; the first cause that the figures show."""
-    for attempt in (_too_large, _limit, _unexplained, _kept_pieces, _other_pool, _outside, _fragmented):
-        if verdict := attempt(found):
-            return verdict
-    return _full(found)
+    verdict = _without_shortage(found) or _unused_memory(found)
+    if verdict:
+        return verdict
+    total, free, reserved = found.device_total_bytes, found.device_free_bytes, found.reserved_bytes
+    missing = found.segment_bytes - (free or 0)
+    if total is not None and free is not None and reserved is not None:
+        # What is not torch's is to blame where it is more than usual, than was missing, and than free pieces.
+        outside = max(total - free - reserved, 0)
+        if outside - USUAL_OUTSIDE_BYTES >= max(missing, _fragmented_bytes(found, found.block_bytes)):
+            return _verdict(found, "outside", is_inferred=True, outside=format_bytes(outside))
+    if _fragmented_bytes(found, min(found.block_bytes, missing)):
+        return _verdict(found, "fragmented", is_inferred=not found.has_pieces)
+    if found.here is None:
+        return _verdict(found, "cache not known", is_inferred=free is None)
+    return _verdict(found, "full" if found.here.n_bytes else "nothing cached", is_inferred=free is None)
 
 
-def _too_large(found: Shortage) -> OomVerdict | None:
-    total = found.device_total_bytes
-    if total is None or found.segment_bytes <= total:
-        return None
-    need = format_bytes(found.segment_bytes)
-    sentence = f"the request of {need} is larger than the device ({format_bytes(total)})"
-    reason = "no setting and no free memory serves it: look at the shapes at that line"
-    return OomVerdict(OomCause.TOO_LARGE, sentence, reason, is_inferred=False)
-
-
-def _limit(found: Shortage) -> OomVerdict | None:
-    need, allowed = found.segment_bytes, found.allowed_bytes
-    counted = found.reserved_bytes if found.counted_bytes is None else found.counted_bytes
-    if allowed is None or counted is None:
-        return None
-    is_over = counted + need > allowed
-    may_be_over = _is_free_enough(found) and counted + need > allowed - found.rounding_bytes
-    if not (is_over or may_be_over):
-        return None
-    sentence = f"stopped by the limit of {format_bytes(allowed)} that the program was given"
-    reason = f"{format_bytes(counted)} counted against it, and {format_bytes(need)} more were needed"
-    return OomVerdict(OomCause.LIMIT, sentence, reason, is_inferred=not is_over)
-
-
-def _unexplained(found: Shortage) -> OomVerdict | None:
-    """Name no cause where the device had enough free and no limit is known to have stopped the request."""
-    free, need = found.device_free_bytes, format_bytes(found.segment_bytes)
-    total, reserved = found.device_total_bytes, found.reserved_bytes
-    if not _is_free_enough(found):
+def _without_shortage(found: Shortage) -> OomVerdict | None:
+    """Explain a failure beside enough memory: by its size, by a limit, or by nothing that is known."""
+    need, total, free = found.segment_bytes, found.device_total_bytes, found.device_free_bytes
+    allowed, reserved = found.allowed_bytes, found.reserved_bytes
+    is_free_enough = free is None or free >= need
+    if total is not None and need > total:
+        return _verdict(found, "too large")
+    if allowed is not None and found.counted_bytes is not None:
+        excess = found.counted_bytes + need - allowed
+        if excess > (-found.rounding_bytes if is_free_enough else 0):
+            return _verdict(found, "limit", is_inferred=excess <= 0)
+    if not is_free_enough:
         return None
     if free is not None:
-        known = f"{need} were needed and {format_bytes(free)} were free when torch looked, after the failure"
-    elif found.allowed_bytes is not None:
-        known = f"{need} more stay below the limit of {format_bytes(found.allowed_bytes)}"
-    elif total and reserved is not None and reserved + found.segment_bytes + USUAL_OUTSIDE_BYTES <= total:
-        known = f"{need} were needed, and torch had {format_bytes(reserved)} of {format_bytes(total)}"
-    else:
-        return None
-    sentence = f"the cause is not in the {'file' if found.has_pieces else 'text'}: {known}"
-    return OomVerdict(OomCause.UNKNOWN, sentence, found.why_free, is_inferred=False)
+        return _verdict(found, "free enough")
+    if allowed is not None:
+        return _verdict(found, "below the limit")
+    is_room_left = total and reserved is not None and reserved + need + USUAL_OUTSIDE_BYTES <= total
+    return _verdict(found, "device not full") if is_room_left else None
 
 
-def _is_free_enough(found: Shortage) -> bool:
-    """Whether nothing shows that the device had less free than was needed."""
-    return found.device_free_bytes is None or found.device_free_bytes >= found.segment_bytes
-
-
-def _kept_pieces(found: Shortage) -> OomVerdict | None:
-    """Explain a piece that is large enough, and was not used."""
-    if found.here is None or not found.has_pieces or found.here.largest_bytes < found.block_bytes:
-        return None
-    largest, limit = found.here.largest_bytes, found.splits_below
-    if limit is not None and largest >= limit:
-        sentence = f"a free block of {format_bytes(largest)} is kept for larger requests by max_split_size_mb"
-        reason = f"blocks of {format_bytes(limit)} and more are never split"
-        return OomVerdict(OomCause.SPLIT_LIMIT, sentence, reason, is_inferred=False)
-    sentence = f"not known: a free block of {format_bytes(largest)} could have served it"
-    reason = "the trace and the segments contradict each other, or the request was of another pool"
-    return OomVerdict(OomCause.UNKNOWN, sentence, reason, is_inferred=True)
-
-
-def _other_pool(found: Shortage) -> OomVerdict | None:
-    elsewhere, here = found.elsewhere, found.here
+def _unused_memory(found: Shortage) -> OomVerdict | None:
+    """Explain free memory of torch's that is enough, and did not serve the request."""
+    here, elsewhere, block = found.here, found.elsewhere, found.block_bytes
     if here is None:
         return None
     if not found.has_pieces:
-        if elsewhere.n_bytes < _least_notable(found, found.block_bytes):
-            return None
-        sentence = (
-            f"{format_bytes(elsewhere.n_bytes)} are free in private pools, which this request cannot use"
-        )
-        reason = (
-            "only the CUDA graphs or MemPools that own them can: torch keeps them until the graphs are "
-            "deleted"
-        )
-        return OomVerdict(OomCause.OTHER_POOL, sentence, reason, is_inferred=True)
-    if elsewhere.largest_bytes >= found.block_bytes:
-        what = f"a free block of {format_bytes(elsewhere.largest_bytes)}"
-    elif 0 < found.missing_bytes <= found.returnable_bytes:
-        what = f"{format_bytes(found.returnable_bytes)} in free segments"
-    else:
-        return None
-    sentence = (
-        f"{what} would have been enough, but belongs to {found.other_pool or 'another pool or stream'}, "
-        "which this request cannot use"
-    )
-    reason = (
-        f"torch had {format_bytes(here.n_bytes)} cached for such requests, the largest block "
-        f"{format_bytes(here.largest_bytes)}"
-    )
-    return OomVerdict(OomCause.OTHER_POOL, sentence, reason, is_inferred=False)
-
-
-def _outside(found: Shortage) -> OomVerdict | None:
-    """Blame what is not torch's, where it is more than usual, than was missing, and than free pieces."""
-    total, free, reserved = found.device_total_bytes, found.device_free_bytes, found.reserved_bytes
-    if total is None or free is None or reserved is None:
-        return None
-    outside = max(total - free - reserved, 0)
-    if outside - USUAL_OUTSIDE_BYTES < max(found.missing_bytes, _fragmented_bytes(found, found.block_bytes)):
-        return None
-    sentence = f"{format_bytes(outside)} of the device are held outside torch's allocator"
-    reason = (
-        "a context and libraries take up to about 2 GiB: the rest is another process, or a library with an "
-        "allocator of its own"
-    )
-    return OomVerdict(OomCause.OUTSIDE, sentence, reason, is_inferred=True)
-
-
-def _fragmented(found: Shortage) -> OomVerdict | None:
-    here = found.here
-    least, free = min(found.block_bytes, found.missing_bytes), found.device_free_bytes
-    if here is None or not _fragmented_bytes(found, least):
-        return None
-    beside = f", {format_bytes(free)} more are free on the device" if free else ""
-    blocks = f" in {counted(here.n_pieces, 'block')}" if found.has_pieces else ""
-    largest = f", the largest of {format_bytes(here.largest_bytes)}" if found.has_pieces else ""
-    size, share = format_bytes(here.n_bytes), format_share(here.n_bytes, found.reserved_bytes or 0)
-    sentence = (
-        f"{size} are reserved and free{blocks}{largest}{beside}: not in one piece{_free_elsewhere(found)}"
-    )
-    reason = f"that is {share} of the reserved memory, in partly used segments"
-    return OomVerdict(OomCause.FRAGMENTED, sentence, reason, is_inferred=not found.has_pieces)
+        is_notable = elsewhere.n_bytes >= _least_notable(found, block)
+        return _verdict(found, "private pools", is_inferred=True) if is_notable else None
+    if here.largest_bytes >= block:
+        limit = found.splits_below
+        if limit is not None and here.largest_bytes >= limit:
+            return _verdict(found, "kept for larger")
+        return _verdict(found, "contradiction", is_inferred=True)
+    if elsewhere.largest_bytes >= block:
+        return _verdict(found, "block elsewhere")
+    is_enough = 0 < found.segment_bytes - (found.device_free_bytes or 0) <= found.returnable_bytes
+    return _verdict(found, "segments elsewhere") if is_enough else None
 
 
 def _fragmented_bytes(found: Shortage, least: int) -> int:
@@ -237,25 +253,29 @@ def _least_notable(found: Shortage, least: int) -> float:
     return max(least, min(_USUAL_SHARE * (found.reserved_bytes or 0), least + _USUAL_BYTES))
 
 
-def _free_elsewhere(found: Shortage) -> str:
-    """Name the pool that has as much free as was needed, and cannot serve the request."""
-    if not found.other_pool or found.other_pool_bytes < found.segment_bytes:
-        return ""
-    size = format_bytes(found.other_pool_bytes)
-    return f"; {size} are free in {found.other_pool}, which this request cannot use"
+def _verdict(found: Shortage, reason: str, *, is_inferred: bool = False, **more: str) -> OomVerdict:
+    """Write the sentences of a reason with the figures."""
+    here, free = found.here or FreePieces(), found.device_free_bytes
+    shown = _shown(asdict(found)) | more
+    shown["source"] = "file" if found.has_pieces else "text"
+    shown["n_blocks"] = counted(here.n_pieces, "block")
+    shown["share"] = format_share(here.n_bytes, found.reserved_bytes or 0)
+    is_there = {
+        "in_blocks": here.n_pieces,
+        "of_blocks": here.n_pieces,
+        "beside": free,
+        "left": free is not None,
+        "in_use": found.live_bytes is not None,
+        "other_free": found.other_pool_bytes >= max(found.segment_bytes, 1),
+    }
+    parts = {name: _PARTS[name].format_map(shown) if is_shown else "" for name, is_shown in is_there.items()}
+    cause, *sentences = _SENTENCES[reason]
+    sentence, why = (text.format_map(shown | parts) for text in sentences)
+    return OomVerdict(cause, sentence, why, is_inferred)
 
 
-def _full(found: Shortage) -> OomVerdict:
-    live, free, here = found.live_bytes, found.device_free_bytes, found.here
-    left = "" if free is None else f", {format_bytes(free)} were free on the device"
-    in_use = "" if live is None else f" ({format_bytes(live)} in use)"
-    need = format_bytes(found.segment_bytes)
-    sentence = f"full: {need} more were needed{left}{in_use}{_free_elsewhere(found)}"
-    reason = "the text does not say how much torch had cached"
-    if here is not None and not here.n_bytes:
-        reason = "torch had no cached memory that this request could use"
-    elif here is not None:
-        most = f"{counted(here.n_pieces, 'block')}, the largest {format_bytes(here.largest_bytes)}"
-        blocks = f" for such requests ({most})" if found.has_pieces and here.n_pieces else ""
-        reason = f"torch had {format_bytes(here.n_bytes)} cached{blocks}; no single piece was large enough"
-    return OomVerdict(OomCause.FULL, sentence, reason, is_inferred=free is None)
+def _shown(figure: Any) -> Any:
+    """Write a figure in bytes, and those in a FreePieces."""
+    if isinstance(figure, dict):
+        return {name: _shown(part) for name, part in figure.items()}
+    return format_bytes(figure) if isinstance(figure, int) else figure

@@ -7,8 +7,10 @@ request failed; the text follows from the first alone.
 """
 
 import time
+from dataclasses import asdict
 
 import pytest
+from orjson import dumps
 
 from snapconv.answers.oom.message import explain_message, read_message
 from snapconv.answers.oom.message_text import compacted
@@ -381,6 +383,41 @@ def test_figures_above_a_message_are_not_those_of_the_message_before():
     text = f"{from_1_4(*FULL, advice=False)}\nRuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB"
     found = explain_message(text)
     assert [one.message.total_bytes for one in (found, *found.others)] == [80 * GIB, None]
+
+
+def test_a_request_larger_than_all_that_torch_has_is_looked_at_first():
+    huge = (40 * GIB, 44 * GIB, 33 * GIB, 10 * GIB, 10 * GIB + MIB)
+    steps = [explain_message(from_2_1(*figures)).next_step for figures in (huge, FULL)]
+    assert [step.startswith("look at the shapes") for step in steps] == [True, False]
+    assert "else a smaller batch" in steps[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "n_bytes"),
+    [
+        ("OOM when allocating tensor with shape[64,512,112,112] and type float", 1568 * MIB),
+        ("OOM when allocating tensor with shape[64,512,112,112] and type half on /device:GPU:0", 784 * MIB),
+        ("OOM when allocating tensor with shape[8] and type string", None),
+        (f"OOM when allocating tensor with shape[{'9' * 60}] and type float", None),
+    ],
+)
+def test_a_shape_and_a_type_are_a_request(text, n_bytes):
+    assert explain_message(text).message.tried_bytes == n_bytes
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Unable to allocate 99999999999 PiB for an array",
+        "OOM when allocating tensor with shape[,,] and type float",
+        f"{from_2_1(*FULL)} Process 41 has 1.2.3 MiB memory in use. Process 4 has .. GiB memory in use.",
+        "Ran out of memory in memory space hbm. Used 1.2.3G of ..G hbm. Exceeded hbm capacity by .G",
+        "More than 9.9.9% of the memory on node n is used (1.2.3 / 4.5.6 GB). RayOutOfMemoryError",
+    ],
+)
+def test_a_number_that_is_none_is_no_figure_and_ends_no_answer(text):
+    found = explain_message(text)
+    assert dumps(asdict(found))
 
 
 # --- several ranks and devices

@@ -92,6 +92,20 @@ TEXTS = (
         "--gpu-memory-utilization 0.73 fits",
     ),
     (
+        "ValueError: Free memory on device xpu:2 (7.16/14.32 GiB) on startup is less than desired GPU memory "
+        "utilization (0.9, 12.89 GiB).",
+        "vLLM's start",
+        OUTSIDE,
+        {
+            "free": gib(7.16),
+            "total": gib(14.32),
+            "device": 2,
+            "the setting's share": 0.9,
+            "wanted by the setting": gib(12.89),
+        },
+        "--gpu-memory-utilization 0.50 fits what is free; for more, stop the other processes that `xpu-smi`",
+    ),
+    (
         "Free memory on device cuda:1 (6.9/8.0 GiB) on startup is less than desired GPU memory utilization",
         "vLLM's start",
         OUTSIDE,
@@ -382,7 +396,7 @@ TEXTS = (
         "/job:localhost/replica:0/task:0/device:CPU:0 by allocator cpu",
         "TensorFlow's CPU memory",
         HOST,
-        {"shape": "[8,1024]", "type": "float"},
+        {"shape": "[8,1024]", "type": "float", "tried": 32 * KIB},
         "a smaller batch",
     ),
     (
@@ -390,7 +404,7 @@ TEXTS = (
         "/job:localhost/replica:0/task:0/device:GPU:0 by allocator GPU_0_bfc [Op:Mul]",
         "TensorFlow",
         FULL,
-        {"shape": "[3,3,512,1024]", "type": "float", "device": 0},
+        {"shape": "[3,3,512,1024]", "type": "float", "device": 0, "tried": 18 * MIB},
         "a smaller batch",
     ),
     (

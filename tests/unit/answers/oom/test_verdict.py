@@ -14,6 +14,7 @@ FULL = Shortage(
     device_total_bytes=None,
     reserved_bytes=10 * GIB,
     live_bytes=10 * GIB,
+    counted_bytes=10 * GIB,
     here=FreePieces(),
 )
 PIECE, PIECES = FreePieces(100 * MIB, 1, 100 * MIB), FreePieces(3 * GIB, 90, 90 * MIB)

@@ -1,0 +1,111 @@
+"""Messages of torch's allocators: their first words, rare words in them, and the next step by the cause."""
+
+from snapconv.answers.oom.message_text import squeezed
+from snapconv.answers.oom.verdict import OomCause
+from snapconv.torch_knowledge.backends import BACKENDS
+
+# The begin of a message of torch's allocator, not of a chip; the second is cudaMallocAsync's.
+BACKEND_NAMES = {name.lower(): name for name in (*BACKENDS, "OpenCL")}
+BEGINNINGS = squeezed(
+    rf"(?<!c)(?P<backend>{'|'.join(BACKEND_NAMES)})(?: backend)? out of memory|"
+    r"allocation on device -?\d{0,3} would exceed allowed memory"
+)
+
+RAISE_LIMIT = "raise or remove the limit: set_per_process_memory_fraction(), or {backend.variable}"
+SHAPES = "look at the shapes in the traceback's last line of your code"
+NEXT_STEPS = {
+    OomCause.FULL: "{less}; {backend.watch}",
+    OomCause.FRAGMENTED: "{backend.expandable}",
+    OomCause.OTHER_POOL: "let CUDA graphs share a pool (torch.cuda.graph(..., pool=...)), or capture fewer",
+    OomCause.LIMIT: RAISE_LIMIT,
+    OomCause.OUTSIDE: "stop the other processes that `{backend.monitor}` shows, or use another device",
+    OomCause.TOO_LARGE: SHAPES,
+    OomCause.UNKNOWN: "run it again with `{backend.monitor}` beside it; {backend.watch}",
+}
+# Where the request is larger than all that torch holds beside it.
+ONE_REQUEST = (
+    f"{SHAPES}: this one request is larger than all that torch has; else {NEXT_STEPS[OomCause.FULL]}"
+)
+# Where nothing else of the process can have it: the rest is of a library in the same process.
+SAME_PROCESS = (
+    "limit the other library in this process: JAX (XLA_PYTHON_CLIENT_PREALLOCATE=false), TensorFlow "
+    "(set_memory_growth), CuPy, or a server's own pool"
+)
+# Of a table in which much more was active than allocated.
+WAITED = (
+    "wait for the other stream's work before a buffer is dropped, or use one stream; before torch 2.8 "
+    "TORCH_NCCL_AVOID_RECORD_STREAMS=1 for what NCCL uses"
+)
+# Releases before 2.1 have no expandable segments; the setting is from 1.10.
+BEFORE_EXPANDABLE = (
+    "set {backend.variable}=max_split_size_mb:128 (this torch is older than 2.1; newer ones have "
+    "expandable_segments:True, which is better)"
+)
+# Intel's drivers allow no larger block on many devices; torch does not say so.
+LARGE_BLOCK = (
+    "not allocate memory block with size larger than 4 ?gb",
+    OomCause.LIMIT,
+    "one block is larger than the 4 GiB that Intel's driver allows on many devices, whatever is free",
+    "smaller tensors: a smaller batch, or the work in pieces",
+)
+# What torch adds in rare cases: the cause, whatever the figures are.
+WORDS = (
+    (
+        "would exceed per_process_memory_fraction",
+        OomCause.LIMIT,
+        "stopped by per_process_memory_fraction, before the driver was called",
+        RAISE_LIMIT,
+    ),
+    (
+        "allocate more than 1eb",
+        OomCause.TOO_LARGE,
+        "more than 2^60 bytes were requested: a size was computed wrongly, or is negative",
+        SHAPES,
+    ),
+    (
+        "exceeds the expandable-segment reserve",
+        OomCause.LIMIT,
+        "the request is larger than the address range of an expandable segment",
+        "raise expandable_segments_reserve in {backend.variable}, or leave it out",
+    ),
+    (
+        "allocator backing this mempool returned nullptr",
+        OomCause.UNKNOWN,
+        "the allocator of a torch.cuda.MemPool refused, whatever the device has free",
+        "look for that allocator's own warnings further up in the log",
+    ),
+    LARGE_BLOCK,
+)
+MPS_LIMIT = (
+    "a smaller batch or sequence; a higher PYTORCH_MPS_HIGH_WATERMARK_RATIO may make the system fail, as "
+    "torch warns"
+)
+
+
+# Where a program was when its request failed, by the last of these frames above the message: what then grows
+# or shrinks the memory that it needs.
+LESS = (
+    "a smaller batch or shorter sequences (while weights are loaded, or in optimizer.step(), neither helps)"
+)
+PHASES = (
+    (
+        r",line\d{1,6},in (?:_apply|_load_state_dict|_load_parameter|set_module_tensor_to_device|"
+        r"load_checkpoint|caching_allocator_warmup|create_weights|initialize_model|load_model|process_weights)",
+        "load the weights in fewer bytes (bf16, 8 or 4 bits), or spread them over GPUs or the CPU: a smaller "
+        "batch does not help while weights are loaded",
+    ),
+    (
+        r"optim\w{0,12}/\w{1,40}\.py\"?,line\d{1,6},in (?:step|_init_group|_single|_multi|_fused|"
+        r"\w{1,20}adam)|in initialize_optimizer_states",
+        "an optimizer with smaller states (8 bits), or sharded ones (FSDP, ZeRO): a smaller batch does not "
+        "make states smaller",
+    ),
+    (
+        r",line\d{1,6},in (?:backward|_engine_run_backward)|run_backward\(",
+        "a smaller batch or shorter sequences, or activation checkpointing",
+    ),
+    (
+        r",line\d{1,6},in (?:generate|_sample|_?beam_search|_?greedy_search|_prefill)",
+        "fewer or shorter sequences at once, under torch.no_grad(): the KV cache grows with them",
+    ),
+)

@@ -1,0 +1,79 @@
+"""The figures that texts about memory may have: their nouns, and the patterns of their numbers."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class FigureName:
+    """A figure that a text may have: its noun, and its unit, by which its number is found and written."""
+
+    noun: str
+    unit: str = "bytes"
+
+
+# Patterns in small letters and without white space, by the unit.
+NUMBERS = {
+    "size": r"\d{1,20}(?:\.\d{1,9})?(?:bytes|[kmgtp]i?b|b)",
+    "bytes": r"\d[\d,]{0,20}(?:\.\d{1,9})?(?:bytes?|[kmgtp]i?b|b)?",
+    "GiB": r"\d{1,9}(?:\.\d{1,9})?",
+    "tokens": r"\d[\d,]{0,15}",
+    "requests": r"\d{1,9}",
+    "number": r"\d{1,9}",
+    "share": r"\d?\.\d{1,6}|\d",
+    "shape": r"\[[\d,]{1,200}\]",
+    "name": r"float|half|bfloat16|double|bool|string|u?int\d{1,2}|complex\d{2,3}",
+}
+# ``tried`` and ``device`` are fields of OomMessage; the others have rows of their own.
+FIGURES = {
+    "tried": FigureName("requested"),
+    "free": FigureName("free on the device"),
+    "total": FigureName("the whole device"),
+    "allocated": FigureName("allocated"),
+    "reserved": FigureName("reserved"),
+    "allowed": FigureName("allowed"),
+    "device": FigureName("device", "number"),
+    "shape": FigureName("shape", "shape"),
+    "type": FigureName("type", "name"),
+    "needed": FigureName("needed"),
+    "available": FigureName("available"),
+    "lacking": FigureName("short"),
+    "wanted": FigureName("wanted by the setting"),
+    "limit": FigureName("the limit"),
+    "missing": FigureName("missing"),
+    "rounded": FigureName("requested, rounded"),
+    "weights": FigureName("weights"),
+    "before": FigureName("free before"),
+    "after": FigureName("free when it failed"),
+    "used": FigureName("used"),
+    "peak": FigureName("allocated at most"),
+    "process": FigureName("held by the process"),
+    "free_gib": FigureName("free on the device", "GiB"),
+    "total_gib": FigureName("the whole device", "GiB"),
+    "used_gib": FigureName("used", "GiB"),
+    "utilization": FigureName("the setting's share", "share"),
+    "length": FigureName("asked for", "tokens"),
+    "fits": FigureName("fit", "tokens"),
+    "missing_tokens": FigureName("short", "tokens"),
+    "prefill": FigureName("of them prefill", "tokens"),
+    "requests": FigureName("in the trial run", "requests"),
+    "part": FigureName("part", "name"),
+    "backend": FigureName("kind of device", "name"),
+}
+# By the name of a type, in the words of TensorFlow and torch.
+ITEM_BYTES = {
+    "bool": 1,
+    "int8": 1,
+    "uint8": 1,
+    "half": 2,
+    "bfloat16": 2,
+    "int16": 2,
+    "uint16": 2,
+    "float": 4,
+    "int32": 4,
+    "uint32": 4,
+    "double": 8,
+    "int64": 8,
+    "uint64": 8,
+    "complex64": 8,
+    "complex128": 16,
+}
