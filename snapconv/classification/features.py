@@ -181,6 +181,8 @@ class Features:
             self.is_traced & ~(self.by_engine | self.in_forward | has_code(self.alloc_phase, Phase.OPTIMIZER))
         )
     )
+    # Keys and values that a cache keeps, with a graph or without.
+    is_cache = _bools(lambda self: self.made_through(Role.CACHE) | self.made_through(Role.CACHE_UPDATE))
     # Copied to the device or filled there, and not computed from other tensors.
     from_nothing = _bools(lambda self: self.made_through(Role.COPY) | self.made_through(Role.FACTORY))
     # Pre-existing, and made by a module or a loss, as the block's own stack shows: live at the dump.

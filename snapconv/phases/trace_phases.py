@@ -117,6 +117,11 @@ class Phases:
         shown = np.flatnonzero(has_code(self.certain, phase))
         return next_of(shown, event, len(self.certain))
 
+    def begins_of(self, phase: Phase) -> Int64Column:
+        """Return the first event of every run of a phase."""
+        begins = run_starts(self.phase)
+        return begins[has_code(self.phase[begins], phase)]
+
     def first(self, phase: Phase) -> int:
         """Return the first event that shows a phase; the number of events where none does."""
         is_shown = has_code(self.certain, phase)

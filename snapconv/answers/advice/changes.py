@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.what_if.calls import MOST_BYTES, AllocatorCalls, CallChange, CallKind, find_calls
@@ -263,13 +264,13 @@ def joined(changes: Sequence[Change]) -> Change:
 
 def removed(analysis: DeviceAnalysis, rows: Int64Column) -> Change:
     """Return the change that makes some allocations never happen."""
-    return freed_from(analysis, rows, np.full(len(rows), -1, np.int64))
+    return freed_from(analysis, rows, -1)
 
 
-def freed_from(analysis: DeviceAnalysis, rows: Int64Column, event: Int64Column) -> Change:
-    """Return the change that frees each allocation at an event, before its own free."""
-    ends = np.full(len(rows), len(analysis.device.events), np.int64)
-    return Change(rows, event.astype(np.int64), ends, analysis.allocations.block_bytes[rows])
+def freed_from(analysis: DeviceAnalysis, rows: Int64Column, event: ArrayLike) -> Change:
+    """Return the change that frees each allocation at an event, or all at one, before its own free."""
+    first, last = (np.full(len(rows), end, np.int64) for end in (event, len(analysis.device.events)))
+    return Change(rows, first, last, analysis.allocations.block_bytes[rows])
 
 
 def smaller(analysis: DeviceAnalysis, rows: Int64Column, share_saved: float) -> Change:

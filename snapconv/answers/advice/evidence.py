@@ -87,29 +87,22 @@ class LineCalls:
             self._marks[path] = marks
         return self._marks[path]
 
-    def began(self, path: tuple[int, ...], event: int) -> int:
-        """Return the first event of the unbroken run of a path's events that an event ends."""
-        marks, chunk = self.is_within(path), 1024
-        while event > 0:
-            first = max(event - chunk, 0)
-            outside = np.flatnonzero(~marks[self._events.stack_id[first:event]])
-            if len(outside):
-                return first + int(outside[-1]) + 1
-            event, chunk = first, chunk * 2
-        return 0
-
     def begins(self, path: tuple[int, ...]) -> Int64Column:
         """Return the first event of every unbroken run of a path's events."""
-        marks = self.is_within(path)[self._events.stack_id]
-        return np.flatnonzero(marks & ~np.concatenate(([False], marks[:-1])))
-
-    def began_last(self, stack: int, event: int) -> int:
-        """Return where the last call before an event began of a stack's outermost module; -1 for none."""
-        path = self.module_call(stack, outermost=True)
         if path not in self._begins:
-            self._begins[path] = self.begins(path) if path else np.zeros(0, np.int64)
-        begins = self._begins[path]
-        return int(np.append(begins, -1)[np.searchsorted(begins, event) - 1])
+            marks = self.is_within(path)[self._events.stack_id]
+            self._begins[path] = np.flatnonzero(marks & ~np.concatenate(([False], marks[:-1])))
+        return self._begins[path]
+
+    def began_last(self, path: tuple[int, ...], event: int) -> int:
+        """Return where the last call of a path before an event began; -1 for none."""
+        begins = self.begins(path)
+        return int(np.append(-1, begins)[np.searchsorted(begins, event)])
+
+    def began(self, path: tuple[int, ...], event: int) -> int:
+        """Return the first event of the unbroken run of a path's events that an event ends."""
+        is_end = event > 0 and self.is_within(path)[self._events.stack_id[event - 1]]
+        return self.began_last(path, event) if is_end else event
 
     def line_of(self, path: tuple[int, ...]) -> SourceLine | None:
         """Return the project's line of a path: its innermost."""

@@ -80,7 +80,7 @@ def ends_without_graph(calls: LineCalls, analysis: DeviceAnalysis, rows: Int64Co
     ends = _last_reads(values, sizes, following, over)
     _keep_joined(analysis, values, ends, over, is_saved[values.rows])
     # Inputs, and what objects have, stay up to the end of a call; caches too, or as long as the logits.
-    is_cache = (features.made_through(Role.CACHE) | features.made_through(Role.CACHE_UPDATE))[values.rows]
+    is_cache = features.is_cache[values.rows]
     results = np.searchsorted(values.call, values.call, side="right") - 1
     ends = np.where(is_cache | values.is_output | (values.root == 0), np.maximum(ends, results), ends)
     is_loss = is_operation(analysis, "cross_entropy", "log_softmax")[values.rows]

@@ -1,0 +1,280 @@
+"""Bursts of frees: old memory that a line of the program lets go of once its replacement is there.
+
+``out = model(batch)`` in a loop frees the previous ``out`` when the new one is made, since Python gives the
+name its new value last. A burst ends where something is allocated.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from snapconv.analysis import DeviceAnalysis
+from snapconv.answers.advice.evidence import Evidence, LineCalls
+from snapconv.classification.categories import Trait, categories_with
+from snapconv.classification.features import at
+from snapconv.columns import (
+    BoolColumn,
+    EventColumn,
+    Int64Column,
+    distinct,
+    grouped,
+    is_among,
+    number_groups,
+    rows_of,
+    sums_by,
+)
+from snapconv.torch_knowledge.frame_patterns import Role
+
+# Of the bytes of a burst, or of what a forward leaves: the rest may be temporaries of the call.
+NEARLY = 0.9
+# A graph has tensors of many lines of modules.
+_LEAST_STACKS, _LEAST_ROWS = 5, 8
+# More bursts than this are not looked at, nor more allocations of one.
+_MOST_BURSTS, _MOST_ROWS = 2000, 1 << 16
+# In the engine, the collector, or within a module, a line is not the program's own loop; what autocast drops
+# at its exit was no name's.
+_NOT_OF_NAMES = (Role.ENGINE, Role.MODULE_CALL, Role.COLLECTOR, Role.UNCACHED)
+
+
+def is_graph(analysis: DeviceAnalysis, rows: Int64Column) -> bool:
+    """Return whether allocations are a graph: of many lines of modules, or sizes where stacks are unknown."""
+    features, table, unknown = analysis.features, analysis.allocations, analysis.features.has_no_frames
+    is_part = features.in_forward[rows] | features.preexisting_in_forward[rows] | unknown[rows]
+    mine = rows[is_part & ~features.is_cache[rows]]
+    n_kinds = len(distinct(table.stack_id[mine])) + len(distinct(table.requested_bytes[rows[unknown[rows]]]))
+    return len(mine) >= _LEAST_ROWS and n_kinds >= _LEAST_STACKS
+
+
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """Old allocations that one line freed together, and the first event of the call that replaced them.
+
+    ``line``: a stack with the Python frames that freed them. ``maker``: the frames down to the call, if
+    another line has it.
+    """
+
+    rows: Int64Column
+    call: int
+    line: int
+    is_graph: bool
+    maker: tuple[int, ...] = ()
+
+
+class _EventsOf:
+    """The events of numbered things, such as the allocs of every stack."""
+
+    def __init__(self, number: NDArray[Any], event: EventColumn, n_events: int) -> None:
+        self._n = n_events + 1
+        self._keys = np.sort(self._key(number) + event)
+
+    def _key(self, number: ArrayLike) -> Int64Column:
+        return np.asarray(number, np.int64) * self._n
+
+    def count(self, number: ArrayLike, first: int | EventColumn, after: int) -> Int64Column:
+        """Return how many events each has from one up to, but without, another."""
+        begin, end = (np.searchsorted(self._keys, self._key(number) + event) for event in (first, after))
+        return np.asarray(end - begin)
+
+    def last_before(self, number: int, event: int) -> int:
+        """Return the last event that one has before another; -1 for none."""
+        place = np.searchsorted(self._keys, self._key(number) + event)
+        return max(int(np.append(-1, self._keys)[place] - self._key(number)), -1)
+
+
+class Bursts:
+    """The bursts of one device, and which of them the next call replaced.
+
+    Columns have an entry for every allocation, made once: there are thousands of bursts, and each looks at a
+    few rows. ``freed``: when a line of the program freed it, else -1. ``line``: the first stack with the
+    Python frames of the one that freed it; stacks differ in C++ too.
+    """
+
+    def __init__(self, analysis: DeviceAnalysis, calls: LineCalls) -> None:
+        self.analysis, self.calls, self.table = analysis, calls, analysis.allocations
+        self.features, table = analysis.features, self.table
+        is_of_name = self.features.lines_of(table.free_stack_id) >= 0
+        for role in _NOT_OF_NAMES:
+            is_of_name &= ~self.features.freed_through(role)
+        self.freed = np.where(is_of_name, table.freed_event, -1)
+        self.burst = at(calls.n_allocs, self.freed, -1)
+        python, known = analysis.facts.roles.python, dict[bytes, int]()
+        line_of = np.zeros(len(analysis.snapshot.stacks) + 1, np.int32)  # the last: no stack
+        for stack in distinct(table.free_stack_id).tolist():
+            line_of[stack] = known.setdefault(python.frames_of(stack).tobytes(), stack)
+        self.line = np.take(line_of, table.free_stack_id)
+
+    @cached_property
+    def _allocs(self) -> _EventsOf:
+        """The allocs of every stack."""
+        traced = self.features.is_traced
+        return self._events_of(self.table.stack_id[traced], self.table.alloc_event[traced])
+
+    @cached_property
+    def _allocs_of_kind(self) -> tuple[Int64Column, _EventsOf]:
+        """A number for the stack and the size of each allocation, and their allocs."""
+        kind = number_groups(self.table.stack_id, self.table.requested_bytes)[1]
+        return kind, self._events_of(kind, self.table.alloc_event)
+
+    @cached_property
+    def _frees(self) -> _EventsOf:
+        """The frees of every line."""
+        freed = self.freed >= 0
+        return self._events_of(self.line[freed], self.freed[freed])
+
+    def _events_of(self, number: NDArray[Any], event: EventColumn) -> _EventsOf:
+        return _EventsOf(number, event, self.features.n_events)
+
+    def finished(self, evidence: Evidence) -> Iterator[Burst]:
+        """Find old allocations in use at the moment, while their replacement is made."""
+        moment = evidence.moment.event
+        live = rows_of(evidence.live & (self.freed > moment))
+        for rows, _ in self._large(evidence, live, live):
+            burst = self._replaced(rows)
+            if burst and burst.call <= moment and (burst.is_graph or self._is_never_read(burst)):
+                yield burst
+
+    def unfinished(self, evidence: Evidence, finished: Sequence[Burst]) -> Iterator[Burst]:
+        """Find other allocations that the call at the moment would have replaced, as its line did before.
+
+        Each is as the last one of its stack that was freed.
+        """
+        moment, table = evidence.moment.event, self.table
+        stack = int(self.analysis.device.events.stack_id[moment]) if moment >= 0 else -1
+        if stack < 0:
+            return
+        is_traced = self.features.is_traced
+        is_open = evidence.live & is_traced
+        for burst in finished:
+            is_open[burst.rows] = False
+        live, done = rows_of(is_open), rows_of(is_traced & (self.freed >= 0) & (self.freed <= moment))
+        newest = np.full(len(self.analysis.snapshot.stacks) + 1, -1)
+        newest[table.stack_id[done]] = done  # of several, what is written last stays
+        newest[-1] = -1
+        earlier = newest[table.stack_id[live]]
+        live, earlier = live[earlier >= 0], earlier[earlier >= 0]
+        for freed, rows in self._large(evidence, earlier, live):
+            like = self._replaced(distinct(freed))
+            if like is None or not (like.is_graph or self._is_never_read(like)):
+                continue
+            path = self.calls.path(like.line)
+            call = self.calls.began(path, moment)
+            rows = rows[is_among(freed, like.rows) & (table.alloc_event[rows] < call)]
+            if len(rows) and self.calls.is_within(path)[stack]:
+                yield Burst(rows, call, like.line, like.is_graph)
+
+    def _large(
+        self, evidence: Evidence, rows: Int64Column, kept: Int64Column
+    ) -> Iterator[tuple[Int64Column, Int64Column]]:
+        """Group allocations by the burst and the line that freed them, or those like them that are ``kept``.
+
+        Only groups are found that are worth a finding.
+        """
+        first, group = number_groups(self.line[rows], self.burst[rows])
+        n_bytes = sums_by(group, self.table.block_bytes[kept], len(first))
+        is_worth = n_bytes >= evidence.least_bytes()
+        for places in grouped(rows_of(is_worth[group]), group):
+            yield rows[places], kept[places]
+
+    def of_line(self, line: int) -> Iterator[Burst]:
+        """Find what a line freed too late, in the whole trace."""
+        rows = rows_of((self.line == line) & (self.burst >= 0))
+        yield from filter(None, map(self._replaced, grouped(rows, self.burst)[:_MOST_BURSTS]))
+
+    def _replaced(self, rows: Int64Column) -> Burst | None:
+        """Find which allocations of a burst were replaced by the call that had just ended; None for none."""
+        table, line, freed = self.table, int(self.line[rows[0]]), int(self.freed[rows[0]])
+        path, rows = self.calls.path(line), self._old(rows[:_MOST_ROWS])
+        if not len(rows):
+            return None
+        last = rows[table.alloc_event[rows].argmax()]
+        newest, is_of_graph = int(table.alloc_event[last]), is_graph(self.analysis, rows)
+        call = self.calls.began(path, freed)
+        if call <= newest:  # nothing but this line in the loop, or a temporary of the call itself
+            module = self.calls.module_call(int(table.stack_id[last]), outermost=True)
+            call = self.calls.began_last(module, freed) if module else -1
+        if call <= newest:
+            if not is_of_graph:
+                return None
+            following = np.append(self.calls.alloc_events, self.features.n_events)
+            call = int(following[self.calls.n_allocs[newest]])
+        if call < freed and self._is_made_anew(rows, newest, (call, freed), is_of_graph=is_of_graph):
+            return Burst(rows, call, line, is_of_graph)
+        # A loss keeps the graph: its own line frees the old one, once the model has made the next.
+        is_project = self.analysis.lines.of_frame(path[-1]) is not None
+        return self._replaced_by_forward(rows, line) if newest < 0 and is_of_graph and is_project else None
+
+    def _old(self, rows: Int64Column) -> Int64Column:
+        """Return the allocations of a burst that its line had made before the call that has just ended."""
+        alloc, stack = self.table.alloc_event[rows], self.table.stack_id[rows]
+        row, has_stack = rows[0], stack >= 0
+        is_old = self.calls.is_within(self.calls.path(int(self.line[row])))[stack]
+        is_old &= ~has_stack | (self._allocs.count(stack, alloc + 1, int(self.freed[row])) > 0)
+        # What was made since the line last freed anything are temporaries of the call.
+        began = int(np.append(self.calls.alloc_events, 0)[self.burst[row] - 1])
+        is_older = alloc < self._frees.last_before(int(self.line[row]), began)
+        is_old &= is_older | ~is_older.any()
+        return rows[is_old & (has_stack | (alloc < 0))]
+
+    def _is_made_anew(
+        self, rows: Int64Column, newest: int, span: tuple[int, int], *, is_of_graph: bool
+    ) -> bool:
+        """Return whether nearly all have a replacement: of the same stack, or without one of the same size.
+
+        Equal layers of one call share a stack: of a graph each allocation has one of its own.
+        """
+        table, alloc_events = self.table, self.calls.alloc_events
+        stacks, kind, n_old = np.unique(table.stack_id[rows], return_inverse=True, return_counts=True)
+        is_enough = self._allocs.count(stacks, newest + 1, span[1]) >= (n_old if is_of_graph else 1)
+        first, after = np.searchsorted(alloc_events, span)
+        sizes = self.analysis.device.events.size[alloc_events[first:after]]
+        is_again = np.isin(table.requested_bytes[rows], sizes)
+        return self._are_nearly_all(rows, np.where(table.stack_id[rows] >= 0, is_enough[kind], is_again))
+
+    def _are_nearly_all(self, rows: Int64Column, marks: BoolColumn) -> bool:
+        n_bytes = self.table.block_bytes[rows]
+        return bool(n_bytes[marks].sum() >= NEARLY * n_bytes.sum())
+
+    def _replaced_by_forward(self, rows: Int64Column, line: int) -> Burst | None:
+        """Find the forward that left what a graph of before the trace had, size by size, when that was freed.
+
+        Blocks of a model, or of batches, are made anew outside of a forward. Where as many more of before the
+        trace stay in use, a cache dropped its oldest entry.
+        """
+        table, sizes = self.table, self.table.requested_bytes
+        least = NEARLY * sizes[rows].sum()
+        is_like = table.live_at(int(self.freed[rows].max())) & is_among(sizes, sizes[rows])
+        new = rows_of(is_like & self.features.in_forward)
+        others = rows_of(is_like & ~self.features.is_traced)
+        old, *like = (Counter(sizes[part].tolist()) for part in (rows, new, others))
+        n_new, n_others = (sum((old & part).elements()) for part in like)
+        if n_new < least or n_others >= least:
+            return None
+        maker = self.calls.module_call(int(table.stack_id[new[0]]), outermost=True)
+        if not maker:
+            return None
+        call = self.calls.began(maker, int(table.alloc_event[new[0]]))
+        return Burst(rows, call, line, is_graph=True, maker=maker[:-1])
+
+    def _is_never_read(self, burst: Burst) -> bool:
+        """Return whether the line's first call in the trace had no tensor of that size to read.
+
+        Its output has the same size each time: one that grows is read to make the next.
+        """
+        rows, table, recorded = burst.rows, self.table, self.analysis.recorded
+        is_input = recorded is not None and np.isin(rows, recorded.inputs).any()
+        if is_input or not (table.stack_id[rows] >= 0).all():
+            return False
+        is_like = self.features.is_traced & is_among(table.stack_id, table.stack_id[rows])
+        began = self.calls.began(self.calls.path(burst.line), int(table.alloc_event[is_like].min()))
+        live, category = table.live_at(began - 1), self.analysis.classification.category
+        live &= ~is_among(category, categories_with(Trait.READ_BY_EVERYTHING))
+        is_read = np.isin(table.requested_bytes[rows], table.requested_bytes[live])
+        # Of its stack: equal modules share one, so the next of a stack may be another module's.
+        kind, allocs = self._allocs_of_kind
+        is_same = allocs.count(kind[rows], table.alloc_event[rows].max() + 1, int(self.freed[rows[0]])) > 0
+        return self._are_nearly_all(rows, ~is_read & is_same)
