@@ -207,7 +207,7 @@ class DeviceAnalysis:
         if not self.has_allocator:
             raise InputError(
                 f"{self.snapshot.path} has tensors and not the allocator: what was reserved is not in it; "
-                "record it with `snapconv record`"
+                "on a GPU, `snapconv record` records it"
             )
 
     @property

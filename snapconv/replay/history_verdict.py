@@ -36,6 +36,8 @@ class History:
 
 def decide_history(snapshot: Snapshot, device: DeviceSnapshot, replay: Replay) -> History:
     """Decide how complete one device's trace is; the reason names what the file lacks."""
+    if snapshot.form and len(device.events):
+        return _of_form(snapshot.form.n_before)
     found = _decide(device, replay)
     metadata = snapshot.metadata
     if metadata is None or metadata.ended != "complete" or not len(metadata.iterations.iteration):
@@ -43,6 +45,14 @@ def decide_history(snapshot: Snapshot, device: DeviceSnapshot, replay: Replay) -
     last = int(metadata.iterations.iteration.max())
     until = f"the program was recorded up to the end of its iteration {last}, and may have gone on"
     return replace(found, reason=f"{found.reason}; {until}")
+
+
+def _of_form(n_before: int) -> History:
+    """Decide on a profile: what it did not use may have been there all the time."""
+    if not n_before:
+        return History(Verdict.COMPLETE, "everything in the file was allocated while it was recorded")
+    known = f"{counted(n_before, 'allocation')} from before its first event"
+    return History(Verdict.STARTED_LATE, f"the file has {known}, and only what was used or freed later")
 
 
 def _decide(device: DeviceSnapshot, replay: Replay) -> History:

@@ -181,7 +181,7 @@ def notes_of_file(
             "is known, duration is not",
             is_minor=True,
         )
-    if not len(stacks.frames):
+    if not len(stacks.frames) and not collected.form:
         yield Note(
             "no-stacks",
             "no allocation has a stack: record with context='all' and dump before recording is "

@@ -7,7 +7,7 @@ XPU: torch/xpu/memory.py of 2.13, and the keys that it writes as settings. The o
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 # In place of a kind, of a file that torch.profiler wrote and no allocator.
 NO_ALLOCATOR = "profiler"
@@ -25,7 +25,7 @@ _RECORDS_ITSELF = (
 class Backend:
     """One kind of device.
 
-    ``kind`` is the first part of its devices' names, ``monitor`` the program that shows its memory,
+    ``kind`` is the first part of its devices' names, ``monitor`` the program that shows its memory, if any,
     ``variable`` the one that every release reads for its allocator, with ``caution`` where that may fail.
     ``options`` are those that move blocks, with the first release that accepts each; ``exclusive`` cannot be
     on beside ``expandable_segments``. ``record`` is what to do for a file with stacks and events, empty where
@@ -151,6 +151,13 @@ BACKENDS = {
 UNKNOWN_BACKEND = Backend(
     "", monitor="nvidia-smi (or your device's)", record="snapconv record train.py", is_recorded=True
 )
+# Of the kinds that torch.profiler alone describes; it needs memory, shapes and stacks switched on for a page.
+_PROFILED = Backend(
+    "",
+    monitor="",
+    record="torch.profiler.profile(profile_memory=True, record_shapes=True, with_stack=True), then "
+    "torch.cuda._memory_viz.profile_plot(prof)",
+)
 
 
 def release_key(release: str) -> tuple[int, ...]:
@@ -161,5 +168,5 @@ def release_key(release: str) -> tuple[int, ...]:
 def backend_of_kind(kind: str) -> Backend:
     """Return the row of a file's kind of device, which has none for ``host`` and ``cpu``."""
     if kind in (NO_ALLOCATOR, "cpu", "device"):
-        return Backend(kind, record="snapconv record train.py", is_recorded=True)
+        return replace(_PROFILED, kind=kind)
     return BACKENDS.get(kind.upper(), Backend(kind))

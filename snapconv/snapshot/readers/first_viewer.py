@@ -7,6 +7,7 @@ and the row with the rest, which is an earlier one. The first text has the size,
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -42,12 +43,12 @@ def read_first_viewer(data: object) -> tuple[object, Form | None]:
     tensors = list(_tensors(data))
     known = Bounds(0, len(tensors) - 1, f"an element from 0 to {len(tensors) - 1}")
     before, actions = (_items(data, key, known) for key in ("initially_allocated", "actions"))
-    events, live = [], set[int]()
-    for number in (*dict.fromkeys(before), *actions):
+    before, events, live = list(dict.fromkeys(before)), [], set[int]()
+    for number in (*before, *actions):
         live ^= {number}
         event = {"action": "alloc" if number in live else "free", "addr": number}
         events.append(tensors[number] | event)
-    return {"device_traces": [events]}, _FORM
+    return {"device_traces": [events]}, replace(_FORM, n_before=len(before))
 
 
 def _tensors(data: Raw) -> Iterator[Raw]:

@@ -42,7 +42,9 @@ _NO_ADDRESS = 1 << 58
 def read_timeline(raw: object) -> tuple[object, Form | None]:
     """Turn ``x.raw.json.gz`` of export_memory_timeline into a snapshot's value; others stay as they are."""
     if isinstance(raw, list) and raw and isinstance(raw[0], list) and len(raw[0]) == len(_COLUMNS):
-        return {"device_traces": [list(_changes(Rows.of_lists(raw, _COLUMNS, "")))]}, _TIMELINE
+        rows = Rows.of_lists(raw, _COLUMNS, "")
+        form = replace(_TIMELINE, n_before=rows.values("time").count(-1))
+        return {"device_traces": [list(_changes(rows))]}, form
     return raw, None
 
 
@@ -57,9 +59,8 @@ def _changes(rows: Rows) -> Iterator[Raw]:
     live = defaultdict[tuple[int, int], list[int]](list)
     for i, (time, _, size, position) in enumerate(zip(*columns, strict=True)):
         is_free, addresses = size < 0, live[position, abs(size)]
+        addresses += [] if is_free else [i]
         address = addresses.pop() if is_free and addresses else i
-        if not is_free:
-            addresses.append(address)
         yield {
             "action": "free" if is_free else "alloc",
             "addr": address,
@@ -88,11 +89,13 @@ def read_plot(raw: Raw) -> tuple[Raw, Form | None]:
         _whole(rows, blocks.block_bytes[is_live & (devices == device)].tolist())
         for device, rows in enumerate(traces)
     ]
-    return {"device_traces": whole}, replace(_PLOT, kinds=("cuda",) * (len(whole) - 1) + ("cpu",))
+    n_before, kinds = sum(len(before) for before, _ in whole), ("cuda",) * (len(whole) - 1) + ("cpu",)
+    events = [[*before, *events] for before, events in whole]
+    return {"device_traces": events}, replace(_PLOT, kinds=kinds, n_before=n_before)
 
 
-def _whole(rows: Rows, sizes_at_end: list[int]) -> list[Raw]:
-    """Return the allocs and frees of a trace, with an alloc of all that was there before.
+def _whole(rows: Rows, sizes_at_end: list[int]) -> tuple[list[Raw], list[Raw]]:
+    """Return an alloc of all that was there before, and the allocs and frees of a trace.
 
     That is what is freed without one, or only there at the end. A tensor that is written to is freed, and
     begins again at once at its address: where its category stays, it keeps its life.
@@ -117,13 +120,8 @@ def _whole(rows: Rows, sizes_at_end: list[int]) -> list[Raw]:
                 events.append(row)
             ended = {}
     untraced = Counter(sizes_at_end) - Counter(row["size"] for row in live.values())
-    return [*_allocs(untraced), *before, *events]
-
-
-def _allocs(sizes: Counter[int]) -> list[Raw]:
-    return [
-        {"action": "alloc", "addr": _NO_ADDRESS + i, "size": size} for i, size in enumerate(sizes.elements())
-    ]
+    sizes = enumerate(untraced.elements(), _NO_ADDRESS)
+    return [*({"action": "alloc", "addr": addr, "size": size} for addr, size in sizes), *before], events
 
 
 def _is_written(ended: Raw, row: Raw) -> bool:

@@ -9,6 +9,7 @@ from snapconv.answers.moments import FEW_EVENTS
 from snapconv.answers.peak import WAITING_LABEL, DeviceMemory, MomentState, group_modules
 from snapconv.classification.categories import Evidence
 from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK
+from snapconv.torch_knowledge.backends import backend_of_kind
 from snapconv.units import (
     Device,
     counted,
@@ -132,7 +133,7 @@ def place_of(state: MomentState) -> str:
 
 def outside_line(memory: DeviceMemory, device: Device) -> Iterator[str]:
     """Say what of the device is not torch's, in a line; where that is not known, the line says so."""
-    if memory.is_simulated:
+    if memory.is_simulated or not backend_of_kind(device_kind(device)).monitor:
         return
     whole = f" of {format_bytes(memory.total_bytes)}" if memory.total_bytes else ""
     if memory.outside_bytes is not None:

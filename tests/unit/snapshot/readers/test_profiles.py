@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from snapconv import load
+from snapconv.cli.app import main
 from snapconv.errors import InputError, SnapconvError
+from snapconv.replay.history_verdict import Verdict
 from snapconv.snapshot.readers.text_frames import split_frame
 from tests.builders import MIB, TraceBuilder
 
@@ -47,6 +49,35 @@ def test_a_profile_is_called_what_it_is(name, kind, title):
     (note,) = [note for note in snapshot.notes if note.slug == "profile"]
     assert title in note.message
     assert "reserved" in note.message
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_profile_does_not_claim_to_know_all_from_its_start(name):
+    """Tensors of before that no operation used meanwhile are not in it; these are the weights."""
+    (device,) = load(PROFILES / name).devices
+    assert device.history.verdict is Verdict.STARTED_LATE
+    assert device.history.reason == (
+        "the file has 4 allocations from before its first event, and only what was used or freed later"
+    )
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_nothing_that_needs_a_gpu_is_advised_for_a_profile_of_none(name, capsys):
+    path = str(PROFILES / name)
+    for command in (["info"], ["summary"], ["oom"], ["advise"], ["growth"], []):
+        assert main([*command, path]) == 0
+        text = "".join(capsys.readouterr())
+        assert "--device-total" not in text
+        assert "snapconv record" not in text
+        assert "context='all'" not in text
+    main(["fragmentation", path])
+    assert "on a GPU, `snapconv record` records it" in capsys.readouterr().err
+
+
+def test_the_next_command_of_a_timeline_is_the_profile_with_stacks(capsys):
+    assert main([str(PROFILES / "timeline.raw.json.gz")]) == 0
+    text = capsys.readouterr().out
+    assert "next: torch.profiler.profile(profile_memory=True, record_shapes=True, with_stack=True)" in text
 
 
 def test_frames_of_a_profile_are_lines_of_the_project():
@@ -108,7 +139,7 @@ def by_category(session, moment="peak"):
 
 
 def test_what_was_there_before_counts_from_the_start(tmp_path):
-    """It has a free alone, or a block at the end without an alloc."""
+    """It has a free alone, or a block at the end without an alloc: the block of 700 bytes, and the free."""
     blocks = [
         {"size": 700, "state": "active_allocated", "requested_size": 700, "frames": []},
         {"size": 1 << 30, "state": "inactive"},
@@ -119,6 +150,12 @@ def test_what_was_there_before_counts_from_the_start(tmp_path):
     assert session.devices[0].replay.allocated.peak == 700 + 50 + 300
     assert by_category(session)["activation"] == 300
     assert session.at("end")[0].allocated_bytes == 1000
+    assert "has 2 allocations from before" in session.devices[0].history.reason
+
+
+def test_a_profile_of_what_was_allocated_in_it_alone_is_complete(tmp_path):
+    session = plot(tmp_path, [alloc(64, 300, "activation", "m.py(3): forward")])
+    assert session.devices[0].history.verdict is Verdict.COMPLETE
 
 
 def test_a_weight_that_is_written_to_is_one_allocation(tmp_path):
@@ -213,6 +250,7 @@ def test_what_a_page_of_torch_2_0_has_from_before_has_the_stack_of_its_free(tmp_
     (tmp_path / "page.html").write_bytes(page(value))
     session = load(tmp_path / "page.html")
     assert session.devices[0].replay.allocated.peak == 512
+    assert session.devices[0].history.verdict is Verdict.STARTED_LATE
     assert session.at("peak")[0].no_stack_bytes == 512
     assert session.at("end")[0].allocated_bytes == 0
 
