@@ -9,7 +9,7 @@ HOST = -1
 HOST_NAME = "host"
 # Kinds of devices whose name has no number: the last is one that the file does not name.
 _WITHOUT_NUMBER = (HOST_NAME, "cpu", "device")
-_MOST_DIGITS = 9
+_DEVICE = re.compile(r"(?:[a-z]*:)?([0-9]{1,9})")
 _TOO_MANY_BYTES = 1 << 60
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([KMGT])I?B?|B)", re.IGNORECASE)
@@ -20,11 +20,8 @@ def format_bytes(n_bytes: int, *, like: int | None = None) -> str:
 
     Few bytes in a large unit are ``< 0.01 GiB``, so that only nothing looks like nothing.
     """
-    scale = abs(n_bytes if like is None else like)
-    power = 0
-    while scale >= 1024 and power < len(_BYTE_UNITS) - 1:
-        scale >>= 10
-        power += 1
+    n_bits = int(abs(n_bytes if like is None else like)).bit_length()
+    power = min(max(n_bits - 1, 0) // 10, len(_BYTE_UNITS) - 1)
     if power == 0:
         return f"{n_bytes} B"
     number = f"{n_bytes / 1024**power:.2f}"
@@ -119,8 +116,7 @@ def parse_device(text: str) -> int:
     """Read a device as people write it: ``1``, ``cuda:1``, ``npu:1`` or ``host``; else raises ValueError."""
     if text == HOST_NAME:
         return HOST
-    kind, _, digits = text.rpartition(":")
-    is_kind = kind == "" or (kind.isascii() and kind.isalpha() and kind.islower())
-    if not (is_kind and digits.isascii() and digits.isdigit() and len(digits) <= _MOST_DIGITS):
+    found = _DEVICE.fullmatch(text)
+    if not found:
         raise ValueError(f"expected a device's number, such as 0, or {HOST_NAME}, got {text!r}")
-    return int(digits)
+    return int(found[1])

@@ -5,50 +5,51 @@ beside it. Cards of one name differ by some MiB with the driver and with ECC: th
 stands here, so that what fits here fits there.
 """
 
+import re
 from dataclasses import dataclass
-from typing import NamedTuple
 
 _GIB = 1 << 30
-
-
-class _Row(NamedTuple):
-    name: str
-    total_gib: float
-    source: str
-
-
-_ROWS = (
-    _Row("T4", 14.75, "hpcaitech/Open-Sora issue 697"),
-    _Row("V100-32GB", 31.75, "hiyouga/LlamaFactory issue 182"),
-    _Row("P40", 22.38, "LinkSoul-AI/Chinese-Llama-2-7b issue 56"),
-    _Row("A10", 21.99, "zai-org/CogVLM issue 236"),
-    _Row("A30", 23.53, "google/RB-Modulation issue 5"),
-    _Row("A100-40GB", 39.50, "TianheWu/CoSeR issue 10"),
-    _Row("A100-80GB", 79.25, "levihsu/OOTDiffusion issue 235"),
-    _Row("L40", 44.40, "QwenLM/Qwen3-VL issue 2097"),
-    _Row("L40S", 44.42, "stepfun-ai/Step-Video-T2V issue 8"),
-    _Row("H100", 79.11, "vllm-project/vllm issue 27508, the 80 GB card"),
-    _Row("H200", 139.80, "logs of eight-card servers in several public repositories"),
-    _Row("B200", 178.35, "pytorch/ao pull request 4002"),
-    _Row("MI300X", 191.98, "ROCm/legacy-rocm-build issue 4414 (201,310,208 KB)"),
-    _Row("RTX-3070", 7.78, "akshitac8/OW-DETR issue 46"),
-    _Row("RTX-3090", 23.70, "GaoLii/DSP issue 10"),
-    _Row("RTX-4060", 7.75, "ESRSchao/EdgeRegNet issue 2"),
-    _Row("RTX-4090", 23.61, "pinokiofactory/flux-webui issue 11"),
-    _Row("RTX-5090", 31.37, "Wan-Video/Wan2.1 issue 465"),
-    _Row("RTX-A4000", 15.61, "DengKaiCQ/VGGT-Long issue 6"),
-    _Row("RTX-6000-Ada", 44.43, "DINGYANB/MTVCrafter issue 21"),
-)
-# Words before a card's name that tell nothing more.
-_MAKERS = ("NVIDIA", "AMD", "GEFORCE", "TESLA", "INSTINCT")
+_MEMORY = re.compile(r"-\d+GB")
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A card's name, and its whole memory in bytes as CUDA or ROCm reports it."""
+    """A card's name, its whole memory as CUDA or ROCm reports it, and the public report of that."""
 
     name: str
-    total_bytes: int
+    total_gib: float
+    source: str
+
+    @property
+    def total_bytes(self) -> int:
+        """The whole memory in bytes."""
+        return int(self.total_gib * _GIB)
+
+
+_ROWS = (
+    Card("T4", 14.75, "hpcaitech/Open-Sora issue 697"),
+    Card("V100-32GB", 31.75, "hiyouga/LlamaFactory issue 182"),
+    Card("P40", 22.38, "LinkSoul-AI/Chinese-Llama-2-7b issue 56"),
+    Card("A10", 21.99, "zai-org/CogVLM issue 236"),
+    Card("A30", 23.53, "google/RB-Modulation issue 5"),
+    Card("A100-40GB", 39.50, "TianheWu/CoSeR issue 10"),
+    Card("A100-80GB", 79.25, "levihsu/OOTDiffusion issue 235"),
+    Card("L40", 44.40, "QwenLM/Qwen3-VL issue 2097"),
+    Card("L40S", 44.42, "stepfun-ai/Step-Video-T2V issue 8"),
+    Card("H100", 79.11, "vllm-project/vllm issue 27508, the 80 GB card"),
+    Card("H200", 139.80, "logs of eight-card servers in several public repositories"),
+    Card("B200", 178.35, "pytorch/ao pull request 4002"),
+    Card("MI300X", 191.98, "ROCm/legacy-rocm-build issue 4414 (201,310,208 KB)"),
+    Card("RTX-3070", 7.78, "akshitac8/OW-DETR issue 46"),
+    Card("RTX-3090", 23.70, "GaoLii/DSP issue 10"),
+    Card("RTX-4060", 7.75, "ESRSchao/EdgeRegNet issue 2"),
+    Card("RTX-4090", 23.61, "pinokiofactory/flux-webui issue 11"),
+    Card("RTX-5090", 31.37, "Wan-Video/Wan2.1 issue 465"),
+    Card("RTX-A4000", 15.61, "DengKaiCQ/VGGT-Long issue 6"),
+    Card("RTX-6000-Ada", 44.43, "DINGYANB/MTVCrafter issue 21"),
+)
+# Words before a card's name that tell nothing more.
+_MAKERS = ("NVIDIA", "AMD", "GEFORCE", "TESLA", "INSTINCT")
 
 
 def named_cards() -> tuple[str, ...]:
@@ -61,16 +62,16 @@ def find_card(text: str) -> Card | None:
 
     Returns None for any other text. Raises ValueError for a name of several cards, such as A100.
     """
-    name = _plain(text)
-    if not name:
-        return None
-    rows = [row for row in _ROWS if _plain(row.name) == name]
-    rows = rows or [row for row in _ROWS if _plain(row.name).removeprefix("RTX") == name]
-    if not rows:
-        rows = [row for row in _ROWS if _plain(row.name).startswith(name) and row.name.endswith("GB")]
+    rows = [row for row in _ROWS if _plain(text) in _short_names(row.name)]
     if len(rows) > 1:
         raise ValueError(f"{text} has several sizes: give {' or '.join(row.name for row in rows)}")
-    return Card(rows[0].name, int(rows[0].total_gib * _GIB)) if rows else None
+    return rows[0] if rows else None
+
+
+def _short_names(name: str) -> tuple[str, ...]:
+    """Return what people call a card: by its name, without RTX, or without its memory."""
+    whole = _plain(name)
+    return whole, whole.removeprefix("RTX"), _plain(_MEMORY.sub("", name))
 
 
 def _plain(text: str) -> str:
