@@ -1,7 +1,7 @@
 """Trials of other allocator settings, another card or another batch size, beside the record."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 
@@ -12,7 +12,7 @@ from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.changes import GROWS_WITH_BATCH, scaled_batch, scaled_requests
 from snapconv.answers.peak import device_memory
 from snapconv.answers.what_if.calls import MOST_BYTES, AllocatorCalls, CallChange, find_calls
-from snapconv.answers.what_if.trial import FailedRequest, Outcome, Trial, capacity_at_oom, try_out
+from snapconv.answers.what_if.trial import Outcome, Trial, capacity_at_oom, try_out
 from snapconv.columns import distinct
 from snapconv.errors import SettingError
 from snapconv.notes import Progress
@@ -106,6 +106,11 @@ class Tried:
     line: SourceLine | None
     phase: str = ""
 
+    @property
+    def is_own(self) -> bool:
+        """Whether the settings are the file's."""
+        return self.name in (OWN, OWN_PLACED_ANEW)
+
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""
         outcome, ledger = self.outcome, self.outcome.ledger
@@ -116,7 +121,7 @@ class Tried:
             del failed["row"]
         return {
             "setting": self.name,
-            "fits": outcome.ran_out is None,
+            "fits": outcome.fits,
             "peak_reserved_bytes": ledger.max_reserved_bytes,
             "peak_allocated_bytes": ledger.max_allocated_bytes,
             "n_segment_allocs": ledger.n_segment_allocs,
@@ -162,6 +167,16 @@ class SettingTrials:
     is_whole: bool = True
 
     @property
+    def others(self) -> Sequence[Tried]:
+        """The trials of other settings than the file's own."""
+        return [tried for tried in self.tried if not tried.is_own]
+
+    @property
+    def reference(self) -> Outcome:
+        """The outcome under the file's own settings that the other trials are compared with."""
+        return self.tried[-len(self.others) - 1].outcome
+
+    @property
     def unsure(self) -> str:
         """Return why the trials prove nothing: how a replay of the file's own settings differs."""
         own, recorded = self.tried[0].outcome, self.recorded["peak_reserved"]
@@ -169,10 +184,10 @@ class SettingTrials:
             return (
                 f"a replay of the file's own settings serves the request that failed at event {own.served[0]}"
             )
-        replayed, capacity = own.ledger.max_reserved_bytes, self.capacity_bytes
+        replayed, capacity = own.reserved_bytes, self.capacity_bytes
         differs = abs(replayed - recorded)
         if self.batch_scale != 1:  # a larger batch that fits reserves no less, a smaller one anything
-            differs = recorded - replayed if self.batch_scale > 1 and own.ran_out is None else 0
+            differs = recorded - replayed if self.batch_scale > 1 and own.fits else 0
         if differs > _LARGE_DIFFERENCE * recorded and (capacity is None or capacity >= recorded):
             sizes = f"{format_bytes(replayed)}, the program reserved {format_bytes(recorded)}"
             batch = "" if self.batch_scale == 1 else f" with batch × {self.batch_scale:g}"
@@ -221,58 +236,56 @@ def try_settings(
     calls = find_calls(analysis.snapshot, analysis.device, replayed)
     difference = _difference(calls, replayed, progress)
     capacity, capacity_from = _capacity(analysis, calls, request)
-    reasons = []
+    request = replace(request, capacity=capacity)
+    reasons = list(_estimates(analysis, request, difference, scale))
     if scale != 1:
         calls = calls.resized(scaled_requests(analysis, scale), scaled_batch(analysis, scale).failed_scale)
-        reasons.append(f"batch × {scale:g}: {GROWS_WITH_BATCH}")
-    if difference:
-        reasons.append(f"under the file's own settings the model differs from the file {difference}")
-    if analysis.history.verdict is Verdict.TRUNCATED:
-        reasons.append("the oldest events are lost, and with them what they did to fragmentation")
-    if request.one_stream:
-        reasons.append(f"{ONE_STREAM}: requests and frees keep their order")
-    if "allocated" in replayed.at_least:
-        reasons.append("the file has no segments, and what was in use before its trace counts only in part")
-    request = replace(request, capacity=capacity)
     alternatives, refused = _alternatives(analysis.snapshot, calls.own, request)
     outcomes = _try_all(calls, request, alternatives, is_placed_anew=scale != 1, progress=progress)
+    assumptions = [text for _, outcome in outcomes for text in outcome.assumptions]
     return SettingTrials(
         device=analysis.device.device,
         n_events=len(analysis.device.events),
         recorded=_recorded(analysis.device, replayed),
         capacity_bytes=capacity,
         capacity_from=capacity_from,
-        tried=tuple(
-            Tried(name, outcome, _line_of(outcome.ran_out, analysis), _phase_of(outcome.ran_out, analysis))
-            for name, outcome in outcomes
-        ),
+        tried=tuple(_with_place(name, outcome, analysis) for name, outcome in outcomes),
         batch_scale=scale,
         model_is_exact=not difference,
         variable=analysis.snapshot.backend.variable,
         refused=refused,
-        estimated=tuple(
-            dict.fromkeys([*reasons, *(text for _, one in outcomes for text in one.assumptions)])
-        ),
+        estimated=tuple(dict.fromkeys([*reasons, *assumptions])),
         is_whole=analysis.history.verdict is Verdict.COMPLETE,
     )
 
 
+def _estimates(analysis: DeviceAnalysis, request: Request, difference: str, scale: float) -> Iterator[str]:
+    """Say why the figures of all trials are estimates."""
+    if scale != 1:
+        yield f"batch × {scale:g}: {GROWS_WITH_BATCH}"
+    if difference:
+        yield f"under the file's own settings the model differs from the file {difference}"
+    if analysis.history.verdict is Verdict.TRUNCATED:
+        yield "the oldest events are lost, and with them what they did to fragmentation"
+    if request.one_stream:
+        yield f"{ONE_STREAM}: requests and frees keep their order"
+    if "allocated" in analysis.replay.at_least:
+        yield "the file has no segments, and what was in use before its trace counts only in part"
+
+
 def saving_setting(analysis: DeviceAnalysis, capacity: int | None) -> tuple[bool, SavingSetting | None]:
     """Try what ``what-if --search`` tries: whether the file's own settings fit, and which one saves."""
-    if not analysis.has_allocator:
+    trials = try_settings(analysis, Request(is_search=True)) if analysis.has_allocator else None
+    if trials is None or not trials.others or trials.unsure or not trials.model_is_exact:
         return False, None
-    trials = try_settings(analysis, Request(is_search=True))
-    others = [one for one in trials.tried if one.name not in (OWN, OWN_PLACED_ANEW)] if trials else []
-    if trials is None or not others or trials.unsure or not trials.model_is_exact:
-        return False, None
-    own, best = trials.tried[-len(others) - 1].outcome, others[0]
-    reserved, fits = best.outcome.ledger.max_reserved_bytes, [analysis.ran_out]
-    again = try_settings(analysis, Request((best.name,), capacity=capacity)) if capacity is not None else None
+    own, name, outcome = trials.reference, trials.others[0].name, trials.others[0].outcome
+    fits = [analysis.ran_out]
+    again = try_settings(analysis, Request((name,), capacity=capacity)) if capacity is not None else None
     if again:
-        fits = [one.outcome.ran_out is None for one in again.tried]
-    is_less = reserved <= own.ledger.max_reserved_bytes * (1 - _LEAST_SAVED)
-    is_better = best.outcome.ran_out is None and (is_less or own.ran_out is not None)
-    setting = SavingSetting(best.name, reserved, fits[-1]) if is_better else None
+        fits = [tried.outcome.fits for tried in again.tried]
+    is_less = outcome.reserved_bytes <= own.reserved_bytes * (1 - _LEAST_SAVED)
+    is_better = outcome.fits and (is_less or not own.fits)
+    setting = SavingSetting(name, outcome.reserved_bytes, fits[-1]) if is_better else None
     return fits[0] and not analysis.ran_out, setting
 
 
@@ -284,20 +297,16 @@ def _difference(calls: AllocatorCalls, replayed: Replay, progress: Progress | No
     return "" if found.ledger.reserved_bytes == reserved.end else "at the end"
 
 
-def _line_of(failed: FailedRequest | None, analysis: DeviceAnalysis) -> SourceLine | None:
-    """Find the line of the project that made a request; of one that failed in the trace too, by its event."""
-    if failed is None or max(failed.row, failed.event) < 0:
-        return None
-    rows, events = analysis.allocations, analysis.device.events
-    stack = rows.stack_id[failed.row] if failed.row >= 0 else events.stack_id[failed.event]
-    return analysis.lines.innermost(int(stack))
-
-
-def _phase_of(failed: FailedRequest | None, analysis: DeviceAnalysis) -> str:
-    """Name the phase of training in which a request failed, by its own stack; empty where that has none."""
-    if failed is None or failed.event < 0:
-        return ""
-    return _PHASES.get(Phase(int(analysis.phases.certain[failed.event])), "")
+def _with_place(name: str, outcome: Outcome, analysis: DeviceAnalysis) -> Tried:
+    """Add the line and the phase of a request that failed; one that failed in the trace has no row."""
+    failed, line, phase = outcome.ran_out, None, ""
+    if failed and failed.row >= 0:
+        line = analysis.lines.innermost(int(analysis.allocations.stack_id[failed.row]))
+    elif failed and failed.event >= 0:
+        line = analysis.lines.innermost(int(analysis.device.events.stack_id[failed.event]))
+    if failed and failed.event >= 0:
+        phase = _PHASES.get(Phase(int(analysis.phases.certain[failed.event])), "")
+    return Tried(name, outcome, line, phase)
 
 
 def _try_all(
@@ -313,28 +322,29 @@ def _try_all(
     def tried_out(
         settings: AllocatorSettings, calls: AllocatorCalls = calls, *, is_anew: bool = is_placed_anew
     ) -> Outcome:
-        device_bytes, fraction = request.card_bytes, settings.memory_fraction
-        if (
-            device_bytes is None
-            and request.capacity is not None
-            and 0 < fraction == calls.own.memory_fraction
-        ):
-            # Without a card, what torch can have is what the file's own memory fraction left.
-            device_bytes = math.ceil(min(request.capacity / fraction, MOST_BYTES))
+        device_bytes = request.card_bytes or _device_bytes(request, settings, calls.own)
         trial = Trial(settings, request.capacity, device_bytes, is_placed_anew=is_anew)
         return try_out(calls, trial, progress=progress)
 
     tried = [(OWN, tried_out(calls.own))]
-    tried_others = [(text, tried_out(settings)) for text, settings in alternatives]
+    others = [(text, tried_out(settings)) for text, settings in alternatives]
     if request.one_stream:
         every = CallChange(tuple(range(len(calls.stream))), (), tuple(distinct(calls.stream).tolist()))
-        tried_others.append((ONE_STREAM, tried_out(calls.own, calls.changed(every))))
+        others.append((ONE_STREAM, tried_out(calls.own, calls.changed(every))))
     if request.is_search:
-        tried_others.sort(key=lambda one: (one[1].ran_out is not None, one[1].ledger.max_reserved_bytes))
-    if calls.start.rows and {one.is_placed_anew for _, one in (*tried, *tried_others)} == {False, True}:
+        others.sort(key=lambda one: (not one[1].fits, one[1].reserved_bytes))
+    if calls.start.rows and {outcome.is_placed_anew for _, outcome in (*tried, *others)} == {False, True}:
         # Beside trials that had to begin otherwise, the same beginning under the file's own settings.
         tried.append((OWN_PLACED_ANEW, tried_out(calls.own, is_anew=True)))
-    return [*tried, *tried_others]
+    return [*tried, *others]
+
+
+def _device_bytes(request: Request, settings: AllocatorSettings, own: AllocatorSettings) -> int | None:
+    """Return the memory of a device without a card: its own memory fraction left what torch can have."""
+    fraction = settings.memory_fraction
+    if request.capacity is None or not 0 < fraction == own.memory_fraction:
+        return None
+    return math.ceil(min(request.capacity / fraction, MOST_BYTES))
 
 
 def _alternatives(
@@ -344,18 +354,17 @@ def _alternatives(
 
     Also returns those that may be refused, with the reason; given ones are tried all the same.
     """
-    given, refused = list(candidates(own, request.settings, skipped=())), dict[str, str]()
-    refused |= {text: why for text, settings in given if (why := why_refused(snapshot, text, settings))}
-    for text, settings in candidates(own, SEARCHED) if request.is_search else ():
+    given = list(candidates(own, request.settings, skipped=()))
+    searched = [
+        (text, settings)
+        for text, settings in candidates(own, SEARCHED if request.is_search else ())
+        if text not in request.settings
         # A memory fraction is a part of the capacity.
-        can_be_tried = request.capacity is not None or settings.memory_fraction == own.memory_fraction
-        if not can_be_tried or text in request.settings:
-            continue
-        if why := why_refused(snapshot, text, settings):
-            refused[text] = why
-        else:
-            given.append((text, settings))
-    return given, refused
+        if request.capacity is not None or settings.memory_fraction == own.memory_fraction
+    ]
+    reasons = {text: why_refused(snapshot, text, settings) for text, settings in (*given, *searched)}
+    refused = {text: why for text, why in reasons.items() if why}
+    return [*given, *(row for row in searched if row[0] not in refused)], refused
 
 
 def why_refused(snapshot: Snapshot, conf: str, settings: AllocatorSettings) -> str:
@@ -407,7 +416,7 @@ def _outside(analysis: DeviceAnalysis) -> tuple[int, str]:
 
 
 def _recorded(device: DeviceSnapshot, replayed: Replay) -> dict[str, int]:
-    actions = {"segment_allocs": Action.SEGMENT_ALLOC, "segment_maps": Action.SEGMENT_MAP, "ooms": Action.OOM}
-    peaks = {"peak_reserved": replayed.reserved.peak, "peak_allocated": replayed.allocated.peak}
-    counts = {f"n_{name}": np.count_nonzero(device.events.action == one) for name, one in actions.items()}
-    return peaks | {name: int(count) for name, count in counts.items()}
+    figures = {"peak_reserved": replayed.reserved.peak, "peak_allocated": replayed.allocated.peak}
+    for action in (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP, Action.OOM):
+        figures[f"n_{action.name.lower()}s"] = int(np.count_nonzero(device.events.action == action))
+    return figures

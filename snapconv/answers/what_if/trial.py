@@ -89,6 +89,21 @@ class Outcome:
     assumptions: tuple[str, ...] = ()
     differs_at: int | None = None
 
+    @property
+    def fits(self) -> bool:
+        """Whether every request found memory."""
+        return self.ran_out is None
+
+    @property
+    def reserved_bytes(self) -> int:
+        """The most bytes that were reserved."""
+        return self.ledger.max_reserved_bytes
+
+    @property
+    def n_driver_calls(self) -> int:
+        """The number of calls that got segments, or pages of them, from the driver."""
+        return self.ledger.n_segment_allocs + self.ledger.n_segment_maps
+
 
 def try_out(calls: AllocatorCalls, trial: Trial, *, progress: Progress | None = None) -> Outcome:
     """Make the calls of a trace to the allocator model under the settings and with the memory of a trial.
@@ -176,6 +191,7 @@ class _Run:
 
     def _place_anew(self) -> bool:
         """Allocate the blocks of before the trace in the order of their addresses."""
+        pending = []
         for segment in self.calls.start.segments:
             for live in segment.live:
                 row = self.calls.start.rows[live.addr]
@@ -183,11 +199,9 @@ class _Run:
                 if block is None:
                     return False
                 self.blocks[row], self.sizes[row] = block, block.size
-        for segment in self.calls.start.segments:
-            for live in segment.live:
-                pending = self.blocks[self.calls.start.rows[live.addr]] if live.is_pending else None
-                if pending is not None:
-                    self.allocator.give_back_later(pending)
+                pending += [block] if live.is_pending else []
+        for block in pending:
+            self.allocator.give_back_later(block)
         return True
 
     def run(self, progress: Progress | None) -> None:

@@ -1,8 +1,9 @@
 """Lines of text for ``snapconv what-if``."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from snapconv.answers.what_if.conclusion import alternatives, conclude, reference
+from snapconv.answers.what_if.conclusion import conclude
 from snapconv.answers.what_if.setting_trials import ONE_STREAM, SettingTrials, Tried
 from snapconv.torch_knowledge.backends import backend_of_kind
 from snapconv.units import counted, device_kind, device_name, format_bytes, format_share
@@ -20,54 +21,49 @@ def what_if_lines(trials: SettingTrials) -> Iterator[str]:
         capacity = f"with {format_bytes(trials.capacity_bytes)} for PyTorch{source}"
     yield f"{device_name(trials.device)}  {conclude(trials)}"
     yield f"  {counted(trials.n_events, 'event')} replayed{batch}, {capacity}"
-    calls = "cudaMalloc" if device_kind(trials.device) == "cuda" else "segments"
-    yield _columns("reserved", "allocated", "unused", calls)
-    recorded = trials.recorded
-    failed = f", {counted(recorded['n_ooms'], 'failed request')}" if recorded["n_ooms"] else ""
-    n_calls = recorded["n_segment_allocs"] + recorded["n_segment_maps"]
-    yield _row(recorded["peak_reserved"], recorded["peak_allocated"], n_calls, f"as recorded{failed}")
-    own, others = reference(trials), alternatives(trials)
-    own_bytes = own.ledger.max_reserved_bytes
-    same = [
-        tried.name
-        for tried in others
-        if tried.outcome.ran_out is None and own.ran_out is None
-        if tried.outcome.ledger.max_reserved_bytes == own_bytes
-    ]
-    for tried, names in _trial_groups([tried for tried in trials.tried if tried.name not in same]):
-        yield from _trial_lines(tried, names)
-    if same:
-        yield f"  no effect on reserved memory: {_grouped(same)}"
+    yield from _table(trials)
     yield "  reserved and allocated: peaks; unused: (reserved - allocated) / reserved"
     if trials.model_is_exact and trials.n_events:
         yield "  check passed: replaying the recorded settings reproduces the file exactly"
-    if recorded["peak_allocated"] > recorded["peak_reserved"]:
+    if trials.recorded["peak_allocated"] > trials.recorded["peak_reserved"]:
         yield "  the trace contradicts the file's segments: reserved as recorded is too low"
     yield from (f"  estimated: {reason}" for reason in trials.estimated)
     yield from _refused_lines(trials)
 
 
+def _table(trials: SettingTrials) -> Iterator[str]:
+    """Show a row of what was recorded and of each trial; trials without an effect share a line."""
+    calls = "cudaMalloc" if device_kind(trials.device) == "cuda" else "segments"
+    yield _columns("reserved", "allocated", "unused", calls)
+    recorded, own = trials.recorded, trials.reference
+    failed = f", {counted(recorded['n_ooms'], 'failed request')}" if recorded["n_ooms"] else ""
+    n_calls = recorded["n_segment_allocs"] + recorded["n_segment_maps"]
+    yield _row(recorded["peak_reserved"], recorded["peak_allocated"], n_calls, f"as recorded{failed}")
+    groups = defaultdict[object, list[Tried]](list)
+    for tried in trials.tried:
+        outcome = tried.outcome
+        has_effect = tried.is_own or not own.fits or outcome.reserved_bytes != own.reserved_bytes
+        # Those that run out of memory at one event have one reason.
+        key: object = outcome.ran_out.event if outcome.ran_out else tried.name if has_effect else ""
+        groups[key].append(tried)
+    same = groups.pop("", [])
+    for group in groups.values():
+        yield from _trial_lines(group[0], [tried.name for tried in group])
+    if same:
+        yield f"  no effect on reserved memory: {_grouped([tried.name for tried in same])}"
+
+
 def _refused_lines(trials: SettingTrials) -> Iterator[str]:
     """Say which settings the job's release may refuse, and what else keeps its variable from being read."""
-    done = {tried.name for tried in trials.tried}
-    for is_tried, how in ((False, "not tried, as"), (True, "tried, although")):
-        refused = {name: why for name, why in trials.refused.items() if (name in done) == is_tried}
-        for reason in dict.fromkeys(refused.values()):
-            yield f"  {how} {reason}: {_grouped([name for name in refused if refused[name] == reason])}"
+    tried = {tried.name for tried in trials.tried}
+    groups = defaultdict[str, list[str]](list)
+    for name in sorted(trials.refused, key=tried.__contains__):
+        how = "tried, although" if name in tried else "not tried, as"
+        groups[f"{how} {trials.refused[name]}"].append(name)
+    yield from (f"  {reason}: {_grouped(names)}" for reason, names in groups.items())
     caution = backend_of_kind(device_kind(trials.device)).caution
-    if caution and any(tried.name != ONE_STREAM for tried in alternatives(trials)):
+    if caution and any(tried.name != ONE_STREAM for tried in trials.others):
         yield f"  before you set {trials.variable}: {caution}"
-
-
-def _trial_groups(trials: Sequence[Tried]) -> Iterator[tuple[Tried, list[str]]]:
-    """Group the trials that run out of memory at one event, as they have one reason; with their names."""
-    groups: dict[tuple[str, int], list[Tried]] = {}
-    for number, tried in enumerate(trials):
-        failed = tried.outcome.ran_out
-        key = ("failed", failed.event) if failed else ("fits", number)
-        groups.setdefault(key, []).append(tried)
-    for group in groups.values():
-        yield group[0], [tried.name for tried in group]
 
 
 def _grouped(names: Sequence[str]) -> str:
@@ -87,10 +83,10 @@ def _row(reserved: int, allocated: int, n_calls: int, name: str) -> str:
 
 
 def _trial_lines(tried: Tried, names: Sequence[str]) -> Iterator[str]:
-    ledger, failed = tried.outcome.ledger, tried.outcome.ran_out
+    outcome, failed = tried.outcome, tried.outcome.ran_out
     if failed is None:
-        n_calls = ledger.n_segment_allocs + ledger.n_segment_maps
-        yield _row(ledger.max_reserved_bytes, ledger.max_allocated_bytes, n_calls, tried.name)
+        allocated_bytes = outcome.ledger.max_allocated_bytes
+        yield _row(outcome.reserved_bytes, allocated_bytes, outcome.n_driver_calls, tried.name)
         return
     when = "before the first event" if failed.event < 0 else f"at event {failed.event}"
     yield f"  out of memory {when}: {_grouped(names)}"
