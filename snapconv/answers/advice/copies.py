@@ -153,11 +153,12 @@ def _steps(evidence: Evidence, event: int) -> Int64Column:
     return np.sort(begins)
 
 
-def autocast_cache(evidence: Evidence) -> Iterator[Detected]:
+def autocast_cache(evidence: Evidence, *, is_read_again: bool) -> Iterator[Detected]:
     """Find the copies of weights that autocast keeps up to its exit although no graph needs them.
 
     Without its cache each is free once its operation is over, as the next one allocates. What is there when a
     backward begins, a graph keeps too: then the cache costs nothing, and saves copies of shared weights.
+    ``is_read_again``: later operations of the block read them, and without the cache would cast anew.
     """
     analysis, calls, features = evidence.analysis, evidence.calls, evidence.analysis.features
     table, classified = analysis.allocations, analysis.classification
@@ -166,7 +167,7 @@ def autocast_cache(evidence: Evidence) -> Iterator[Detected]:
         is_cached |= classified.has_reason(CAST_OF_WEIGHT) & ~features.is_freed
     rows = rows_of(is_cached & ~features.reaches_backward)
     mine = rows[evidence.live[rows]]
-    if not evidence.is_large(mine):
+    if not evidence.is_large(mine) or _are_read_again(evidence, mine) != is_read_again:
         return
     traced, is_copy = rows_of(features.is_traced), features.mask(rows)
     # Layers share a line: then the copies of the next one begin anew.
@@ -178,6 +179,22 @@ def autocast_cache(evidence: Evidence) -> Iterator[Detected]:
     path = calls.path(stack) if stack >= 0 else calls.module_call(evidence.main_stack(mine), outermost=True)
     change = freed_from(analysis, rows, ends)
     yield evidence.found(change, mine, calls.line_of(path), could_be=(), number=len(mine))
+
+
+def _are_read_again(evidence: Evidence, copies: Int64Column) -> bool:
+    """Return whether the last run of a line in a block makes no copy, as it finds all in the cache.
+
+    Equal layers share a line, and each makes copies of its own; a run of a line allocates without a break.
+    """
+    table, calls = evidence.analysis.allocations, evidence.calls
+    for path in {calls.path(stack) for stack in table.stack_id[copies].tolist() if stack >= 0}:
+        made = rows_of(calls.is_within(path)[table.stack_id])
+        run = np.cumsum(np.diff(made, prepend=-2) > 1)
+        mine = np.intersect1d(copies, made)
+        last = np.searchsorted(table.alloc_event[made], evidence.analysis.features.end[mine]) - 1
+        if not np.isin(run[last], run[np.searchsorted(made, mine)]).all():
+            return True
+    return False
 
 
 def copied_gradients(evidence: Evidence) -> Iterator[Detected]:

@@ -7,6 +7,7 @@ is free has none that most programs notice.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -66,6 +67,11 @@ _LEAST_SHARE = 0.05
 _MOST_SEARCHED = 1 << 15
 # Up to so many events a verdict also looks for what is free.
 _MOST_QUICK = 1 << 17
+
+_WITHOUT_AUTOCAST_CACHE = (
+    "Pass cache_enabled=False to torch.autocast.",
+    "Or keep the weights in that precision, such as by model.to(torch.bfloat16): half of them is saved too.",
+)
 
 KINDS = (
     Kind(
@@ -147,13 +153,18 @@ KINDS = (
     Kind(
         slug="autocast-cache",
         what="autocast keeps {number} copies of weights in half precision until its block ends ({where}).",
-        how=(
-            "Pass cache_enabled=False to torch.autocast.",
-            "Or keep the weights in that precision, by model.to(torch.bfloat16): half of them is saved too.",
-        ),
-        costs="no time if each weight is used once in the block; else a cast for every further use",
+        how=_WITHOUT_AUTOCAST_CACHE,
+        costs="no time, unless the block uses a weight again: each such use then casts it",
         is_free=True,
-        detect=autocast_cache,
+        detect=partial(autocast_cache, is_read_again=False),
+        estimated="a copy is assumed to be needed by one operation",
+    ),
+    Kind(
+        slug="autocast-cache-in-use",
+        what="autocast keeps {number} half-precision copies of weights, and uses them again ({where}).",
+        how=_WITHOUT_AUTOCAST_CACHE,
+        costs="time: each further use of a weight in the block casts it again",
+        detect=partial(autocast_cache, is_read_again=True),
         estimated="a copy is assumed to be needed by one operation",
     ),
     Kind(
@@ -447,13 +458,15 @@ def quick_findings(analysis: DeviceAnalysis) -> list[Finding]:
 def _without_needless(found: list[Finding], goal_bytes: int | None, demand: Demand) -> list[Finding]:
     """Leave out what costs something where faults reach the goal, and what is free, unasked for and small.
 
-    What is small stays where a fault saves nothing without it.
+    What is small stays where another saves more beside it than alone.
     """
-    faults = [one for one in found if one.sort == FAULT]
+    faults, peak = [one for one in found if one.sort == FAULT], demand.peak.n_bytes
     if goal_bytes is None:
-        is_needed = any(one.peak.n_bytes >= demand.peak.n_bytes for one in faults)
-        least = 1 if is_needed else demand.peak.n_bytes * _LEAST_SHARE
-        return [one for one in found if one.sort != FREE or one.saved_bytes >= least]
+        large = [one for one in found if one.sort != FREE or one.saved_bytes >= peak * _LEAST_SHARE]
+        is_needed = any(
+            one.reserved_bytes is None and peak - one.peak.n_bytes < one.saved_bytes for one in large
+        )
+        return [one for one in found if one in large or one.saved_bytes] if is_needed else large
     is_enough = faults and demand.without([one.change for one in faults]).n_bytes <= goal_bytes
     return faults if is_enough else found
 

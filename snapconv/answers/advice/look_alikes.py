@@ -28,6 +28,11 @@ _CACHE = LookAlike(
 )
 _CASTS = LookAlike("casts", "autocast's cache of cast weights", "cast by autocast, or freed at its exit")
 
+_OF_AUTOCAST = (
+    LookAlike("graph", "copies that a graph keeps for backward", "in use when a backward begins"),
+    LookAlike("half-model", "a model in half precision", "not freed at autocast's exit"),
+)
+
 LOOK_ALIKES: Mapping[str, tuple[LookAlike, ...]] = {
     "weights-copied": (
         LookAlike("average", "an average of the weights"),
@@ -106,10 +111,8 @@ LOOK_ALIKES: Mapping[str, tuple[LookAlike, ...]] = {
         LookAlike("text", "keys and values of one text", "it begins anew with the next text"),
         LookAlike("warm-up", "memory that is made once, on first use", "later iterations add nothing"),
     ),
-    "autocast-cache": (
-        LookAlike("graph", "copies that a graph keeps for backward", "in use when a backward begins"),
-        LookAlike("half-model", "a model in half precision", "not freed at autocast's exit"),
-    ),
+    "autocast-cache": _OF_AUTOCAST,
+    "autocast-cache-in-use": _OF_AUTOCAST,
     "late-frees": (LookAlike("captured", "frees that a captured graph delays", "in its private pool"),),
     "idle-cache": (
         LookAlike("again", "a cache that the program needs again", "its stream requests memory again"),

@@ -29,8 +29,11 @@ CASES = Path(__file__).parents[4] / "shared" / "cases" / "2026-11-28"
 WEIGHTS = (10 * MIB, 8 * MIB, 12 * MIB)
 
 
-def run(*, cpp, trains=False, calls=2, leaves=True):
-    """Each weight is cast before its layer, with the layer's input; a graph keeps both up to backward."""
+def run(*, cpp, trains=False, calls=2, leaves=True, again=0):
+    """Each weight is cast before its layer, with the layer's input; a graph keeps both up to backward.
+
+    ``again``: so many further calls in each block, which read the copies.
+    """
     trace = TraceBuilder().segment(1 << 28)
     for size in WEIGHTS:
         trace.alloc(size, frames=PLACE)
@@ -49,6 +52,9 @@ def run(*, cpp, trains=False, calls=2, leaves=True):
             saved.append(alloc(MIB // 2, stack, frame("at::_ops::addmm::call()", "??", 0)))
             if not trains:
                 trace.free(saved.pop(-2), frames=stack)
+        for number in [*range(len(WEIGHTS))] * again:
+            stack = [frame(f"layer{number}", "/home/me/project/model.py", number + 1), CALL, MAIN]
+            trace.free(alloc(MIB // 2, stack, frame("at::_ops::addmm::call()", "??", 0)), frames=stack)
         if trains:
             for addr in (*saved, *copies):
                 trace.free(addr, frames=RELEASE if cpp else [])  # the engine's thread
@@ -83,6 +89,18 @@ def test_its_copies_are_weights_and_cost_nothing_to_avoid(cpp, written):
 def test_without_frames_of_torch_the_bytes_at_the_peak_are_the_same(written):
     peaks = [snapconv.load(written(cpp=cpp)).advise()[0].findings[0].peak for cpp in (True, False)]
     assert peaks[0] == peaks[1]
+
+
+@pytest.mark.parametrize("cpp", [True, False], ids=["C++ frames", "Python frames"])
+def test_copies_that_a_block_reads_again_have_a_price(cpp, written):
+    """Without the cache each of several calls in one block casts every weight anew."""
+    file = written(cpp=cpp, again=1)
+    session = snapconv.load(file)
+    assert session.advise()[0].findings == ()
+    (finding,) = session.advise(trades=True)[0].findings
+    assert (finding.kind, finding.sort, finding.is_certain) == ("autocast-cache-in-use", "trade", True)
+    assert finding.costs == "time: each further use of a weight in the block casts it again"
+    assert finding.peak.n_bytes == (30 + 4 + 4 + 1) * MIB
 
 
 @pytest.mark.parametrize("cpp", [True, False], ids=["C++ frames", "Python frames"])

@@ -3,10 +3,12 @@
 import pytest
 
 import snapconv
+from snapconv.answers.advice import findings
 from tests.builders import MIB, TraceBuilder, frame
 from tests.faulty_jobs import BACKWARD, PLACEMENT, STEP, TORCH, Job, at, layer
 from tests.metadata_builder import memory_row, metadata, parameter
 
+CAST = frame("at::autocast::cached_cast(c10::ScalarType, at::Tensor const&)", "??", 0)
 CHECKPOINT = frame("checkpoint", f"{TORCH}/utils/checkpoint.py", 519)
 ENGINE = at(30, *reversed(BACKWARD))
 SIZE = 10 * MIB
@@ -52,6 +54,26 @@ def test_without_a_gradient_backward_does_not_hold_it_twice(tmp_path):
     (fault,) = kept.faults
     assert (fault.kind, fault.held_bytes, kept.peak.n_bytes) == ("gradients-kept", SIZE, 3 * SIZE)
     assert (fault.peak.n_bytes, cleared.faults) == (cleared.peak.n_bytes, ())
+
+
+def casts_and_temporaries():
+    """A step whose temporaries are nearly as much as what autocast caches in forward."""
+    job = Job()
+    for i in range(4):
+        job.alloc(6 * MIB, at(5, PLACEMENT, frame("build", line=i)))
+    copies = [job.alloc(3 * MIB, at(20, *layer(i), CAST)) for i in range(4)]
+    job.free(copies, at(20, frame("__exit__", f"{TORCH}/amp/autocast_mode.py", 349)))
+    temporaries = [job.alloc(5 * MIB // 2, STEP) for _ in range(4)]
+    job.free(temporaries, STEP)
+    return job
+
+
+def test_what_a_saving_is_beside_is_shown_though_alone_it_is_small(advice_on, monkeypatch):
+    """Each hides the saving of the other."""
+    monkeypatch.setattr(findings, "_LEAST_SHARE", 0.1)
+    advice = advice_on(casts_and_temporaries())
+    shown = {one.kind: (advice.peak.n_bytes - one.peak.n_bytes, one.saved_bytes) for one in advice.findings}
+    assert shown == {"foreach": (0, 7 * MIB), "autocast-cache": (2 * MIB, 2 * MIB)}
 
 
 def checkpointed_blocks(*inner):
