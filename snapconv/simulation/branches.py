@@ -268,12 +268,6 @@ class ValuesRead:
         self.add(f"{self.name_of_call(operation)}() taken as {value}")
         return value
 
-    def follow(self, *, value: bool) -> None:
-        """Remember what is skipped by a truth value that follows from an assumption."""
-        found = _deciding(_reading_frame())
-        if found is not None:
-            self._skip(found, is_true=value == found[2])
-
     def _skip(self, found: tuple[str, _Test, bool], *, is_true: bool) -> None:
         left_out = found[1].other if is_true else found[1].taken
         if _calls(left_out) and not _fails(left_out) and not found[0].startswith(torch_folder()):
@@ -308,7 +302,7 @@ class ValuesRead:
         places = shown(
             [f"{where} ({what}{f', {count} times' if count > 1 else ''})" for (where, what), count in rows]
         )
-        message = f"values that were not computed were read at {places}; numbers read as 0"
+        message = f"values that were not computed were read at {places}; numbers read as 0, or as assumed"
         if self._entered_unread:
             message += f"; the peak may be too high: entered were those at {shown(self._entered_unread)}"
         if self._skipped:

@@ -27,7 +27,7 @@ from snapconv.simulation.operations import (
     written_arguments,
 )
 from snapconv.simulation.patches import LibraryKernel, is_of_library
-from snapconv.simulation.placements import Placement, Placements, tensors_in
+from snapconv.simulation.placements import Placement, Placements, are_computed, has_values, tensors_in
 from snapconv.simulation.routing import Routing, is_small_mask
 
 # From this size on, fresh uninitialised CPU memory takes none where nothing is computed: a model may be built
@@ -98,16 +98,6 @@ class Invocation:
         return dict(zip(self.operation.argument_names, self.args, strict=False)) | self.kwargs
 
 
-def has_values(inputs: Iterable[Placement | None]) -> bool:
-    """Say whether all of these have values; plain CPU tensors do."""
-    return all(placement is None or placement.has_values for placement in inputs)
-
-
-def is_certain(placement: Placement | None) -> bool:
-    """Say whether there are values that follow from no assumed mask."""
-    return placement is None or (placement.has_values and not (placement.source and placement.source.is_mask))
-
-
 class Evaluation:
     """Runs operations."""
 
@@ -132,8 +122,8 @@ class Evaluation:
             return self._compute(call), True
         is_known = has_values(call.inputs) or operation.name in FILLING
         if operation.kind is Kind.VALUE:
-            return self._value(call, is_known=is_known), True
-        if not all(map(is_certain, call.inputs)) and (decided := self._decisive_arguments(call)):
+            return self._value(call), True
+        if not are_computed(call.inputs) and (decided := self._decisive_arguments(call)):
             call.inputs = [None] * len(call.inputs)
             return call.run(decided, call.kwargs), True
         if call.device is None and is_known:
@@ -147,34 +137,27 @@ class Evaluation:
 
     # --- with values
 
-    def _value(self, call: Invocation, *, is_known: bool) -> Any:
+    def _value(self, call: Invocation) -> Any:
         """Return the number or the truth value that the program reads; an uncomputed number is 0."""
-        name = call.operation.name
-        if name not in _GIVES_VALUES or all(map(is_certain, call.inputs)):
-            return self._known_value(call)
-        if not self._values_read.is_truth(call.tensors[0].dtype, is_comparison=name in _COMPARES):
-            self._values_read.add_numbers(f"{self._values_read.name_of_call(name)}()")
-            return self._known_value(call) if is_known else self._compute(call)
+        name, values_read = call.operation.name, self._values_read
+        if name not in _GIVES_VALUES or are_computed(call.inputs):
+            return self._compute(call)
+        called = values_read.name_of_call(name)
+        if not values_read.is_truth(call.tensors[0].dtype, is_comparison=name in _COMPARES):
+            result = self._compute(call)
+            is_assumed = has_values(call.inputs)
+            if is_assumed and called == "one_hot":  # it checks its classes
+                return result
+            values_read.add_numbers(f"{called}()")
+            if is_assumed:
+                self._routing.read_number(result)
+            return result
         placement = self._placements.of(call.tensors[0])
         likelihood = 0.0 if placement is None or name in _COMPARES else placement.likelihood
-        result: Any = self._values_read.decide(name, likelihood)
-        if likelihood not in (0, 1):
-            self._routing.depend()
+        result = values_read.decide(name, likelihood)
         if name == "_local_scalar_dense":
             result = self._compute(call).__class__(result)
         call.result, call.is_done = result, True
-        return result
-
-    def _known_value(self, call: Invocation) -> Any:
-        """Return a value that is there, and note what follows where it was assumed."""
-        result = self._compute(call)
-        # one_hot checks its classes.
-        assumed = next((given for given in call.inputs if given and given.source), None)
-        if assumed is not None and self._values_read.name_of_call("") != "one_hot":
-            is_truth = isinstance(result, bool)
-            self._routing.read(assumed, n_numbers=not is_truth)
-            if is_truth:
-                self._values_read.follow(value=result)
         return result
 
     def _compute(self, call: Invocation) -> Any:
@@ -256,7 +239,7 @@ class Evaluation:
         absorbing = _ABSORBING.get(name.removesuffix("_"))
         if absorbing is None or len(args) != 2 or len(call.inputs) != 2:
             return None
-        known = [*map(is_certain, call.inputs)]
+        known = [are_computed([placement]) for placement in call.inputs]
         if not any(known) or (name.endswith("_") and not known[0]):
             return None
         decisive, other = args if known[0] else args[::-1]
@@ -321,7 +304,7 @@ class Evaluation:
         if mask is not None and has_values([self._placements.of(mask)]):
             return int(mask.count_nonzero())
         self._values_read.add(f"shape of {operation}()")
-        return n_most if operation == "unique" else self._routing.n_taken(n_most)
+        return n_most if operation == "unique" else self._routing.n_selected(n_most)
 
     def _shape_out(self, call: Invocation, fake_storages: FakeStorages) -> Any:
         """Give what an operation is to write into the size that it would have then."""
@@ -354,9 +337,9 @@ class Evaluation:
             placement = Placement(None, 0, storage.nbytes(), has_values=True)
             self._placements.add(storage, placement)
         if is_small_mask(tensor) and placement.has_values and placement.is_own_memory:
-            made, placement.source = self._routing.mask(tensor.shape)
-            tensor.detach().copy_(made)
+            tensor.detach().copy_(self._routing.mask(tensor.shape))
+            placement.is_assumed = True
             return
-        placement.has_values = False
+        placement.has_values = placement.is_assumed = False
         if placement.is_own_memory and tensor.numel():
             tensor.detach().zero_()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from snapconv.allocator.allocator_settings import AllocatorSettings
-from snapconv.allocator.allocator_trace import Frames, Ledger, RecordedEvent
+from snapconv.allocator.allocator_trace import Frames, RecordedEvent
 from snapconv.allocator.blocks import AddressSpace
 from snapconv.allocator.caching_allocator import CachingAllocator, ModelOutOfMemory
 from snapconv.errors import RecorderError, SettingError
@@ -101,8 +101,6 @@ class Machine:
         self.observers: list[OutOfMemoryObserver] = []
         # Called before any figure is read: an allocation may still be undecided.
         self.settle: Callable[[], None] = lambda: None
-        # Called with a device and its counters after each allocation.
-        self.sample: Callable[[int, Ledger], None] = lambda *_: None
         # What the user should know of this run, by slug.
         self.notes: dict[str, Note] = {}
         # What is not modelled and the program came upon, in that order.
@@ -183,7 +181,7 @@ class Machine:
         device = self.devices[index]
         frames = frames or self.frames()
         try:
-            addr = int(self._alone(self._malloc, device, n_bytes, frames))
+            return int(self._alone(self._malloc, device, n_bytes, frames))
         except ModelOutOfMemory as error:
             # As in torch, the observers run with the allocator unlocked and the event recorded.
             for observer in self.observers:
@@ -192,8 +190,6 @@ class Machine:
 
             raised: Exception = torch.cuda.OutOfMemoryError(str(error))
             raise for_program(raised) from None
-        self.sample(index, device.allocator.ledger)
-        return addr
 
     def _malloc(self, device: Device, n_bytes: int, frames: Frames | None) -> int:
         statistics = device.statistics

@@ -24,11 +24,10 @@ from snapconv.simulation.patches import Calls
 class Placement:
     """One storage: its device (None for the CPU), its address there, and whether its values are computed.
 
-    ``is_own_memory`` is False for one without memory, whose zeros are shared by all such storages. Of truth
-    values that were not computed, ``likelihood`` is that they are True. ``source`` and ``share`` are those of
-    ``routing``: from which assumed indices its values follow, and for which selected rows it is there;
-    ``scales`` is how fast its size grows with their number, ``waste_bytes`` what its block may have besides.
-    ``is_doubtful``: it is on the CPU, and C++ code may have meant a device.
+    ``is_own_memory`` is False for one without memory, whose zeros are shared by all such storages.
+    ``likelihood`` is that of True, for truth values that were not computed. ``is_assumed``: its values
+    follow from indices or masks that ``routing`` has assumed. ``is_doubtful``: it is on the CPU, and C++
+    code may have meant a device.
     """
 
     device: int | None
@@ -38,11 +37,23 @@ class Placement:
     is_own_memory: bool = True
     reference: Any = None
     likelihood: float = 0.5
-    source: Any = None
-    share: Any = None
-    scales: float = 0
-    waste_bytes: int = 0
+    is_assumed: bool = False
     is_doubtful: bool = False
+
+
+def has_values(inputs: Iterable[Placement | None]) -> bool:
+    """Say whether all of these have values; plain CPU tensors do."""
+    return all(placement is None or placement.has_values for placement in inputs)
+
+
+def has_assumed(inputs: Iterable[Placement | None]) -> bool:
+    """Say whether the values of any of these are assumed."""
+    return any(placement is not None and placement.is_assumed for placement in inputs)
+
+
+def are_computed(inputs: Iterable[Placement | None]) -> bool:
+    """Say whether all of these have values that follow from no assumed ones."""
+    return has_values(inputs) and not has_assumed(inputs)
 
 
 class Placements:

@@ -17,9 +17,8 @@ from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from snapconv.recorder.program.own_frames import for_program
-from snapconv.simulation.evaluation import is_certain
 from snapconv.simulation.patches import LibraryKernel, Patches
-from snapconv.simulation.placements import Placement
+from snapconv.simulation.placements import Placement, are_computed
 from snapconv.simulation.tracker import Tracker
 
 _METHODS = ("get_device", "data_ptr", "numpy", "to", "type", "type_as", "tolist")
@@ -145,11 +144,12 @@ class TensorPatches:
     def _read(self, tensor: Any, what: str) -> None:
         """Record that the program reads a tensor past torch's operations."""
         placement = self._of(tensor)
-        if not is_certain(placement):
-            self._tracker.has_given_arrays = True
-            self._tracker.values_read.add_numbers(what)
-        if placement is not None and placement.has_values:
-            self._tracker.routing.read(placement, n_numbers=tensor.numel())
+        if are_computed([placement]):
+            return
+        self._tracker.has_given_arrays = True
+        self._tracker.values_read.add_numbers(what)
+        if placement is not None and placement.is_assumed and tensor.numel() > 1:
+            self._tracker.routing.read_list()
 
     def _record_stream(self, _real: Any, tensor: Any, stream: Any) -> None:
         placement = self._of(tensor)

@@ -23,12 +23,19 @@ from snapconv.recorder.observe.tensors import Location
 from snapconv.recorder.program.own_frames import for_program, has_interrupted
 from snapconv.recorder.torch_surface import Feature
 from snapconv.simulation.branches import ENGINE_CALLER, ValuesRead, likelihood_of
-from snapconv.simulation.evaluation import NO_MEMORY_FROM_BYTES, Evaluation, Invocation, has_values
+from snapconv.simulation.evaluation import NO_MEMORY_FROM_BYTES, Evaluation, Invocation
 from snapconv.simulation.history import OWN_FOLDER
 from snapconv.simulation.machine import Machine
 from snapconv.simulation.operations import FakeStorages, Kind, Operation, describe
 from snapconv.simulation.patches import Calls
-from snapconv.simulation.placements import DeviceChoice, Placement, Placements, tensors_in
+from snapconv.simulation.placements import (
+    DeviceChoice,
+    Placement,
+    Placements,
+    has_assumed,
+    has_values,
+    tensors_in,
+)
 from snapconv.simulation.routing import Routing
 from snapconv.simulation.same_device import SameDevice
 
@@ -40,9 +47,8 @@ class Tracker:
         self.guard = Guard(Feature.SIMULATION)
         self.machine = machine
         self.placements = Placements(self._freed)
-        self.routing = Routing(self.placements.of, is_worst=machine.options.is_routing_worst)
-        machine.sample = self.routing.sample
-        self.transfers = Transfers(machine, self.placements, self.routing)
+        self.routing = Routing(is_worst=machine.options.is_routing_worst)
+        self.transfers = Transfers(machine, self.placements)
         self.calls = Calls()
         self.values_read = ValuesRead(self.calls)
         fake_storages = None if machine.options.compute else FakeStorages()
@@ -129,18 +135,20 @@ class Tracker:
     def _account(self, call: Invocation, result: Any, *, has_values: bool) -> None:
         """Account for the memory of an operation's results, wherever they are."""
         if call.operation.kind is Kind.FRESH:
-            is_assumed = any(given and given.source for given in call.inputs)
             # Where no call of the program's is seen, C++ code takes all tensors for the CPU's.
             is_doubtful = any(given and given.is_doubtful for given in call.inputs)
             call.is_doubtful = call.device is None and (is_doubtful or self.calls.current is None)
-            if call.device is not None or not has_values or is_assumed or call.is_doubtful:
+            is_noted = not has_values or call.is_doubtful or has_assumed(call.inputs)
+            if call.device is not None or is_noted:
                 self._place(call, result, has_values=has_values)
             if call.device is not None and self.workspaces is not None:
                 self.workspaces.note(call.operation.name, call.device)
         elif call.operation.may_resize:
             self._place_resized(result, call.device, has_values=has_values)
-        elif call.operation.kind is Kind.IN_PLACE:
-            self.routing.follow_written(call)
+        elif call.operation.kind is Kind.IN_PLACE and has_values and has_assumed(call.inputs):
+            target = call.inputs[0]
+            if target is not None:
+                target.is_assumed = True
 
     def _place(self, call: Invocation, result: Any, *, has_values: bool) -> None:
         if call.operation.cpu_results:
@@ -234,7 +242,6 @@ class Tracker:
     def _resize(self, placement: Placement, n_bytes: int) -> None:
         assert placement.device is not None
         self.transfers.settle_used([placement])
-        self.routing.count(placement, -1)
         old_addr, placement.n_bytes = placement.addr, n_bytes
         self._allocate(placement)
         self.machine.free(placement.device, old_addr)
@@ -260,7 +267,6 @@ class Tracker:
     def _free(self, placement: Placement) -> None:
         if placement.device is None or os.getpid() != self._pid:
             return
-        self.routing.count(placement, -1)
         if not self.transfers.take_over(placement):
             self.transfers.settle()
             self.transfers.settle_used([placement])
@@ -301,14 +307,13 @@ class Transfers:
     that operand's block, and nothing was allocated. What another thread does meanwhile decides nothing.
     """
 
-    def __init__(self, machine: Machine, placements: Placements, routing: Routing) -> None:
+    def __init__(self, machine: Machine, placements: Placements) -> None:
         self._graph_task = torch._C._current_graph_task_id
         self._is_grad_enabled = torch._C.is_grad_enabled
         self._machine = machine
         self._placements = placements
         self._undecided: list[_Undecided] = []
         self._failures: dict[int, BaseException] = {}
-        self._routing = routing
         machine.settle = lambda: self._settle(lambda _: True)  # what any thread deferred
 
     def may_start(self, operation: Operation, args: Any, placement: Placement) -> bool:
@@ -337,7 +342,6 @@ class Transfers:
         for undecided in list(self._undecided):
             if any(operand is freed for operand in undecided.operands) and self._take(undecided):
                 undecided.placement.addr = freed.addr
-                self._routing.count(undecided.placement, 1)
                 return True
         return False
 
@@ -372,7 +376,6 @@ class Transfers:
     def allocate(self, placement: Placement, frames: Frames | None = None) -> None:
         """Give a storage on a device its block."""
         assert placement.device is not None
-        self._routing.count(placement, 1)
         placement.addr = self._machine.malloc(placement.device, placement.n_bytes, frames)
 
     def raise_failure(self) -> None:

@@ -11,7 +11,6 @@ pytest.importorskip("torch")
 from snapconv.simulation import SimulationOptions
 from snapconv.simulation.machine import Machine
 from snapconv.simulation.placements import Placement
-from snapconv.simulation.routing import Routing
 from snapconv.simulation.tracker import BlasWorkspaces, Transfers
 
 SCATTER = SimpleNamespace(name="index_put")
@@ -41,7 +40,7 @@ def machine():
 @pytest.fixture
 def transfers(machine):
     """Every operand is its own placement, and a backward is running."""
-    transfers = Transfers(machine, SimpleNamespace(of=lambda operand: operand), Routing(lambda _: None))
+    transfers = Transfers(machine, SimpleNamespace(of=lambda operand: operand))
     transfers._graph_task, transfers._is_grad_enabled = lambda: 0, lambda: False
     return transfers
 
