@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import fields, replace
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -47,6 +48,12 @@ def columns_of(table: Any) -> dict[str, NDArray[Any]]:
     """Return the columns that a table has, by name, and no copies."""
     columns = {field.name: getattr(table, field.name) for field in fields(table)}
     return {name: column for name, column in columns.items() if isinstance(column, np.ndarray)}
+
+
+def values_at(table: Any, row: int) -> Any:
+    """Return a row as plain values, by the names of the table's columns."""
+    columns = columns_of(table).items()
+    return SimpleNamespace(**{name: column[row].item() for name, column in columns})
 
 
 def rows_of(mask: BoolColumn) -> Int64Column:

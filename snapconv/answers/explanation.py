@@ -18,10 +18,9 @@ from snapconv.classification.categories import EVIDENCE_WORTH, Category, Certain
 from snapconv.classification.classify import HOST_ORDER, ORDER, reason_of
 from snapconv.classification.classify import opinions as opinions_of
 from snapconv.classification.inventory import GRADIENT_OR_STATE, SLUG
-from snapconv.columns import BoolColumn, Int64Column
+from snapconv.columns import BoolColumn, Int64Column, has_code, is_among, rows_of, values_at
 from snapconv.errors import InputError
 from snapconv.naming.weight_table import tensor_names
-from snapconv.phases.trace_phases import Phase
 from snapconv.snapshot.event_table import Action
 from snapconv.stacks.project_lines import both_ends
 from snapconv.torch_knowledge.operation_catalog import UNNAMED
@@ -138,21 +137,22 @@ def _explain_allocations(analysis: DeviceAnalysis, rows: Int64Column) -> Iterato
     for row, found in opinions_of(analysis.features, rows, order):
         opinions[row].append(_opinion(analysis, found.category, found.evidence, found.slug))
     table, names = analysis.allocations, tensor_names(analysis.weights, analysis.recorded, analysis.lines)
-    is_live_at_peak, freed = table.live_at(analysis.peak_event), table.freed_event
-    for row in rows.tolist():
+    is_live_at_peak = table.live_at(analysis.peak_event)
+    for row, others in opinions.items():
+        allocation = values_at(table, row)
         yield {
             "device": analysis.device.device,
             "id": row,
-            "address": _unsigned(int(table.addr[row])),
+            "address": _unsigned(allocation.addr),
             "name": names.get(row),
-            "requested_bytes": int(table.requested_bytes[row]),
-            "block_bytes": int(table.block_bytes[row]),
-            "is_exact": bool(table.is_exact[row]),
-            "place": _place(analysis, row),
-            "lifetime": _lifetime(analysis, row, int(freed[row]), is_live_at_peak=bool(is_live_at_peak[row])),
-            "annotations": list(_annotations(analysis, row)),
-            "origin": _origin(analysis, row),
-            "verdict": _verdict(analysis, row, opinions[row]),
+            "requested_bytes": allocation.requested_bytes,
+            "block_bytes": allocation.block_bytes,
+            "is_exact": allocation.is_exact,
+            "place": _place(analysis, allocation),
+            "lifetime": _lifetime(analysis, allocation, is_live_at_peak=bool(is_live_at_peak[row])),
+            "annotations": list(_annotations(analysis, allocation)),
+            "origin": _origin(analysis, allocation, int(analysis.operation_id[row])),
+            "verdict": _verdict(analysis, values_at(analysis.classification, row), others),
         }
 
 
@@ -164,79 +164,82 @@ def _opinion(analysis: DeviceAnalysis, category: Category, evidence: Evidence, s
     return named | {"reason": reason, "torch": torch or None}
 
 
-def _lifetime(analysis: DeviceAnalysis, row: int, freed: int, *, is_live_at_peak: bool) -> Values:
-    table, events, phases = analysis.allocations, analysis.device.events, analysis.phases
-    times, end = events.time_us if len(events) else None, int(table.end_event[row])
-
-    def at(event: int) -> Values | None:
-        if event < 0:
-            return None
-        return {
-            "event": event,
-            "time_us": None if times is None else int(times[event]),
-            "after_us": None if times is None else int(times[event] - times[0]),
-            "iteration": phases.iteration_at(event),
-            "phase": Phase(int(phases.phase[event])).name.lower(),
-        }
-
-    first = max(int(table.alloc_event[row]), 0)
-    last = freed if freed >= 0 else max(len(events) - 1, 0)
+def _lifetime(analysis: DeviceAnalysis, allocation: Any, *, is_live_at_peak: bool) -> Values:
+    n_events, end = len(analysis.device.events), allocation.end_event
+    first, last = max(allocation.alloc_event, 0), max(n_events - 1, 0)
+    for freed in (end, allocation.free_requested_event):
+        last = freed if freed >= 0 else last
     return {
-        "allocated": at(int(table.alloc_event[row])),
-        "free_requested": at(int(table.free_requested_event[row])),
-        "free_completed": at(int(table.free_completed_event[row])),
+        "allocated": _event(analysis, allocation.alloc_event),
+        "free_requested": _event(analysis, allocation.free_requested_event),
+        "free_completed": _event(analysis, allocation.free_completed_event),
         "end_event": end if end >= 0 else None,
-        "in_use_us": None if times is None else int(times[last] - times[first]),
+        "in_use_us": _duration(analysis, first, last) if n_events else None,
         "in_use_events": last - first,
         "is_live_at_peak": is_live_at_peak,
         "is_live_at_dump": end < 0,
-        "is_pending_at_dump": bool(table.is_pending_at_end[row]),
+        "is_pending_at_dump": allocation.is_pending_at_end,
     }
 
 
-def _annotations(analysis: DeviceAnalysis, row: int) -> Iterator[Values]:
+def _event(analysis: DeviceAnalysis, event: int) -> Values | None:
+    """Describe an event of a lifetime; None where it is not in the trace."""
+    if event < 0:
+        return None
+    return {
+        "event": event,
+        "time_us": analysis.device.events.time_at(event),
+        "after_us": _duration(analysis, 0, event),
+        "iteration": analysis.phases.iteration_at(event),
+        "phase": analysis.phases.name_at(event),
+    }
+
+
+def _duration(analysis: DeviceAnalysis, first: int, last: int) -> int | None:
+    """Return the microseconds from event to event; None where the file has no times."""
+    times = analysis.device.events.time_us
+    return None if times is None else int(times[last] - times[first])
+
+
+def _annotations(analysis: DeviceAnalysis, allocation: Any) -> Iterator[Values]:
     """Yield the annotations of its alloc (_set_memory_metadata, or the allocator), and later ones."""
-    events, table, texts = analysis.device.events, analysis.allocations, analysis.snapshot.texts
-    alloc, end = int(table.alloc_event[row]), int(table.end_event[row])
-    found = np.flatnonzero((events.action == Action.ANNOTATE) & (events.addr == int(table.addr[row])))
-    found = found[(found > alloc) & ((end < 0) | (found < end))]
-    columns = ((events.user_metadata_id, False), (events.internal_metadata_id, True))
-    for event in [*([alloc] if alloc >= 0 else []), *found[:_MOST_ANNOTATIONS].tolist()]:
-        for ids, is_internal in columns:
+    events, texts = analysis.device.events, analysis.snapshot.texts
+    alloc, end = allocation.alloc_event, allocation.end_event
+    is_later = has_code(events.action, Action.ANNOTATE) & (events.addr == allocation.addr)
+    is_later[: alloc + 1] = False
+    later = rows_of(is_later[: end if end >= 0 else None])[:_MOST_ANNOTATIONS].tolist()
+    for event in [alloc, *later] if alloc >= 0 else later:
+        for ids, is_internal in ((events.user_metadata_id, False), (events.internal_metadata_id, True)):
             if ids is not None and ids[event] >= 0 and texts[ids[event]]:
                 yield {"event": event, "text": texts[ids[event]], "is_internal": is_internal}
 
 
-def _place(analysis: DeviceAnalysis, row: int) -> Values:
+def _place(analysis: DeviceAnalysis, allocation: Any) -> Values:
     """Find its segment: that returned to the driver after the alloc, or else that at the dump."""
     events, segments = analysis.device.events, analysis.device.segments
-    table, pools = analysis.allocations, analysis.snapshot.pools
-    addr, alloc, pool = (int(column[row]) for column in (table.addr, table.alloc_event, table.pool_id))
-    is_return = np.isin(events.action, (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP))
-    given_back = np.flatnonzero(is_return & _contains_addr(events.addr, events.size, addr))
-    there = np.flatnonzero(_contains_addr(segments.addr, segments.total_bytes, addr))
+    pools, pool, addr = analysis.snapshot.pools, allocation.pool_id, allocation.addr
+    is_return = is_among(events.action, (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP))
+    is_return[: allocation.alloc_event + 1] = False
     segment: Values | None = None
-    if len(later := given_back[given_back > alloc]):
-        at, starts, sizes = int(later[0]), events.addr, events.size
-        segment = {"freed_event": at}
-    elif len(there):
-        at, starts, sizes = int(there[0]), segments.addr, segments.total_bytes
-        segment = {"freed_event": None}
-        pool = pool if pool >= 0 else int(segments.pool_id[at])
-    if segment:
-        segment |= {"address": _unsigned(int(starts[at])), "total_bytes": int(sizes[at])}
-    stream = int(table.stream[row])
-    return {"segment": segment, "pool": pools[pool] if pool >= 0 else None, "stream": stream}
+    for event in rows_of(is_return & _contains_addr(events.addr, events.size, addr))[:1].tolist():
+        segment = _segment(event, int(events.addr[event]), int(events.size[event]))
+    there = rows_of(_contains_addr(segments.addr, segments.total_bytes, addr))[:1].tolist()
+    for place in there if segment is None else ():
+        segment = _segment(None, int(segments.addr[place]), int(segments.total_bytes[place]))
+        pool = pool if pool >= 0 else int(segments.pool_id[place])
+    return {"segment": segment, "pool": pools[pool] if pool >= 0 else None, "stream": allocation.stream}
 
 
-def _origin(analysis: DeviceAnalysis, row: int) -> Values:
-    table, named = analysis.allocations, analysis.named
-    operation = named.names[int(named.name_id[row])]
-    free_stack = int(table.free_stack_id[row]) if analysis.phases.free_sites_known else -1
+def _segment(freed: int | None, addr: int, n_bytes: int) -> Values:
+    return {"freed_event": freed, "address": _unsigned(addr), "total_bytes": n_bytes}
+
+
+def _origin(analysis: DeviceAnalysis, allocation: Any, operation_id: int) -> Values:
+    operation = analysis.operations[operation_id]
     return {
         "operation": None if operation == UNNAMED else operation,
-        "stack": _stack(analysis, int(table.stack_id[row])),
-        "free_stack": _stack(analysis, free_stack),
+        "stack": _stack(analysis, allocation.stack_id),
+        "free_stack": _stack(analysis, allocation.free_stack_id if analysis.phases.free_sites_known else -1),
     }
 
 
@@ -253,19 +256,18 @@ def _stack(analysis: DeviceAnalysis, stack: int) -> list[Values]:
     ]
 
 
-def _verdict(analysis: DeviceAnalysis, row: int, opinions: list[Values]) -> Values:
-    found = analysis.classification
-    category, evidence = Category(int(found.category[row])), Evidence(int(found.evidence[row]))
-    rule = found.reasons[int(found.reason_id[row])]
-    # Without its records a rule gives the same category with weaker evidence: that is no other opinion.
-    decided = (category.label, rule)
+def _verdict(analysis: DeviceAnalysis, decided: Any, opinions: list[Values]) -> Values:
+    category, evidence = Category(decided.category), Evidence(decided.evidence)
+    rule = analysis.classification.reasons[decided.reason_id]
     follows_from, is_wrong_when = EVIDENCE_WORTH[evidence]
+    # Without its records a rule gives the same category with weaker evidence: that is no other opinion.
+    same = (category.label, rule)
     return {
         "decision": _opinion(analysis, category, evidence, rule),
-        "certainty": Certainty(int(found.certainty[row])).label,
-        "probability": round(float(found.probability[row]), 3) or None,
+        "certainty": Certainty(decided.certainty).label,
+        "probability": round(decided.probability, 3) or None,
         "job": job_sentence(analysis) if rule in (SLUG, GRADIENT_OR_STATE) else None,
         "follows_from": follows_from,
         "is_wrong_when": is_wrong_when,
-        "others": [one for one in opinions if (one["category"], one["rule"]) != decided],
+        "others": [opinion for opinion in opinions if (opinion["category"], opinion["rule"]) != same],
     }

@@ -201,19 +201,14 @@ def _source(snapshot: Snapshot, project: Project) -> tuple[tuple[str, str], ...]
 
 def _moments(analysis: DeviceAnalysis) -> Iterator[Moment]:
     """Yield start, peak and end of each curve, and the high-water mark of the activations."""
-    times = analysis.device.events.time_us
-    last = len(analysis.device.events) - 1
-
-    def moment(name: str, event: int, size_bytes: int) -> Moment:
-        time_us = int(times[event]) if times is not None and event >= 0 else None
-        return Moment(name, event, time_us, size_bytes)
-
+    events = analysis.device.events
     for name in CURVES:
         curve = getattr(analysis.replay, name)
-        for which, event in (("start", -1), ("peak", curve.peak_event), ("end", last)):
-            yield moment(f"{which}_{name}", event, curve.at(event))
-    activations = analysis.allocations.block_bytes[analysis.activation_rows]
-    yield moment(PEAK_ACTIVATIONS, analysis.activation_event, int(activations.sum()))
+        for which, event in (("start", -1), ("peak", curve.peak_event), ("end", len(events) - 1)):
+            yield Moment(f"{which}_{name}", event, events.time_at(event), curve.at(event))
+    n_bytes = int(analysis.allocations.block_bytes[analysis.activation_rows].sum())
+    event = analysis.activation_event
+    yield Moment(PEAK_ACTIVATIONS, event, events.time_at(event), n_bytes)
 
 
 def _own_stacks(snapshot: Snapshot, device: DeviceSnapshot) -> Int64Column:

@@ -1,5 +1,6 @@
 """The times of a capture: which iteration is reported, its calls, and what they add up to."""
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -11,7 +12,7 @@ import numpy as np
 
 from snapconv.analysis import AnalysisOptions
 from snapconv.answers.memory_report import ReportStacks, fitting_frames, report_stacks, with_fewer_frames
-from snapconv.columns import Int32Column, MsColumn, grouped
+from snapconv.columns import Int32Column, MsColumn, grouped, values_at
 from snapconv.files import timing_file
 from snapconv.notes import Note
 from snapconv.snapshot.load import Snapshot
@@ -214,15 +215,10 @@ def _entries(timing: Timing, lines: ProjectLines, iteration: int) -> Iterator[Ru
     """Yield the forward calls of an iteration that have a frame of the project, in their order."""
     calls = timing.calls
     for call in np.flatnonzero((calls.iteration == iteration) & (calls.phase == _FORWARD)).tolist():
-        if found := lines.of(int(calls.stack_id[call])):
-            backward_ms = float(calls.backward_ms[call])
-            yield RunTimeEntry(
-                operation_name=timing.texts[int(calls.name_id[call])],
-                forward_ms=float(calls.forward_ms[call]),
-                backward_ms=None if np.isnan(backward_ms) else backward_ms,
-                frames=found,
-                call_id=call,
-            )
+        one = values_at(calls, call)
+        if frames := lines.of(one.stack_id):
+            backward_ms = None if math.isnan(one.backward_ms) else one.backward_ms
+            yield RunTimeEntry(timing.texts[one.name_id], one.forward_ms, backward_ms, frames, call)
 
 
 def _chosen(timing: Timing, mine: list[int]) -> list[int]:

@@ -112,6 +112,10 @@ class Phases:
         is_known = event >= 0 and (self.has_steps or self.n_iterations > 1)
         return int(self.iteration[event]) if is_known else None
 
+    def name_at(self, event: int) -> str | None:
+        """Return the phase of an event as every answer names it; None before the first."""
+        return Phase(int(self.phase[event])).name.lower() if event >= 0 else None
+
     def next_after(self, phase: Phase, event: NDArray[np.integer[Any]]) -> EventColumn:
         """Return the first event after each (-1: the start) that shows a phase, or the number of events."""
         shown = np.flatnonzero(has_code(self.certain, phase))

@@ -90,6 +90,10 @@ class EventTable:
     def __len__(self) -> int:
         return len(self.action)
 
+    def time_at(self, event: int) -> int | None:
+        """Return the time of an event; None before the first, and where the file has no times."""
+        return int(self.time_us[event]) if event >= 0 and self.time_us is not None else None
+
 
 def read_trace(trace: list[object], where: str, collected: Collected) -> EventTable:
     """Turn one device's trace into columns, and empty the list, which frees its memory."""

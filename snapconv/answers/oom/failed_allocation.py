@@ -82,7 +82,7 @@ def failed_allocations(analysis: DeviceAnalysis) -> tuple[FailedAllocation, ...]
                 operation=operations.names[operations.name_id[stack]] if stack >= 0 else "",
                 module="",
                 lines=lines.of(stack),
-                time_us=int(events.time_us[event]) if events.time_us is not None else None,
+                time_us=events.time_at(event),
                 device_free_bytes=int(events.addr[event]),
                 allocated_bytes=replay.allocated.at(event),
                 reserved_bytes=replay.reserved.at(event),
