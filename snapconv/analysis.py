@@ -9,8 +9,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from snapconv.classification.categories import Category, Trait, categories_with
 from snapconv.classification.classify import HOST_ORDER, ORDER, classify
@@ -118,15 +120,26 @@ class DeviceAnalysis:
         """The iteration with the peak of allocated bytes."""
         return self.iterations[int(self.phases.iteration[self.peak_event]) if self.peak_event >= 0 else 0]
 
+    @cached_property
+    def project_frame(self) -> Int32Column:
+        """The project's innermost frame of every allocation; -1: library code only, -2: no stack."""
+        return np.take(self.facts.project_frame, self.allocations.stack_id)
+
     def main_line(self, rows: Int64Column) -> SourceLine | None:
         """Return the line of the project that made most bytes of some allocations."""
-        frame, n_bytes = (
-            np.take(self.facts.project_frame, self.allocations.stack_id),
-            self.allocations.block_bytes,
-        )
-        groups = grouped(rows[frame[rows] >= 0], frame)
-        most = max(groups, key=lambda mine: int(n_bytes[mine].sum()), default=None)
-        return None if most is None else self.lines.of_frame(int(frame[most[0]]))
+        frame = self.project_frame
+        rows = self.fullest(rows[frame[rows] >= 0], frame)
+        return self.lines.of_frame(int(frame[rows[0]])) if len(rows) else None
+
+    def main_stack(self, rows: Int64Column) -> int:
+        """Return the stack that made most bytes of some allocations."""
+        stack_id = self.allocations.stack_id
+        return int(stack_id[self.fullest(rows, stack_id)[0]])
+
+    def fullest(self, rows: Int64Column, key: NDArray[Any]) -> Int64Column:
+        """Return those of the rows with the key that has most bytes; of equals the least key."""
+        n_bytes = self.allocations.block_bytes
+        return max(grouped(rows, key), key=lambda group: int(n_bytes[group].sum()), default=rows)
 
     @cached_property
     def named(self) -> Operations:

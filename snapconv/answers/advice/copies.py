@@ -7,11 +7,10 @@ before the first step, or by copying modules, and are not found here.
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from snapconv.answers.advice.changes import Change, freed_from, removed
+from snapconv.answers.advice.changes import Change, freed_from, joined, removed
 from snapconv.answers.advice.evidence import LEAST_SHARE_OF_TRADE, Detected, Evidence
 from snapconv.classification.categories import Category, Trait, categories_with
 from snapconv.classification.facts import CAST_OF_WEIGHT
@@ -25,9 +24,10 @@ from snapconv.columns import (
     last_before,
     rows_of,
     run_starts,
+    sums_by,
 )
 from snapconv.phases.trace_phases import Phase
-from snapconv.stacks.project_lines import SourceLine
+from snapconv.stacks.paths import normal
 from snapconv.torch_knowledge.frame_patterns import Role
 
 # Of the bytes of a copy, those with a weight of their size.
@@ -43,114 +43,123 @@ _LEAST_STEPS = 3
 # The outermost module stays gathered unless the program says otherwise.
 _LEAST_GATHERED = 3
 _OF_BUCKETS = ("_ddp_init_helper", "_pre_forward")
+_DDP_FILE = "torch/nn/parallel/distributed.py"
 
 
-def copied_weights(evidence: Evidence) -> Iterator[Detected]:
-    """Find what torch.load left beside the model, and clones of all weights that follow a validation."""
-    analysis = evidence.analysis
-    table, features = analysis.allocations, analysis.features
-    category, sizes = analysis.classification.category, table.requested_bytes
-    is_loaded = features.made_through(Role.LOADED)
-    is_other = is_among(category, categories_with(Trait.NO_SPARE_WEIGHT))
-    is_weight = has_code(category, Category.WEIGHT) & ~is_loaded & evidence.live
-    is_known = analysis.recorded is not None or has_code(category, Category.OPTIMIZER_STATE).any()
-    n_in_use = _STATES_OF_ADAM if features.has_next_backward.any() and not is_known else 0
-    is_clone = features.outside & ~features.made_through(Role.PLACEMENT)
-    if evidence.is_large(rows_of(is_clone & ~is_other & evidence.live)):
-        is_clone[is_clone] = _follow_validation(evidence, rows_of(is_clone))
-    for is_copy, n_states, values in (
-        (is_loaded & ~is_other, n_in_use, _LOADED),
-        (is_clone & ~is_other, 0, _CLONED),
-    ):
-        for rows in _of_line(evidence, np.flatnonzero(is_copy & evidence.live)):
-            if not evidence.is_large(rows):
-                continue
-            originals = np.setdiff1d(np.flatnonzero(is_weight), rows)
-            spare = rows[is_among(sizes[rows], sizes[originals])]
-            spare = spare[: max(len(spare) - n_states * len(originals), 0)]  # the states come last
-            whole = min(map(evidence.bytes_of, (rows, originals)))
-            is_model = len(spare) >= _LEAST_WEIGHTS and len(distinct(sizes[spare])) >= _LEAST_SIZES
-            if is_model and evidence.bytes_of(spare) >= _NEARLY * whole:
-                earlier = np.flatnonzero(is_copy & is_among(table.stack_id, table.stack_id[spare]))
-                change = removed(analysis, spare if values is _LOADED else earlier)
-                yield evidence.found(change, spare, evidence.analysis.main_line(spare), **values)
+def loaded_weights(evidence: Evidence) -> Iterator[Detected]:
+    """Find what torch.load left beside the model; the states of a checkpoint come after its weights."""
+    analysis, features = evidence.analysis, evidence.features
+    states = analysis.rows(Category.OPTIMIZER_STATE)
+    is_unknown = bool(features.has_next_backward.any()) and analysis.recorded is None and not len(states)
+    for rows in _of_line(evidence, rows_of(_may_be_copy(evidence) & features.made_through(Role.LOADED))):
+        spare = _copies(evidence, rows, n_states=_STATES_OF_ADAM * is_unknown)
+        if len(spare):
+            yield evidence.found(removed(analysis, spare), spare, analysis.main_line(spare))
 
 
-_LOADED: dict[str, Any] = {
-    "made": "loaded from a file",
-    "how": 'Pass map_location="cpu" to torch.load; load_state_dict copies to the GPU.',
-}
-_CLONED: dict[str, Any] = {
-    "made": "cloned after a validation",
-    "how": "Keep it on the CPU: {k: v.cpu() for k, v in model.state_dict().items()}.",
-}
+def cloned_weights(evidence: Evidence) -> Iterator[Detected]:
+    """Find clones of all weights that follow a validation."""
+    analysis, table, features = evidence.analysis, evidence.table, evidence.features
+    is_clone = features.outside & ~features.made_through(Role.PLACEMENT) & _may_be_copy(evidence)
+    if not evidence.is_large(rows_of(is_clone & evidence.live)):
+        return
+    is_clone[is_clone] = _follow_validation(evidence, rows_of(is_clone))
+    for rows in _of_line(evidence, rows_of(is_clone & evidence.live)):
+        spare = _copies(evidence, rows)
+        if len(spare):
+            change = removed(analysis, rows_of(is_clone & is_among(table.stack_id, table.stack_id[spare])))
+            yield evidence.found(change, spare, analysis.main_line(spare))
+
+
+def _may_be_copy(evidence: Evidence) -> BoolColumn:
+    """Mark what has a category that copies of weights may be taken for."""
+    return ~is_among(evidence.analysis.classification.category, categories_with(Trait.NO_SPARE_WEIGHT))
+
+
+def _copies(evidence: Evidence, rows: Int64Column, *, n_states: int = 0) -> Int64Column:
+    """Return those of the rows that have the size of a weight, if together they are a model; else none.
+
+    The last are left out where a checkpoint has so many states for every weight.
+    """
+    if not evidence.is_large(rows):
+        return rows[:0]
+    sizes, category = evidence.table.requested_bytes, evidence.analysis.classification.category
+    is_weight = has_code(category, Category.WEIGHT) & ~evidence.features.made_through(Role.LOADED)
+    weights = np.setdiff1d(rows_of(is_weight & evidence.live), rows)
+    spare = rows[is_among(sizes[rows], sizes[weights])]
+    spare = spare[: max(len(spare) - n_states * len(weights), 0)]
+    whole = min(map(evidence.bytes_of, (rows, weights)))
+    is_model = len(spare) >= _LEAST_WEIGHTS and len(distinct(sizes[spare])) >= _LEAST_SIZES
+    return spare if is_model and evidence.bytes_of(spare) >= _NEARLY * whole else rows[:0]
 
 
 def _follow_validation(evidence: Evidence, rows: Int64Column) -> BoolColumn:
     """Mark what came after a backward and then a forward without one: an average is made before the first."""
-    features, phase = evidence.analysis.features, evidence.analysis.phases.certain
+    features, phase = evidence.features, evidence.analysis.phases.certain
     forward, backward = (
-        last_before(np.flatnonzero(has_code(phase, one)), features.alloc[rows])
-        for one in (Phase.FORWARD, Phase.BACKWARD)
+        last_before(rows_of(has_code(phase, kind)), features.alloc[rows])
+        for kind in (Phase.FORWARD, Phase.BACKWARD)
     )
     is_first = features.next_forward[rows] <= features.next_backward[rows]
     return np.asarray((backward >= 0) & (backward < forward) & is_first)
 
 
-def _of_line(evidence: Evidence, rows: Int64Column) -> list[Int64Column]:
+def _of_line(evidence: Evidence, rows: Int64Column, *, least: int = 1) -> list[Int64Column]:
     """Group allocations by the line of the project, and by the forwards before them: made in one go."""
-    table, line = evidence.analysis.allocations, np.maximum(evidence.analysis.facts.project_frame, -1)
-    made = np.sort(table.alloc_event[evidence.analysis.features.in_forward])
-    key = np.zeros(len(table), np.int64)
-    key[rows] = line[table.stack_id[rows]].astype(np.int64) * (len(made) + 1)
-    key[rows] += np.searchsorted(made, table.alloc_event[rows])
-    return grouped(rows, key)
+    alloc, line = evidence.table.alloc_event, np.maximum(evidence.analysis.project_frame[rows], -1)
+    n_forwards = np.searchsorted(alloc[evidence.features.in_forward], alloc[rows])
+    key = line.astype(np.int64) * (len(alloc) + 1) + n_forwards
+    return [rows[part] for part in grouped(np.arange(len(rows)), key, least=least)]
 
 
 def early_batches(evidence: Evidence) -> Iterator[Detected]:
     """Find equal inputs that one line copied to the device together, for steps one after another."""
-    analysis = evidence.analysis
-    table, features = analysis.allocations, analysis.features
-    # A recorder names those alone that a model was called with.
-    category = analysis.classification.category
-    is_batch = has_code(category, Category.INPUT)
-    is_batch |= has_code(category, Category.UNKNOWN) & is_among(table.stack_id, table.stack_id[is_batch])
-    found = _of_line(evidence, rows_of(is_batch & features.outside))
-    bursts = [rows for rows in found if len(rows) >= _LEAST_BATCHES]
-    if bursts:
-        # What a model returns may be put together outside it: that is no copy to the GPU.
-        is_copy = np.array([name == "to" for name in (*analysis.operations, "")])[analysis.operation_id]
-        copies = (rows[is_copy[rows]] for rows in bursts)
-        bursts = [rows for rows in copies if len(rows) >= _LEAST_BATCHES]
+    analysis, table, end = evidence.analysis, evidence.table, evidence.features.end
+    bursts = _bursts_of_inputs(evidence)
     if not bursts:
         return
     steps = _steps(evidence, int(table.alloc_event[bursts[0][-1]]))
-    begun, ended = np.searchsorted(steps, table.alloc_event), np.searchsorted(steps, features.end)
-    of_line = dict[SourceLine | None, list[Int64Column]]()
+    begun, ended = np.searchsorted(steps, table.alloc_event), np.searchsorted(steps, end)
+    spare = [bursts[0][:0]]
     for rows in bursts:
-        for same in grouped(rows, table.requested_bytes):
-            is_one_by_one = ended[same].min() < ended[same].max()
-            least = _LEAST_BATCHES if is_one_by_one else _LEAST_BATCHES_KEPT
-            if len(same) >= least and ended[same].max() - begun[same[-1]] >= _LEAST_STEPS:
-                spare = np.delete(same, np.argmax(features.end[same]))
-                of_line.setdefault(evidence.analysis.main_line(spare), []).append(spare)
-    for line, parts in of_line.items():
-        change = removed(analysis, np.concatenate(parts))
-        mine = change.rows[evidence.live[change.rows]]
-        if line and evidence.is_large(mine):
-            number = 1 + len(max(grouped(mine, table.requested_bytes), key=len))
-            yield evidence.found(change, mine, line, number=number)
+        for same in grouped(rows, table.requested_bytes, least=_LEAST_BATCHES):
+            all_stay = ended[same].min() == ended[same].max() and len(same) < _LEAST_BATCHES_KEPT
+            if not all_stay and ended[same].max() - begun[same[-1]] >= _LEAST_STEPS:
+                spare.append(np.delete(same, np.argmax(end[same])))
+    unused, frame = np.concatenate(spare), analysis.project_frame
+    for rows in grouped(unused[frame[unused] >= 0], frame):
+        live = rows[evidence.live[rows]]
+        if evidence.is_large(live):
+            number = 1 + max(map(len, grouped(live, table.requested_bytes)))
+            yield evidence.found(removed(analysis, rows), live, analysis.main_line(live), number=number)
+
+
+def _bursts_of_inputs(evidence: Evidence) -> list[Int64Column]:
+    """Return the inputs that one line copied to the device together, where they are several."""
+    analysis, stack_id = evidence.analysis, evidence.table.stack_id
+    category = analysis.classification.category
+    is_batch = has_code(category, Category.INPUT)
+    # A recorder names those alone that a model was called with.
+    is_batch |= has_code(category, Category.UNKNOWN) & is_among(stack_id, stack_id[is_batch])
+    bursts = _of_line(evidence, rows_of(is_batch & evidence.features.outside), least=_LEAST_BATCHES)
+    if not bursts:
+        return bursts
+    # What a model returns may be put together outside it: that is no copy to the GPU.
+    is_copy = np.array([name == "to" for name in (*analysis.operations, "")])[analysis.operation_id]
+    rows = np.concatenate(bursts)
+    return _of_line(evidence, rows[is_copy[rows]], least=_LEAST_BATCHES)
 
 
 def _steps(evidence: Evidence, event: int) -> Int64Column:
     """Return the backwards after an event; without any the calls of the model, by what they make first."""
-    phase, table = evidence.analysis.phases.phase, evidence.analysis.allocations
+    phase, table = evidence.analysis.phases.phase, evidence.table
     begins = run_starts(phase)
     begins = begins[has_code(phase[begins], Phase.BACKWARD)]
-    if not len(begins):
-        made = np.flatnonzero(evidence.analysis.features.in_forward & (table.alloc_event > event))
-        begins = table.alloc_event[made[table.stack_id[made] == table.stack_id[made[:1]]]]
-    return np.sort(begins)
+    if len(begins):
+        return begins
+    made = rows_of(evidence.features.in_forward & (table.alloc_event > event))
+    calls = made[table.stack_id[made] == table.stack_id[made[:1]]]
+    return np.asarray(table.alloc_event[calls], np.int64)
 
 
 def autocast_cache(evidence: Evidence, *, is_read_again: bool) -> Iterator[Detected]:
@@ -160,25 +169,35 @@ def autocast_cache(evidence: Evidence, *, is_read_again: bool) -> Iterator[Detec
     backward begins, a graph keeps too: then the cache costs nothing, and saves copies of shared weights.
     ``is_read_again``: later operations of the block read them, and without the cache would cast anew.
     """
-    analysis, calls, features = evidence.analysis, evidence.calls, evidence.analysis.features
-    table, classified = analysis.allocations, analysis.classification
+    table, features, calls = evidence.table, evidence.features, evidence.calls
+    classified = evidence.analysis.classification
     is_cached = features.freed_through(Role.UNCACHED) & features.is_traced
     if not (evidence.live & has_code(classified.category, Category.ACTIVATION)).any():
         is_cached |= classified.has_reason(CAST_OF_WEIGHT) & ~features.is_freed
-    rows = rows_of(is_cached & ~features.reaches_backward)
-    mine = rows[evidence.live[rows]]
-    if not evidence.is_large(mine) or _are_read_again(evidence, mine) != is_read_again:
+    is_cached &= ~features.reaches_backward
+    rows, live = rows_of(is_cached), rows_of(is_cached & evidence.live)
+    if not evidence.is_large(live) or _are_read_again(evidence, live) != is_read_again:
         return
-    traced, is_copy = rows_of(features.is_traced), features.mask(rows)
-    # Layers share a line: then the copies of the next one begin anew.
-    line, after_other = features.lines_of(table.stack_id)[traced], ~is_copy[traced][:-1]
-    is_other = (line[1:] != line[:-1]) | (is_copy[traced][1:] & after_other)
+    stack = int(table.free_stack_id[live[0]])
+    path = (
+        calls.path(stack)
+        if stack >= 0
+        else calls.module_call(evidence.analysis.main_stack(live), outermost=True)
+    )
+    change = freed_from(evidence.analysis, rows, _next_operations(evidence, is_cached)[rows])
+    yield evidence.found(change, live, calls.line_of(path), could_be=())
+
+
+def _next_operations(evidence: Evidence, is_cast: BoolColumn) -> Int64Column:
+    """Return the event at which the operation after that of each cast weight allocates, by its line.
+
+    Layers share a line: then the copies of the next one begin anew.
+    """
+    table, traced = evidence.table, rows_of(evidence.features.is_traced)
+    is_other = np.diff(evidence.features.lines_of(table.stack_id)[traced]) != 0
+    is_other |= np.diff(is_cast[traced].astype(np.int8)) > 0
     others = np.append(table.alloc_event[traced[1:][is_other]], evidence.demand.n_events)
-    ends = others[np.searchsorted(others, table.alloc_event[rows], side="right")]
-    stack = int(table.free_stack_id[mine[0]])
-    path = calls.path(stack) if stack >= 0 else calls.module_call(evidence.main_stack(mine), outermost=True)
-    change = freed_from(analysis, rows, ends)
-    yield evidence.found(change, mine, calls.line_of(path), could_be=(), number=len(mine))
+    return others[np.searchsorted(others[:-1], table.alloc_event, side="right")]
 
 
 def _are_read_again(evidence: Evidence, copies: Int64Column) -> bool:
@@ -186,12 +205,12 @@ def _are_read_again(evidence: Evidence, copies: Int64Column) -> bool:
 
     Equal layers share a line, and each makes copies of its own; a run of a line allocates without a break.
     """
-    table, calls = evidence.analysis.allocations, evidence.calls
+    table, calls = evidence.table, evidence.calls
     for path in {calls.path(stack) for stack in table.stack_id[copies].tolist() if stack >= 0}:
         made = rows_of(calls.is_within(path)[table.stack_id])
         run = np.cumsum(np.diff(made, prepend=-2) > 1)
         mine = np.intersect1d(copies, made)
-        last = np.searchsorted(table.alloc_event[made], evidence.analysis.features.end[mine]) - 1
+        last = np.searchsorted(table.alloc_event[made], evidence.features.end[mine]) - 1
         if not np.isin(run[last], run[np.searchsorted(made, mine)]).all():
             return True
     return False
@@ -199,25 +218,21 @@ def _are_read_again(evidence: Evidence, copies: Int64Column) -> bool:
 
 def copied_gradients(evidence: Evidence) -> Iterator[Detected]:
     """Find gradients that stay beside the buckets in which DistributedDataParallel sums them up."""
-    analysis, table = evidence.analysis, evidence.analysis.allocations
-    frames, innermost = analysis.snapshot.stacks.frames, analysis.features.lines_of(table.stack_id)
+    analysis, table, features = evidence.analysis, evidence.table, evidence.features
+    frames, innermost = analysis.snapshot.stacks.frames, features.lines_of(table.stack_id)
     of_ddp = [
         frame
-        for frame in distinct(innermost[evidence.live]).tolist()
-        if frame >= 0
-        and frames.names[frame] in _OF_BUCKETS
-        and frames.filenames[frame].replace("\\", "/").endswith("torch/nn/parallel/distributed.py")
+        for frame in distinct(innermost[evidence.live & (innermost >= 0)]).tolist()
+        if frames.names[frame] in _OF_BUCKETS and normal(frames.filenames[frame]).endswith(_DDP_FILE)
     ]
     is_bucket = is_among(innermost, of_ddp)
     is_gradient = has_code(analysis.classification.category, Category.GRADIENT) & ~is_bucket
-    outlives = (table.freed_event < 0) | (table.freed_event > analysis.features.alloc_run_end)
-    rows = np.flatnonzero(is_gradient & analysis.features.is_traced & outlives)
-    mine = rows[evidence.live[rows]]
-    buckets = evidence.bytes_of(np.flatnonzero(is_bucket & evidence.live))
-    if len(mine) and buckets >= evidence.bytes_of(mine) * _NEARLY and evidence.is_large(mine):
-        yield evidence.found(
-            freed_from(analysis, rows, _summed_up(evidence, rows)), mine, None, number=len(mine)
-        )
+    outlives = ~features.is_freed | (table.freed_event > features.alloc_run_end)
+    rows = rows_of(is_gradient & features.is_traced & outlives)
+    live = rows[evidence.live[rows]]
+    is_copied = evidence.bytes_of(rows_of(is_bucket & evidence.live)) >= evidence.bytes_of(live) * _NEARLY
+    if is_copied and evidence.is_large(live):
+        yield evidence.found(freed_from(analysis, rows, _summed_up(evidence, rows)), live, None)
 
 
 def _summed_up(evidence: Evidence, rows: Int64Column) -> Int64Column:
@@ -225,18 +240,18 @@ def _summed_up(evidence: Evidence, rows: Int64Column) -> Int64Column:
 
     A weight that is used twice waits for its other gradient, a temporary of backward of the same size.
     """
-    table, run = evidence.analysis.allocations, evidence.analysis.features.alloc_run_end
+    table, run = evidence.table, evidence.features.alloc_run_end
     is_gradient = has_code(evidence.analysis.classification.category, Category.GRADIENT)
-    is_temporary = evidence.analysis.features.by_engine & ~is_gradient & (table.freed_event <= run)
+    is_temporary = evidence.features.by_engine & ~is_gradient & (table.freed_event <= run)
 
-    def kinds(of: Int64Column) -> Iterator[tuple[int, int]]:
-        return zip(table.requested_bytes[of].tolist(), run[of].tolist(), strict=True)
+    def kinds(rows: Int64Column) -> Iterator[tuple[int, int]]:
+        return zip(table.requested_bytes[rows].tolist(), run[rows].tolist(), strict=True)
 
-    others = np.flatnonzero(is_temporary)
+    others = rows_of(is_temporary)
     last = dict(zip(kinds(others), table.freed_event[others].tolist(), strict=True))
-    waits = np.array([last.get(kind, 0) for kind in kinds(rows)], np.int64)
-    again: Int64Column = np.append(table.alloc_event[rows][1:], evidence.demand.n_events)
-    return np.where(waits > again, waits, again)
+    waits = [last.get(kind, 0) for kind in kinds(rows)]
+    following = np.append(table.alloc_event[rows][1:], evidence.demand.n_events)
+    return np.asarray(np.maximum(following, waits))
 
 
 def views_of_gradients(evidence: Evidence) -> Iterator[Detected]:
@@ -246,59 +261,61 @@ def views_of_gradients(evidence: Evidence) -> Iterator[Detected]:
     (torch/csrc/autograd/functions/accumulate_grad.h). Several of one memory count together. Its other part
     is read once, to make the next gradient.
     """
-    analysis, table, recorded = evidence.analysis, evidence.analysis.allocations, evidence.analysis.recorded
+    analysis, table, recorded = evidence.analysis, evidence.table, evidence.analysis.recorded
     if recorded is None:
         return
     gradients = recorded.metadata.gradients
-    own = np.bincount(recorded.gradients + 1, gradients.n_bytes, len(table) + 1)[1:].astype(np.int64)
+    own = sums_by(recorded.gradients + 1, gradients.n_bytes, len(table) + 1)[1:]
     others = table.requested_bytes - own
     rows = rows_of((own > 0) & (others > own))
-    mine = rows[evidence.live[rows]]
-    if evidence.is_large(mine):
-        made = table.alloc_event[analysis.features.by_engine & (own == 0)]
+    live = rows[evidence.live[rows]]
+    if evidence.is_large(live):
+        made = table.alloc_event[evidence.features.by_engine & (own == 0)]
         after = np.searchsorted(made, table.alloc_event[rows], side="right")
         first = np.append(made, evidence.demand.n_events)[after] + 1
         change = replace(freed_from(analysis, rows, first), n_bytes=others[rows])
-        parameter = gradients.parameter[recorded.gradients == mine[0]][0]
-        name = recorded.metadata.parameters.names[parameter]
-        yield evidence.found(change, mine, None, number=len(mine), name=name)
+        parameter = gradients.parameter[recorded.gradients == live[0]][0]
+        yield evidence.found(change, live, None, name=recorded.metadata.parameters.names[parameter])
 
 
 def gathered_shards(evidence: Evidence) -> Iterator[Detected]:
     """Find the weights of all modules that FSDP gathered for forward and keeps until backward."""
-    table, features = evidence.analysis.allocations, evidence.analysis.features
-    is_gathered = features.made_through(Role.GATHERED) & features.reaches_backward & features.is_traced
-    made = np.sort(table.alloc_event[features.in_forward & ~features.made_through(Role.GATHERED)])
-    number = np.searchsorted(made, table.alloc_event)
-    parts, (outside, within) = [], _ends_of_losses(evidence)
-    for iteration in grouped(np.flatnonzero(is_gathered), features.next_backward):
-        modules = grouped(iteration, number)
-        backward = int(features.next_backward[iteration[0]])
-        # The outermost module, which is the first, is used up to the end of forward.
-        first = [backward, *(int(table.alloc_event[module[0]]) for module in modules[2:]), backward]
-        last = [
-            outside[backward],
-            *(int(features.end[module].min()) for module in modules[2:]),
-            within[backward],
-        ]
-        for module, *range_of in zip(modules, first, last, strict=False):
-            parts.append(
-                (module, *(np.full(len(module), event) for event in range_of), table.block_bytes[module])
-            )
+    table, features = evidence.table, evidence.features
+    by_fsdp = features.made_through(Role.GATHERED)
+    number = np.searchsorted(table.alloc_event[features.in_forward & ~by_fsdp], table.alloc_event)
+    rows = rows_of(by_fsdp & features.reaches_backward & features.is_traced)
+    parts, ends = list[Change](), [*_ends_of_losses(evidence)]
+    for iteration in grouped(rows, features.next_backward):
+        parts += _resharded(evidence, grouped(iteration, number), ends)
     if len(parts) < _LEAST_GATHERED:
         return
-    rows, starts, stops, n_bytes = (np.concatenate(column) for column in zip(*parts, strict=True))
-    change = Change(rows, starts, stops, n_bytes)
-    mine = change.rows[evidence.live[change.rows]]
-    if evidence.is_large(mine, LEAST_SHARE_OF_TRADE):
-        yield evidence.found(change, mine, None, number=len(distinct(number[mine])))
+    change = joined(parts)
+    live = change.rows[evidence.live[change.rows]]
+    if evidence.is_large(live, LEAST_SHARE_OF_TRADE):
+        yield evidence.found(change, live, None, number=len(distinct(number[live])))
+
+
+def _resharded(evidence: Evidence, modules: list[Int64Column], ends: list[Int64Column]) -> Iterator[Change]:
+    """Yield the changes that free the weights of each module as the next but one is gathered.
+
+    ``ends``: where the backward of losses is over, by its first event. The outermost module, which is the
+    first, is used up to the end of forward.
+    """
+    table, end = evidence.table, evidence.features.end
+    backward = int(evidence.features.next_backward[modules[0][0]])
+    outside, within = (over[backward] for over in ends)
+    first = [backward, *(table.alloc_event[module[0]] for module in modules[2:]), backward]
+    last = [outside, *(end[module].min() for module in modules[2:]), within]
+    for rows, *events in zip(modules, first, last, strict=False):
+        begin, stop = (np.full(len(rows), event, np.int64) for event in events)
+        yield Change(rows, begin, stop, table.block_bytes[rows])
 
 
 def _ends_of_losses(evidence: Evidence) -> Iterator[Int64Column]:
     """Return where the backward of losses outside of modules ends, and that of all, by its first event."""
-    features = evidence.analysis.features
+    features = evidence.features
     is_loss = features.made_through(Role.LOSS) & features.has_next_backward
-    for found in (is_loss & ~features.made_through(Role.MODULE_CALL), is_loss):
+    for is_chosen in (is_loss & ~features.made_through(Role.MODULE_CALL), is_loss):
         ends = np.arange(evidence.demand.n_events + 1)
-        np.maximum.at(ends, features.next_backward[found], features.end[found])
+        np.maximum.at(ends, features.next_backward[is_chosen], features.end[is_chosen])
         yield ends

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -11,7 +11,15 @@ from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.changes import Change, Demand, Peak
 from snapconv.answers.advice.look_alikes import LOOK_ALIKES
 from snapconv.classification.categories import Trait, categories_with
-from snapconv.columns import BoolColumn, Int32Column, Int64Column, grouped, has_code, is_among
+from snapconv.columns import (
+    BoolColumn,
+    Int32Column,
+    Int64Column,
+    has_code,
+    is_among,
+    last_before,
+    rows_of,
+)
 from snapconv.phases.trace_phases import Phase
 from snapconv.snapshot.event_table import Action
 from snapconv.stacks.paths import normal
@@ -50,11 +58,10 @@ class LineCalls:
         self.lines = analysis.lines
         self._python, self._events = analysis.facts.roles.python, analysis.device.events
         is_alloc = has_code(self._events.action, Action.ALLOC)
-        self.n_allocs = np.cumsum(is_alloc, dtype=np.int32)
-        self.alloc_events = np.flatnonzero(is_alloc)
-        self._paths: dict[int, tuple[int, ...]] = {}
-        self._marks: dict[tuple[int, ...], BoolColumn] = {}
-        self._begins: dict[tuple[int, ...], Int64Column] = {}
+        self.n_allocs, self.alloc_events = np.cumsum(is_alloc, dtype=np.int32), rows_of(is_alloc)
+        self._paths = dict[int, tuple[int, ...]]()
+        self._marks = dict[tuple[int, ...], BoolColumn]()
+        self._begins = dict[tuple[int, ...], Int64Column]()
 
     @cached_property
     def _with_frame(self) -> Callable[[int], Int32Column]:
@@ -91,13 +98,12 @@ class LineCalls:
         """Return the first event of every unbroken run of a path's events."""
         if path not in self._begins:
             marks = self.is_within(path)[self._events.stack_id]
-            self._begins[path] = np.flatnonzero(marks & ~np.concatenate(([False], marks[:-1])))
+            self._begins[path] = rows_of(marks & np.diff(marks, prepend=False))
         return self._begins[path]
 
     def began_last(self, path: tuple[int, ...], event: int) -> int:
         """Return where the last call of a path before an event began; -1 for none."""
-        begins = self.begins(path)
-        return int(np.append(-1, begins)[np.searchsorted(begins, event)])
+        return int(last_before(self.begins(path), np.array(event)))
 
     def began(self, path: tuple[int, ...], event: int) -> int:
         """Return the first event of the unbroken run of a path's events that an event ends."""
@@ -109,6 +115,7 @@ class LineCalls:
         return next((line for frame in reversed(path) if (line := self.lines.of_frame(frame))), None)
 
 
+@dataclass(eq=False)
 class Evidence:
     """One device at one moment, where a detector looks for memory that need not be there.
 
@@ -116,26 +123,25 @@ class Evidence:
     ``forward_ms``: the times of modules by path, each without those inside it; empty where none are recorded.
     """
 
-    def __init__(
-        self,
-        demand: Demand,
-        moment: Peak,
-        calls: LineCalls,
-        goal_bytes: int | None = None,
-        forward_ms: Mapping[str, float] | None = None,
-    ) -> None:
-        self.demand, self.moment, self.calls, self.goal_bytes = demand, moment, calls, goal_bytes
-        self.forward_ms = forward_ms or {}
-        self.analysis = demand.analysis
-        self.live = self.analysis.allocations.live_at(moment.event)
+    demand: Demand
+    calls: LineCalls
+    moment: Peak
+    goal_bytes: int | None = None
+    forward_ms: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Look up what every detector needs."""
+        self.analysis = self.demand.analysis
+        self.table, self.features = self.analysis.allocations, self.analysis.features
+        self.live = self.table.live_at(self.moment.event)
 
     @cached_property
     def is_computed(self) -> BoolColumn:
         """What forward and backward make, but for weights, gradients and states."""
         analysis = self.analysis
         made = is_among(analysis.classification.category, categories_with(Trait.COMPUTED))
-        in_step = has_code(analysis.features.alloc_phase, Phase.OPTIMIZER)
-        return np.asarray(made & ~in_step & analysis.features.is_traced)
+        in_step = has_code(self.features.alloc_phase, Phase.OPTIMIZER)
+        return np.asarray(made & ~in_step & self.features.is_traced)
 
     def is_worth(self, n_bytes: int, share: float = LEAST_SHARE) -> bool:
         """Return whether bytes are a large enough part of the memory at the moment."""
@@ -151,7 +157,7 @@ class Evidence:
 
     def bytes_of(self, rows: Int64Column) -> int:
         """Return the sum of allocations."""
-        return int(self.analysis.allocations.block_bytes[rows].sum())
+        return int(self.table.block_bytes[rows].sum())
 
     def found(
         self,
@@ -162,29 +168,30 @@ class Evidence:
         could_be: tuple[str, ...] | None = None,
         **values: object,
     ) -> Detected:
-        """Return the finding about allocations, which names the line that made most of their bytes."""
-        texts = {name: str(value) for name, value in values.items()}
+        """Return the finding about allocations, which names the line that made most of their bytes.
+
+        ``values`` fill its sentences; ``number`` is that of the allocations, unless it is given.
+        """
+        texts = {name: str(value) for name, value in {"number": len(rows), **values}.items()}
         return Detected(change, self.analysis.main_line(rows), where, texts, could_be)
 
     def library_of(self, rows: Int64Column) -> str:
         """Return the library of models that made most bytes of some allocations; empty for none."""
-        files = self.analysis.snapshot.stacks.frames.filenames
-        path = reversed(self.calls.path(self.main_stack(rows)))
-        found = next(filter(None, (_OF_LIBRARY.search(normal(files[frame])) for frame in path)), None)
-        return found[1] if found else ""
+        files = (file for _, file in self._frames_of(rows))
+        library = next(filter(None, map(_OF_LIBRARY.search, files)), None)
+        return library[1] if library else ""
 
     def caller_of(self, rows: Int64Column) -> str:
         """Say which line of the program called the library that made most of some allocations, if one did."""
-        files = self.analysis.snapshot.stacks.frames.filenames
-        path = reversed(self.calls.path(self.main_stack(rows)))
-        lines = [(frame, line) for frame in path if (line := self.calls.lines.of_frame(frame))]
-        own = [line for frame, line in lines if not _INSTALLED.search(normal(files[frame]))]
-        return f", called from {own[0].place}" if own and own[0] != lines[0][1] else ""
+        lines = [(line, file) for line, file in self._frames_of(rows) if line]
+        own = [line.place for line, file in lines if not _INSTALLED.search(file)]
+        return f", called from {own[0]}" if own and own[0] != lines[0][0].place else ""
 
-    def main_stack(self, rows: Int64Column) -> int:
-        """Return the stack that made most bytes of some allocations."""
-        stack_id = self.analysis.allocations.stack_id
-        return int(stack_id[max(grouped(rows, stack_id), key=self.bytes_of)[0]])
+    def _frames_of(self, rows: Int64Column) -> Iterator[tuple[SourceLine | None, str]]:
+        """Yield the project's line and the file of each frame of the main stack, the innermost first."""
+        files = self.analysis.snapshot.stacks.frames.filenames
+        for frame in reversed(self.calls.path(self.analysis.main_stack(rows))):
+            yield self.calls.lines.of_frame(frame), normal(files[frame])
 
 
 def is_operation(analysis: DeviceAnalysis, *words: str) -> BoolColumn:

@@ -16,10 +16,11 @@ from snapconv.answers.advice.changes import Change, Demand, Peak
 from snapconv.answers.advice.checkpointing import checkpointed_modules
 from snapconv.answers.advice.copies import (
     autocast_cache,
+    cloned_weights,
     copied_gradients,
-    copied_weights,
     early_batches,
     gathered_shards,
+    loaded_weights,
     views_of_gradients,
 )
 from snapconv.answers.advice.evidence import (
@@ -52,7 +53,7 @@ from snapconv.answers.advice.trades import (
 )
 from snapconv.answers.peak import summary_totals
 from snapconv.answers.what_if.setting_trials import SavingSetting, saving_setting
-from snapconv.columns import distinct
+from snapconv.columns import BoolColumn, distinct
 from snapconv.replay.history_verdict import Verdict
 from snapconv.stacks.project_lines import SourceLine
 from snapconv.stop_signals import stage
@@ -61,7 +62,7 @@ from snapconv.units import Device, device_kind, format_bytes
 MOST_FINDINGS = 7
 # After the faults at the peak come those at the peak that is left, and so on.
 _ROUNDS = 3
-# Of the peak: what is free must save it where nobody asked for trades.
+# Of the peak: what is free must save it where nobody requests trades.
 _LEAST_SHARE = 0.05
 # Of more events the search of settings takes much longer than the rest.
 _MOST_SEARCHED = 1 << 15
@@ -76,9 +77,21 @@ _WITHOUT_AUTOCAST_CACHE = (
 KINDS = (
     Kind(
         slug="weights-copied",
-        what="A second copy of the weights, {made}, stays on the GPU ({where}).",
-        how=("{how}", "Or `del` the name that keeps it, once it is not needed."),
-        detect=copied_weights,
+        what="A second copy of the weights, loaded from a file, stays on the GPU ({where}).",
+        how=(
+            'Pass map_location="cpu" to torch.load; load_state_dict copies to the GPU.',
+            "Or `del` the name that keeps it, once it is not needed.",
+        ),
+        detect=loaded_weights,
+    ),
+    Kind(
+        slug="weights-copied",
+        what="A second copy of the weights, cloned after a validation, stays on the GPU ({where}).",
+        how=(
+            "Keep it on the CPU: {{k: v.cpu() for k, v in model.state_dict().items()}}.",
+            "Or `del` the name that keeps it, once it is not needed.",
+        ),
+        detect=cloned_weights,
     ),
     Kind(
         slug="batches-early",
@@ -108,7 +121,7 @@ KINDS = (
         slug="gradient-views",
         what="{number} small gradients, such as that of {name}, are views that keep a whole concatenation's.",
         how=(
-            "Clone such a gradient when it is made, which lets go of the rest:",
+            "Clone such a gradient when it is made, so that the rest is freed:",
             "p.register_post_accumulate_grad_hook(lambda p: setattr(p, 'grad', p.grad.clone())).",
         ),
         detect=views_of_gradients,
@@ -412,16 +425,18 @@ def advise(
     allocator model, which takes longer.
     ``forward_ms``: the times of a capture, see times.forward_times.
     """
-    demand = Demand(analysis)
     trades = trades or goal_bytes is not None
-    kinds = [kind for kind in KINDS if kind.sort == FAULT or trades or (kind.is_free and replays)]
-    unknown, peak_of = _why_unknown(analysis), demand.replayed if replays else demand.without
-    found = [] if unknown else _search(demand, kinds, peak_of, goal_bytes, forward_ms)
+    sorts = (FAULT, FREE, TRADE) if trades else (FAULT, FREE) if replays else (FAULT,)
+    demand, unknown = Demand(analysis), _why_unknown(analysis)
+    peak_of = demand.replayed if replays else demand.without
+    evidence = Evidence(demand, LineCalls(analysis), demand.peak, goal_bytes, forward_ms or {})
+    findings = [] if unknown else _search(evidence, sorts, peak_of)
     if replays and (goal_bytes is not None or not trades):
-        found = _without_needless(found, goal_bytes, demand)
+        findings = _without_needless(findings, goal_bytes, demand)
     failed = analysis.phases.oom_events[:1].tolist()
     is_tried = trades and replays and not unknown and len(analysis.device.events) <= _MOST_SEARCHED
     fits_already, setting = saving_setting(analysis, capacity) if is_tried else (False, None)
+    changes = [finding.change for finding in findings]
     return Advice(
         device=analysis.device.device,
         peak=demand.peak,
@@ -431,9 +446,9 @@ def advise(
         failed_line=next((demand.line_at(event) for event in failed), None),
         goal_bytes=goal_bytes,
         with_trades=trades,
-        findings=tuple(found),
-        together=found[0].peak if len(found) == 1 else peak_of([one.change for one in found]),
-        enough=tuple(_enough(found, goal_bytes, demand)) if goal_bytes is not None else (),
+        findings=tuple(findings),
+        together=findings[0].peak if len(findings) == 1 else peak_of(changes),
+        enough=tuple(_enough(findings, goal_bytes, demand)) if goal_bytes is not None else (),
         fits_already=fits_already,
         are_settings_tried=is_tried,
         setting=setting,
@@ -444,19 +459,20 @@ def advise(
 
 
 def quick_findings(analysis: DeviceAnalysis) -> list[Finding]:
-    """Find what ``advise`` finds where nobody asks for trades, by sums alone; its faults in the same order.
+    """Find what ``advise`` finds where nobody requests trades, by sums alone; its faults in the same order.
 
     What is free is looked for in short traces alone: in one of 10^6 events that takes as long as reading it.
     """
     if _why_unknown(analysis):
         return []
     sorts = (FAULT, FREE) if len(analysis.device.events) <= _MOST_QUICK else (FAULT,)
-    demand, kinds = Demand(analysis), [kind for kind in KINDS if kind.sort in sorts]
-    return _without_needless(_search(demand, kinds, demand.without), None, demand)
+    demand = Demand(analysis)
+    evidence = Evidence(demand, LineCalls(analysis), demand.peak)
+    return _without_needless(_search(evidence, sorts, demand.without), None, demand)
 
 
 def _without_needless(found: list[Finding], goal_bytes: int | None, demand: Demand) -> list[Finding]:
-    """Leave out what costs something where faults reach the goal, and what is free, unasked for and small.
+    """Leave out what costs something where faults reach the goal, and what is free and small without a goal.
 
     What is small stays where another saves more beside it than alone.
     """
@@ -544,73 +560,73 @@ def _why_unknown(analysis: DeviceAnalysis) -> str:
 
 
 def _search(
-    demand: Demand,
-    kinds: Sequence[Kind],
-    peak_of: Callable[[Sequence[Change]], Peak],
-    goal_bytes: int | None = None,
-    forward_ms: Mapping[str, float] | None = None,
+    evidence: Evidence, sorts: Sequence[str], peak_of: Callable[[Sequence[Change]], Peak]
 ) -> list[Finding]:
     """Return the faults, then what is free, then the trades, each with the largest first.
 
     Faults stay in the order of their sums, so that the first is the same with and without a replay.
     """
-    found = sorted(_found(demand, kinds, goal_bytes, forward_ms), key=_rank)[:MOST_FINDINGS]
-    measured = [_measured(one, peak_of, demand) for one in found]
-    faults = [one for one in measured if one.sort == FAULT]
-    return faults + sorted((one for one in measured if one.sort != FAULT), key=_rank)
+    kinds = [kind for kind in KINDS if kind.sort in sorts]
+    found = sorted((*_of_reserved(evidence, kinds), *_allocated(evidence, kinds)), key=_rank)[:MOST_FINDINGS]
+    measured = [_measured(finding, peak_of, evidence.demand) for finding in found]
+    n_faults = sum(finding.sort == FAULT for finding in measured)
+    return measured[:n_faults] + sorted(measured[n_faults:], key=_rank)
 
 
-def _found(
-    demand: Demand, kinds: Sequence[Kind], goal_bytes: int | None, forward_ms: Mapping[str, float] | None
-) -> Iterator[Finding]:
-    """Find faults at the peak, at the peak that is left without them, and so on; then all others so.
+# Faults come first, on their own: which ones are found there depends on nothing else. Another may save only
+# beside what is free, as gradients that stay through forward do where the optimizer's step has the peak.
+_PASSES = (((FAULT,), False), ((FREE,), False), ((FAULT,), True), ((FREE, TRADE), False))
 
-    Faults come first, on their own: which ones are found there depends on nothing else. Another may save only
-    beside what is free, as gradients that stay through forward do where the optimizer's step has the peak.
-    """
-    calls, changes, known = LineCalls(demand.analysis), list[Change](), set()
-    seen = np.zeros(len(demand.analysis.allocations), np.bool_)
-    yield from _of_reserved(
-        [kind for kind in kinds if kind.of_reserved], Evidence(demand, demand.peak, calls)
-    )
-    kinds = [kind for kind in kinds if not kind.of_reserved]
-    n_faults = 0
-    for sorts, is_beside in (((FAULT,), False), ((FREE,), False), ((FAULT,), True), ((FREE, TRADE), False)):
+
+def _allocated(evidence: Evidence, kinds: Sequence[Kind]) -> Iterator[Finding]:
+    """Find faults at the peak, at the peak that is left without them, and so on; then all others so."""
+    demand, changes, n_faults = evidence.demand, list[Change](), 0
+    known, seen = set[tuple[object, ...]](), np.zeros(len(evidence.table), np.bool_)
+    for sorts, is_beside in _PASSES:
         if is_beside and len(changes) == n_faults:
             continue
-        mine, is_fault = [kind for kind in kinds if kind.sort in sorts], FAULT in sorts
+        chosen = [kind for kind in kinds if kind.sort in sorts and not kind.of_reserved]
         moment = demand.without(changes) if is_beside else demand.peak
         for _ in range(_ROUNDS):
-            evidence = Evidence(demand, moment, calls, goal_bytes, forward_ms)
-            before = len(changes)
-            for kind in mine:
-                for detected in kind.detect(evidence):
-                    key = (kind.slug, is_fault and (detected.where or detected.line))
-                    if key in known or (is_fault and seen[detected.change.rows].all()):
-                        continue
-                    known.add(key)
-                    finding = _finding(kind, detected, evidence, changes)
-                    held = 0 if is_beside else demand.bytes_at(finding.change, moment.event)
-                    if kind.at_any_size or evidence.is_worth(max(held, finding.saved_bytes)):
-                        changes.append(detected.change)
-                        seen[detected.change.rows] = True
-                        yield finding
-            if len(changes) == before:
+            evidence, n_before = replace(evidence, moment=moment), len(changes)
+            for kind, detected in _detected(chosen, evidence, known, seen):
+                finding = _finding(kind, detected, evidence, changes)
+                held = 0 if is_beside else demand.bytes_at(finding.change, moment.event)
+                if kind.at_any_size or evidence.is_worth(max(held, finding.saved_bytes)):
+                    changes.append(detected.change)
+                    seen[detected.change.rows] = True
+                    yield finding
+            if len(changes) == n_before:
                 break
             moment = demand.without(changes)
-        n_faults = n_faults or len(changes) * is_fault
+        n_faults = n_faults or len(changes) * (FAULT in sorts)
 
 
-def _of_reserved(kinds: Sequence[Kind], evidence: Evidence) -> Iterator[Finding]:
+def _detected(
+    kinds: Sequence[Kind], evidence: Evidence, known: set[tuple[object, ...]], seen: BoolColumn
+) -> Iterator[tuple[Kind, Detected]]:
+    """Detect what is not known yet: of faults each line once, and no memory that was seen."""
+    for kind in kinds:
+        is_fault = kind.sort == FAULT
+        for detected in kind.detect(evidence):
+            key = (kind.slug, is_fault and (detected.where or detected.line))
+            if key not in known and not (is_fault and seen[detected.change.rows].all()):
+                known.add(key)
+                yield kind, detected
+
+
+def _of_reserved(evidence: Evidence, kinds: Sequence[Kind]) -> Iterator[Finding]:
     """Find what is reserved and not allocated, where a replay shows that less would be.
 
     Where memory ran out PyTorch had waited for all streams, and returned every cache, before.
     """
-    replay, has_failed = evidence.analysis.replay, len(evidence.analysis.phases.oom_events) > 0
+    replay = evidence.analysis.replay
     reserved, least = replay.reserved.peak, max(LEAST_SHARE_OF_TRADE * replay.reserved.peak, 1)
     # What is allocated at once is reserved in any case.
-    for kind in () if has_failed or reserved - replay.allocated.peak < least else kinds:
-        for detected in kind.detect(evidence):
+    if evidence.analysis.ran_out or reserved - replay.allocated.peak < least:
+        return
+    for kind in kinds:
+        for detected in kind.detect(evidence) if kind.of_reserved else ():
             saved = evidence.demand.saved_of_reserved(detected.change)
             if saved >= least:
                 finding = _finding(kind, detected, evidence, ())

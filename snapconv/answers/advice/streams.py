@@ -7,8 +7,6 @@ returns every cache; until then it requests more from the GPU (CUDACachingAlloca
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from snapconv.allocator.allocator_settings import SMALL_REQUEST_BYTES
 from snapconv.answers.advice.changes import called_otherwise
 from snapconv.answers.advice.evidence import Detected, Evidence
@@ -33,7 +31,7 @@ def late_frees(evidence: Evidence) -> Iterator[Detected]:
 
     While a CUDA graph is captured, frees in its private pool are late too, and count for nothing here.
     """
-    analysis, table = evidence.analysis, evidence.analysis.allocations
+    analysis, table = evidence.analysis, evidence.table
     is_late = table.is_freed_late & ~is_of_private_pool(analysis.snapshot, table.pool_id)
     waiting = rows_of(is_late & table.waiting_at(analysis.replay.active.peak_event))
     if not len(waiting):
@@ -41,7 +39,7 @@ def late_frees(evidence: Evidence) -> Iterator[Detected]:
     era = analysis.snapshot.era
     is_old = era.backend == "cuda" and int(era.first.partition(".")[2]) < _STREAMS_NOT_RECORDED_SINCE
     change = called_otherwise(CallChange(completed=tuple(rows_of(is_late).tolist())))
-    yield evidence.found(change, waiting, evidence.analysis.main_line(waiting), nccl=_NCCL * is_old)
+    yield evidence.found(change, waiting, analysis.main_line(waiting), nccl=_NCCL * is_old)
 
 
 def idle_caches(evidence: Evidence) -> Iterator[Detected]:
@@ -50,21 +48,19 @@ def idle_caches(evidence: Evidence) -> Iterator[Detected]:
     A stream that is used again, at any later time, needs its cache. One that serves every step may only be
     between two uses: the bytes have to fall and rise again without it.
     """
-    table, event = evidence.analysis.allocations, evidence.analysis.replay.reserved.peak_event
+    table, event = evidence.table, evidence.analysis.replay.reserved.peak_event
     if not _rises_again(evidence, event):
         return
     scattered = [stream for _, streams in _scattered(evidence) for stream in streams]
-    is_other = ~is_among(table.stream, np.array(scattered, np.int64))
-    is_small = (table.requested_bytes <= SMALL_REQUEST_BYTES).astype(np.int64)
-    for rows in grouped(rows_of(is_other), 2 * table.stream + is_small):
-        ends, sizes = table.end_event[rows], table.block_bytes[rows]
-        last = int(table.alloc_event[rows].max())
+    is_small = table.requested_bytes <= SMALL_REQUEST_BYTES
+    for rows in grouped(rows_of(~is_among(table.stream, scattered)), 2 * table.stream + is_small):
+        last, ends = int(table.alloc_event[rows[-1]]), table.end_event[rows]
         if last < event and evidence.is_large(rows):
-            is_gone = (sizes >= _LITTLE * sizes.max()) & (ends <= event)
-            emptied = int(ends[is_gone].max(initial=last))
-            change = called_otherwise(CallChange(emptied=(emptied,)))
+            is_large = table.block_bytes[rows] >= _LITTLE * table.block_bytes[rows].max()
+            emptied = int(ends[is_large & (ends <= event)].max(initial=last))
             where = evidence.demand.line_at(emptied) or evidence.analysis.main_line(rows)
-            pool = f"stream {table.stream[rows[0]]}" + " for small requests" * int(is_small[rows[0]])
+            pool = f"stream {table.stream[rows[0]]}{' for small requests' * int(is_small[rows[0]])}"
+            change = called_otherwise(CallChange(emptied=(emptied,)))
             yield evidence.found(change, rows, where, pool=pool)
 
 
@@ -79,8 +75,8 @@ def _rises_again(evidence: Evidence, event: int) -> bool:
     """Return whether the bytes in use fall after their peak from an event on, and come near it again."""
     after = evidence.analysis.replay.allocated.after[max(event, 0) :]
     after = after[int(after.argmax()) :]
-    low = np.flatnonzero(after < (after.min() + after.max()) / 2)
-    return len(low) > 0 and bool(after[low[0] :].max() >= _AGAIN * after[0])
+    low = int((after < (after.min() + after.max()) / 2).argmax())
+    return low > 0 and bool(after[low:].max() >= _AGAIN * after[0])
 
 
 def _scattered(evidence: Evidence) -> Iterator[tuple[Int64Column, tuple[int, ...]]]:
@@ -88,10 +84,9 @@ def _scattered(evidence: Evidence) -> Iterator[tuple[Int64Column, tuple[int, ...
 
     Streams that the program made once come back in turn; new ones only after all of PyTorch's own.
     """
-    stream, facts = evidence.analysis.allocations.stream, evidence.analysis.facts
+    stream, frame = evidence.table.stream, evidence.analysis.project_frame
     if len(distinct(stream)) < _LEAST_STREAMS:
         return
-    frame = np.take(facts.project_frame, evidence.analysis.allocations.stack_id)
     for rows in grouped(rows_of(frame >= 0), frame):
         streams, n_runs = distinct(stream[rows]), len(run_starts(stream[rows]))
         if len(streams) >= (_LEAST_STREAMS if n_runs == len(streams) else _ALL_STREAMS):

@@ -284,7 +284,7 @@ def offloaded(evidence: Evidence) -> Iterator[Detected]:
         transfer = f"{format_bytes(2 * held)} over PCIe per iteration: {2 * held / _PCIE:.2g} s at 20 GiB/s"
         mine = rows[evidence.live[rows]]
         calls = evidence.calls
-        where = calls.line_of(calls.module_call(evidence.main_stack(mine), outermost=True))
+        where = calls.line_of(calls.module_call(evidence.analysis.main_stack(mine), outermost=True))
         no_modules = Known.METADATA not in analysis.modules.evidence
         unknown = "Checkpointing was not tried: the file has no paths of modules." if no_modules else ""
         at = f" ({where.place})" if where else ""
