@@ -7,7 +7,7 @@ files, whole numbers of more than 64 bits. Imports NumPy and torch nowhere, sinc
 import json
 import mmap
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, is_dataclass
 from functools import cache
 from types import NoneType
@@ -143,6 +143,11 @@ def _writable(value: object) -> object:
     if isinstance(value, list | tuple):
         return [_writable(one) for one in value]
     return value
+
+
+def picked(row: object, names: Iterable[str]) -> dict[str, Any]:
+    """Return some attributes of a row, by name."""
+    return {name: getattr(row, name) for name in names}
 
 
 def dataclass_from(kind: type[_Made], values: object) -> _Made:

@@ -7,15 +7,19 @@ import numpy as np
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.peak import EITHER_LABEL, WAITING_LABEL, Sum, is_either, likely_words, sums_by_name
 from snapconv.classification.categories import Category
-from snapconv.columns import BoolColumn, Int64Column, rows_of, run_starts
+from snapconv.columns import BoolColumn, rows_of
 from snapconv.phases.trace_phases import Phase
 from snapconv.stacks.project_lines import SourceLine
+from snapconv.torch_knowledge.operation_catalog import UNNAMED
 
 N_CAUSES = 3
 # Stand beside the codes of categories: for what is one of two, and for what waits for another stream.
 _EITHER_CODE, _WAITING_CODE = -1, -2
-_LABELS = {_EITHER_CODE: EITHER_LABEL, _WAITING_CODE: WAITING_LABEL}
-# As in StackFacts.project_frame: a stack of library code only; -2 is no stack.
+_LABELS: dict[int, str] = {_EITHER_CODE: EITHER_LABEL, _WAITING_CODE: WAITING_LABEL}
+_LABELS |= {category: category.label for category in Category}
+# A code, the line of the project, and whether a stack was recorded.
+_Part = tuple[int, SourceLine | None, bool]
+# As in DeviceAnalysis.project_frame.
 _LIBRARY_FRAME = -1
 
 
@@ -51,67 +55,62 @@ def largest_causes(
     n_most: int = N_CAUSES,
 ) -> tuple[Cause, ...]:
     """Find the largest parts of the live memory, and of what is ``waiting``, by category and line."""
-    lines, frame = analysis.lines, np.take(analysis.facts.project_frame, analysis.allocations.stack_id)
-
-    def named(code: int, frame: int) -> tuple[str, SourceLine | None, bool]:
-        label = _LABELS[code] if code in _LABELS else Category(code).label
-        # As in StackFacts.project_frame, -1 is a stack of library code only, -2 no stack.
-        return label, lines.of_frame(frame) if frame >= 0 else None, frame >= -1
-
-    code = np.where(is_either(analysis), np.int8(_EITHER_CODE), analysis.classification.category)
+    lines, frames = analysis.lines, analysis.project_frame
+    codes = np.where(is_either(analysis), np.int8(_EITHER_CODE), analysis.classification.category)
     if waiting is not None:
-        code, live = np.where(waiting, np.int8(_WAITING_CODE), code), live | waiting
-    sums = sums_by_name(analysis, live, named, code, frame)
-    most = sorted((total.block_bytes for total in sums.values()), reverse=True)[:n_most]
-    shown = [item for item in sums.items() if item[1].block_bytes >= most[-1]]
-    largest = sorted(shown, key=_by_size)[:n_most]
+        codes, live = np.where(waiting, np.int8(_WAITING_CODE), codes), live | waiting
+
+    def part(code: int, frame: int) -> _Part:
+        return code, lines.of_frame(frame) if frame >= 0 else None, frame >= _LIBRARY_FRAME
+
+    def order(item: tuple[_Part, Sum]) -> tuple[int, str]:
+        (code, *place), total = item
+        return -total.block_bytes, str((_LABELS[code], *place))
+
+    sums = sums_by_name(analysis, live, part, codes, frames)
     causes = []
-    for (category, line, has_stack), total in largest:
+    for (code, line, has_stack), total in sorted(sums.items(), key=order)[:n_most]:
         library = ""
-        if line is None and has_stack:
-            rows = rows_of(live & (frame == _LIBRARY_FRAME) & (code == _code_of(category)))
-            library = _library_origin(analysis, rows)
-        figures = (total.block_bytes, total.n_allocations, category, line, total.likely_bytes)
+        if has_stack and line is None:
+            library = _library_origin(analysis, live & (frames == _LIBRARY_FRAME) & (codes == code))
+        figures = (total.block_bytes, total.n_allocations, _LABELS[code], line, total.likely_bytes)
         causes.append(Cause(*figures, has_stack, library))
     return tuple(causes)
 
 
-def _by_size(item: tuple[object, Sum]) -> tuple[int, str]:
-    return -item[1].block_bytes, str(item[0])
-
-
-def _code_of(label: str) -> int:
-    special = [code for code, name in _LABELS.items() if name == label]
-    return special[0] if special else next(int(one) for one in Category if one.label == label)
-
-
-def _library_origin(analysis: DeviceAnalysis, rows: Int64Column) -> str:
+def _library_origin(analysis: DeviceAnalysis, is_library: BoolColumn) -> str:
     """Name what allocated most of the memory of library code: an operation, or the backward of one.
 
-    A backward pass runs in threads of autograd's own, which have no line of the project: it is named by the
-    last operation of the project before it, as a rule the loss. Empty where neither is known.
+    Empty where neither is known.
     """
-    table = analysis.allocations
-    rows = rows[table.alloc_event[rows] >= 0]
+    table, rows = analysis.allocations, rows_of(is_library & analysis.features.is_traced)
     if not len(rows):
         return ""
     largest = rows[table.block_bytes[rows].argmax()]
     event = int(table.alloc_event[largest])
-    if Phase(int(analysis.phases.phase[event])) is Phase.BACKWARD:
+    if analysis.phases.phase[event] == Phase.BACKWARD:
         return _backward_origin(analysis, event)
-    operation = analysis.operations[int(analysis.operation_id[largest])]
-    return "" if operation in ("", "unknown") else operation
+    return _operation(analysis, largest)
 
 
 def _backward_origin(analysis: DeviceAnalysis, event: int) -> str:
-    table, starts = analysis.allocations, run_starts(analysis.phases.phase)
-    start = int(starts[np.searchsorted(starts, event, side="right") - 1])
-    frame = np.take(analysis.facts.project_frame, table.stack_id)
-    earlier = rows_of((table.alloc_event >= 0) & (table.alloc_event < start) & (frame >= 0))
+    """Name the backward that an event is in by the project's last operation before it, as a rule the loss.
+
+    Autograd runs it in threads of its own, which have no line of the project.
+    """
+    table, last_of_run = analysis.allocations, analysis.phases.run_last
+    begin = np.searchsorted(last_of_run, last_of_run[event])
+    is_earlier = analysis.features.is_traced & (table.alloc_event < begin)
+    earlier = rows_of(is_earlier & (analysis.project_frame >= 0))
     if not len(earlier):
         return "backward"
-    last = earlier[table.alloc_event[earlier].argmax()]
-    line = analysis.lines.of_frame(int(frame[last]))
-    operation = analysis.operations[int(analysis.operation_id[last])]
-    name = "" if operation in ("", "unknown") else f" of {operation}"
+    line = analysis.lines.innermost(int(table.stack_id[earlier[-1]]))
+    operation = _operation(analysis, earlier[-1])
+    name = f" of {operation}" if operation else ""
     return f"backward{name}{f' ({line.place})' if line else ''}"
+
+
+def _operation(analysis: DeviceAnalysis, row: int) -> str:
+    """Return the operation that made an allocation; empty where it is not known."""
+    operation = analysis.operations[int(analysis.operation_id[row])]
+    return "" if operation == UNNAMED else operation

@@ -13,7 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snapconv.analysis import DeviceAnalysis
+from snapconv.classification.features import at
 from snapconv.columns import Int64Column, distinct, grouped, has_code, is_among, rows_of, sums_by
+from snapconv.json_text import picked
 from snapconv.phases.trace_phases import Phase
 from snapconv.snapshot.event_table import Action
 from snapconv.stacks.project_lines import SourceLine, line_values
@@ -57,8 +59,7 @@ class Garbage:
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""
-        names = ("most_bytes", "n_collections", "certainty")
-        return line_values(self.line) | {name: getattr(self, name) for name in names}
+        return line_values(self.line) | picked(self, ("most_bytes", "n_collections", "certainty"))
 
 
 def find_garbage(analysis: DeviceAnalysis) -> Garbage | None:
@@ -66,24 +67,24 @@ def find_garbage(analysis: DeviceAnalysis) -> Garbage | None:
     table, features, steps = analysis.allocations, analysis.features, _steps(analysis)
     if not analysis.phases.free_sites_known or not len(steps):
         return None
-    made, freed = np.append(steps, -1)[table.alloc_event], np.append(steps, steps[-1] + 1)[table.freed_event]
+    made, freed = at(steps, table.alloc_event, -1), at(steps, table.freed_event, int(steps[-1]) + 1)
     outlives = ~features.has_no_frames & (made >= 0) & (freed > made)
     # A burst is of frees without an allocation between them.
-    n_allocs = np.cumsum(has_code(analysis.device.events.action, Action.ALLOC))
-    burst = np.take(n_allocs, table.freed_event)
-    bursts = _collected(analysis, rows_of(outlives & features.is_freed), made, burst)
-    if not len(bursts):
+    burst = at(np.cumsum(has_code(analysis.device.events.action, Action.ALLOC)), table.freed_event)
+    collected = _collected(analysis, rows_of(outlives & features.is_freed), made, burst)
+    if not len(collected):
         return None
-    rows, n = rows_of(outlives & is_among(table.stack_id, table.stack_id[bursts])), len(steps) + 1
-    ends, n_bytes = np.searchsorted(steps, made[rows], side="right"), table.block_bytes[rows]
-    waiting = np.cumsum(sums_by(ends, n_bytes, n) - sums_by(features.end[rows], n_bytes, n))
+    rows = rows_of(outlives & is_among(table.stack_id, table.stack_id[collected]))
+    ends = np.searchsorted(steps, made[rows], side="right")
+    n_bytes, n = table.block_bytes[rows], len(steps) + 1
+    change = sums_by(ends, n_bytes, n) - sums_by(features.end[rows], n_bytes, n)
     return Garbage(
         rows,
         ends,
         analysis.main_line(rows),
-        most_bytes=int(waiting.max()),
-        n_collections=len(distinct(burst[bursts])),
-        is_certain=bool(features.freed_through(Role.COLLECTOR)[bursts].any()),
+        most_bytes=int(change.cumsum().max()),
+        n_collections=len(distinct(burst[collected])),
+        is_certain=bool(features.freed_through(Role.COLLECTOR)[collected].any()),
     )
 
 
@@ -95,16 +96,17 @@ def _collected(
     It is on a stack, or the places of the stack's bursts differ.
     """
     features, stack = analysis.features, analysis.allocations.stack_id.astype(np.int64)
-    together = grouped(rows, stack * (int(burst.max()) + 1) + burst, least=2)
-    of_steps = [mine[0] for mine in together if made[mine[0]] < made[mine[-1]]]
     place = features.lines_of(analysis.allocations.free_stack_id)
-    n_more = (features.is_freed_by_engine | features.freed_through(Role.OPTIMIZER)).astype(np.int64)
-    n_more[features.freed_through(Role.ZERO_GRAD)] = 1
-    n_more[features.freed_through(Role.COLLECTOR)] = _LEAST_PLACES
-    of_stacks = grouped(np.array(of_steps, np.int64), stack)
-    n_places = [len(distinct(place[mine])) + n_more[mine].max() for mine in of_stacks]
-    chosen = [mine for mine, n in zip(of_stacks, n_places, strict=True) if n >= _LEAST_PLACES]
-    return np.concatenate((rows[:0], *chosen))
+    is_torch = features.freed_through(Role.OPTIMIZER) | features.freed_through(Role.ZERO_GRAD)
+    is_torch |= features.is_freed_by_engine
+    n_more = np.where(features.freed_through(Role.COLLECTOR), _LEAST_PLACES, is_torch)
+    bursts = grouped(rows, stack * (int(burst.max()) + 1) + burst, least=2)
+    first = [same[0] for same in bursts if made[same[0]] < made[same[-1]]]
+    chosen = [rows[:0]]
+    for same in grouped(np.array(first, np.int64), stack):
+        if len(distinct(place[same])) + n_more[same].max() >= _LEAST_PLACES:
+            chosen.append(same)
+    return np.concatenate(chosen)
 
 
 def _steps(analysis: DeviceAnalysis) -> Int64Column:
@@ -113,4 +115,4 @@ def _steps(analysis: DeviceAnalysis) -> Int64Column:
     if phases.n_iterations > 1:
         return phases.iteration.astype(np.int64)
     is_forward = has_code(phases.phase, Phase.FORWARD)
-    return np.cumsum(is_forward & ~np.append(False, is_forward[:-1]))
+    return np.cumsum(is_forward & np.diff(is_forward, prepend=False))

@@ -9,12 +9,14 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import product
+from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from snapconv.analysis import Analysis, DeviceAnalysis
-from snapconv.answers.peak import Sum, sums_by_name
+from snapconv.answers.peak import NOTHING, Sum, sums_by_name
 from snapconv.classification.categories import Category, Evidence
 from snapconv.replay.history_verdict import Verdict
 from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK, SourceLine, line_values
@@ -29,7 +31,6 @@ _Key = TypeVar("_Key")
 
 # Aligning the lines of one function takes the time of their product; no one writes one of so many.
 _MOST_PAIRS = 10_000
-_NOTHING = Sum(0, 0, 0)
 _TABLES = ("categories", "lines", "modules", "operations")
 
 
@@ -211,7 +212,7 @@ def _changes(
     old: Mapping[_Key, Sum], new: Mapping[_Key, Sum], *, order: Callable[[_Key], Any]
 ) -> tuple[Change[_Key], ...]:
     """Bring the sums of one name together, the largest changes first, those without memory left out."""
-    both = [(name, old.get(name, _NOTHING), new.get(name, _NOTHING)) for name in dict.fromkeys((*old, *new))]
+    both = [(name, old.get(name, NOTHING), new.get(name, NOTHING)) for name in dict.fromkeys((*old, *new))]
     found = [
         Change(name, before.block_bytes, after.block_bytes, before.n_allocations, after.n_allocations)
         for name, before, after in both
@@ -228,7 +229,7 @@ def _lines(old: DeviceAnalysis, new: DeviceAnalysis) -> tuple[Change[Match], ...
     for side, one in enumerate((old, new)):
         live = one.allocations.live_at(one.peak_event)
         sums = sums_by_name(one, live, one.lines.line_or_reason, one.allocations.stack_id)
-        sides.append({match: sums.get(name, _NOTHING) for match in matches if (name := match[side])})
+        sides.append({match: sums.get(name, NOTHING) for match in matches if (name := match[side])})
 
     def place(match: Match) -> tuple[str, int]:
         line = match[1] or match[0]
@@ -309,24 +310,26 @@ def _aligned(
         numbers = {line.line_number: line for line in new}
         pairs: list[Match] = [(line, numbers.pop(line.line_number, None)) for line in old]
         return pairs + [(None, line) for line in numbers.values()]
-    score = [[_likeness(a, b, in_old[a], in_new[b]) for b in new] for a in old]
-    best = [[0.0] * (len(new) + 1) for _ in range(len(old) + 1)]
-    for i in range(len(old) - 1, -1, -1):
-        for j in range(len(new) - 1, -1, -1):
-            best[i][j] = max(best[i + 1][j], best[i][j + 1], best[i + 1][j + 1] + score[i][j])
-    found: list[Match] = []
-    i = j = 0
-    while i < len(old) and j < len(new):
-        is_pair = score[i][j] > 0 and best[i][j] == best[i + 1][j + 1] + score[i][j]
-        is_gone = not is_pair and best[i][j] == best[i + 1][j]
-        found.append((None if not (is_pair or is_gone) else old[i], None if is_gone else new[j]))
-        i, j = i + (is_pair or is_gone), j + (not is_gone)
-    return found + [(line, None) for line in old[i:]] + [(None, line) for line in new[j:]]
+    # By the place in both: the most likeness of all that follows, and how many lines of each come next.
+    steps = dict[tuple[int, int], tuple[float, int, int]]()
+    for i, j in product(range(len(old), -1, -1), range(len(new), -1, -1)):
+        is_within = i < len(old) and j < len(new)
+        likeness = _likeness(old[i], new[j], in_old, in_new) if is_within else 0.0
+        choices = ((1, 1, likeness), (1, 0, 0.0), (0, 1, 0.0))[not likeness :]
+        rests = ((steps.get((i + m, j + n)), more, m, n) for m, n, more in choices)
+        totals = [(rest[0] + more, m, n) for rest, more, m, n in rests if rest]
+        steps[i, j] = max(totals, key=itemgetter(0), default=(0.0, 0, 0))
+    matches, i, j = list[Match](), 0, 0
+    while i < len(old) or j < len(new):
+        _, m, n = steps[i, j]
+        matches.append((old[i] if m else None, new[j] if n else None))
+        i, j = i + m, j + n
+    return matches
 
 
-def _likeness(old: SourceLine, new: SourceLine, in_old: frozenset[str], in_new: frozenset[str]) -> float:
+def _likeness(old: SourceLine, new: SourceLine, in_old: Contents, in_new: Contents) -> float:
     """Score how likely two lines of one function are the same, by the contents that both have."""
-    is_same_number = old.line_number == new.line_number
-    if not in_old & in_new:
-        return 0.25 if is_same_number else 0.0
-    return 1.0 + len(in_old & in_new) / len(in_old | in_new) + 0.5 * is_same_number
+    both, is_same_number = in_old[old] & in_new[new], old.line_number == new.line_number
+    if not both:
+        return 0.25 * is_same_number
+    return 1.0 + len(both) / len(in_old[old] | in_new[new]) + 0.5 * is_same_number

@@ -8,7 +8,6 @@ A server has no steps of an optimizer. What leaks there leaves memory behind in 
 trace; weights do so in the first parts only, and what is in use just now in the last.
 """
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -26,12 +25,14 @@ from snapconv.columns import (
     grouped,
     has_code,
     is_among,
+    number_groups,
     read_only,
     rows_of,
     run_starts,
-    stable_order,
+    sums_by,
     take,
 )
+from snapconv.json_text import picked
 from snapconv.notes import Note
 from snapconv.phases.trace_phases import Phase, Phases
 from snapconv.stacks.project_lines import SourceLine, line_values
@@ -51,6 +52,11 @@ _ITERATIONS_THAT_MATTER = 100_000
 _LARGE_PART = 0.1
 # Of the peak: what iterations add before "nothing grows" is not said of them.
 _LEAST_RISE = 0.01
+_FIGURES_OF_GROWTH = (
+    "fate", "certainty", "first_iteration", "last_iteration", "n_iterations", "n_allocations", "block_bytes",
+    "bytes_per_iteration",
+)  # fmt: skip
+_FIGURES_OF_LINE = ("n_allocations", "block_bytes", "first_event", "last_event", "trend")
 # The trace is looked at in parts; what leaves memory behind in most of them, up to the last, keeps growing.
 N_PARTS, _MOST_PARTS = 8, 6
 
@@ -96,12 +102,21 @@ class Growth:
         """The certainty, by the number of iterations, in the words of every answer."""
         return "certain" if self.n_iterations >= _STRONG_ITERATIONS else "likely"
 
+    def with_stack(self, other: "Growth") -> "Growth":
+        """Return the growth of this stack and another one of its line."""
+        return replace(
+            self,
+            first_iteration=min(self.first_iteration, other.first_iteration),
+            last_iteration=max(self.last_iteration, other.last_iteration),
+            n_iterations=max(self.n_iterations, other.n_iterations),
+            block_bytes=self.block_bytes + other.block_bytes,
+            bytes_per_iteration=self.bytes_per_iteration + other.bytes_per_iteration,
+            rows=np.append(self.rows, other.rows),
+        )
+
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""
-        names = ("first_iteration", "last_iteration", "n_iterations", "n_allocations", "block_bytes")
-        figures = ("fate", "certainty", *names, "bytes_per_iteration")
-        frames = list(map(line_values, self.frames))
-        return {"frames": frames, **{name: getattr(self, name) for name in figures}}
+        return {"frames": list(map(line_values, self.frames)), **picked(self, _FIGURES_OF_GROWTH)}
 
 
 class Trend(str, Enum):
@@ -114,6 +129,10 @@ class Trend(str, Enum):
     UNKNOWN = "unknown"
     ONCE = "once"
     RECENT = "recent"
+
+
+# By the kind of memory: what usually is kept, and what a backward after the trace frees.
+_TRENDS_OF_KINDS = (None, Trend.KEPT, Trend.WAITS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +149,7 @@ class UnfreedLine:
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""
-        names = ("n_allocations", "block_bytes", "first_event", "last_event", "trend")
-        return line_values(self.line) | {name: getattr(self, name) for name in names}
+        return line_values(self.line) | picked(self, _FIGURES_OF_LINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,22 +207,11 @@ def report_growth(analysis: DeviceAnalysis) -> GrowthReport:
 
 def by_line(found: Sequence[Growth]) -> tuple[Growth, ...]:
     """Sum up the stacks by their innermost line and their fate; most bytes first."""
-    groups: dict[tuple[SourceLine | None, Fate], list[Growth]] = defaultdict(list)
+    lines = dict[tuple[SourceLine | None, Fate], Growth]()
     for growth in found:
-        groups[growth.line, growth.fate].append(growth)
-    lines = [
-        replace(
-            stacks[0],
-            first_iteration=min(stack.first_iteration for stack in stacks),
-            last_iteration=max(stack.last_iteration for stack in stacks),
-            n_iterations=max(stack.n_iterations for stack in stacks),
-            block_bytes=sum(stack.block_bytes for stack in stacks),
-            bytes_per_iteration=sum(stack.bytes_per_iteration for stack in stacks),
-            rows=np.concatenate([stack.rows for stack in stacks]),
-        )
-        for stacks in groups.values()
-    ]
-    return tuple(sorted(lines, key=lambda one: (-one.block_bytes, one.frames)))
+        place = growth.line, growth.fate
+        lines[place] = lines[place].with_stack(growth) if place in lines else growth
+    return tuple(sorted(lines.values(), key=lambda line: (-line.block_bytes, line.frames)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,15 +311,12 @@ def _of_lines(analysis: DeviceAnalysis, kept: _Kept, done: Sequence[int]) -> Ite
 
     ``done`` are the stacks that do.
     """
-    allocations = analysis.allocations
     line_of_stack = analysis.facts.project_frame.astype(np.int64)
     line = line_of_stack[kept.key]
     wanted = np.flatnonzero((line >= 0) & ~is_among(line, line_of_stack[list(done)]))
     for _, run, _ in _runs(take(replace(kept, key=line), wanted), analysis.phases.n_iterations):
         if run.n_iterations >= _LEAST_OF_LINE:
-            stack_ids = allocations.stack_id[run.rows].astype(np.int64)
-            stacks, n_bytes = _sums(stack_ids, allocations.block_bytes[run.rows])
-            yield run.growth(int(stacks[n_bytes.argmax()]), Fate.NEVER_FREED, int(run.sums.sum()))
+            yield run.growth(analysis.main_stack(run.rows), Fate.NEVER_FREED, int(run.sums.sum()))
 
 
 def _runs(kept: _Kept, n_iterations: int) -> Iterator[tuple[int, _Run, _Kept]]:
@@ -335,11 +339,8 @@ def _runs(kept: _Kept, n_iterations: int) -> Iterator[tuple[int, _Run, _Kept]]:
 
 def _sums(key: Int64Column, n_bytes: Int64Column) -> tuple[Int64Column, Int64Column]:
     """Return the distinct keys, and the sum of the bytes of each."""
-    order = stable_order(key)
-    starts = run_starts(key[order])
-    # np.add.reduceat refuses an empty list of starts.
-    sums = np.add.reduceat(n_bytes[order], starts) if len(starts) else n_bytes
-    return key[order[starts]], sums
+    first, group = number_groups(key)
+    return key[first], sums_by(group, n_bytes, len(first))
 
 
 def _groups(kept: _Kept) -> Iterator[tuple[int, _Kept]]:
@@ -406,25 +407,21 @@ def _replaced(kept: _Kept, n_iterations: int, requested_bytes: Int64Column) -> I
 
 def unfreed_lines(analysis: DeviceAnalysis) -> tuple[UnfreedLine, ...]:
     """Sum up what was allocated in the trace and is live at its end, by line; most bytes first."""
-    table, lines, n_events = analysis.allocations, analysis.lines, len(analysis.device.events)
-    rows = np.flatnonzero((table.alloc_event >= 0) & (table.freed_event < 0))
+    table, frame = analysis.allocations, analysis.project_frame
     classified, ends_in_forward = analysis.classification, Phase.FORWARD in analysis.phases.phase[-1:]
     # The trace ends before the backward that frees them: no leak.
     waits = has_code(classified.category, Category.ACTIVATION) & ~classified.is_likely & ends_in_forward
     is_usual = is_among(classified.category, categories_with(Trait.USUALLY_KEPT))
-    kind = np.where(is_usual, 1, 2 * waits)[rows].tolist()
-    of_line: dict[tuple[SourceLine | None, bool, int], list[int]] = defaultdict(list)
-    for row, stack, number in zip(rows.tolist(), table.stack_id[rows].tolist(), kind, strict=True):
-        of_line[lines.innermost(stack), lines.has_frames(stack), number].append(row)
-    found = []
-    for (line, has_stack, number), mine in of_line.items():
-        events = table.alloc_event[mine].astype(np.int64)
-        trend = (_trend((events * N_PARTS // n_events).tolist()), Trend.KEPT, Trend.WAITS)[number]
-        if trend is Trend.STOPPED and analysis.phases.has_steps:  # in so few steps, parts of them say nothing
-            trend = Trend.UNKNOWN
-        n_bytes, first, last = int(table.block_bytes[mine].sum()), int(events.min()), int(events.max())
-        found.append(UnfreedLine(line, has_stack, len(mine), n_bytes, first, last, trend))
-    return tuple(sorted(found, key=lambda one: (-one.block_bytes, str(one.line))))
+    kind = np.where(is_usual, 1, 2 * waits)
+    unfreed = []
+    rows = rows_of(analysis.features.is_traced & ~analysis.features.is_freed)
+    for same in grouped(rows, frame.astype(np.int64) * len(_TRENDS_OF_KINDS) + kind):
+        events, place = table.alloc_event[same].tolist(), int(frame[same[0]])
+        trend = _TRENDS_OF_KINDS[kind[same[0]]] or _trend(analysis, events)
+        line, n_bytes = analysis.lines.of_frame(place) if place >= 0 else None, table.block_bytes[same].sum()
+        figures = (len(same), int(n_bytes), events[0], events[-1], trend)
+        unfreed.append(UnfreedLine(line, place >= -1, *figures))
+    return tuple(sorted(unfreed, key=lambda one: (-one.block_bytes, str(one.line))))
 
 
 def growing_sentence(analysis: DeviceAnalysis) -> str:
@@ -439,14 +436,17 @@ def growing_sentence(analysis: DeviceAnalysis) -> str:
     )
 
 
-def _trend(part_of_each: list[int]) -> Trend:
+def _trend(analysis: DeviceAnalysis, events: Sequence[int]) -> Trend:
     """Decide by the parts of the trace in which a line left memory behind."""
-    last, parts = N_PARTS - 1, set(part_of_each)
+    last, parts = N_PARTS - 1, {event * N_PARTS // len(analysis.device.events) for event in events}
     if parts == {last}:
         return Trend.RECENT
-    if len(part_of_each) == 1:
+    if len(events) == 1:
         return Trend.ONCE
-    return Trend.GROWS if last in parts and len(parts) >= _MOST_PARTS else Trend.STOPPED
+    if last in parts and len(parts) >= _MOST_PARTS:
+        return Trend.GROWS
+    # In so few steps, parts of them say nothing.
+    return Trend.UNKNOWN if analysis.phases.has_steps else Trend.STOPPED
 
 
 def why_unknown(analysis: DeviceAnalysis) -> str:

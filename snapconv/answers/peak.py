@@ -11,8 +11,9 @@ for nothing.
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -22,9 +23,8 @@ from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.moments import FoundMoment
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.inventory import GRADIENT_OR_STATE, SLUG
-from snapconv.columns import BoolColumn, Int64Column, first_known, number_groups, sums_by
+from snapconv.columns import BoolColumn, Int64Column, first_known, number_groups, rows_of, sums_by
 from snapconv.phases.annotation_spans import annotations_at
-from snapconv.phases.trace_phases import Phase
 from snapconv.replay.memory_layout import MemoryLayout, layout_at
 from snapconv.stacks.project_lines import SourceLine
 from snapconv.units import HOST, Device, counted, format_bytes
@@ -40,6 +40,7 @@ _NUMBER, _ANY_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])"), "*"
 
 _FIGURES = ("n_allocations", "requested_bytes", "block_bytes")
 _Name = TypeVar("_Name")
+_Row = TypeVar("_Row", bound=Any)
 
 
 class Sum(NamedTuple):
@@ -50,6 +51,9 @@ class Sum(NamedTuple):
     likely_bytes: int
 
 
+NOTHING = Sum(0, 0, 0)
+
+
 def sums_by_name(
     analysis: DeviceAnalysis, live: BoolColumn, name: Callable[..., _Name], *keys: NDArray[np.integer[Any]]
 ) -> dict[_Name, Sum]:
@@ -57,16 +61,20 @@ def sums_by_name(
 
     ``name`` is called once for each combination of values.
     """
-    rows = np.flatnonzero(live)
+    rows, sums = rows_of(live), dict[_Name, Sum]()
     first, group = number_groups(*(key[rows] for key in keys))
-    found: dict[_Name, Sum] = {}
     values = zip(*(key[rows[first]].tolist() for key in keys), strict=True)
     figures = _figures_by(analysis, rows, group, len(first))
     for key, (n, _, n_bytes, n_likely) in zip(values, figures, strict=True):
         named = name(*key)
-        n_before, bytes_before, likely_before = found.get(named, (0, 0, 0))
-        found[named] = Sum(n_before + n, bytes_before + n_bytes, likely_before + n_likely)
-    return found
+        n_before, bytes_before, likely_before = sums.get(named, NOTHING)
+        sums[named] = Sum(n_before + n, bytes_before + n_bytes, likely_before + n_likely)
+    return sums
+
+
+def most_first(rows: Iterable[_Row], of_equal: Callable[[_Row], Any]) -> tuple[_Row, ...]:
+    """Order rows by their ``block_bytes``, the largest first, and equal ones by a name."""
+    return tuple(sorted(rows, key=lambda row: (-row.block_bytes, of_equal(row))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +126,7 @@ def rows_of_summary(
 
 def is_either(analysis: DeviceAnalysis) -> BoolColumn:
     """Mark the allocations that are a gradient or an optimizer state."""
-    reasons, reason_id = analysis.classification.reasons, analysis.classification.reason_id
-    if GRADIENT_OR_STATE not in reasons:
-        return np.zeros(len(reason_id), np.bool_)
-    return np.asarray(reason_id == reasons.index(GRADIENT_OR_STATE))
+    return analysis.classification.has_reason(GRADIENT_OR_STATE)
 
 
 def job_sentence(analysis: DeviceAnalysis) -> str | None:
@@ -195,23 +200,24 @@ class PoolTotal:
 def totals_by_line(analysis: DeviceAnalysis, live: BoolColumn) -> tuple[LineTotal, ...]:
     """Sum by the innermost line of the project; what has none is in no row."""
     sums = sums_by_name(analysis, live, analysis.lines.innermost, analysis.allocations.stack_id)
-    rows = [LineTotal(line, *found[:2]) for line, found in sums.items() if line]
-    return tuple(sorted(rows, key=lambda row: (-row.block_bytes, row.line)))
+    rows = (LineTotal(line, *figures[:2]) for line, figures in sums.items() if line)
+    return most_first(rows, attrgetter("line"))
 
 
 def totals_by_module(analysis: DeviceAnalysis, live: BoolColumn) -> tuple[ModuleTotal, ...]:
     """Sum by module; what is of no known module is in no row."""
     modules = analysis.modules
     sums = sums_by_name(analysis, live & (modules.module_id >= 0), int, modules.module_id)
-    rows = [ModuleTotal(modules.names[i], modules.evidence[i].label, *one[:2]) for i, one in sums.items()]
-    return tuple(sorted(rows, key=lambda row: (-row.block_bytes, row.module)))
+    named = zip(modules.names, (kind.label for kind in modules.evidence), strict=True)
+    rows = (ModuleTotal(*name, *sums[i][:2]) for i, name in enumerate(named) if i in sums)
+    return most_first(rows, attrgetter("module"))
 
 
 def totals_by_operation(analysis: DeviceAnalysis, live: BoolColumn) -> tuple[OperationTotal, ...]:
     """Sum by the operation that allocated it."""
     sums = sums_by_name(analysis, live, analysis.operations.__getitem__, analysis.operation_id)
-    rows = [OperationTotal(name, *found[:2]) for name, found in sums.items()]
-    return tuple(sorted(rows, key=lambda row: (-row.block_bytes, row.operation)))
+    rows = (OperationTotal(name, *figures[:2]) for name, figures in sums.items())
+    return most_first(rows, attrgetter("operation"))
 
 
 def totals_by_pool(analysis: DeviceAnalysis, live: BoolColumn, layout: MemoryLayout) -> tuple[PoolTotal, ...]:
@@ -225,8 +231,8 @@ def totals_by_pool(analysis: DeviceAnalysis, live: BoolColumn, layout: MemoryLay
         return pools[pool] if pool >= 0 else None, stream
 
     sums = sums_by_name(analysis, live, place, pool_id, allocations.stream)
-    rows = [PoolTotal(*where, *found[:2]) for where, found in sums.items()]
-    return tuple(sorted(rows, key=lambda row: (-row.block_bytes, str(row.pool), row.stream)))
+    rows = (PoolTotal(*where, *figures[:2]) for where, figures in sums.items())
+    return most_first(rows, lambda row: (str(row.pool), row.stream))
 
 
 def group_modules(modules: Sequence[ModuleTotal]) -> list[tuple[int, str]]:
@@ -241,14 +247,13 @@ def group_modules(modules: Sequence[ModuleTotal]) -> list[tuple[int, str]]:
         pattern = _NUMBER.sub(_ANY_NUMBER, row.module) if is_path else row.module
         groups[pattern, is_path, row.n_allocations, row.block_bytes].append(row)
     rows = []
-    for (_, is_path, *_), same in groups.items():
-        n_bytes = sum(row.block_bytes for row in same)
-        if not is_path or len(same) == 1:
-            rows.append((n_bytes, same[0].module))
-            continue
-        parts = zip(*(row.module.split(".") for row in same), strict=True)
-        path = ".".join(part[0] if len(set(part)) == 1 else _ANY_NUMBER for part in parts)
-        rows.append((n_bytes, f"{path}, {counted(len(same), 'module')}"))
+    for (_, is_path, _, n_bytes), same in groups.items():
+        name = same[0].module
+        if is_path and len(same) > 1:
+            parts = zip(*(row.module.split(".") for row in same), strict=True)
+            path = ".".join(part[0] if len(set(part)) == 1 else _ANY_NUMBER for part in parts)
+            name = f"{path}, {counted(len(same), 'module')}"
+        rows.append((n_bytes * len(same), name))
     return sorted(rows, key=lambda row: (-row[0], row[1]))
 
 
@@ -333,16 +338,14 @@ def state_at(
     event, events, replay = moment.event, analysis.device.events, analysis.replay
     live, waiting = analysis.allocations.live_at(event), analysis.allocations.waiting_at(event)
     layout = layout or layout_at(analysis.device, analysis.allocations, event)
-    is_in_trace = event >= 0
-    timed = is_in_trace and events.time_us is not None
     return MomentState(
         device=analysis.device.device,
         moment=moment.name,
-        event=event if is_in_trace else None,
+        event=event if event >= 0 else None,
         n_events=len(events),
-        time_us=int(events.time_us[event]) if timed and events.time_us is not None else None,
+        time_us=events.time_at(event),
         iteration=analysis.phases.iteration_at(event),
-        phase=Phase(analysis.phases.phase[event]).name.lower() if is_in_trace else None,
+        phase=analysis.phases.name_at(event),
         annotations=annotations_at(analysis.snapshot, analysis.device, event),
         requested_bytes=replay.requested.at(event),
         allocated_bytes=replay.allocated.at(event),
@@ -378,13 +381,12 @@ def device_memory(analysis: DeviceAnalysis, event: int, *, given_total: int | No
     """Find what of the device is not torch's, just after an event, or at the failed allocation before it."""
     total = _device_total(analysis) if given_total is None else given_total
     reserved, failed = analysis.replay.reserved, analysis.phases.oom_events
-    before = failed[failed <= event]
-    measured = int(before[-1]) if len(before) else int(failed[0]) if len(failed) else None
-    free = int(analysis.device.events.addr[measured]) if measured is not None else None
-    outside = None
-    is_exact = "reserved" not in analysis.replay.at_least
-    if total is not None and free is not None and measured is not None and is_exact:
-        outside = max(total - free - reserved.at(measured), 0)
+    measured = next(map(int, (*failed[failed <= event][-1:], *failed[:1])), None)
+    free = outside = None
+    if measured is not None:
+        free = int(analysis.device.events.addr[measured])
+        if total is not None and "reserved" not in analysis.replay.at_least:
+            outside = max(total - free - reserved.at(measured), 0)
     return DeviceMemory(
         total_bytes=total,
         reserved_bytes=reserved.at(event),

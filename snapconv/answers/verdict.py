@@ -51,28 +51,38 @@ class FileVerdict:
     faults: dict[str, int] = field(default_factory=dict)
 
 
-# Its subject, sentence, moment and command, the allocations whose causes are named, and further sentences.
-_Fact = tuple[str, str, str, str, BoolColumn, tuple[str, ...]]
+# Its subject and sentence, and the allocations whose causes are named.
+_Fact = tuple[str, str, BoolColumn]
+# By the subject: the moment of the causes. Each is also the command that has more, but for the peak's.
+_MOMENTS = {
+    "oom": "when the request failed",
+    "growth": "of the growth, live at the dump",
+    "fragmentation": "at the peak",
+}
 
 
 def find_verdict(
     analysis: DeviceAnalysis, growing: Sequence[Growth] | None = None, *, n_causes: int = N_CAUSES
 ) -> FileVerdict:
     """Find what matters most about one device; ``growing``: what grows there, if that is known already."""
-    about, sentence, moment, command, live, also = (
+    reserve = _reserve(analysis)
+    about, sentence, live = (
         _out_of_memory(analysis)
         or _grows(analysis, find_growth(analysis) if growing is None else growing)
-        or _unused(analysis)
-        or _peak(analysis)
+        or _unused(analysis, reserve)
+        or _peak(analysis, reserve)
     )
-    findings = quick_findings(analysis)
-    faults = [one for one in findings if one.sort == FAULT]
-    may_grow = growing_sentence(analysis)
-    details = [_fault_sentence(faults)] if faults else []
+    findings, may_grow = quick_findings(analysis), growing_sentence(analysis)
+    faults = [finding for finding in findings if finding.sort == FAULT]
+    also, moment, command = list[str](), _MOMENTS.get(about, "at the peak"), about
+    if about == "peak":
+        also = [reserve] if reserve else []
+        moment = moment if _has_trace(analysis) else "at the dump"
+        command = _command(analysis, findings, may_grow, reserve)
+    if faults:
+        also.append(_fault_sentence(faults))
     if may_grow:
-        details.append(f"{may_grow} (snapconv growth)")
-    if about == "peak" and command == "advise" and not findings:
-        command = "growth" if may_grow else "fragmentation" if also else "tree"
+        also.append(f"{may_grow} (snapconv growth)")
     return FileVerdict(
         device=analysis.device.device,
         about=about,
@@ -81,9 +91,26 @@ def find_verdict(
         causes=largest_causes(analysis, live, waiting=_waiting(analysis, about), n_most=n_causes),
         command=command,
         history_verdict=analysis.history.verdict.value,
-        also=(*also, *details),
-        faults={one.what.removesuffix("."): one.held_bytes for one in faults},
+        also=tuple(also),
+        faults={fault.what.removesuffix("."): fault.held_bytes for fault in faults},
     )
+
+
+def _command(analysis: DeviceAnalysis, findings: Sequence[Finding], may_grow: str, reserve: str) -> str:
+    """Return the command that has more about a peak."""
+    commands = (
+        ("info", not analysis.replay.allocated.peak),
+        ("record", not len(analysis.snapshot.stacks.frames)),
+        ("tree", not _has_trace(analysis)),
+        ("advise", findings),
+        ("growth", may_grow),
+        ("fragmentation", reserve),
+    )
+    return next((command for command, fits in commands if fits), "tree")
+
+
+def _has_trace(analysis: DeviceAnalysis) -> bool:
+    return analysis.history.verdict is not Verdict.NO_TRACE
 
 
 def _fault_sentence(faults: Sequence[Finding]) -> str:
@@ -109,9 +136,8 @@ def _out_of_memory(analysis: DeviceAnalysis) -> _Fact | None:
         return None
     where = f" at {request.lines[0].place}" if request.lines else ""
     inferred = " (inferred)" if verdict.is_inferred else ""
-    live = analysis.allocations.live_at(request.event)
     sentence = f"out of memory{where}: {verdict.sentence}{inferred}"
-    return "oom", sentence, "when the request failed", "oom", live, ()
+    return "oom", sentence, analysis.allocations.live_at(request.event)
 
 
 def _grows(analysis: DeviceAnalysis, growing: Sequence[Growth]) -> _Fact | None:
@@ -124,19 +150,15 @@ def _grows(analysis: DeviceAnalysis, growing: Sequence[Growth]) -> _Fact | None:
     grown = np.zeros(len(analysis.allocations), np.bool_)
     grown[np.concatenate([one.rows for one in growing])] = True
     live = grown & analysis.allocations.live_at(len(analysis.device.events) - 1)
-    sentence = f"memory grows by {format_bytes(per_iteration)} per iteration{where}"
-    return "growth", sentence, "of the growth, live at the dump", "growth", live, ()
+    return "growth", f"memory grows by {format_bytes(per_iteration)} per iteration{where}", live
 
 
-def _unused(analysis: DeviceAnalysis) -> _Fact | None:
+def _unused(analysis: DeviceAnalysis, reserve: str) -> _Fact | None:
     """Much that is reserved and never used, on a device that is nearly full of it."""
     total = device_memory(analysis, analysis.peak_event).total_bytes
-    if total is None or analysis.replay.reserved.peak < _NEARLY_FULL * total:
+    if not reserve or total is None or analysis.replay.reserved.peak < _NEARLY_FULL * total:
         return None
-    if not (reserve := _reserve(analysis)):
-        return None
-    live = analysis.allocations.live_at(analysis.peak_event)
-    return "fragmentation", reserve, "at the peak", "fragmentation", live, ()
+    return "fragmentation", reserve, analysis.allocations.live_at(analysis.peak_event)
 
 
 def _reserve(analysis: DeviceAnalysis) -> str:
@@ -158,31 +180,24 @@ def _reserve(analysis: DeviceAnalysis) -> str:
     )
 
 
-def _peak(analysis: DeviceAnalysis) -> _Fact:
-    allocated, most_reserved = analysis.replay.allocated.peak, analysis.replay.reserved.peak
+def _peak(analysis: DeviceAnalysis, reserve: str) -> _Fact:
+    allocated, reserved = analysis.replay.allocated.peak, analysis.replay.reserved.peak
     live = analysis.allocations.live_at(analysis.peak_event)
-    rows, reserve = summary_totals(analysis, live), _reserve(analysis)
-    at_least = "reserved" in analysis.replay.at_least
-    most = f"{'at least' if at_least else 'at most'} {format_bytes(most_reserved)}"
-    reserved = "" if reserve or not analysis.has_allocator else f"; PyTorch reserved {most}"
-    has_trace = analysis.history.verdict is not Verdict.NO_TRACE
-    contradicts = allocated > most_reserved  # events that do not fit the segments: a note has their number
-    shown = analysis.replay.shown("allocated", allocated)
-    peak = f"peak {'about ' * contradicts}{shown}{_in_this_trace(analysis)}"
-    if contradicts:
-        reserved = f"; approximate, as its segments have only {format_bytes(most_reserved)}"
-    held = peak if has_trace else f"{format_bytes(allocated)} allocated at the dump"
-    waiting = int(
-        analysis.allocations.block_bytes[analysis.allocations.waiting_at(analysis.peak_event)].sum()
-    )
+    contradicts = allocated > reserved  # events that do not fit the segments: a note has their number
+    held = f"{format_bytes(allocated)} allocated at the dump"
+    if _has_trace(analysis):
+        shown = analysis.replay.shown("allocated", allocated)
+        held = f"peak {'about ' * contradicts}{shown}{_in_this_trace(analysis)}"
+    beside, is_waiting = "", analysis.allocations.waiting_at(analysis.peak_event)
+    waiting = int(analysis.allocations.block_bytes[is_waiting].sum())
     if waiting * _LEAST_SHOWN >= max(allocated, 1):
-        reserved = f"; {format_bytes(waiting)} more were freed and waited for another stream{reserved}"
-    sentence = f"{held}{_shares(rows, allocated)}{reserved}"
-    moment, has_stacks = "at the peak" if has_trace else "at the dump", len(analysis.snapshot.stacks.frames)
-    command = "advise" if has_trace and has_stacks else "tree" if has_stacks else "record"
-    if not allocated:
-        command = "info"
-    return "peak", sentence, moment, command, live, (reserve,) if reserve else ()
+        beside = f"; {format_bytes(waiting)} more were freed and waited for another stream"
+    if contradicts:
+        beside += f"; approximate, as its segments have only {format_bytes(reserved)}"
+    elif analysis.has_allocator and not reserve:
+        most = "at least" if "reserved" in analysis.replay.at_least else "at most"
+        beside += f"; PyTorch reserved {most} {format_bytes(reserved)}"
+    return "peak", f"{held}{_shares(summary_totals(analysis, live), allocated)}{beside}", live
 
 
 def _in_this_trace(analysis: DeviceAnalysis) -> str:
