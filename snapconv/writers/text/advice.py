@@ -1,5 +1,6 @@
 """Lines of text for ``snapconv advise``."""
 
+from collections import Counter
 from collections.abc import Iterator
 
 from snapconv.answers.advice.changes import Peak
@@ -29,14 +30,7 @@ def advice_lines(advice: Advice, file: str, cached: int, growing: str) -> Iterat
             yield f"     {title:<10} {text}"
     if len(advice.findings) > 1 and advice.together.n_bytes < advice.peak.n_bytes:
         yield f"  all together  {_peaks(advice, advice.together)}"
-    if setting := advice.setting:
-        backend = backend_of_kind(device_kind(advice.device))
-        after = format_bytes(setting.reserved_bytes, like=advice.reserved_bytes)
-        change = f"{format_bytes(advice.reserved_bytes)} → {after} reserved"
-        if advice.is_failed:
-            change = f"the failed request succeeds, with {after} reserved"
-        yield f"  setting       {backend.variable}={setting.name}: {change}"
-        yield from [f"                {backend.caution}"] * bool(backend.caution)
+    yield from _setting_lines(advice)
     if growing:
         yield f"  not certain, as the trace has no iterations: {growing}"
         yield next_line("growth", file)
@@ -62,40 +56,62 @@ def _headline(advice: Advice) -> str:
         requested = format_bytes(advice.failed_bytes)
         line = f" at {advice.failed_line.place}" if advice.failed_line else ""
         needs = f"memory ran out{line}, requesting {requested}; the program needs {peak}"
-    number = {sort: sum(one.sort == sort for one in advice.findings) for sort in (FAULT, FREE, TRADE)}
-    parts = [counted(number[FAULT], "fault") if number[FAULT] else "no fault"]
+    number = Counter(finding.sort for finding in advice.findings)
+    parts = [_counted(number[FAULT], "fault")]
     if number[FREE]:
         parts.append(f"{counted(number[FREE], 'change')} at no cost")
     if number[TRADE] or (advice.with_trades and not advice.findings):
-        parts.append(counted(number[TRADE], "trade") if number[TRADE] else "no trade")
+        parts.append(_counted(number[TRADE], "trade"))
     return f"{name}  {', '.join(parts)} found; {needs}"
+
+
+def _counted(number: int, noun: str) -> str:
+    return counted(number, noun) if number else f"no {noun}"
+
+
+def _setting_lines(advice: Advice) -> Iterator[str]:
+    """Name the allocator setting that reserves least, and what it changes."""
+    if not advice.setting:
+        return
+    backend = backend_of_kind(device_kind(advice.device))
+    after = format_bytes(advice.setting.reserved_bytes, like=advice.reserved_bytes)
+    change = f"{format_bytes(advice.reserved_bytes)} → {after} reserved"
+    if advice.is_failed:
+        change = f"the failed request succeeds, with {after} reserved"
+    yield f"  setting       {backend.variable}={advice.setting.name}: {change}"
+    if backend.caution:
+        yield f"                {backend.caution}"
 
 
 def finding_rows(finding: Finding, advice: Advice) -> Iterator[tuple[str, str]]:
     """Yield what is known of a finding: titles and texts; the title of a further line is empty."""
-    held, saved = format_bytes(finding.held_bytes), format_bytes(finding.saved_bytes)
-    phase, needed = finding.peak.phase, format_bytes(finding.peak.n_bytes)
-    other = f"{_PASSES.get(phase, phase or 'the program')} {finding.next_place} needs {needed}"
-    about, alone = " (estimated)" if finding.estimated else "", advice.peak.n_bytes - finding.peak.n_bytes
-    if finding.reserved_bytes is not None:
-        before = finding.reserved_bytes + finding.saved_bytes
-        reserved = f"{format_bytes(before)} → {format_bytes(finding.reserved_bytes)}"
-        yield "saves", f"{saved} of reserved memory{about}: {reserved}"
-        alone = finding.saved_bytes
-    elif finding.needs_another_moment:
-        yield "holds", f"{held} at the peak; {other}"
-    if alone and finding.reserved_bytes is None:
-        yield "saves", f"{format_bytes(alone)}{about}: {_peaks(advice, finding.peak)}"
-    if alone < finding.saved_bytes:
-        beside = f"{saved} beside the others{about}"
-        why = "" if finding.needs_another_moment else f" ({other})"
-        yield "" if alone else "saves", beside if alone else f"nothing alone{why}; {beside}"
+    yield from _saving_rows(finding, advice)
     yield from zip(("how", *[""] * len(finding.how)), finding.how, strict=False)
     if finding.sort != FAULT:
         yield "costs", finding.costs
     yield "sure", "certain" if finding.is_certain else f"likely; wrong if {finding.wrong_if}"
     if finding.estimated:
         yield "estimated", finding.estimated
+
+
+def _saving_rows(finding: Finding, advice: Advice) -> Iterator[tuple[str, str]]:
+    """Yield what a finding saves of what is reserved, or alone and beside the others."""
+    saved, about = format_bytes(finding.saved_bytes), " (estimated)" if finding.estimated else ""
+    if finding.reserved_bytes is not None:
+        before, after = finding.reserved_bytes + finding.saved_bytes, format_bytes(finding.reserved_bytes)
+        yield "saves", f"{saved} of reserved memory{about}: {format_bytes(before)} → {after}"
+        return
+    peak, alone = finding.peak, advice.peak.n_bytes - finding.peak.n_bytes
+    passed = _PASSES.get(peak.phase, peak.phase or "the program")
+    other = f"{passed} {finding.next_place} needs {format_bytes(peak.n_bytes)}"
+    if finding.needs_another_moment:
+        yield "holds", f"{format_bytes(finding.held_bytes)} at the peak; {other}"
+    if alone:
+        yield "saves", f"{format_bytes(alone)}{about}: {_peaks(advice, peak)}"
+    if alone < finding.saved_bytes:
+        beside = f"{saved} beside the others{about}"
+        why = "" if finding.needs_another_moment else f" ({other})"
+        yield ("", beside) if alone else ("saves", f"nothing alone{why}; {beside}")
 
 
 def _peaks(advice: Advice, after: Peak) -> str:

@@ -67,8 +67,7 @@ def _unfreed_lines(name: str, report: GrowthReport) -> Iterator[str]:
         yield f"{name}  {unknown}"
     for trend, title in _TRENDS:
         rows = [(one.block_bytes, _unfreed(one)) for one in lines if one.trend is trend]
-        yield from [f"  {title}"] * bool(rows)
-        yield from size_rows(rows, "line")
+        yield from size_rows(rows, "line", title=title)
 
 
 def _unfreed(one: UnfreedLine) -> str:

@@ -1,6 +1,7 @@
 """Memory at a moment for the terminal: verdict, figures, a tree, unused memory; what conversions print."""
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -75,17 +76,14 @@ def moment_lines(state: MomentState) -> Iterator[str]:
         more = len(state.annotations) - len(names)
         yield f"  inside {' > '.join(names)}{f' and {more} more' if more else ''}"
     yield from live_lines(state)
-    if state.operations:
-        yield "  operations"
-        rows = [
-            (row.block_bytes, f"{row.operation}, {counted(row.n_allocations, 'allocation')}")
-            for row in state.operations
-        ]
-        yield from size_rows(rows, "operation")
+    rows = [
+        (row.block_bytes, f"{row.operation}, {counted(row.n_allocations, 'allocation')}")
+        for row in state.operations
+    ]
+    yield from size_rows(rows, "operation", title="operations")
     if len({row.pool for row in state.pools} - {None}) > 1 or len({row.stream for row in state.pools}) > 1:
-        yield "  pools and streams"
         rows = [(row.block_bytes, f"{pool_shown(row.pool)}, stream {row.stream}") for row in state.pools]
-        yield from size_rows(rows, "pool and stream")
+        yield from size_rows(rows, "pool and stream", title="pools and streams")
     yield f"  history: {state.history_verdict}: {state.history_reason}"
 
 
@@ -104,22 +102,24 @@ def live_lines(state: MomentState) -> Iterator[str]:
     if len(state.modules) >= _LEAST_MODULES:
         has_paths = any(row.evidence == Evidence.METADATA.label for row in state.modules)
         noun = "module" if has_paths else "call path"
-        yield f"  {noun}s"
-        yield from size_rows(group_modules(state.modules), noun)
+        yield from size_rows(group_modules(state.modules), noun, title=f"{noun}s")
 
 
 def rows_by_line(state: MomentState) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
     """Return the bytes of every line of the project, and of what has none: allocated, or waiting."""
-    waits = {row.line: row.block_bytes for row in state.waiting_lines}
-    sums = {row.line: row.block_bytes for row in state.lines}
+    sums, waits = (
+        Counter({row.line: row.block_bytes for row in rows}) for rows in (state.lines, state.waiting_lines)
+    )
     rows = []
     for line in {**sums, **waits}:
-        waiting = f" ({format_bytes(waits[line])} of it {WAITING_LABEL})" if line in waits else ""
-        rows.append((sums.get(line, 0) + waits.get(line, 0), f"{where(line)}{waiting}"))
-    without = state.allocated_bytes - sum(sums.values()) - state.no_stack_bytes
-    unknown = state.waiting_bytes - sum(waits.values())
-    rest = [(without, LIBRARY_ONLY), (state.no_stack_bytes, NO_STACK)]
-    return sorted(rows, key=itemgetter(0), reverse=True), [*rest, (unknown, WAITING_LABEL)]
+        waiting = f" ({format_bytes(waits[line])} of it {WAITING_LABEL})" if waits[line] else ""
+        rows.append((sums[line] + waits[line], f"{where(line)}{waiting}"))
+    rest = [
+        (state.allocated_bytes - sums.total() - state.no_stack_bytes, LIBRARY_ONLY),
+        (state.no_stack_bytes, NO_STACK),
+        (state.waiting_bytes - waits.total(), WAITING_LABEL),
+    ]
+    return sorted(rows, key=itemgetter(0), reverse=True), rest
 
 
 def place_of(state: MomentState) -> str:
@@ -196,14 +196,13 @@ def fragmentation_lines(found: "Fragmentation", file: str) -> Iterator[str]:
     yield f"{device_name(found.device)}  {found.conclusion}"
     if len(columns) > 1:
         names = [one.moment.replace("the moment with most unused memory", "most unused") for one in columns]
-        yield f"{'':<{_LABEL}}" + "".join(f"{name[: _COLUMN - 1]:>{_COLUMN}}" for name in names)
+        yield _row("", [name[: _COLUMN - 1] for name in names])
     for label, name in _ROWS:
         values = [getattr(column, name) for column in columns]
         if any(values) or name not in _MAY_BE_NOTHING:
-            yield f"  {label:<{_LABEL - 2}}" + "".join(f"{format_bytes(v):>{_COLUMN}}" for v in values)
+            yield _row(label, map(format_bytes, values))
     if has_trace:
-        events = ["start" if column.event is None else str(column.event) for column in columns]
-        yield f"  {'after event':<{_LABEL - 2}}" + "".join(f"{event:>{_COLUMN}}" for event in events)
+        yield _row("after event", ["start" if one.event is None else one.event for one in columns])
     for column in columns:
         for row in column.waiting_lines[:1]:
             waiting = f"{where(row.line)}: {format_bytes(row.block_bytes)}"
@@ -222,6 +221,10 @@ def fragmentation_lines(found: "Fragmentation", file: str) -> Iterator[str]:
         yield next_line("what-if --search", file)
 
 
+def _row(label: str, cells: Iterable[object]) -> str:
+    return f"  {label:<{_LABEL - 2}}{''.join(f'{cell:>{_COLUMN}}' for cell in cells)}"
+
+
 def _pool_lines(pools: "Sequence[PoolMemory]", moment: str) -> Iterator[str]:
     yield f"  free at {moment}, by pool and stream (which cannot share free memory)"
     pools = [row for row in pools if row.free_bytes]
@@ -235,9 +238,6 @@ def _pool_lines(pools: "Sequence[PoolMemory]", moment: str) -> Iterator[str]:
 
 
 def _holder_lines(holders: "Sequence[SegmentHolder]", moment: str) -> Iterator[str]:
-    if not holders:
-        return
-    yield f"  stuck in partly used segments at {moment}, by the line that owns most of each"
     rows = []
     for row in holders:
         size, segments = format_bytes(row.block_bytes), counted(row.n_segments, "segment")
@@ -245,7 +245,8 @@ def _holder_lines(holders: "Sequence[SegmentHolder]", moment: str) -> Iterator[s
         rows.append(
             (row.enclosed_bytes, f"{where(row.line, has_stack=row.has_stack)}: {blocks} in {segments}")
         )
-    yield from size_rows(rows, "line")
+    title = f"stuck in partly used segments at {moment}, by the line that owns most of each"
+    yield from size_rows(rows, "line", title=title)
 
 
 def summary_lines(

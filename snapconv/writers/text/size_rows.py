@@ -46,9 +46,19 @@ def size_row(n_bytes: int, text: str) -> str:
 
 
 def size_rows(
-    rows: Sequence[tuple[int, str]], noun: str, *, rest: Sequence[tuple[int, str]] = (), plural: str = ""
+    rows: Sequence[tuple[int, str]],
+    noun: str,
+    *,
+    title: str = "",
+    rest: Sequence[tuple[int, str]] = (),
+    plural: str = "",
 ) -> Iterator[str]:
-    """Yield the first rows, the sum of the others, and those of the ``rest`` that have bytes."""
+    """Yield the first rows, the sum of the others, and those of the ``rest`` that have bytes.
+
+    A ``title`` stands above them where there are rows.
+    """
+    if title and rows:
+        yield f"  {title}"
     shown, more = rows[: most_rows()], rows[most_rows() :]
     n_more = sum(n_bytes for n_bytes, _ in more)
     others = [(n_more, counted(len(more), f"more {noun}", plural and f"more {plural}")), *rest]
