@@ -16,6 +16,7 @@ EventColumn = Int32Column
 BoolColumn = NDArray[np.bool_]
 # Milliseconds; NaN where there is no time.
 MsColumn = NDArray[np.float64]
+ObjectColumn = NDArray[np.object_]
 
 # So many rows at a time, where what is computed between would need as much memory as the result: these stay
 # in the cache of the processor.

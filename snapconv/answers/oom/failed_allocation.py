@@ -5,17 +5,18 @@ have helped.
 """
 
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 import numpy as np
 
-from snapconv.allocator.allocator_settings import SMALL_REQUEST_BYTES, AllocatorSettings
+from snapconv.allocator.allocator_settings import SMALL_REQUEST_BYTES
 from snapconv.allocator.allocator_trace import DEFAULT_POOL
 from snapconv.analysis import DeviceAnalysis
-from snapconv.answers.fragmentation import free_memory, pool_memory
+from snapconv.answers.fragmentation import free_memory
 from snapconv.answers.moments import find_moment
 from snapconv.answers.oom.verdict import FreePieces, OomCause, OomVerdict, Shortage, decide_oom
 from snapconv.answers.peak import DeviceMemory, MomentState, state_at, sums_by_name
-from snapconv.columns import BoolColumn, Int64Column
+from snapconv.columns import Int64Column, ObjectColumn
 from snapconv.replay.memory_layout import MemoryLayout, layout_at
 from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.project_lines import SourceLine
@@ -99,23 +100,47 @@ def find_out_of_memory(analysis: DeviceAnalysis, *, device_total: int | None = N
     moment = find_moment(analysis, "oom" if failed else "peak")
     layout = layout_at(analysis.device, analysis.allocations, moment.event)
     state = state_at(analysis, moment, device_total=device_total, layout=layout)
-    request = _explained(analysis, failed[0], layout) if failed else None
-    return OutOfMemory(
-        n_failed=len(failed),
-        state=state,
-        request=request,
-        verdict=_decide(analysis, request, state.memory, layout) if request else None,
-        inside=_pieces(layout.free.n_bytes),
-    )
+    request, verdict = None, None
+    if failed:
+        owners = _owners(analysis.snapshot, failed[0], layout)
+        request = _explained(analysis, failed[0], layout, owners)
+        verdict = decide_oom(_shortage(analysis, request, state.memory, layout, owners))
+        if request.pool is None and len(analysis.snapshot.pools) > 1 and verdict.cause == OomCause.OTHER_POOL:
+            verdict = replace(verdict, is_inferred=True)  # that it was of the default pool is assumed
+    return OutOfMemory(len(failed), state, request, verdict, inside=_pieces(layout.free.n_bytes))
 
 
-def _explained(analysis: DeviceAnalysis, request: FailedAllocation, layout: MemoryLayout) -> FailedAllocation:
+def _owners(snapshot: Snapshot, request: FailedAllocation, layout: MemoryLayout) -> ObjectColumn:
+    """Name, of every segment, the pool that a request cannot use; empty where it can use the segment."""
+    wanted, is_small, names = request.pool or DEFAULT_POOL, request.block_bytes <= SMALL_REQUEST_BYTES, []
+    columns = (layout.segments.pool_id, layout.segments.stream, layout.segments.is_small)
+    for pool_id, stream, is_for_small in zip(*(column.tolist() for column in columns), strict=True):
+        pool = tuple(snapshot.pools[pool_id]) if pool_id >= 0 else wanted
+        if pool != wanted:
+            names.append("the default pool" if pool == DEFAULT_POOL else f"{_PRIVATE}{pool}")
+        elif stream != request.stream:
+            names.append(f"the pool of stream {stream}")
+        elif is_for_small != is_small:
+            names.append(f"segments for {'small' if is_for_small else 'large'} requests")
+        else:
+            names.append("")
+    return np.array(names, object)
+
+
+def _explained(
+    analysis: DeviceAnalysis, request: FailedAllocation, layout: MemoryLayout, owners: ObjectColumn
+) -> FailedAllocation:
     """Add the module of a request, and the bytes that were requested from the device for it."""
-    settings = analysis.replay.rules.settings
-    segment_bytes = settings.segment_size(request.block_bytes)
+    settings, block_bytes = analysis.replay.rules.settings, request.block_bytes
+    segment_bytes = settings.segment_size(block_bytes)
     if settings.expandable_segments:
-        is_here = _serves(analysis.snapshot, request, layout)
-        segment_bytes = _growth(settings, request, layout, is_here)
+        # An expandable segment grows by what its own free end lacks, in whole pages.
+        free, segments = layout.free, layout.segments
+        end = segments.addr[free.segment] + segments.total_bytes[free.segment]
+        is_end = (owners[free.segment] == "") & (free.addr + free.n_bytes == end)
+        lacking = max(block_bytes - int(free.n_bytes[is_end].max(initial=0)), 1)
+        page = settings.page_size(is_small=block_bytes <= SMALL_REQUEST_BYTES)
+        segment_bytes = -(-lacking // page) * page
     return replace(request, segment_bytes=segment_bytes, module=_module(analysis, request.stack_id))
 
 
@@ -129,93 +154,49 @@ def _module(analysis: DeviceAnalysis, stack: int) -> str:
     return analysis.facts.module_calls[stack]
 
 
-def _decide(
-    analysis: DeviceAnalysis, request: FailedAllocation, memory: DeviceMemory, layout: MemoryLayout
-) -> OomVerdict:
-    settings = analysis.snapshot.settings
-    is_here = _serves(analysis.snapshot, request, layout)[layout.free.segment]
-    total, fraction = memory.total_bytes, settings.memory_fraction
-    other_pool, other_pool_bytes = _other_pool(analysis.snapshot, request, layout)
-    found = Shortage(
+def _shortage(
+    analysis: DeviceAnalysis,
+    request: FailedAllocation,
+    memory: DeviceMemory,
+    layout: MemoryLayout,
+    owners: ObjectColumn,
+) -> Shortage:
+    """Return the figures at a failed request."""
+    free, total, settings = layout.free, memory.total_bytes, analysis.snapshot.settings
+    fraction = settings.memory_fraction
+    owner_of_free = owners[free.segment]
+    others = {
+        name: int(free.n_bytes[owner_of_free == name].sum()) for name in sorted({*owner_of_free} - {""})
+    }
+    other_pool, other_pool_bytes = max(others.items(), key=itemgetter(1), default=("", 0))
+    stuck = layout.blocks.allocation[owners[layout.blocks.segment] == other_pool]
+    return Shortage(
         block_bytes=request.block_bytes,
         segment_bytes=request.segment_bytes,
         device_free_bytes=memory.free_bytes,
         device_total_bytes=total,
         reserved_bytes=memory.reserved_bytes,
         live_bytes=analysis.replay.active.at(request.event),
-        here=_pieces(layout.free.n_bytes[is_here]),
-        elsewhere=_pieces(layout.free.n_bytes[~is_here]),
+        here=_pieces(free.n_bytes[owner_of_free == ""]),
+        elsewhere=_pieces(free.n_bytes[owner_of_free != ""]),
         other_pool=other_pool,
         other_pool_bytes=other_pool_bytes,
+        keeper=_keeper(analysis, stuck) if other_pool.startswith(_PRIVATE) else "",
         returnable_bytes=free_memory(analysis, layout, "").private_bytes,
         allowed_bytes=int(fraction * total) if total is not None and fraction < 1 else None,
+        fraction=fraction,
         counted_bytes=memory.reserved_bytes,
         splits_below=settings.max_split_size_bytes,
     )
-    verdict = decide_oom(found)
-    if total is None and fraction < 1 and (memory.free_bytes or 0) >= request.segment_bytes:
-        sentence = f"stopped by per_process_memory_fraction:{fraction:g} of the settings"
-        verdict = OomVerdict(OomCause.LIMIT, sentence, verdict.sentence, is_inferred=False)
-    no_piece = (OomCause.FULL, OomCause.FRAGMENTED, OomCause.OTHER_POOL)
-    if found.other_pool_bytes >= request.segment_bytes and verdict.cause in no_piece:
-        verdict = replace(verdict, reason=_stuck(analysis, found, layout) or verdict.reason)
-    if request.pool is None and len(analysis.snapshot.pools) > 1 and verdict.cause == OomCause.OTHER_POOL:
-        verdict = replace(verdict, is_inferred=True)  # that it was of the default pool is assumed
-    return verdict
 
 
-def _stuck(analysis: DeviceAnalysis, found: Shortage, layout: MemoryLayout) -> str:
-    """Say which line keeps the free memory of a private pool there, and what frees it; else empty."""
-    wanted = [i for i, pool in enumerate(analysis.snapshot.pools) if f"{_PRIVATE}{pool}" == found.other_pool]
-    live, blocks = np.zeros(len(analysis.allocations), np.bool_), layout.blocks
-    live[blocks.allocation[np.isin(layout.segments.pool_id[blocks.segment], wanted)]] = True
-    if not live.any():
-        return ""
-    held = sums_by_name(analysis, live, analysis.lines.innermost, analysis.allocations.stack_id)
-    line, most = max(held.items(), key=lambda item: item[1].block_bytes)
-    keeper = f"{format_bytes(most.block_bytes)} from {line.place if line else 'library code'}"
-    size = f"{format_bytes(found.other_pool_bytes)} is stuck in {found.other_pool}"
-    return f"{size}, kept by {keeper}: free these tensors, or delete the CUDA graph or MemPool"
-
-
-def _serves(snapshot: Snapshot, request: FailedAllocation, layout: MemoryLayout) -> BoolColumn:
-    """Mark the segments that may serve a request: those of its pool, its stream and its size."""
-    segments = layout.segments
-    wanted = request.pool or DEFAULT_POOL
-    pools = [i for i, pool in enumerate(snapshot.pools) if tuple(pool) == wanted]
-    is_pool = (segments.pool_id < 0) | np.isin(segments.pool_id, pools)
-    is_size = segments.is_small == (request.block_bytes <= SMALL_REQUEST_BYTES)
-    return np.asarray(is_pool & is_size & (segments.stream == request.stream))
-
-
-def _other_pool(snapshot: Snapshot, request: FailedAllocation, layout: MemoryLayout) -> tuple[str, int]:
-    """Name the pool, stream or size with most of the free memory that a request cannot use; and how much."""
-    wanted, is_small = request.pool or DEFAULT_POOL, request.block_bytes <= SMALL_REQUEST_BYTES
-    free: dict[str, int] = {}
-    for row in pool_memory(snapshot, layout):
-        if row.pool is not None and row.pool != wanted:
-            name = "the default pool" if row.pool == DEFAULT_POOL else f"{_PRIVATE}{row.pool}"
-        elif row.stream != request.stream:
-            name = f"the pool of stream {row.stream}"
-        elif row.is_small != is_small:
-            name = f"segments for {'small' if row.is_small else 'large'} requests"
-        else:
-            continue
-        free[name] = free.get(name, 0) + row.free_bytes
-    largest = max(free, key=lambda name: free[name], default="another pool or stream")
-    return largest, free.get(largest, 0)
-
-
-def _growth(
-    settings: AllocatorSettings, request: FailedAllocation, layout: MemoryLayout, is_here: BoolColumn
-) -> int:
-    """Return the bytes by which an expandable segment has to grow for a request: its own free end counts."""
-    free, segments = layout.free, layout.segments
-    end = segments.addr[free.segment] + segments.total_bytes[free.segment]
-    is_end = is_here[free.segment] & (free.addr + free.n_bytes == end)
-    lacking = max(request.block_bytes - int(free.n_bytes[is_end].max(initial=0)), 1)
-    page = settings.page_size(is_small=request.block_bytes <= SMALL_REQUEST_BYTES)
-    return -(-lacking // page) * page
+def _keeper(analysis: DeviceAnalysis, rows: Int64Column) -> str:
+    """Name the line with the most bytes of some allocations, and these bytes; empty where there are none."""
+    is_among_rows = np.zeros(len(analysis.allocations), np.bool_)
+    is_among_rows[rows] = True
+    held = sums_by_name(analysis, is_among_rows, analysis.lines.innermost, analysis.allocations.stack_id)
+    line, most = max(held.items(), key=lambda item: item[1].block_bytes, default=(None, None))
+    return f"{format_bytes(most.block_bytes)} from {line.place if line else 'library code'}" if most else ""
 
 
 def _pieces(n_bytes: Int64Column) -> FreePieces:

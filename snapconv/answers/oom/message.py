@@ -91,11 +91,6 @@ class OomMessage:
     active_bytes: int | None = None
     other_processes: tuple[tuple[int, int], ...] = ()
 
-    @property
-    def in_use_bytes(self) -> int | None:
-        """The bytes of the device that anything uses."""
-        return _minus(self.total_bytes, self.free_bytes)
-
 
 @dataclass(frozen=True, slots=True)
 class MemorySummary:
@@ -212,15 +207,12 @@ def _explained(log: CompactText) -> MessageAnswer | None:
     parts = list(_messages(log))
     messages = [_of_allocator(log, start, text, len(parts)) for start, text in parts]
     clear = [answer for answer in messages if answer.message.tried_bytes is not None or answer.verdict]
-    matches = list[tuple[MessageKind, re.Match[str]]]()
-    for kind in MESSAGE_KINDS:
-        match = _first_match(kind, log) if kind.leads or not clear else None
-        if match:
-            matches.append((kind, match))
-    matches.sort(key=lambda row: (row[0].level, row[1].start()))
-    if messages and not clear and (not matches or matches[0][0].level >= _WEAK):
+    kinds = [kind for kind in MESSAGE_KINDS if kind.leads or not clear]
+    matches = [(kind, match) for kind in kinds if (match := _first_match(kind, log))]
+    first = min(matches, key=lambda row: (row[0].level, row[1].start()), default=None)
+    if messages and not clear and (first is None or first[0].level >= _WEAK):
         return messages[0]
-    other = _of_kind(*matches[0], log, len(parts)) if matches else None
+    other = _of_kind(*first, log, len(parts)) if first else None
     return _of_devices(clear, other) if clear else other
 
 
@@ -228,7 +220,7 @@ def _of_devices(messages: list[MessageAnswer], server: MessageAnswer | None) -> 
     """Return the first message of each device; that of a server around torch has the better next step."""
     devices = dict[object, MessageAnswer]()
     for answer in messages:
-        if all(answer.message != other.message for other in devices.values()):
+        if answer.message not in [other.message for other in devices.values()]:
             devices.setdefault((answer.rank, answer.message.device), answer)
     first, *others = devices.values()
     if server:
@@ -256,16 +248,17 @@ def read_message(text: str) -> OomMessage:
         if unallocated is not None:
             values.setdefault("reserved_bytes", allocated + unallocated)
         values["allocated_bytes"] = max(allocated - values.get("private_pool_bytes", 0), 0)
-    sizes = [(int(pid), _bytes_of(size)) for pid, size in _PROCESS.findall(text)]
-    others = [(pid, n_bytes) for pid, n_bytes in sizes if n_bytes < _NO_LIMIT]
-    message = OomMessage(**values, other_processes=tuple(others))
-    in_use, reserved = message.in_use_bytes or 0, message.reserved_bytes or 0
-    if message.process_bytes is None and len(others) == 1 and 2 * reserved > in_use:
+    others = [
+        (int(pid), n_bytes)
+        for pid, size in _PROCESS.findall(text)
+        if (n_bytes := _bytes_of(size)) < _NO_LIMIT
+    ]
+    in_use = _minus(values.get("total_bytes"), values.get("free_bytes")) or 0
+    is_torch = 2 * values.get("reserved_bytes", 0) > in_use and "process_bytes" not in values
+    if len(others) == 1 and others[0][1] >= in_use - _ROUNDING_BYTES and is_torch:
         # In a container, torch does not know its own process: the only one, which has all that is in use.
-        n_bytes = others[0][1]
-        if n_bytes >= in_use - _ROUNDING_BYTES:
-            return replace(message, process_bytes=n_bytes, other_processes=())
-    return message
+        values["process_bytes"] = others.pop()[1]
+    return OomMessage(**values, other_processes=tuple(others))
 
 
 def _read_summary(log: CompactText) -> MemorySummary | None:
@@ -276,15 +269,15 @@ def _read_summary(log: CompactText) -> MemorySummary | None:
 
 
 def _values_of_kind(kind: MessageKind, match: re.Match[str], log: CompactText) -> dict[str, Any]:
-    """Read the figures of another kind of text: those of its first words, then those that stand near them."""
+    """Read the figures of another kind of text: those of its first words, then those that stand near them.
+
+    The shape and the type of a tensor are its request.
+    """
     near = log.text[max(match.start() - _MOST_OF_TRACEBACK, 0) : match.start() + _MOST_OF_TRACEBACK]
     values = _values((match.re, *map(squeezed, (*kind.seen, *kind.also))), near)
-    if "shape" in values and values.get("type") in ITEM_BYTES:
-        sizes = map(int, re.findall(r"\d+", values["shape"]))
-        n_bytes = math.prod(sizes) * ITEM_BYTES[values["type"]]
-        if n_bytes < _NO_LIMIT:
-            values.setdefault("tried", n_bytes)
-    return values
+    sizes = map(int, re.findall(r"\d+", values.get("shape", "")))
+    n_bytes = math.prod(sizes) * ITEM_BYTES.get(values.get("type", ""), _NO_LIMIT)
+    return values if n_bytes >= _NO_LIMIT else {"tried": n_bytes} | values
 
 
 def _values(patterns: Iterable[re.Pattern[str]], text: str) -> dict[str, Any]:
@@ -386,16 +379,10 @@ def _of_allocator(log: CompactText, start: int, text: str, n_messages: int) -> M
     unallocated = _minus(unallocated, message.private_pool_bytes or 0)
     outside = message.metal_bytes
     if outside is None:
-        outside = _minus(message.in_use_bytes, message.reserved_bytes)
+        outside = _minus(_minus(message.total_bytes, message.free_bytes), message.reserved_bytes)
     own_outside = _minus(message.process_bytes, message.reserved_bytes)
     verdict, step = _verdict(message, _shortage(message, unallocated, backend.why_free), text)
-    cause = verdict.cause if verdict else OomCause.UNKNOWN
-    if cause == OomCause.OUTSIDE and 2 * (own_outside or 0) > (outside or 0):
-        step = SAME_PROCESS
-    elif cause == OomCause.FRAGMENTED and name in ("CUDA", "HIP") and "reservedintotal" in text:
-        step = BEFORE_EXPANDABLE
-    less = _phase_step(log.text[max(start - _MOST_OF_TRACEBACK, 0) : start])
-    return MessageAnswer(
+    answer = MessageAnswer(
         kind=ALLOCATOR.name,
         backend=name,
         meaning="" if verdict else _LACKS,
@@ -405,11 +392,25 @@ def _of_allocator(log: CompactText, start: int, text: str, n_messages: int) -> M
         outside_bytes=outside,
         own_outside_bytes=own_outside,
         verdict=verdict,
-        next_step=step.format(less=less, backend=backend),
+        next_step=step,
         notes=tuple(_notes(message, name)),
-        cause=cause,
+        cause=verdict.cause if verdict else OomCause.UNKNOWN,
         rank=log.rank_at(start),
     )
+    less = _phase_step(log.text[max(start - _MOST_OF_TRACEBACK, 0) : start])
+    return replace(answer, next_step=_exact_step(answer, text).format(less=less, backend=backend))
+
+
+def _exact_step(answer: MessageAnswer, text: str) -> str:
+    """Return the next step that the figures ask for, else the usual one of the cause."""
+    message, cause = answer.message, answer.cause
+    if cause == OomCause.OUTSIDE and 2 * (answer.own_outside_bytes or 0) > (answer.outside_bytes or 0):
+        return SAME_PROCESS
+    if cause == OomCause.FULL and (message.tried_bytes or 0) > (message.reserved_bytes or math.inf):
+        return ONE_REQUEST
+    if cause == OomCause.FRAGMENTED and answer.backend in ("CUDA", "HIP") and "reservedintotal" in text:
+        return BEFORE_EXPANDABLE
+    return answer.next_step
 
 
 def _phase_step(before: str) -> str:
@@ -434,8 +435,6 @@ def _verdict(message: OomMessage, found: Shortage, text: str) -> tuple[OomVerdic
         limit = format_bytes(message.allowed_bytes or 0)
         sentence = f"over the MPS limit of {limit} (by default 1.7 times the recommended size)"
         return replace(verdict, sentence=sentence), MPS_LIMIT
-    if verdict.cause == OomCause.FULL and tried > (message.reserved_bytes or tried):
-        return verdict, ONE_REQUEST
     return verdict, NEXT_STEPS[verdict.cause]
 
 

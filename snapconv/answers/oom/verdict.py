@@ -57,7 +57,8 @@ class Shortage:
     known, ``counted_bytes`` what counts against it, ``rounding_bytes`` by how much both may be off.
     ``splits_below``: blocks of that size serve no smaller request (max_split_size_mb). ``has_pieces``:
     where free memory lies is known, as in a file; ``other_pool`` names the place elsewhere with most of it,
-    ``other_pool_bytes``. ``why_free``: why a request may fail with more than it free.
+    ``other_pool_bytes``, and ``keeper`` what keeps that in a private pool. ``fraction`` is the memory
+    fraction of the settings. ``why_free``: why a request may fail with more than it free.
     """
 
     block_bytes: int
@@ -76,6 +77,8 @@ class Shortage:
     has_pieces: bool = True
     other_pool: str = "another pool or stream"
     other_pool_bytes: int = 0
+    keeper: str = ""
+    fraction: float = 1.0
     why_free: str = _WHY_FREE
 
 
@@ -106,6 +109,12 @@ _SENTENCES = {
         "the cause is not in the {source}: {segment_bytes} were needed and {device_free_bytes} were free "
         "when torch looked, after the failure",
         "{why_free}",
+    ),
+    "fraction": (
+        OomCause.LIMIT,
+        "stopped by per_process_memory_fraction:{fraction:g} of the settings",
+        "the cause is not in the {source}: {segment_bytes} were needed and {device_free_bytes} were free "
+        "when torch looked, after the failure",
     ),
     "below the limit": (
         OomCause.UNKNOWN,
@@ -181,6 +190,11 @@ _PARTS = {
     "in_use": " ({live_bytes} in use)",
     "other_free": "; {other_pool_bytes} are free in {other_pool}, which this request cannot use",
 }
+# Why a request failed beside enough memory of a private pool.
+_STUCK = (
+    "{other_pool_bytes} is stuck in {other_pool}, kept by {keeper}: free these tensors, or delete the CUDA "
+    "graph or MemPool"
+)
 
 
 def decide_oom(found: Shortage) -> OomVerdict:
@@ -216,7 +230,8 @@ def _without_shortage(found: Shortage) -> OomVerdict | None:
     if not is_free_enough:
         return None
     if free is not None:
-        return _verdict(found, "free enough")
+        is_limited = allowed is None and found.fraction < 1
+        return _verdict(found, "fraction" if is_limited else "free enough")
     if allowed is not None:
         return _verdict(found, "below the limit")
     is_room_left = total and reserved is not None and reserved + need + USUAL_OUTSIDE_BYTES <= total
@@ -271,6 +286,12 @@ def _verdict(found: Shortage, reason: str, *, is_inferred: bool = False, **more:
     parts = {name: _PARTS[name].format_map(shown) if is_shown else "" for name, is_shown in is_there.items()}
     cause, *sentences = _SENTENCES[reason]
     sentence, why = (text.format_map(shown | parts) for text in sentences)
+    if (
+        found.keeper
+        and parts["other_free"]
+        and cause in (OomCause.FULL, OomCause.FRAGMENTED, OomCause.OTHER_POOL)
+    ):
+        why = _STUCK.format_map(shown)
     return OomVerdict(cause, sentence, why, is_inferred)
 
 
