@@ -116,7 +116,8 @@ def _has_trace(analysis: DeviceAnalysis) -> bool:
 def _fault_sentence(faults: Sequence[Finding]) -> str:
     """Say what the first fault holds and how to repair it, and how many others there are."""
     first, n_more = faults[0], len(faults) - 1
-    size = f"{format_bytes(first.held_bytes)} at the peak"
+    moment = "at the peak" if first.reserved_bytes is None else "of reserved memory"
+    size = f"{format_bytes(first.held_bytes)} {moment}"
     if not first.held_bytes:
         size = f"saves {format_bytes(first.saved_bytes)} beside others: snapconv advise"
     more = f" ({n_more} more: snapconv advise)" if n_more else ""

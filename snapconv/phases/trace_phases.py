@@ -64,11 +64,13 @@ class Optimizers:
     ``names``: their classes, if torch wrote them. ``states_range``: tensors that each keeps for every one of
     its parameters, the least and the most; None where one is not known, or where they differ.
     ``states_are_built``: each makes them when it is built itself, and so before the first gradients.
+    ``are_known``: none was seen that is in no table.
     ``may_be_several``: steps on several lines; an iteration may then have the gradients of one model only.
     """
 
     names: tuple[str, ...]
     states_range: tuple[int, int] | None
+    are_known: bool
     states_are_built: bool
     may_be_several: bool
 
@@ -309,6 +311,7 @@ def find_optimizers(snapshot: Snapshot, roles: StackRoles) -> Optimizers:
     return Optimizers(
         names=tuple(sorted(names)),
         states_range=ranges.pop() if len(ranges) == 1 else None,
+        are_known=None not in rules,
         states_are_built=bool(rules) and all(rule is not None and rule.is_built for rule in rules),
         may_be_several=_n_lines_of_steps(stacks, roles) > 1,
     )

@@ -304,7 +304,7 @@ KINDS = (
     ),
     Kind(
         slug="states",
-        what="{number} optimizer states have 32 bits ({line}).",
+        what="The optimizer keeps {states} in 32 bits ({line}).",
         how=("Use an optimizer with 8-bit states, from bitsandbytes or torchao.",),
         costs="precision; check that the loss still falls",
         wrong_if="{wrong}",

@@ -15,7 +15,7 @@ from snapconv.classification.categories import Evidence as Known
 from snapconv.columns import BoolColumn, Int64Column, distinct, grouped, has_code, is_among, rows_of
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_patterns import Role
-from snapconv.units import format_bytes
+from snapconv.units import counted, format_bytes
 
 _CHUNKS = 8
 # Tensors of one operation, in use together: of a foreach step, one for each parameter.
@@ -264,7 +264,8 @@ def full_states(evidence: Evidence) -> Iterator[Detected]:
         change = smaller(analysis, rows, SAVED_BY_8_BITS)
         alone = joined((change, removed(analysis, np.flatnonzero(is_temporary))))
         wrong = "the optimizer has no version with 8 bits" if recorded else "they have 16 bits already"
-        yield replace(evidence.found(change, mine, None, number=len(mine), wrong=wrong), alone=alone)
+        counts = counted(len(mine), "state")
+        yield replace(evidence.found(change, mine, None, states=counts, wrong=wrong), alone=alone)
 
 
 def offloaded(evidence: Evidence) -> Iterator[Detected]:

@@ -63,7 +63,7 @@ class Remedies:
     ``least_bytes`` must go at least, so that the request succeeds. ``to_come_bytes`` are the most that
     gradients, states and temporaries of weights still take. ``card_bytes`` are enough for the program as it
     is, where that is known. ``is_setup``: weights were being moved; ``model_bytes`` are all of them, 0 where
-    the file does not have what is still on the CPU.
+    the file does not have what is still on the CPU. ``is_optimizer_assumed``: no step shows the optimizer.
     """
 
     n_events: int
@@ -74,6 +74,7 @@ class Remedies:
     card_bytes: int | None = None
     is_setup: bool = False
     model_bytes: int = 0
+    is_optimizer_assumed: bool = False
 
 
 def explain_oom(
@@ -153,6 +154,7 @@ def find_remedies(analysis: DeviceAnalysis, event: int, *, progress: Progress | 
         to_come_bytes=rest.bytes_to_come(),
         card_bytes=int(_with_pieces(rest.most([]), again) / (1 - LEAST_FREE)) if is_known else None,
         is_setup=rest.is_setup,
+        is_optimizer_assumed=rest.is_assumed and is_known,
         model_bytes=_model_bytes(rest),
     )
 

@@ -2,7 +2,8 @@
 
 An earlier step with the same request shows it. Where there is none, backward and the optimizer's step have an
 inventory: for every weight a gradient, states and temporaries, beside the most that the step had until then.
-What a first forward still needs is in neither: it is not known.
+What a first forward still needs is in neither, nor what an optimizer keeps that is in no table (LBFGS,
+Shampoo): it is not known.
 """
 
 from collections.abc import Sequence
@@ -31,6 +32,7 @@ class RestOfStep:
 
     ``earlier`` is the first event of an earlier step with such a request, None where there is none.
     ``is_setup``: weights are being placed, before any forward. ``weight_bytes`` may be weights.
+    ``is_assumed``: the trace does not show the optimizer, which is taken to be one of the table.
     """
 
     def __init__(self, analysis: DeviceAnalysis, event: int) -> None:
@@ -40,7 +42,9 @@ class RestOfStep:
         self.is_setup = is_placed(analysis, event) and phases.first(Phase.FORWARD) > event
         self.begin = max(analysis.iterations[phases.iteration[event]].first_event, 0)
         self.earlier = self._find_earlier()
-        self.is_known = self.earlier is not None or self.phase in (Phase.BACKWARD, Phase.OPTIMIZER)
+        has_inventory = self.phase in (Phase.BACKWARD, Phase.OPTIMIZER) and phases.optimizers.are_known
+        self.is_known = self.earlier is not None or has_inventory
+        self.is_assumed = self.earlier is None and has_inventory and phases.optimizers.states_range is None
         category = analysis.classification.category
         self._stays = is_among(category, categories_with(Trait.USUALLY_KEPT))
         self._kept = rows_of(self._stays & is_live)

@@ -32,7 +32,7 @@ def advice_lines(advice: Advice, file: str, cached: int, growing: str) -> Iterat
         yield f"  all together  {_peaks(advice, advice.together)}"
     yield from _setting_lines(advice)
     if growing:
-        yield f"  not certain, as the trace has no iterations: {growing}"
+        yield f"  may be a fault: {growing}"
         yield next_line("growth", file)
     if advice.goal_bytes is not None:
         yield from _goal_lines(advice, file, cached)

@@ -157,6 +157,8 @@ def _remedy_lines(remedies: Remedies) -> Iterator[str]:
         if is_enough and remedies.card_bytes is not None:
             size = format_bytes(remedies.card_bytes)
             yield f"    yes  a card with {size} for torch: the whole step fits as it is"
+    if remedies.is_optimizer_assumed:
+        yield "    assumed: for each weight the optimizer keeps three states and two temporaries at most"
     served = [remedy for remedy in remedies.tried if remedy.is_served]
     assumptions = dict.fromkeys(text for remedy in served for text in remedy.assumptions)
     for text in list(assumptions)[:1]:

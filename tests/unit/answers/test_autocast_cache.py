@@ -29,13 +29,13 @@ CASES = Path(__file__).parents[4] / "shared" / "cases" / "2026-11-28"
 WEIGHTS = (10 * MIB, 8 * MIB, 12 * MIB)
 
 
-def run(*, cpp, trains=False, calls=2, leaves=True, again=0):
+def run(*, cpp, trains=False, calls=2, leaves=True, again=0, weights=WEIGHTS):
     """Each weight is cast before its layer, with the layer's input; a graph keeps both up to backward.
 
     ``again``: so many further calls in each block, which read the copies.
     """
     trace = TraceBuilder().segment(1 << 28)
-    for size in WEIGHTS:
+    for size in weights:
         trace.alloc(size, frames=PLACE)
 
     def alloc(size, stack, *more):
@@ -44,7 +44,7 @@ def run(*, cpp, trains=False, calls=2, leaves=True, again=0):
 
     for _ in range(calls):
         copies, saved = [], []
-        for number, size in enumerate(WEIGHTS):
+        for number, size in enumerate(weights):
             stack = [frame(f"layer{number}", "/home/me/project/model.py", number + 1), CALL, MAIN]
             copies.append(alloc(size // 2, stack, CAST))
             # The input of the second layer is as large as the copy of its weight.
@@ -52,7 +52,7 @@ def run(*, cpp, trains=False, calls=2, leaves=True, again=0):
             saved.append(alloc(MIB // 2, stack, frame("at::_ops::addmm::call()", "??", 0)))
             if not trains:
                 trace.free(saved.pop(-2), frames=stack)
-        for number in [*range(len(WEIGHTS))] * again:
+        for number in [*range(len(weights))] * again:
             stack = [frame(f"layer{number}", "/home/me/project/model.py", number + 1), CALL, MAIN]
             trace.free(alloc(MIB // 2, stack, frame("at::_ops::addmm::call()", "??", 0)), frames=stack)
         if trains:
@@ -110,6 +110,15 @@ def test_in_training_the_graph_keeps_the_copies_too_so_that_nothing_is_saved(cpp
     assert [one.kind for one in advice.findings] == []
     # Inputs are cast by the same code, and one is as large as a copy.
     assert (advice.contents["weight"], advice.contents["activation"]) == (45 * MIB, (6 * MIB + MIB // 2 * 3))
+
+
+@pytest.mark.parametrize(("weights", "n_bytes"), [(WEIGHTS[:2], 18 * MIB), (WEIGHTS, 45 * MIB)])
+def test_without_any_frame_of_autocast_three_sizes_of_halves_are_copies_and_two_are_none(
+    weights, n_bytes, written
+):
+    """Two programs were seen whose own tensors had half the size of a weight, of two sizes at most."""
+    (advice,) = snapconv.load(written(cpp=False, leaves=False, calls=1, weights=weights)).advise()
+    assert advice.contents["weight"] == n_bytes
 
 
 def test_a_block_that_has_not_ended_keeps_them_as_well(written):

@@ -230,7 +230,9 @@ def test_every_output_has_the_finding(tmp_path, capsys):
     (finding,) = json.loads(capsys.readouterr().out)["devices"][0]["findings"]
     assert (finding["kind"], finding["reserved_bytes"]) == ("idle-cache", 128 * MIB)
     analysis = snapconv.load(path).devices[0]
-    assert any(f"{what} (108.00 MiB" in sentence for sentence in find_verdict(analysis).also)
+    assert any(
+        f"{what} (108.00 MiB of reserved memory)" in sentence for sentence in find_verdict(analysis).also
+    )
     (advice,) = view_device(analysis).facts["advice"]
     assert (advice["what"], advice["bytes"]) == (f"fault: {what}.", 108 * MIB)
 

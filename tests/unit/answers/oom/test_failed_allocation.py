@@ -16,6 +16,7 @@ from snapconv.answers.advice.changes import removed
 from snapconv.answers.advice.findings import goal_of
 from snapconv.answers.oom.rest_of_step import RestOfStep
 from snapconv.cli.app import main
+from snapconv.writers.text.oom import oom_lines
 from tests.builders import MIB, TraceBuilder, frame
 
 FIXTURES = Path(__file__).parents[4] / "fixtures"
@@ -335,6 +336,33 @@ def test_no_smaller_batch_is_named_where_the_request_does_not_grow_with_it(
     assert main(["oom", str(tmp_path / "snapshot.pickle"), "--json"]) == 0
     (values,) = json.loads(capsys.readouterr().out)["devices"]
     assert [one["is_enough"] for one in values["remedies"]["tried"] if not one["is_setting"]] == [False]
+
+
+BACKWARD = [frame("backward", "/site-packages/torch/autograd/__init__.py", 388), *OTHER]
+
+
+@pytest.mark.parametrize(
+    ("stack", "is_known", "is_assumed"),
+    [
+        (ADAM, True, False),
+        (BACKWARD, True, True),
+        # Its history may have hundreds of copies of all weights.
+        ([frame("step", "/site-packages/torch/optim/lbfgs.py", 1), *OTHER], False, False),
+    ],
+    ids=["Adam", "not seen", "LBFGS"],
+)
+def test_what_an_optimizer_of_no_table_needs_is_not_known(tmp_path, stack, is_known, is_assumed):
+    job = Job(100 * MIB)
+    for i in range(3):
+        job.alloc(f"weight {i}", 30 * MIB, frames=MOVED)
+    job.alloc("small", 512, frames=stack)
+    with pytest.raises(ModelOutOfMemory):
+        job.alloc("more", 30 * MIB, frames=stack)
+    found, remedies = job.explained(tmp_path)
+    assert (remedies.card_bytes is not None, remedies.is_optimizer_assumed) == (is_known, is_assumed)
+    text = "\n".join(oom_lines(found, remedies, file="x"))
+    assert ("    yes  a card with " in text) is is_known
+    assert ("assumed: for each weight the optimizer keeps three states and" in text) is is_assumed
 
 
 @pytest.mark.parametrize(("most", "is_enough"), [(50, True), (89, True), (91, None)])
