@@ -7,6 +7,7 @@ expandable segment its pages lie is an inference: they are taken to begin where 
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 
@@ -138,29 +139,26 @@ def find_fragmentation(analysis: DeviceAnalysis, moment: str | None = None) -> F
 
 def _conclusion(analysis: DeviceAnalysis, moments: Sequence[FreeMemory], *, is_one_moment: bool) -> str:
     """Say how much is reserved and never in use, whether that is a problem, and where most of it lies."""
-    first, worst, most = moments[0], max(moments, key=_free_bytes), "most of it"
+    replayed, first, most = analysis.replay, moments[0], "most of it"
     unknown = "unknown how much of the reserved memory was not in use"
-    if "reserved" in analysis.replay.at_least:
+    if "reserved" in replayed.at_least:
         return f"{unknown}: the file does not show all segments"
-    if analysis.replay.allocated.peak > analysis.replay.reserved.peak:
+    if replayed.allocated.peak > replayed.reserved.peak:
         return f"{unknown}: the trace contradicts the file's segments"
     if analysis.ran_out and not is_one_moment:
         return _at_failure(analysis, first)
-    wasted, reserved = first.free_bytes, first.reserved_bytes
     if is_one_moment or first.event is None:
-        share = f"{format_bytes(wasted, like=reserved)} of {format_bytes(reserved)} reserved is free"
-        share = f"{share} at {first.moment}"
-        worst = first
+        worst, wasted, reserved = first, first.free_bytes, first.reserved_bytes
+        share = f"{_share(wasted, reserved)} is free at {first.moment}"
     else:
-        reserved = analysis.replay.reserved.peak
-        wasted = max(reserved - analysis.replay.active.peak, 0)
-        share = f"{format_bytes(wasted, like=reserved)} of {format_bytes(reserved)} reserved was never in use"
+        reserved = replayed.reserved.peak
+        wasted = max(reserved - replayed.active.peak, 0)
+        share = f"{_share(wasted, reserved)} was never in use"
         # At the worst moment much is free that the peak uses: it shows the waste only if the peak does not.
-        _, peak, _ = moments
-        is_at_peak = 2 * peak.free_bytes >= wasted
-        worst, most = (peak, "at the peak most") if is_at_peak else (worst, "when most was free, most of it")
-    much = much_waste(reserved)
-    waiting = max(map(_pending_bytes, moments))
+        worst, most = moments[1], "at the peak most"
+        if 2 * worst.free_bytes < wasted:
+            worst, most = max(moments, key=attrgetter("free_bytes")), "when most was free, most of it"
+    much, waiting = much_waste(reserved), max(memory.pending_bytes for memory in moments)
     if wasted < much <= waiting:
         return f"{share}; {format_bytes(waiting, like=reserved)} was freed and waited for another stream"
     if wasted < much:
@@ -178,20 +176,15 @@ def much_waste(reserved: int) -> float:
     return max(min(_MUCH_WASTED * reserved, _MUCH_WASTED_BYTES), _LEAST_WASTED_BYTES)
 
 
-def _free_bytes(memory: FreeMemory) -> int:
-    return memory.free_bytes
-
-
-def _pending_bytes(memory: FreeMemory) -> int:
-    return memory.pending_bytes
+def _share(wasted: int, reserved: int) -> str:
+    return f"{format_bytes(wasted, like=reserved)} of {format_bytes(reserved)} reserved"
 
 
 def _at_failure(analysis: DeviceAnalysis, memory: FreeMemory) -> str:
     """Say whether what was free inside would have served the request that failed."""
     requested = int(analysis.device.events.size[analysis.phases.oom_events[0]])
-    free = format_bytes(memory.free_bytes, like=memory.reserved_bytes)
-    share = f"{free} of {format_bytes(memory.reserved_bytes)} reserved was free"
-    share = f"{share} when a request of {format_bytes(requested)} failed"
+    share = _share(memory.free_bytes, memory.reserved_bytes)
+    share = f"{share} was free when a request of {format_bytes(requested)} failed"
     if memory.free_bytes < requested:
         return f"{share}: too little for it, so fragmentation is not the reason"
     return f"{share}: enough for it, but not in one usable piece"

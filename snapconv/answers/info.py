@@ -12,7 +12,7 @@ from snapconv.replay.device_replay import Replay, replay
 from snapconv.replay.history_verdict import decide_history
 from snapconv.replay.rebuilt_segments import with_segments
 from snapconv.snapshot.event_table import Action
-from snapconv.snapshot.load import DeviceSnapshot, SegmentSource, Snapshot, load_snapshot
+from snapconv.snapshot.load import DeviceSnapshot, Snapshot, load_snapshot
 from snapconv.snapshot.segment_table import BlockState
 from snapconv.units import device_kind
 
@@ -42,7 +42,7 @@ def describe(path: Path, *, progress: Progress | None = None) -> tuple[Facts, tu
         "n_frames": len(snapshot.stacks.frames),
         "settings": dict(snapshot.settings_entries),
         "annotations": {snapshot.texts[i]: n for i, n in zip(names.tolist(), counts.tolist(), strict=True)},
-        "recorder": dict(snapshot.metadata.facts) if snapshot.metadata else {},
+        "recorder": snapshot.facts,
         "notes": list(map(asdict, notes)),
     }
     return facts, notes
@@ -50,7 +50,7 @@ def describe(path: Path, *, progress: Progress | None = None) -> tuple[Facts, tu
 
 def _device_facts(snapshot: Snapshot, device: DeviceSnapshot, replayed: Replay) -> Facts:
     """Describe one device; bytes are those at the dump."""
-    events, is_recorded = device.events, device.source is SegmentSource.FILE
+    events, is_recorded = device.events, device.has_segments
     segments, blocks = device.segments, device.blocks
     times, live = events.time_us, blocks.state != BlockState.INACTIVE
     history = decide_history(snapshot, device, replayed)
@@ -68,7 +68,7 @@ def _device_facts(snapshot: Snapshot, device: DeviceSnapshot, replayed: Replay) 
         "n_live_blocks": int(np.count_nonzero(live)) * is_recorded,
         "n_pools": len(distinct(segments.pool_id)),
         "n_streams": len(distinct(segments.stream)),
-        "reserved_bytes": int(segments.total_bytes.sum()) if is_recorded else replayed.reserved.end,
+        "reserved_bytes": replayed.reserved.end,
         "active_bytes": int(blocks.block_bytes[live].sum()) if is_recorded else replayed.active.end,
         "at_least": sorted(replayed.at_least),
         "n_checked_sizes": replayed.size_check.n_checked,

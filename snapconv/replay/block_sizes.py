@@ -26,7 +26,7 @@ from snapconv.notes import Note
 from snapconv.replay.lifetimes import Lifetimes, releases
 from snapconv.replay.rounding import HOST_RULES, RoundingRules, expandable_ranges, infer_rules
 from snapconv.snapshot.event_table import Action, EventTable
-from snapconv.snapshot.load import DeviceSnapshot, SegmentSource
+from snapconv.snapshot.load import DeviceSnapshot
 from snapconv.snapshot.segment_table import BlockState, BlockTable, SegmentTable
 from snapconv.stop_signals import stage
 
@@ -307,7 +307,7 @@ def derive_checked_sizes(
     if device.is_host:
         sizes = BlockSizes(HOST_RULES, HOST_RULES.rounded(device.events.size), {}, 0)
         return _check(sizes, lifetimes, device)
-    if device.source is not SegmentSource.FILE:  # these sizes were derived, and there are no others
+    if not device.has_segments:  # these sizes were derived, and there are no others
         rules = infer_rules(settings, device.blocks, backend=backend)
         return derive_block_sizes(device.events, device.segments, device.blocks, rules), SizeCheck(0, 0, 0)
 

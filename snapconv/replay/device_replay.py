@@ -317,14 +317,14 @@ def _block_curve(allocations: AllocationTable, n_events: int, name: str) -> Curv
 def _reserved_curve(device: DeviceSnapshot, active: Curve) -> tuple[Curve, bool]:
     """Return the curve, and whether it was raised: to 0, or without the file's segments to what is in use."""
     events, moves = device.events, segment_moves(device.events)
-    if not len(moves) and device.source is not SegmentSource.FILE:
+    if not len(moves) and not device.has_segments:
         return active, True
     action, n_bytes = events.action[moves], events.size[moves]
     is_more = has_code(action, Action.SEGMENT_ALLOC) | has_code(action, Action.SEGMENT_MAP)
     recorded = np.cumsum(np.concatenate(([0], np.where(is_more, n_bytes, -n_bytes))))
     recorded += int(device.segments.total_bytes.sum()) - int(recorded[-1])
     least = np.zeros_like(recorded)
-    if device.source is not SegmentSource.FILE:
+    if not device.has_segments:
         # Nothing is obtained or returned between two moves: the most that was in use there was reserved.
         least = np.maximum.reduceat(np.append(active.start, active.after), np.append(0, moves + 1))
     totals = np.maximum(recorded, least)
@@ -365,12 +365,11 @@ def _notes(
     """Yield the notes on figures that are not exact, None for one that is."""
     yield _inexact_note(result, sizes)
     yield from size_notes(result.size_check, result.rules)
-    is_recorded = device.source is SegmentSource.FILE
     counts = (
         lifetimes.n_orphan_frees,
         lifetimes.n_implicit_frees,
-        lifetimes.n_missing_from_segments * is_recorded,
-        sizes.n_conflicts * is_recorded,
+        lifetimes.n_missing_from_segments * device.has_segments,
+        sizes.n_conflicts * device.has_segments,
     )
     for (slug, text), count in zip(_COUNTED_NOTES.items(), counts, strict=True):
         yield Note(slug, f"{count} {text}") if count else None
@@ -390,7 +389,7 @@ def _notes(
 
 def _segments_note(device: DeviceSnapshot, result: Replay) -> Note | None:
     """Say what is not known of the segments, and what the figures are then."""
-    if device.source is SegmentSource.FILE:
+    if device.has_segments:
         message = "reserved bytes would fall below zero: events are missing, and the figures are too low"
         return Note("negative-bytes", message) if result.at_least else None
     known = "every free in its trace has an alloc, so memory is replayed from nothing"

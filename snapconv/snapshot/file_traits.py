@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence, Sized
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from itertools import compress
 
 from snapconv.allocator.allocator_settings import MIN_BLOCK_BYTES, NPU_PADDING_BYTES, SMALL_REQUEST_BYTES
 from snapconv.allocator.allocator_trace import DEFAULT_POOL
@@ -161,6 +162,29 @@ def notes_of_form(
 
 
 _MOST_NAMED = 5
+_NOTES = (
+    Note(
+        "no-timestamps",
+        "the events have no times (torch before 2.2, torch_npu, and pages of torch.profiler): order is "
+        "known, duration is not",
+        is_minor=True,
+    ),
+    Note(
+        "no-stacks",
+        "no allocation has a stack: record with context='all' and dump before recording is switched off to "
+        "see which line allocated what",
+    ),
+    Note(
+        "no-requested-size",
+        "blocks lack the requested size (torch 1.x): the block's own size stands in",
+        is_minor=True,
+    ),
+    Note(
+        "empty-snapshot",
+        "the file has neither memory nor events: the process had not used the device, or had no driver "
+        "(torch writes such a file without complaint)",
+    ),
+)
 
 
 def notes_of_file(
@@ -174,33 +198,15 @@ def notes_of_file(
     """Say what a user should know of the file."""
     if counts := collected.unknown_actions:
         yield Note("unknown-action", f"actions that are not known were left out: {_counted(counts)}")
-    if "events" in places and "time_us" not in traits:
-        yield Note(
-            "no-timestamps",
-            "the events have no times (torch before 2.2, torch_npu, and pages of torch.profiler): order "
-            "is known, duration is not",
-            is_minor=True,
-        )
-    if not len(stacks.frames) and not collected.form:
-        yield Note(
-            "no-stacks",
-            "no allocation has a stack: record with context='all' and dump before recording is "
-            "switched off to see which line allocated what",
-        )
-    if collected.sizes_missing:
-        yield Note(
-            "no-requested-size",
-            "blocks lack the requested size (torch 1.x): the block's own size stands in",
-            is_minor=True,
-        )
     if n_embedded > 1:
         yield Note("several-embedded", f"the page embeds {n_embedded} snapshots: this is the first")
-    if not places & {"events", "blocks", "host blocks"}:
-        yield Note(
-            "empty-snapshot",
-            "the file has neither memory nor events: the process had not used the device, or had "
-            "no driver (torch writes such a file without complaint)",
-        )
+    is_so = (
+        "events" in places and "time_us" not in traits,
+        not len(stacks.frames) and not collected.form,
+        collected.sizes_missing,
+        not places & {"events", "blocks", "host blocks"},
+    )
+    yield from compress(_NOTES, is_so)
 
 
 def _counted(counts: Counter[str]) -> str:

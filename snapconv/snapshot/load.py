@@ -92,6 +92,11 @@ class DeviceSnapshot:
         return f"{device_name(self.device)} {n_events}, {n_blocks} at the dump"
 
     @property
+    def has_segments(self) -> bool:
+        """Whether the segments are the file's, and not made from its trace."""
+        return self.source is SegmentSource.FILE
+
+    @property
     def is_host(self) -> bool:
         """Whether this is pinned host memory."""
         return self.device == HOST
@@ -134,17 +139,22 @@ class Snapshot:
         return replace(self.settings, expandable_segments=are_expandable(device.segments, [device.events]))
 
     @property
+    def facts(self) -> dict[str, str]:
+        """The plain values that a recorder wrote."""
+        return dict(self.metadata.facts) if self.metadata else {}
+
+    @property
     def written_by(self) -> str:
         """The torch that wrote the file: as recorded in it, or else inferred from its keys."""
         if self.form:
             return self.form.writer
-        recorded = dict(self.metadata.facts).get("torch") if self.metadata else None
+        recorded = self.facts.get("torch")
         return f"torch {recorded}" if recorded else str(self.era)
 
     @property
     def earliest_release(self) -> str:
         """The earliest release of torch, or of its backend's library, that can have written the file."""
-        recorded = dict(self.metadata.facts).get("torch", "") if self.metadata else ""
+        recorded = self.facts.get("torch", "")
         return recorded if len(release_key(recorded)) == 2 else self.era.first
 
     @property

@@ -146,7 +146,7 @@ class RankFile:
 
 def rank_file(analysis: Analysis, place: RankFile) -> RankFile:
     """Reduce a file to its rows; ``place`` has its name, and what the name says of its rank."""
-    facts = dict(analysis.snapshot.metadata.facts) if analysis.snapshot.metadata else {}
+    facts = analysis.snapshot.facts
     pairs = (part.partition("=") for part in facts.get("coordinates", "").split(","))
     recorded = {name: number for name, _, value in pairs if name and (number := _number(value)) is not None}
     rank = _number(facts.get("rank", ""))

@@ -129,7 +129,7 @@ def _head(title: str, program: bytes, style: bytes) -> str:
 
 def _file_facts(file: Analysis) -> dict[str, object]:
     snapshot, container = file.snapshot, file.snapshot.container
-    recorder = dict(snapshot.metadata.facts) if snapshot.metadata else {}
+    recorder = snapshot.facts
     settings = {page_text(key): page_text(text) for key, text in settings_shown(snapshot.settings_entries)}
     return {
         "name": page_text(file.path.name or str(file.path)),
