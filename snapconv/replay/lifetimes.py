@@ -13,10 +13,8 @@ from numpy.typing import NDArray
 from snapconv.columns import (
     BoolColumn,
     EventColumn,
-    Int8Column,
     Int64Column,
     chunks,
-    first_known,
     has_code,
     is_among,
     read_only,
@@ -27,7 +25,14 @@ from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.segment_table import BlockState, BlockTable
 from snapconv.stop_signals import stage
 
-_ALLOC, _REQUESTED, _COMPLETED = 0, 1, 2
+# The columns of a lifetime while events are paired.
+_ALLOC, _REQUESTED, _COMPLETED, _END, _ADDR = range(5)
+_STEPS = {
+    int(Action.ALLOC): _ALLOC,
+    int(Action.FREE_REQUESTED): _REQUESTED,
+    int(Action.FREE_COMPLETED): _COMPLETED,
+    int(Action.FREE): _COMPLETED,
+}
 _Number = TypeVar("_Number", bound=np.integer[Any])
 
 
@@ -83,20 +88,22 @@ def pair_events(events: EventTable, blocks: BlockTable) -> Lifetimes:
         n_missing_from_segments=int(np.count_nonzero(block_of_open < 0)),
     )
     is_in_order = bool(np.all(rows.alloc_event[1:] > rows.alloc_event[:-1]))
-    return read_only(rows) if is_in_order else take(rows, _order(rows.alloc_event, rows.addr, len(events)))
+    return read_only(rows) if is_in_order else take(rows, _order(rows.alloc_event, rows.addr))
 
 
 def _joined(first: NDArray[_Number], then: NDArray[_Number]) -> NDArray[_Number]:
     return np.concatenate((first, then)) if len(first) else then
 
 
-def _order(alloc: EventColumn, addr: Int64Column, n_events: int) -> Int64Column:
-    """Return the rows without an alloc by address, then the others by their alloc, without a sort."""
-    first = np.flatnonzero(alloc < 0)
-    first = first[np.argsort(addr[first], kind="stable")]
-    row_of_event = np.full(n_events, -1, np.int64)
-    row_of_event[alloc[alloc >= 0]] = np.flatnonzero(alloc >= 0)
-    return np.concatenate((first, row_of_event[row_of_event >= 0]))
+def _order(alloc: EventColumn, addr: Int64Column) -> Int64Column:
+    """Return the rows without an alloc by address, then the others by their alloc.
+
+    The latter are nearly in order, for which NumPy's stable sort is fast.
+    """
+    order = np.argsort(alloc, kind="stable")
+    earlier = order[: np.count_nonzero(alloc < 0)]
+    earlier[:] = earlier[np.argsort(addr[earlier], kind="stable")]
+    return order
 
 
 def releases(events: EventTable, blocks: BlockTable) -> BoolColumn:
@@ -149,53 +156,31 @@ def _pair_compiled(events: EventTable, is_release: BoolColumn) -> _Pairs | None:
     return [column[:n_rows] for column in columns], n_orphans, n_implicit
 
 
-def _kinds(events: EventTable) -> tuple[Int64Column, Int8Column, Int64Column]:
-    """Return the events that begin or end allocations, sorted by address, then by time."""
-    kind_of_action = np.full(len(Action), -1, np.int8)
-    kind_of_action[Action.ALLOC] = _ALLOC
-    kind_of_action[Action.FREE_REQUESTED] = _REQUESTED
-    kind_of_action[[Action.FREE_COMPLETED, Action.FREE]] = _COMPLETED
-    kind = kind_of_action[events.action]
-    event = np.flatnonzero(kind >= 0)
-    event = event[np.argsort(events.addr[event], kind="stable")]
-    return event, kind[event], events.addr[event]
-
-
 def _pair(events: EventTable, is_release: BoolColumn) -> _Pairs:
-    event, kind, addr = _kinds(events)
-    is_new_addr = np.ones(len(addr), np.bool_)
-    is_new_addr[1:] = addr[1:] != addr[:-1]
-    before = np.concatenate(([np.int8(_ALLOC)], kind[:-1]))[: len(kind)]
-    # Within one address the order is alloc, requested, completed; what is no step on begins another lifetime.
-    begins = is_new_addr | (before >= kind)
-    row = np.cumsum(begins) - 1
-    first = np.flatnonzero(begins)
-    columns = np.full((3, len(first)), -1, np.int32)
-    columns[kind, row] = event
-    alloc, requested, completed = columns
-    is_merged = (completed >= 0) & has_code(events.action, Action.FREE)[completed]
-    requested = np.where(is_merged & (requested < 0), completed, requested)
-    is_orphan = (alloc < 0) & ~is_new_addr[first]
-    end = _ends(alloc, requested, completed, addr[first], is_release)
-    n_implicit = np.count_nonzero((end >= 0) & (completed < 0) & (end != requested))
-    found = [column[~is_orphan] for column in (alloc, requested, completed, end, addr[first])]
-    return found, int(np.count_nonzero(is_orphan)), int(n_implicit)
-
-
-def _ends(
-    alloc: EventColumn,
-    requested: EventColumn,
-    completed: EventColumn,
-    addr: Int64Column,
-    is_release: BoolColumn,
-) -> EventColumn:
-    """Return the end of each lifetime: its completed free, or the next alloc at the same address."""
-    at_request = (completed < 0) & (requested >= 0) & is_release[requested]
-    completed = np.where(at_request, requested, completed)
-    next_alloc = np.full(len(alloc), -1, np.int32)
-    same = (addr[1:] == addr[:-1]) & (alloc[1:] >= 0)
-    next_alloc[:-1][same] = alloc[1:][same]
-    return first_known(completed, next_alloc)
+    """Pair events in Python, as the compiled core does."""
+    rows, last = list[list[int]](), dict[int, list[int]]()
+    n_orphans = n_implicit = 0
+    columns = events.action.tolist(), events.addr.tolist(), is_release.tolist()
+    for event, (action, addr, is_end) in enumerate(zip(*columns, strict=True)):
+        step = _STEPS.get(action)
+        if step is None:
+            continue
+        row = last.get(addr)
+        # Within one address the order is alloc, requested, completed; a step back begins another lifetime.
+        if row is None or max(row[step:_END]) >= 0:
+            is_orphan = row is not None and step != _ALLOC
+            if row is not None and step == _ALLOC and row[_END] < 0:
+                row[_END] = event
+                n_implicit += 1
+            row = last[addr] = [-1, -1, -1, -1, addr]
+            n_orphans += is_orphan
+            rows += [] if is_orphan else [row]
+        row[step] = event
+        if is_end:
+            row[_END] = event
+        if action == Action.FREE and row[_REQUESTED] < 0:
+            row[_REQUESTED] = event
+    return [*np.array(rows, np.int64).reshape(-1, _ADDR + 1).T.copy()], n_orphans, n_implicit
 
 
 def _find(wanted: Int64Column, addrs: Int64Column, rows: Int64Column) -> Int64Column:
