@@ -5,7 +5,7 @@ repetition without looking inside; content settles the rest (after a JSON round 
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
@@ -106,6 +106,21 @@ class StackTable:
         )
 
 
+def stack_table(
+    frames: Collection[tuple[str, str, int]], stacks: Collection[Iterable[int | None]]
+) -> StackTable:
+    """Return stacks of positions in ``frames`` as columns; a frame is its name, its file and its line."""
+    names, filenames, lines = zip(*frames, strict=True) if frames else ((),) * 3
+    frame_ids = list(map(tuple, stacks))
+    return read_only(
+        StackTable(
+            read_only(FrameTable(names, filenames, np.array(lines, np.int64))),
+            np.cumsum([0, *map(len, frame_ids)]),
+            np.array(list(chain.from_iterable(frame_ids)), np.int32),
+        )
+    )
+
+
 class StackInterner:
     """Collects frames and stacks while a file is read, then becomes a StackTable.
 
@@ -162,13 +177,7 @@ class StackInterner:
 
     def table(self) -> StackTable:
         """Return everything collected so far, as read-only columns."""
-        columns = zip(*self._frames, strict=True) if self._frames else ((),) * 3
-        names, filenames, lines = columns
-        lengths = np.fromiter(map(len, self._stacks), np.int64, len(self._stacks))
-        offsets = np.concatenate(([0], np.cumsum(lengths)))
-        frame_ids = np.fromiter(chain.from_iterable(self._stacks), np.int32, int(offsets[-1]))
-        frames = FrameTable(names, filenames, np.array(lines, np.int64))
-        return read_only(StackTable(read_only(frames), offsets, frame_ids))
+        return stack_table(self._frames, self._stacks)
 
 
 class CompiledStacks:
@@ -261,14 +270,14 @@ def _without_middles(stacks: StackTable) -> tuple[StackTable, int]:
 def _with_short_texts(frames: FrameTable, n_bytes: int) -> tuple[FrameTable, int]:
     """Cut long names and file names; also returns the length that is left, 0 where all are whole."""
     allowed = _TEXT_BYTES_PER_BYTE * n_bytes + _FREE_TEXT_BYTES
-    if 4 * sum(map(len, (*frames.names, *frames.filenames))) <= allowed:
+    both = (*frames.names, *frames.filenames)
+    if 4 * sum(map(len, both)) <= allowed:
         return frames, 0  # a character has 4 bytes at most
-    texts = {text: text.encode("utf-8", "surrogatepass") for text in (*frames.names, *frames.filenames)}
-    if sum(len(texts[text]) for text in (*frames.names, *frames.filenames)) <= allowed:
+    texts = {text: text.encode("utf-8", "surrogatepass") for text in both}
+    if sum(len(texts[text]) for text in both) <= allowed:
         return frames, 0
     length = max(allowed // (2 * len(frames)), 1)
     # A function is known by how its name begins, a file by how its path ends.
-    begins = {text: data[:length].decode("utf-8", "ignore") for text, data in texts.items()}
-    ends = {text: data[-length:].decode("utf-8", "ignore") for text, data in texts.items()}
-    names, filenames = map(begins.__getitem__, frames.names), map(ends.__getitem__, frames.filenames)
-    return replace(frames, names=tuple(names), filenames=tuple(filenames)), length
+    names = tuple(texts[name][:length].decode("utf-8", "ignore") for name in frames.names)
+    filenames = tuple(texts[name][-length:].decode("utf-8", "ignore") for name in frames.filenames)
+    return replace(frames, names=names, filenames=filenames), length

@@ -50,6 +50,15 @@ _LISTS = {
     "states": "optimizer_states",
     **{key: key for key in ("inputs", "saved", "copies", "attributes")},
 }
+# The columns of numbers of a tensor: the key, the bounds, and what a missing one is; None: it may not miss.
+_NUMBERS = (
+    ("device", "device", DEVICE, None),
+    ("addr", "addr", ADDRESS, None),
+    ("n_bytes", "bytes", BYTES, None),
+    ("recorded_us", "noted_us", TIME, None),
+    ("original_addr", "original", ADDRESS, 0),
+    ("iteration", "iteration", _ITERATION, 0),
+)
 _HOW = {
     "finished": "ended",
     "exception": "was ended by an exception",
@@ -250,16 +259,10 @@ def _rows(raw: dict[object, object], key: str) -> Rows:
 
 def _tensors(rows: Rows, n_parameters: int, stacks: Stacks | None) -> RecordedTensors:
     states = _names(rows, "state")
+    known = Bounds(0, n_parameters - 1, f"an index below {n_parameters}")
     table = RecordedTensors(
-        device=rows.ints("device", DEVICE),
-        addr=rows.ints("addr", ADDRESS),
-        n_bytes=rows.ints("bytes", BYTES),
-        recorded_us=rows.ints("noted_us", TIME),
-        original_addr=rows.ints("original", ADDRESS, missing=0),
-        parameter=rows.ints(
-            "parameter", Bounds(0, n_parameters - 1, f"an index below {n_parameters}"), missing=-1
-        ),
-        iteration=rows.ints("iteration", _ITERATION, missing=0),
+        **{name: rows.ints(key, bounds, missing=missing) for name, key, bounds, missing in _NUMBERS},
+        parameter=rows.ints("parameter", known, missing=-1),
         names=states if any(states) else _names(rows, "name"),
         modules=_names(rows, "module"),
         dtypes=_names(rows, "dtype"),

@@ -7,7 +7,6 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,7 +17,7 @@ from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, M
 from snapconv.errors import MalformedSnapshotError
 from snapconv.notes import Note
 from snapconv.snapshot.fields import Bounds, Interner, errors_of, expect, read_json_file
-from snapconv.snapshot.stack_table import FrameTable, StackTable
+from snapconv.snapshot.stack_table import StackTable, stack_table
 from snapconv.units import shown
 
 VERSION = 1
@@ -261,21 +260,17 @@ def _text_ids(values: Sequence[str | None], texts: Interner) -> Int32Column:
 
 
 def _stacks(trace: _Object) -> tuple[StackTable, BoolColumn]:
-    raw = trace.value("stacks", list)
-    for i, stack in enumerate(raw):
+    interner, stacks = Interner(), list[Int32Column]()
+    for i, stack in enumerate(trace.value("stacks", list)):
+        frames = []
         for k, frame in enumerate(expect(stack, list, f"stacks[{i}]")):
             where = f"stacks[{i}][{k}]"
             if len(expect(frame, list, where)) != len(_FRAME):
                 raise MalformedSnapshotError(f"{where}: expected {len(_FRAME)} values, got {len(frame)}")
             for n, (value, kind) in enumerate(zip(frame, _FRAME, strict=True)):
                 expect(value, kind, f"{where}[{n}]")
-    frames = Interner()
-    frame_ids = frames.ids(
-        [(file[:_MAX_TEXT], line, name[:_MAX_TEXT], is_of) for file, line, name, is_of in chain(*raw)]
-    )
-    offsets = np.concatenate(([0], np.cumsum(np.array(list(map(len, raw)), np.int64))))
-    filenames, lines, names, is_of_module = (
-        zip(*frames.values(), strict=True) if len(frame_ids) else ((),) * 4
-    )
-    table = read_only(FrameTable(names, filenames, np.array(lines, np.int64)))
-    return read_only(StackTable(table, offsets, frame_ids)), np.array(is_of_module, np.bool_)
+            file, line, name, is_of_module = frame
+            frames.append((name[:_MAX_TEXT], file[:_MAX_TEXT], line, is_of_module))
+        stacks.append(interner.ids(frames))
+    rows = interner.values()
+    return stack_table([row[:3] for row in rows], stacks), np.array([row[3] for row in rows], np.bool_)
