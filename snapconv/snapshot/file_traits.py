@@ -84,20 +84,10 @@ def infer_era(traits: AbstractSet[str], places: AbstractSet[str], backend: str =
     return Era(first, last, backend)
 
 
-_ENOUGH_SEGMENTS = 50
-
-
-def traits_of_raw(raw: dict[str, object], segments: list[object]) -> set[str]:
-    """Return the traits that the raw value alone shows: its keys, and those of first blocks."""
-    found = set(raw)
-    if raw.get("allocator_settings") is None:
-        found.discard("allocator_settings")
-    if "host_traces" in found:
-        found.add("host_segments")
-    blocks = [each.get("blocks") for each in segments[:_ENOUGH_SEGMENTS] if isinstance(each, dict)]
-    if any(_first_has(rows, "address") for rows in blocks):
-        found.add(BLOCK_ADDRESSES)
-    return found
+def traits_of_raw(raw: dict[str, object]) -> set[str]:
+    """Return the traits that the keys at the top of a file show."""
+    found = {key for key in raw if key != "allocator_settings" or raw[key] is not None}
+    return found | ({"host_segments"} if "host_traces" in found else set())
 
 
 def places_of(
@@ -112,10 +102,6 @@ def places_of(
         "host blocks": len(host_blocks) > 0,
     }
     return {place for place, found in is_there.items() if found}
-
-
-def _first_has(rows: object, key: str) -> bool:
-    return isinstance(rows, list) and bool(rows) and isinstance(rows[0], dict) and key in rows[0]
 
 
 def backend_of(traces: list[EventTable], stacks: StackTable, traits: AbstractSet[str], memory: Memory) -> str:

@@ -25,6 +25,7 @@ from snapconv.snapshot.event_table import (
 )
 from snapconv.snapshot.fields import DEVICE, errors_of, expect, reject_shared
 from snapconv.snapshot.file_traits import (
+    BLOCK_ADDRESSES,
     PLOT,
     Era,
     Memory,
@@ -212,10 +213,10 @@ class _Reading:
     def read(self, raw: dict[str, object]) -> Snapshot:
         """Turn the dictionary into a Snapshot; the raw lists are emptied on the way."""
         collected, n_bytes = self.collected, self.container.n_unpacked_bytes
-        raw_segments = _list(raw.get("segments"), "segments")
         raw_traces = _list(raw.get("device_traces", raw.get("traces")), "device_traces")
-        traits = traits_of_raw(raw, raw_segments)
-        memory = read_segments(raw_segments, collected, "segments")
+        traits = traits_of_raw(raw)
+        memory = read_segments(_list(raw.get("segments"), "segments"), collected, "segments")
+        traits |= {BLOCK_ADDRESSES} if collected.has_addresses else set()
         where = "host_segments"
         host_memory = read_segments(_list(raw.get(where), where), collected, where, device=HOST)
         where = "external_annotations"

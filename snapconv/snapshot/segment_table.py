@@ -124,46 +124,44 @@ def _read_blocks(rows: Rows, segments: SegmentTable, collected: Collected) -> Bl
         segment = int(segment_id[i])
         return f"{rows.place(segment)}.blocks[{i - int(first[segment])}]"
 
-    blocks = Rows(list(chain.from_iterable(lists)), place)
-    occupants = Rows(
-        [_newest_occupant(row, place, i) if "history" in row else {} for i, row in enumerate(blocks.rows)],
-        lambda i: f"{place(i)}.history[0]",
-    )
+    given = Rows(list(chain.from_iterable(lists)), place)
+    blocks = Rows([_with_occupant(row, place, i) for i, row in enumerate(given.rows)], place)
     size = blocks.ints("size", BYTES)
     check_total(size, "the blocks")
     state = _states(blocks)
     is_live = state != BlockState.INACTIVE
     requested = blocks.ints("requested_size", missing=_MISSING)
     check_range(requested, BYTES, "requested_size", place=place, among=is_live & (requested != _MISSING))
-    requested = np.where(
-        requested == _MISSING, occupants.ints("real_size", BYTES, missing=_MISSING), requested
-    )
     is_known = requested != _MISSING
     collected.sizes_missing |= bool(np.any(is_live & ~is_known))
     check_total(requested[is_live & is_known], "the blocks")
     addr = blocks.optional_ints("address", ADDRESS)
+    collected.has_addresses |= addr is not None
     if addr is None:
         start = np.cumsum(size) - size
         start_of_segment = np.append(start, 0)[first[:-1]]
         addr = segments.addr[segment_id] + start - start_of_segment[segment_id]
-    pairs = zip(blocks.rows, occupants.rows, strict=True)
-    frames = [block.get("frames", occupant.get("frames")) for block, occupant in pairs]
     return BlockTable(
         segment_id=segment_id,
         addr=addr,
         block_bytes=size,
         requested_bytes=np.where(is_live, np.where(is_known, requested, size), 0),
         state=state,
-        stack_id=collected.stacks.ids(frames, place),
+        stack_id=collected.stacks.ids(blocks.values("frames"), place),
     )
 
 
-def _newest_occupant(block: dict[str, object], place: Place, i: int) -> dict[str, object]:
+def _with_occupant(block: dict[str, object], place: Place, i: int) -> dict[str, object]:
+    """Return a block with what torch 2.0 wrote of its newest occupant."""
     history = block.get("history")
     if not history or block.get("state") == "inactive":
-        return {}
-    found: dict[str, object] = expect(history, list, f"{place(i)}.history")[0]
-    return found
+        return block
+    where = f"{place(i)}.history"
+    newest = expect(expect(history, list, where)[0], dict, f"{where}[0]")
+    size = newest.get("real_size")
+    if size is not None:
+        expect(size, BYTES, f"{where}[0].real_size")
+    return {"requested_size": size, "frames": newest.get("frames")} | block
 
 
 def _states(blocks: Rows) -> Int8Column:

@@ -220,6 +220,7 @@ class Collected:
     """Values that the tables of a file share, and what it lacks or has that is not known, while it is read.
 
     ``sizes_missing``: a live block has no requested size (torch 1.x), and its own size replaces it.
+    ``has_addresses``: blocks have addresses (torch 2.1 on).
     ``form``: no allocator wrote the traces; they have a few keys of their own in every release.
     """
 
@@ -228,6 +229,7 @@ class Collected:
     pools: Interner = field(default_factory=Interner)
     unknown_actions: Counter[str] = field(default_factory=Counter)
     sizes_missing: bool = False
+    has_addresses: bool = False
     form: Form | None = None
 
 
