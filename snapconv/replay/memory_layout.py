@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from snapconv.allocator.allocator_settings import LARGE_SEGMENT_BYTES, SMALL_SEGMENT_BYTES
-from snapconv.columns import BoolColumn, Int64Column, read_only, run_starts
+from snapconv.columns import BoolColumn, Int64Column, read_only
 from snapconv.replay.block_sizes import SegmentRanges, segment_moves
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.replay.lifetimes import real_events
@@ -54,6 +54,15 @@ class SegmentFacts(NamedTuple):
     is_small: bool
     is_expandable: bool
     stack_id: int
+
+
+_DTYPES: dict[str, type[np.generic]] = {
+    "stream": np.int64,
+    "pool_id": np.int32,
+    "is_small": np.bool_,
+    "is_expandable": np.bool_,
+    "stack_id": np.int32,
+}
 
 
 def layouts(
@@ -104,20 +113,10 @@ def move_segments(
 def segment_table(found: SegmentRanges[SegmentFacts], device: int) -> SegmentTable:
     """Return ranges as a table."""
     addr = np.array(found.starts, np.int64)
-    columns = np.array(found.facts, np.int64).reshape(len(addr), len(SegmentFacts._fields)).T
-    stream, pool_id, is_small, is_expandable, stack_id = columns
-    return read_only(
-        SegmentTable(
-            device=np.full(len(addr), device),
-            addr=addr,
-            total_bytes=np.array(found.ends, np.int64) - addr,
-            stream=stream,
-            pool_id=pool_id.astype(np.int32),
-            is_small=is_small.astype(np.bool_),
-            is_expandable=is_expandable.astype(np.bool_),
-            stack_id=stack_id.astype(np.int32),
-        )
-    )
+    columns = np.array(found.facts, np.int64).reshape(len(addr), len(_DTYPES)).T
+    facts = {name: column.astype(_DTYPES[name]) for name, column in zip(_DTYPES, columns, strict=True)}
+    total_bytes = np.array(found.ends, np.int64) - addr
+    return read_only(SegmentTable(np.full(len(addr), device), addr, total_bytes, **facts))
 
 
 def is_small_segment(n_bytes: int, *, is_expandable: bool) -> bool:
@@ -163,18 +162,14 @@ def segments_of(
 
 def _between(segments: SegmentTable, blocks: Pieces) -> tuple[Pieces, int]:
     """Return the free pieces of all segments, by address, and how many blocks overlap the one before them."""
-    n_segments = len(segments)
-    ends = segments.addr + segments.total_bytes
-    # The end of every segment is a piece of no bytes, so that the space before it is found like any other.
-    segment = np.concatenate((blocks.segment, np.arange(n_segments)))
-    start = np.concatenate((blocks.addr, ends))
-    stop = np.concatenate((blocks.addr + blocks.n_bytes, ends))
+    every, ends = np.arange(len(segments)), segments.addr + segments.total_bytes
+    # Both ends of a segment are pieces of no bytes, so that space beside them is found like any other.
+    segment = np.concatenate((every, blocks.segment, every))
+    start = np.concatenate((segments.addr, blocks.addr, ends))
+    stop = np.concatenate((segments.addr, blocks.addr + blocks.n_bytes, ends))
     order = np.lexsort((start, segment))
     segment, start, stop = segment[order], start[order], stop[order]
-    since = np.roll(stop, 1)
-    first = run_starts(segment)
-    since[first] = segments.addr[segment[first]]
-    space = start - since
-    found = np.flatnonzero(space > 0)
-    free = Pieces(segment[found], since[found], space[found], np.full(len(found), -1, np.int64))
+    space = np.where(segment[1:] == segment[:-1], start[1:] - stop[:-1], 0)
+    rows = np.flatnonzero(space > 0)
+    free = Pieces(segment[rows], stop[rows], space[rows], np.full(len(rows), -1, np.int64))
     return free, int(np.count_nonzero(space < 0))
