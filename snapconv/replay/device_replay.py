@@ -209,19 +209,19 @@ def replay(snapshot: Snapshot, device: DeviceSnapshot) -> Replay:
 
 def _allocation_table(device: DeviceSnapshot, lifetimes: Lifetimes, sizes: BlockSizes) -> AllocationTable:
     events, blocks, segments = device.events, device.blocks, device.segments
-    alloc, n_old = lifetimes.alloc_event, int(np.searchsorted(lifetimes.alloc_event, 0))  # these stand first
+    alloc = lifetimes.alloc_event
     # Where a column's value comes from: the alloc, else the final block, else the first free.
-    event = alloc.copy()
-    event[:n_old] = first_known(lifetimes.free_requested_event[:n_old], lifetimes.end_event[:n_old])
+    event = first_known(alloc, lifetimes.free_requested_event, lifetimes.end_event)
     live = np.flatnonzero(lifetimes.block_id >= 0)
     block = lifetimes.block_id[live]
-    segment, n_live_old = blocks.segment_id[block], int(np.searchsorted(live, n_old))
+    segment, is_old = blocks.segment_id[block], alloc[live] < 0
     requested, stream = _rows(events.size, event), _rows(events.stream, event)
-    requested[live[:n_live_old]] = blocks.requested_bytes[block[:n_live_old]]
-    stream[live[:n_live_old]] = segments.stream[segment[:n_live_old]]
+    requested[live[is_old]] = blocks.requested_bytes[block[is_old]]
+    stream[live[is_old]] = segments.stream[segment[is_old]]
     known = _rows(sizes.of_event, alloc)
     known[live] = blocks.block_bytes[block]
-    rows, is_exact = np.flatnonzero(lifetimes.block_id[:n_old] < 0), np.ones(len(alloc), np.bool_)
+    rows = np.flatnonzero((alloc < 0) & (lifetimes.block_id < 0))
+    is_exact = np.ones(len(alloc), np.bool_)
     known[rows], is_exact[rows] = _sizes_from_space(lifetimes.addr[rows], requested[rows], sizes)
     stack = _rows(events.stack_id, alloc)
     stack[live] = first_known(stack[live], blocks.stack_id[block])

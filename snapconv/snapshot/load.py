@@ -62,6 +62,8 @@ from snapconv.stop_signals import stage
 from snapconv.torch_knowledge.backends import NO_ALLOCATOR, Backend, backend_of_kind, release_key
 from snapconv.units import HOST, Device, counted, device_name
 
+_ANNOTATIONS = "external_annotations"
+
 
 class SegmentSource(Enum):
     """Where the segments of a device come from: the file, or its trace, which shows all or a part of them."""
@@ -195,107 +197,98 @@ def _load(path: Path, progress: Progress | None, compiled: CDLL | None = None) -
     snapshot, collected.form = as_snapshot_dict(raw), timeline or page
     if not collected.form and not events:
         snapshot, collected.form = read_plot(snapshot)
-    return _Reading(path, container, progress, collected).read(snapshot)
+    return _read(snapshot, path, container, collected, progress)
 
 
-class _Reading:
-    """One pass over the raw value; has what the tables share while they are built."""
+def _read(
+    raw: dict[str, object],
+    path: Path,
+    container: Container,
+    collected: Collected,
+    progress: Progress | None,
+) -> Snapshot:
+    """Turn the dictionary into a Snapshot; the raw lists are emptied on the way."""
+    form, n_bytes, notes = collected.form, container.n_unpacked_bytes, list[Note]()
+    memory = read_segments(_list(raw, "segments"), collected, "segments")
+    traits = traits_of_raw(raw) | ({BLOCK_ADDRESSES} if collected.has_addresses else set())
+    host_memory = read_segments(_list(raw, "host_segments"), collected, "host_segments", device=HOST)
+    annotations = read_annotations(raw.get(_ANNOTATIONS), collected.texts, _ANNOTATIONS)
+    traces = _read_traces(raw, collected, notes, progress)
+    settings, entries = read_settings(raw.get("allocator_settings"), "allocator_settings")
+    if "expandable_segments" not in dict(entries):
+        settings = replace(settings, expandable_segments=are_expandable(memory[0], traces[:-1]))
+    recorded, recorder_notes = read_metadata(raw.get(METADATA_KEY), collected.stacks, n_bytes=n_bytes)
+    stacks, left_out = bound_stacks(collected.stacks.table(), n_bytes)
+    traits |= dict(entries).keys() | {name for trace in traces if len(trace) for name in columns_of(trace)}
+    traits |= {PLOT} if form else set()
+    places = places_of(raw, traces, blocks=memory[1], host_blocks=host_memory[1])
+    backend = NO_ALLOCATOR if form else backend_of(traces[:-1], stacks, traits, memory)
+    notes += [*recorder_notes, *read_ending(path), *left_out]
+    notes += notes_of_form(form, memory[0], collected.pools.values())
+    notes += notes_of_file(collected, stacks, traits, places, n_embedded=container.n_embedded)
+    kinds = form.kinds if form else (backend,)
+    return Snapshot(
+        path=path,
+        container=container,
+        era=infer_era(traits, places, backend),
+        n_visible_devices=len(traces) - 1,
+        devices=_devices(raw, recorded, traces, memory, host_memory, kinds=kinds),
+        stacks=stacks,
+        texts=collected.texts.values(),
+        pools=collected.pools.values(),
+        settings=settings,
+        settings_entries=entries,
+        annotations=annotations,
+        notes=tuple(_of_kind(note, backend) for note in notes),
+        metadata=recorded,
+        form=form,
+    )
 
-    def __init__(
-        self, path: Path, container: Container, progress: Progress | None, collected: Collected
-    ) -> None:
-        self.path = path
-        self.container = container
-        self.progress = progress
-        self.collected = collected
-        self.notes: list[Note] = []
 
-    def read(self, raw: dict[str, object]) -> Snapshot:
-        """Turn the dictionary into a Snapshot; the raw lists are emptied on the way."""
-        collected, n_bytes = self.collected, self.container.n_unpacked_bytes
-        raw_traces = _list(raw.get("device_traces", raw.get("traces")), "device_traces")
-        traits = traits_of_raw(raw)
-        memory = read_segments(_list(raw.get("segments"), "segments"), collected, "segments")
-        traits |= {BLOCK_ADDRESSES} if collected.has_addresses else set()
-        where = "host_segments"
-        host_memory = read_segments(_list(raw.get(where), where), collected, where, device=HOST)
-        where = "external_annotations"
-        annotations = read_annotations(raw.get(where), collected.texts, where)
-        *traces, host_trace = self._read_traces(raw_traces, _list(raw.get("host_traces"), "host_traces"))
-        settings, entries = read_settings(raw.get("allocator_settings"), "allocator_settings")
-        if "expandable_segments" not in dict(entries):
-            settings = replace(settings, expandable_segments=are_expandable(memory[0], traces))
-        recorded, notes = read_metadata(raw.get(METADATA_KEY), collected.stacks, n_bytes=n_bytes)
-        self.notes.extend((*notes, *read_ending(self.path)))
-        stacks, left_out = bound_stacks(collected.stacks.table(), n_bytes)
-        self.notes.extend(left_out)
-        every_trace = [*traces, host_trace]
-        form = collected.form
-        traits |= {PLOT} if form else set()
-        traits |= dict(entries).keys() | {name for one in every_trace if len(one) for name in columns_of(one)}
-        places = places_of(raw, every_trace, blocks=memory[1], host_blocks=host_memory[1])
-        n_embedded = self.container.n_embedded
-        backend = NO_ALLOCATOR if form else backend_of(traces, stacks, traits, memory)
-        kinds = form.kinds if form else (backend,)
-        self.notes.extend(notes_of_form(form, memory[0], collected.pools.values()))
-        self.notes.extend(notes_of_file(collected, stacks, traits, places, n_embedded=n_embedded))
-        return Snapshot(
-            path=self.path,
-            container=self.container,
-            era=infer_era(traits, places, backend),
-            n_visible_devices=len(traces),
-            devices=_devices(raw, recorded, every_trace, memory, host_memory, kinds=kinds),
-            stacks=stacks,
-            texts=collected.texts.values(),
-            pools=collected.pools.values(),
-            settings=settings,
-            settings_entries=entries,
-            annotations=annotations,
-            notes=tuple(_of_kind(note, backend) for note in self.notes),
-            metadata=recorded,
-            form=form,
+def _read_traces(
+    raw: dict[str, object], collected: Collected, notes: list[Note], progress: Progress | None
+) -> list[EventTable]:
+    """Read the trace of every CUDA device, and last the one of pinned host memory."""
+    given = {"device_traces": raw.get("device_traces", raw.get("traces"))}
+    named = {f"device_traces[{i}]": trace for i, trace in enumerate(_list(given, "device_traces"))}
+    if len(named) > DEVICE.high + 1:
+        raise MalformedSnapshotError(
+            f"device_traces: expected at most {DEVICE.high + 1} devices, got {len(named)}"
         )
+    lists = {where: _list(named, where) for where in named} | {"host_traces": _list(raw, "host_traces")}
+    reject_shared(list(lists.values()), list(lists).__getitem__)
+    stacks, traces = collected.stacks, []
+    compiled = CompiledTraceReader(collected, stacks) if isinstance(stacks, CompiledStacks) else None
+    for where, trace in lists.items():
+        table = compiled.read(trace, where) if compiled else read_trace(trace, where, collected)
+        traces.append(table)
+        if progress:
+            progress("reading", len(traces), len(lists))
+    if compiled and sum(map(len, traces)) != compiled.n_events:
+        raise OddFile  # a trace stands somewhere else in the file
+    devices = [*range(len(named)), HOST]
+    return [_in_order(trace, device, notes) for trace, device in zip(traces, devices, strict=True)]
 
-    def _read_traces(self, raw: list[object], raw_host: list[object]) -> list[EventTable]:
-        """Read the trace of every CUDA device, and last the one of pinned host memory."""
-        named = {f"device_traces[{i}]": trace for i, trace in enumerate(raw)}
-        lists = {where: _list(trace, where) for where, trace in named.items()} | {"host_traces": raw_host}
-        reject_shared(list(lists.values()), list(lists).__getitem__)
-        if len(raw) > DEVICE.high + 1:
-            raise MalformedSnapshotError(
-                f"device_traces: expected at most {DEVICE.high + 1} devices, got {len(raw)}"
-            )
-        collected, stacks, traces = self.collected, self.collected.stacks, []
-        compiled = CompiledTraceReader(collected, stacks) if isinstance(stacks, CompiledStacks) else None
-        for where, trace in lists.items():
-            table = compiled.read(trace, where) if compiled else read_trace(trace, where, collected)
-            traces.append(table)
-            if self.progress:
-                self.progress("reading", len(traces), len(lists))
-        if compiled and sum(map(len, traces)) != compiled.n_events:
-            raise OddFile  # a trace stands somewhere else in the file
-        devices = [*range(len(raw)), HOST]
-        return [self._in_order(trace, device) for trace, device in zip(traces, devices, strict=True)]
 
-    def _in_order(self, events: EventTable, device: int) -> EventTable:
-        """Undo the shuffling of a ring buffer whose size was changed while it was full."""
-        if events.time_us is None or len(events) < 2 or events.time_us.min() < 0:
-            return events
-        backwards = int(np.count_nonzero(events.time_us[1:] < events.time_us[:-1]))
-        if not backwards:
-            return events
-        # Threads enter events of the host without a common lock, so that neighbours may change places.
-        if device != HOST:
-            self.notes.append(
-                Note(
-                    "reordered-ring",
-                    f"the events stood out of order in {backwards} places (max_entries was changed while "
-                    "recording); they were sorted by time, so events of the same microsecond may be swapped",
-                    Device(device),
-                    is_minor=True,
-                )
+def _in_order(events: EventTable, device: int, notes: list[Note]) -> EventTable:
+    """Undo the shuffling of a ring buffer whose size was changed while it was full."""
+    if events.time_us is None or len(events) < 2 or events.time_us.min() < 0:
+        return events
+    backwards = int(np.count_nonzero(events.time_us[1:] < events.time_us[:-1]))
+    if not backwards:
+        return events
+    # Threads enter events of the host without a common lock, so that neighbours may change places.
+    if device != HOST:
+        notes.append(
+            Note(
+                "reordered-ring",
+                f"the events stood out of order in {backwards} places (max_entries was changed while "
+                "recording); they were sorted by time, so events of the same microsecond may be swapped",
+                Device(device),
+                is_minor=True,
             )
-        return take(events, np.argsort(events.time_us, kind="stable"))
+        )
+    return take(events, np.argsort(events.time_us, kind="stable"))
 
 
 def _of_kind(note: Note, kind: str) -> Note:
@@ -368,9 +361,10 @@ def _host_overflowed(recorded: Metadata | None, n_events: int) -> bool | None:
     return n_events >= int(length) if length.isdecimal() else None
 
 
-def _list(value: object, where: str) -> list[object]:
-    found: list[object] = [] if value is None else expect(value, list, where)
-    return found
+def _list(raw: dict[str, object], key: str) -> list[object]:
+    value = raw.get(key)
+    rows: list[object] = [] if value is None else expect(value, list, key)
+    return rows
 
 
 @contextmanager
