@@ -14,7 +14,10 @@ from snapconv.units import counted, format_bytes
 
 # Limits that users and frameworks set (torch's docs, torchtitan, Megatron-LM): a trace of exactly one
 # of these lengths was most likely a full ring.
-_USUAL_LIMITS = {10_000, 50_000, 100_000, 200_000, 500_000, 1_000_000, 2_000_000, 5_000_000, 10_000_000}
+_USUAL_LIMITS = {
+    *(1 << power for power in range(10, 31)), 10_000, 50_000, 100_000, 200_000, 500_000, 1_000_000, 2_000_000,
+    5_000_000, 10_000_000,
+}  # fmt: skip
 
 
 class Verdict(Enum):
@@ -65,24 +68,30 @@ def _decide(device: DeviceSnapshot, replay: Replay) -> History:
         before += "; the file has no segments, so every figure is a lower bound"
     if proof := _proof_of_loss(device):
         return History(Verdict.TRUNCATED, f"{proof}; {before or 'nothing was live before the first event'}")
-    is_usual = n_events in _USUAL_LIMITS or (n_events.bit_count() == 1 and n_events.bit_length() > 10)
-    if device.source is SegmentSource.WHOLE_TRACE and is_usual and device.history_overflowed is None:
+    may_be_full = n_events in _USUAL_LIMITS and device.history_overflowed is None
+    if device.source is SegmentSource.WHOLE_TRACE and may_be_full:
         before = "the file has no segments, which would show what lasted from before"
     if not before:
-        nothing, n_missing = "nothing was allocated before the first event", replay.n_missing_events
-        if n_missing:
-            missing = f"{n_missing} allocs or frees are missing after it"
-            return History(Verdict.TRUNCATED, f"{nothing}, but {missing}")
-        if reserved := replay.reserved.start:
-            were = f"{format_bytes(reserved)} were reserved already"
-            return History(Verdict.STARTED_LATE, f"{nothing}, but {were}")
-        return History(Verdict.COMPLETE, nothing)
-    if device.history_overflowed is None and is_usual:
+        return _from_nothing(replay)
+    if may_be_full:
         limit = f"the trace has exactly {n_events} events, a usual max_entries"
         return History(Verdict.TRUNCATED, f"{limit}; {before}")
-    one_event = f"the trace has one event (history was kept as 'state'); {before}"
-    several = f"{before}; the event buffer probably did not overflow"
-    return History(Verdict.STARTED_LATE, one_event if n_events == 1 else several)
+    if n_events == 1:
+        one_event = f"the trace has one event (history was kept as 'state'); {before}"
+        return History(Verdict.STARTED_LATE, one_event)
+    return History(Verdict.STARTED_LATE, f"{before}; the event buffer probably did not overflow")
+
+
+def _from_nothing(replay: Replay) -> History:
+    """Decide on a trace that shows nothing from before its first event."""
+    nothing = "nothing was allocated before the first event"
+    if replay.n_missing_events:
+        missing = f"{replay.n_missing_events} allocs or frees are missing after it"
+        return History(Verdict.TRUNCATED, f"{nothing}, but {missing}")
+    if replay.reserved.start:
+        were = f"{format_bytes(replay.reserved.start)} were reserved already"
+        return History(Verdict.STARTED_LATE, f"{nothing}, but {were}")
+    return History(Verdict.COMPLETE, nothing)
 
 
 def _what_was_there(replay: Replay) -> str:

@@ -110,44 +110,48 @@ def read_segments(
     return read_only(segments), read_only(_read_blocks(rows, segments, collected))
 
 
-def _read_blocks(rows: Rows, segments: SegmentTable, collected: Collected) -> BlockTable:
-    lists = [[] if blocks is None else blocks for blocks in rows.values("blocks")]
-    for i, blocks in enumerate(lists):
-        if type(blocks) is not list:
-            expect(blocks, list, f"{rows.place(i)}.blocks")
-    reject_shared(lists, lambda i: f"{rows.place(i)}.blocks")
-    counts = np.fromiter(map(len, lists), np.int64, len(lists))
-    first = np.concatenate(([0], np.cumsum(counts)))
-    segment_id = np.repeat(np.arange(len(lists)), counts)
+def _block_rows(segments: Rows) -> tuple[Rows, Int64Column]:
+    """Return the blocks of all segments, and the segment of each."""
+    lists = [
+        expect([] if blocks is None else blocks, list, f"{segments.place(i)}.blocks")
+        for i, blocks in enumerate(segments.values("blocks"))
+    ]
+    reject_shared(lists, lambda i: f"{segments.place(i)}.blocks")
+    first = np.cumsum([0, *map(len, lists)])
+    segment_id = np.repeat(np.arange(len(lists)), np.diff(first))
 
     def place(i: int) -> str:
         segment = int(segment_id[i])
-        return f"{rows.place(segment)}.blocks[{i - int(first[segment])}]"
+        return f"{segments.place(segment)}.blocks[{i - int(first[segment])}]"
 
-    given = Rows(list(chain.from_iterable(lists)), place)
-    blocks = Rows([_with_occupant(row, place, i) for i, row in enumerate(given.rows)], place)
+    blocks = Rows(list(chain.from_iterable(lists)), place)
+    return Rows([_with_occupant(row, place, i) for i, row in enumerate(blocks.rows)], place), segment_id
+
+
+def _read_blocks(rows: Rows, segments: SegmentTable, collected: Collected) -> BlockTable:
+    blocks, segment_id = _block_rows(rows)
     size = blocks.ints("size", BYTES)
     check_total(size, "the blocks")
     state = _states(blocks)
     is_live = state != BlockState.INACTIVE
     requested = blocks.ints("requested_size", missing=_MISSING)
-    check_range(requested, BYTES, "requested_size", place=place, among=is_live & (requested != _MISSING))
     is_known = requested != _MISSING
+    check_range(requested, BYTES, "requested_size", place=blocks.place, among=is_live & is_known)
     collected.sizes_missing |= bool(np.any(is_live & ~is_known))
     check_total(requested[is_live & is_known], "the blocks")
     addr = blocks.optional_ints("address", ADDRESS)
     collected.has_addresses |= addr is not None
     if addr is None:
         start = np.cumsum(size) - size
-        start_of_segment = np.append(start, 0)[first[:-1]]
-        addr = segments.addr[segment_id] + start - start_of_segment[segment_id]
+        first = np.searchsorted(segment_id, segment_id)  # of its segment
+        addr = segments.addr[segment_id] + start - start[first]
     return BlockTable(
         segment_id=segment_id,
         addr=addr,
         block_bytes=size,
         requested_bytes=np.where(is_live, np.where(is_known, requested, size), 0),
         state=state,
-        stack_id=collected.stacks.ids(blocks.values("frames"), place),
+        stack_id=collected.stacks.ids(blocks.values("frames"), blocks.place),
     )
 
 
