@@ -18,7 +18,7 @@ from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.what_if.calls import MOST_BYTES, AllocatorCalls, CallChange, CallKind, find_calls
 from snapconv.answers.what_if.trial import Trial, block_sizes, try_out
 from snapconv.classification.categories import Category, Trait, categories_with
-from snapconv.columns import Int64Column, has_code
+from snapconv.columns import Int64Column, columns_of, has_code, rows_of, take
 from snapconv.phases.trace_phases import Phase
 from snapconv.snapshot.event_table import Action
 from snapconv.stacks.project_lines import SourceLine
@@ -40,6 +40,9 @@ class Change:
     n_bytes: Int64Column
     failed_scale: float = 1.0
     calls: tuple[CallChange, ...] = ()
+
+
+NO_CHANGE = Change(*np.zeros((4, 0), np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,18 +173,15 @@ def combined(analysis: DeviceAnalysis, changes: Sequence[Change]) -> Change:
 
     Of one allocation a change counts up to where an earlier one of the list begins: no byte counts twice.
     """
-    table, none = analysis.allocations, np.zeros(0, np.int64)
-    begun, parts = analysis.features.end.copy(), [Change(none, none, none, none)]
+    table, begun, parts = analysis.allocations, analysis.features.end.copy(), [NO_CHANGE]
     for change in changes:
-        rows, first = change.rows, np.maximum(change.first, table.alloc_event[change.rows])
-        last = np.minimum(change.last, begun[rows])
-        n_bytes = np.minimum(change.n_bytes, table.block_bytes[rows])
-        is_there = last > first
-        parts.append(Change(rows[is_there], first[is_there], last[is_there], n_bytes[is_there]))
-        np.minimum.at(begun, rows[is_there], first[is_there])
-    calls = tuple(one for change in changes for one in change.calls)
-    scale = math.prod(change.failed_scale for change in changes)
-    return replace(joined(parts), failed_scale=scale, calls=calls)
+        first = np.maximum(change.first, table.alloc_event[change.rows])
+        last = np.minimum(change.last, begun[change.rows])
+        n_bytes = np.minimum(change.n_bytes, table.block_bytes[change.rows])
+        part = take(replace(change, first=first, last=last, n_bytes=n_bytes), rows_of(last > first))
+        np.minimum.at(begun, part.rows, part.first)
+        parts.append(part)
+    return joined(parts)
 
 
 def changed_calls(
@@ -190,7 +190,7 @@ def changed_calls(
     """Return the calls of a trace as the program would make them with some changes made together.
 
     Where the size of an allocation changes it is freed and requested again, under a number of its own; at its
-    own request it is requested so. What is there before the first call has its new size then, or is freed.
+    own request it has its number, as what is there before the first call has, unless that is freed.
     """
     change, table, n = combined(analysis, changes), analysis.allocations, len(analysis.allocations)
     for one in change.calls:
@@ -200,20 +200,19 @@ def changed_calls(
     if not len(calls) or not len(change.rows):
         return calls
     row, size, at, is_after = _points(calls, analysis, change)
-    is_request = (at == table.alloc_event[row]) & (at >= calls.event[0])
-    is_before = (at < calls.event[0]) & (size > 0)
-    number = np.where(is_before, row, n + np.arange(len(row)))
+    is_own = (at == table.alloc_event[row]) & (at >= calls.event[0])
+    is_own |= (at < calls.event[0]) & (size > 0)
+    number, requested = np.where(is_own, row, n + np.arange(len(row))), calls.requested_bytes.copy()
+    requested[row[is_own]] = size[is_own]
     is_first = np.diff(row, prepend=-1) != 0
     freed, had = np.where(is_first, row, np.roll(number, 1)), np.where(is_first, 1, np.roll(size, 1))
     # Each call that is left is of what is there then; -1 stays what it is.
     of_malloc, of_free = np.append(np.arange(n), -1), np.append(np.arange(n), -1)
     now = np.where(size > 0, number, _DROPPED)
-    of_malloc[row[is_request]] = now[is_request]
+    of_malloc[row[is_own]] = now[is_own]
     of_free[row] = now  # the last of each
     is_malloc = has_code(calls.operation, CallKind.MALLOC)
     now = np.where(is_malloc, of_malloc[calls.row], of_free[calls.row])
-    requested = calls.requested_bytes.copy()
-    requested[row[is_before]] = size[is_before]
     changed = replace(
         calls.kept(now != _DROPPED),
         row=now[now != _DROPPED],
@@ -221,8 +220,7 @@ def changed_calls(
         stream=np.append(calls.stream, calls.stream[row]),
         pool=np.append(calls.pool, calls.pool[row]),
     )
-    exists = np.column_stack((had, size)).ravel() > 0
-    exists &= np.repeat(~is_request & ~is_before, 2)
+    exists = (np.column_stack((had, size)).ravel() > 0) & ~np.repeat(is_own, 2)
     operation = np.tile([CallKind.FREE, CallKind.MALLOC], len(row))
     columns = operation, np.column_stack((freed, number)).ravel(), np.repeat(at, 2), np.repeat(is_after, 2)
     return changed.with_others(*(column[exists] for column in columns))
@@ -251,15 +249,16 @@ def _points(calls: AllocatorCalls, analysis: DeviceAnalysis, change: Change) -> 
 
 def called_otherwise(change: CallChange) -> Change:
     """Return the change that keeps all allocations, and changes what is reserved for them."""
-    none = np.zeros(0, np.int64)
-    return Change(none, none, none, none, calls=(change,))
+    return replace(NO_CHANGE, calls=(change,))
 
 
 def joined(changes: Sequence[Change]) -> Change:
     """Return changes of different allocations, or ranges, as one."""
-    columns = zip(*((one.rows, one.first, one.last, one.n_bytes) for one in changes), strict=True)
+    columns = zip(*(columns_of(change).values() for change in changes), strict=True)
+    scale = math.prod(change.failed_scale for change in changes)
+    calls = tuple(one for change in changes for one in change.calls)
     rows, first, last, n_bytes = map(np.concatenate, columns)
-    return Change(rows, first, last, n_bytes)
+    return Change(rows, first, last, n_bytes, scale, calls)
 
 
 def removed(analysis: DeviceAnalysis, rows: Int64Column) -> Change:

@@ -9,14 +9,13 @@ that their loss reads, are part of what the model returns.
 
 import re
 from bisect import bisect_left
-from collections import defaultdict, deque
 from dataclasses import dataclass
 
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.evidence import LineCalls, is_operation
-from snapconv.columns import BoolColumn, Int64Column, distinct, grouped, is_among
+from snapconv.columns import BoolColumn, Int64Column, distinct, grouped, is_among, next_of, rows_of
 from snapconv.stacks.paths import normal
 from snapconv.torch_knowledge.frame_patterns import Role
 
@@ -41,6 +40,7 @@ class _Values:
     """
 
     rows: Int64Column
+    sizes: Int64Column
     level: Int64Column
     is_beside: BoolColumn
     is_output: BoolColumn
@@ -62,8 +62,6 @@ class _Values:
 def ends_without_graph(calls: LineCalls, analysis: DeviceAnalysis, rows: Int64Column) -> Int64Column:
     """Return the event from which each allocation would be free; -1 for what would not be made."""
     table, features, n_events = analysis.allocations, analysis.features, len(analysis.device.events)
-    is_saved = np.zeros(len(table), np.bool_)
-    is_saved[rows] = True
     first = max(int(table.alloc_event[rows].min(initial=n_events)), 0)
     last = min(int(rows.max(initial=-1)) + 2, len(table))
     made = np.arange(np.searchsorted(table.alloc_event, first), last)
@@ -74,33 +72,40 @@ def ends_without_graph(calls: LineCalls, analysis: DeviceAnalysis, rows: Int64Co
     made = made[(table.stack_id[made] >= 0) & ~is_in_place[made]]
     if not len(made):
         return found[rows]
-    values = _values(calls, analysis, made)
+    values, is_saved = _values(calls, analysis, made), features.mask(rows)
     following, over = values.next_at(0), values.next_at(-1)
-    sizes = table.requested_bytes[values.rows]
-    ends = _last_reads(values, sizes, following, over)
+    ends = _last_reads(values, following, over)
     _keep_joined(analysis, values, ends, over, is_saved[values.rows])
-    # Inputs, and what objects have, stay up to the end of a call; caches too, or as long as the logits.
-    is_cache = features.is_cache[values.rows]
-    results = np.searchsorted(values.call, values.call, side="right") - 1
-    ends = np.where(is_cache | values.is_output | (values.root == 0), np.maximum(ends, results), ends)
-    is_loss = is_operation(analysis, "cross_entropy", "log_softmax")[values.rows]
-    loss = np.flatnonzero(np.append(is_loss[:-1], True))
-    loss = loss[np.searchsorted(loss[:-1], np.arange(len(ends)), side="right")]
-    is_logits = ~is_loss & (loss <= following) & (sizes[loss] == sizes) & is_saved[values.rows]
-    is_kept = is_logits | (is_cache & is_among(values.call, values.call[is_logits]))
+    ends = _last_outputs(analysis, values, ends, following, is_saved[values.rows])
     found[values.rows] = np.append(table.alloc_event[values.rows], n_events)[ends + 1]
-    found[values.rows[is_kept]] = n_events
     return found[rows]
 
 
-def _last_reads(
-    values: _Values, sizes: Int64Column, following: Int64Column, over: Int64Column
+def _last_outputs(
+    analysis: DeviceAnalysis,
+    values: _Values,
+    ends: Int64Column,
+    following: Int64Column,
+    is_saved: BoolColumn,
 ) -> Int64Column:
+    """Keep inputs, and what objects have, up to the end of a call; caches too, or as long as the logits."""
+    n, call, sizes = len(ends), values.call, values.sizes
+    is_cache = analysis.features.is_cache[values.rows]
+    is_output = is_cache | values.is_output | (values.root == 0)
+    ends = np.where(is_output, np.maximum(ends, np.searchsorted(call, call, side="right") - 1), ends)
+    is_loss = is_operation(analysis, "cross_entropy", "log_softmax")[values.rows]
+    loss = np.minimum(next_of(rows_of(is_loss), np.arange(n), n), n - 1)
+    is_logits = ~is_loss & (loss <= following) & (sizes[loss] == sizes) & is_saved
+    ends[is_logits | (is_cache & is_among(call, call[is_logits]))] = n - 1
+    return ends
+
+
+def _last_reads(values: _Values, following: Int64Column, over: Int64Column) -> Int64Column:
     """Return the value whose making reads each value last.
 
     ``following`` is the next one of the same function, ``over`` that function's last.
     """
-    level, depth = values.level, values.depth
+    level, depth, sizes = values.level, values.depth, values.sizes
     ends: Int64Column = following.copy()
     # A function's first sum is read by the sum that it ends with.
     is_call = depth[following] > level
@@ -125,11 +130,12 @@ def _values(calls: LineCalls, analysis: DeviceAnalysis, made: Int64Column) -> _V
     rows, stack = made[is_first], stack[is_first].astype(np.int64)
     level, is_beside, is_output = _levels(calls, analysis, stack)
     kinds, kind = np.unique(stack, return_inverse=True)
-    depth = np.array([len(calls.path(one)) for one in kinds.tolist()], np.int64)[kind.reshape(-1)]
-    roots = [len(calls.module_call(one, outermost=True)) for one in kinds.tolist()]
-    root = np.array(roots, np.int64)[kind.reshape(-1)]
+    paths = [(calls.path(one), calls.module_call(one, outermost=True)) for one in kinds.tolist()]
+    depth, root = np.array([(len(path), len(module)) for path, module in paths], np.int64)[kind].T
     call = np.cumsum(np.append(False, level < root)[:-1])
-    return _Values(rows, level, is_beside > 0, (is_output > 0) & (level >= root), depth, root, call)
+    return _Values(
+        rows, size[is_first], level, is_beside > 0, (is_output > 0) & (level >= root), depth, root, call
+    )
 
 
 def _levels(calls: LineCalls, analysis: DeviceAnalysis, stack: Int64Column) -> Int64Column:
@@ -137,12 +143,11 @@ def _levels(calls: LineCalls, analysis: DeviceAnalysis, stack: Int64Column) -> I
     kinds, files = dict.fromkeys(stack.tolist()), analysis.snapshot.stacks.frames.filenames
     function = _functions(analysis, {frame for one in kinds for frame in calls.path(one)})
     # The depth at which a path was the first of a function's call: where it is met again, so is the call.
-    first, nodes, begun = dict[int, int](), dict[tuple[int, int], int](), set[tuple[int, int]]()
+    first, nodes, begun = dict[int, int](), dict[tuple[int, int], int](), dict[tuple[int, int], int]()
     for one in kinds:
         above = -1
         for depth, frame in enumerate(calls.path(one)):
-            if (above, function[frame]) not in begun:
-                begun.add((above, function[frame]))
+            if begun.setdefault((above, function[frame]), one) == one:
                 first.setdefault(one, depth)
             above = nodes.setdefault((above, frame), len(nodes))
 
@@ -187,7 +192,7 @@ def _keep_joined(
     One reads the value before it, and in the bytes that are left what an earlier block returned: the last
     concatenation the first such value. It is an argument of its block, which holds it to the end.
     """
-    sizes = analysis.allocations.requested_bytes[values.rows]
+    sizes = values.sizes
     is_join = is_operation(analysis, "cat")[values.rows] & (values.depth > 0)
     is_join &= ~analysis.features.made_through(Role.CACHE_UPDATE)[values.rows]
     is_join &= np.append(0, values.level[:-1]) < _NONE_BETWEEN
@@ -196,12 +201,10 @@ def _keep_joined(
         rest[1:][rest[1:] == sizes[joins[:-1]]] = 0  # a list that grows is read anew each time
         if len(distinct(rest[rest > 0])) < _LEAST_SIZES:
             continue
-        waiting = defaultdict[int, deque[int]](deque)
-        first = int(np.searchsorted(values.call, values.call[joins[0]]))
-        is_returned = is_saved & ~is_join & (values.level <= values.depth[joins].max())
-        for place in (first + np.flatnonzero(is_returned[first : joins[-1]])).tolist():
-            waiting[int(sizes[place])].append(place)
-        for place, n_bytes in zip(joins[::-1].tolist(), rest[::-1].tolist(), strict=True):
-            if waiting[n_bytes] and waiting[n_bytes][0] < place:
-                earliest = waiting[n_bytes].popleft()
-                ends[earliest] = max(int(ends[earliest]), int(over[place]))
+        span = slice(int(np.searchsorted(values.call, values.call[joins[0]])), joins[-1])
+        is_waiting = (is_saved & ~is_join)[span] & (values.level[span] <= values.depth[joins].max())
+        for join, n_bytes in zip(joins[::-1].tolist(), rest[::-1].tolist(), strict=True):
+            fits = is_waiting & (sizes[span] == n_bytes)
+            earliest = rows_of(fits[: join - span.start])[:1]
+            is_waiting[earliest] = False
+            ends[span][earliest] = np.maximum(ends[span][earliest], over[join])
