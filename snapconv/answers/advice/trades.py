@@ -12,7 +12,17 @@ from snapconv.answers.advice.evidence import LEAST_SHARE_OF_TRADE, Detected, Evi
 from snapconv.answers.advice.references import ends_without_graph
 from snapconv.classification.categories import ABOUT, Category, Trait, categories_with
 from snapconv.classification.categories import Evidence as Known
-from snapconv.columns import BoolColumn, Int64Column, distinct, grouped, has_code, is_among, rows_of
+from snapconv.columns import (
+    BoolColumn,
+    EventColumn,
+    Int64Column,
+    distinct,
+    grouped,
+    has_code,
+    is_among,
+    last_before,
+    rows_of,
+)
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_patterns import Role
 from snapconv.units import counted, format_bytes
@@ -24,7 +34,7 @@ FEWER = "Run a smaller batch, shorter sequences or smaller images."
 # The last four only where the batch is known to have a sample left then.
 _SHARES = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25, 0.2, 0.125, 0.1, 0.05)
 # Events of backward around that of a softmax.
-_NEAR, _FAR = 12, 1 << 40
+_NEAR = 12
 # Operations that copy queries, keys and values on their way into a product of matrices.
 _COPIES = ("matmul", "bmm", "einsum", "mul", "div")
 _FUSED = {
@@ -41,8 +51,10 @@ _PCIE = 20 << 30
 def batch_of(analysis: DeviceAnalysis) -> int:
     """Return the first dimension of all recorded inputs; 0 where it is unknown, or not of all."""
     recorded = analysis.recorded
-    here = np.flatnonzero(recorded.inputs >= 0).tolist() if recorded else []
-    first = {(*recorded.metadata.inputs.shapes[place], 0)[0] for place in here} if recorded else set()
+    if recorded is None:
+        return 0
+    shapes = recorded.metadata.inputs.shapes
+    first = {next(iter(shapes[place]), 0) for place in rows_of(recorded.inputs >= 0).tolist()}
     return first.pop() if len(first) == 1 else 0
 
 
@@ -55,26 +67,25 @@ def batch_shares(analysis: DeviceAnalysis) -> Sequence[float]:
 
 def smaller_batch(evidence: Evidence) -> Iterator[Detected]:
     """Find the largest share of the batch that reaches the goal, else the smallest."""
-    if evidence.goal_bytes is None or evidence.demand.peak.n_bytes <= evidence.goal_bytes:
+    analysis, demand, goal = evidence.analysis, evidence.demand, evidence.goal_bytes
+    if goal is None or demand.peak.n_bytes <= goal:
         return
-    analysis, goal, shares = evidence.analysis, evidence.goal_bytes, batch_shares(evidence.analysis)
-    for share in shares:
+    for share in batch_shares(analysis):
         change = scaled_batch(analysis, share)
-        peak = evidence.demand.without([change]).n_bytes
-        if share != shares[-1] and peak > goal:
-            continue
-        saved = evidence.demand.peak.n_bytes - peak
-        if saved <= 0 or not (analysis.ran_out or evidence.is_worth(saved)):
-            return
-        live = distinct(analysis.classification.category[change.rows[evidence.live[change.rows]]])
-        nouns = ", ".join(ABOUT[one].noun for one in GROWING if one in live)
-        batch, how = batch_of(analysis), FEWER
-        if len(analysis.phases.events_of_training):
-            how = "Accumulate gradients over more and smaller batches, or shorten the sequences."
-        counts = f" (a batch of {round(batch * share)} instead of {batch})" if batch > 1 else ""
-        values = {"share": f"{share:g}{counts}", "growing": nouns or "the failed request", "how": how}
-        yield Detected(change, None, None, values)
+        peak = demand.without([change]).n_bytes
+        if peak <= goal:
+            break
+    saved = demand.peak.n_bytes - peak
+    if saved <= 0 or not (analysis.ran_out or evidence.is_worth(saved)):
         return
+    live = distinct(analysis.classification.category[change.rows[evidence.live[change.rows]]])
+    nouns = ", ".join(ABOUT[one].noun for one in GROWING if one in live)
+    batch, how = batch_of(analysis), FEWER
+    if len(analysis.phases.events_of_training):
+        how = "Accumulate gradients over more and smaller batches, or shorten the sequences."
+    counts = f" (a batch of {round(batch * share)} instead of {batch})" if batch > 1 else ""
+    values = {"share": f"{share:g}{counts}", "growing": nouns or "the failed request", "how": how}
+    yield Detected(change, None, None, values)
 
 
 def full_logits(evidence: Evidence) -> Iterator[Detected]:
@@ -131,7 +142,8 @@ def attention_scores(evidence: Evidence) -> Iterator[Detected]:
     stacks = distinct(table.stack_id[same])
     here = [stack for stack in stacks.tolist() if stack >= 0 and _function(evidence, stack) in functions]
     by_engine = same[analysis.features.by_engine[same]]
-    is_near = _is_near(table.alloc_event[by_engine].astype(np.int64), is_softmax[by_engine])
+    alloc = table.alloc_event[by_engine]
+    is_near = _is_near(alloc, alloc[is_softmax[by_engine]])  # rows are in the order of their allocs
     same = np.concatenate((same[np.isin(table.stack_id[same], here)], by_engine[is_near]))
     mine = same[evidence.live[same]]
     made = sizes[mine][analysis.features.in_forward[mine]]
@@ -206,12 +218,10 @@ def _originals(analysis: DeviceAnalysis, copies: Int64Column, others: Int64Colum
     return int(table.block_bytes[list(room)].sum())
 
 
-def _is_near(alloc: Int64Column, is_softmax: BoolColumn) -> BoolColumn:
-    """Mark what backward allocates a few events before or after the backward of a softmax."""
-    at = np.sort(alloc[is_softmax])
-    place = np.searchsorted(at, alloc)
-    before, after = np.append(at, -_FAR)[place - 1], np.append(at, _FAR)[place]
-    return np.asarray((alloc - before <= _NEAR) | (after - alloc <= _NEAR))
+def _is_near(alloc: EventColumn, others: EventColumn) -> BoolColumn:
+    """Mark what backward allocates a few events before or after others, such as those of a softmax."""
+    first, last = alloc.astype(np.int64) - _NEAR, alloc.astype(np.int64) + _NEAR
+    return np.asarray(np.searchsorted(others, last, side="right") > np.searchsorted(others, first))
 
 
 def _function(evidence: Evidence, stack: int) -> tuple[str, str]:
@@ -277,8 +287,7 @@ def offloaded(evidence: Evidence) -> Iterator[Detected]:
     rows = np.flatnonzero(is_saved)
     # Nothing but the graph holds it when backward begins; it comes back for its own operation.
     first = np.minimum(ends_without_graph(evidence.calls, analysis, rows), features.next_backward[rows])
-    freed = np.sort(table.freed_event[rows].astype(np.int64))
-    needed = np.append(-1, freed)[np.searchsorted(freed, table.freed_event[rows])]
+    needed = last_before(np.sort(table.freed_event[rows]), table.freed_event[rows])
     change = Change(rows, first, np.maximum(needed, first), table.block_bytes[rows])
     held = evidence.demand.bytes_at(change, evidence.moment.event)
     if evidence.is_worth(held, LEAST_SHARE_OF_TRADE):

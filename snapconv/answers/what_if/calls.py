@@ -4,7 +4,7 @@ Segments are not called for: they come and go by what the allocator does with th
 program called ``empty_cache()``, or the device had no memory left, the trace's own segment events show it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
@@ -19,17 +19,23 @@ from snapconv.columns import (
     BoolColumn,
     Int8Column,
     Int64Column,
+    first_known,
     has_code,
     read_only,
+    rows_of,
     run_starts,
+    take,
 )
 from snapconv.replay.device_replay import AllocationTable, Replay
 from snapconv.replay.lifetimes import real_events
-from snapconv.replay.memory_layout import MemoryLayout, layout_at
+from snapconv.replay.memory_layout import layout_at, segments_of
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot
+from snapconv.snapshot.segment_table import SegmentTable
 from snapconv.snapshot.stack_table import StackTable
 
+# Above every address of a device.
+_NO_ADDRESS = 1 << 62
 # No memory is as large, and sums of it are still integers of 64 bits.
 MOST_BYTES = 1 << 50
 
@@ -161,9 +167,8 @@ def find_calls(
     """Find the calls from ``first_event`` on, and the memory just before it."""
     events, rows = real_events(device.events), replayed.allocations
     device = DeviceSnapshot(device.device, events, device.segments, device.blocks)
-    pools = snapshot.pools or (DEFAULT_POOL,)
-    default = pools.index(DEFAULT_POOL) if DEFAULT_POOL in pools else len(pools)
-    pools = pools if default < len(pools) else (*pools, DEFAULT_POOL)
+    pools = tuple(dict.fromkeys((*snapshot.pools, DEFAULT_POOL)))
+    default = pools.index(DEFAULT_POOL)
     emptied, filled, n_unsure_returns = _find_returns(events, replayed, snapshot.stacks)
     parts = [
         *_of_allocations(events, replayed),
@@ -197,47 +202,36 @@ def find_calls(
 # Several calls may belong to one event: these are their places.
 _BEFORE, _ITSELF, _AFTER, _PLACES = 0, 1, 2, 3
 
-_Part = tuple[Int64Column, NDArray[Any], Int64Column]
+_Part = tuple[Int64Column, ...]
 
 
-def _part(
-    event: NDArray[np.integer[Any]], operation: CallKind, *, place: int, row: Int64Column | None = None
-) -> _Part:
-    none = np.full(len(event), -1, np.int64)
-    return (
-        event.astype(np.int64) * _PLACES + place,
-        np.full(len(event), operation),
-        none if row is None else row,
-    )
+def _part(event: NDArray[Any], operation: CallKind, *, place: int, row: ArrayLike = -1) -> _Part:
+    columns = (np.full(len(event), value, np.int64) for value in (operation, row))
+    return (event.astype(np.int64) * _PLACES + place, *columns)
 
 
 def _of_allocations(events: EventTable, replayed: Replay) -> list[_Part]:
     """List mallocs and frees. A free that completes right after its request is one call."""
     rows = replayed.allocations
     requested, ended = rows.free_requested_event, rows.end_event
-    malloc = np.flatnonzero(rows.alloc_event >= 0)
-    has_end = ended >= 0
     # Where a free is missing, the block was freed before the malloc that found its memory free.
     action = np.append(events.action, Action.UNKNOWN)  # for those without an end
-    is_implied = has_end & (action[ended] == Action.ALLOC)
-    at_once = has_end & ~is_implied & ((requested < 0) | (ended - requested <= 1))
+    is_implied = (ended >= 0) & has_code(action[ended], Action.ALLOC)
+    has_end = (ended >= 0) & ~is_implied
+    at_once = has_end & ((requested < 0) | (ended - requested <= 1))
     # What was requested before the trace is pending when it begins.
-    at_once &= (requested >= 0) | ~np.any(events.action == Action.FREE_REQUESTED)
-    later = has_end & ~is_implied & ~at_once
+    at_once &= (requested >= 0) | ~np.any(has_code(events.action, Action.FREE_REQUESTED))
     is_requested = (requested >= 0) & ~is_implied & ~at_once
-    at_once_event = np.where(requested >= 0, requested, ended)
-    frees = (
+    parts = (
+        (rows.alloc_event, rows.alloc_event >= 0, CallKind.MALLOC, _ITSELF),
         (ended, is_implied, CallKind.FREE, _BEFORE),
-        (at_once_event, at_once, CallKind.FREE, _ITSELF),
+        (np.where(requested >= 0, requested, ended), at_once, CallKind.FREE, _ITSELF),
         (requested, is_requested, CallKind.REQUEST_FREE, _ITSELF),
-        (ended, later, CallKind.COMPLETE_FREE, _AFTER),
+        (ended, has_end & ~at_once, CallKind.COMPLETE_FREE, _AFTER),
     )
     return [
-        _part(rows.alloc_event[malloc], CallKind.MALLOC, place=_ITSELF, row=malloc),
-        *(
-            _part(event[is_such], operation, place=place, row=np.flatnonzero(is_such))
-            for event, is_such, operation, place in frees
-        ),
+        _part(event[is_such], operation, place=place, row=rows_of(is_such))
+        for event, is_such, operation, place in parts
     ]
 
 
@@ -291,20 +285,12 @@ def _stacks_that_empty(stacks: StackTable) -> NDArray[np.bool_]:
 
 
 def _pools_of(device: DeviceSnapshot, replayed: Replay, default: int) -> Int64Column:
-    """Find the pool of every allocation: as the file has it, else of the final segment at its address."""
-    rows, segments = replayed.allocations, device.segments
-    pool = rows.pool_id.astype(np.int64)
-    unknown = np.flatnonzero(pool < 0)
-    pool[unknown] = default
-    if len(segments):
-        addr, order = rows.addr[unknown], np.argsort(segments.addr)
-        place = order[np.maximum(np.searchsorted(segments.addr[order], addr, side="right") - 1, 0)]
-        start, size, its_pool = (
-            column[place] for column in (segments.addr, segments.total_bytes, segments.pool_id)
-        )
-        is_there = (start <= addr) & (addr < start + size) & (its_pool >= 0)
-        pool[unknown[is_there]] = its_pool[is_there]
-    return pool
+    """Find the pool of every allocation: as the file has it, else of the final segment that it lies in."""
+    rows = replayed.allocations
+    segments = take(device.segments, np.argsort(device.segments.addr))
+    segment, is_inside = segments_of(segments, rows.addr, rows.block_bytes)
+    of_segment = np.where(is_inside, np.append(segments.pool_id, -1)[segment], -1)
+    return first_known(rows.pool_id, of_segment, np.full(len(rows), default)).astype(np.int64)
 
 
 def start_before(
@@ -313,26 +299,23 @@ def start_before(
     """Find where memory was just before an event of one device."""
     rows = replayed.allocations
     layout = layout_at(device, rows, event - 1)
-    live, is_pending = layout.blocks.allocation, _is_pending(device.events, rows, event)
-    blocks = [
-        LiveBlock(*fields)
-        for fields in zip(
-            layout.blocks.addr.tolist(),
-            layout.blocks.n_bytes.tolist(),
-            rows.requested_bytes[live].tolist(),
-            is_pending[live].tolist(),
-            strict=True,
-        )
-    ]
-    segments = tuple(_with_blocks(layout, blocks, pools))
-    inside = {block.addr for segment in segments for block in segment.live}
+    # Of segments that overlap the first, and of blocks that do what lies before the next.
+    ends = np.maximum.accumulate(layout.segments.addr + layout.segments.total_bytes)
+    is_first = layout.segments.addr >= np.append(0, ends[:-1])
+    n_bytes = np.minimum(layout.blocks.n_bytes, np.diff(layout.blocks.addr, append=_NO_ADDRESS))
+    is_there = (n_bytes > 0) & is_first[layout.blocks.segment]
+    blocks = take(replace(layout.blocks, n_bytes=n_bytes), rows_of(is_there))
+    live, is_pending = blocks.allocation, _is_pending(device.events, rows, event)
+    columns = (blocks.addr, blocks.n_bytes, rows.requested_bytes[live], is_pending[live])
+    of_segment: dict[int, list[LiveBlock]] = {segment: [] for segment in rows_of(is_first).tolist()}
+    for segment, *fields in zip(*(column.tolist() for column in (blocks.segment, *columns)), strict=True):
+        of_segment[segment].append(LiveBlock(*fields))
     is_live = (rows.alloc_event < event) & ((rows.end_event < 0) | (rows.end_event >= event))
-    row_of = zip(layout.blocks.addr.tolist(), live.tolist(), strict=True)
     return ReplayStart(
-        segments=segments,
-        rows={addr: row for addr, row in row_of if addr in inside},
+        segments=tuple(_with_blocks(take(layout.segments, rows_of(is_first)), of_segment.values(), pools)),
+        rows=dict(zip(blocks.addr.tolist(), live.tolist(), strict=True)),
         n_inexact=int(np.count_nonzero(~rows.is_exact[live])),
-        n_outside=int(np.count_nonzero(is_live)) - len(inside),
+        n_outside=int(np.count_nonzero(is_live)) - len(blocks.addr),
     )
 
 
@@ -347,31 +330,14 @@ def _is_pending(events: EventTable, rows: AllocationTable, event: int) -> BoolCo
 
 
 def _with_blocks(
-    layout: MemoryLayout, blocks: list[LiveBlock], pools: tuple[PoolId, ...]
+    segments: SegmentTable, blocks: Iterable[list[LiveBlock]], pools: tuple[PoolId, ...]
 ) -> Iterator[SegmentLayout]:
-    """Put the live blocks into their segments; skip segments that overlap, and cut such blocks."""
-    segments, first, end = layout.segments, 0, 0
-    columns = (segments.addr, segments.total_bytes, segments.stream, segments.pool_id, segments.is_small)
-    rows = zip(*(column.tolist() for column in (*columns, segments.is_expandable)), strict=True)
-    counts = np.bincount(layout.blocks.segment, minlength=len(segments)).tolist()
-    for (addr, size, stream, pool, is_small, is_expandable), count in zip(rows, counts, strict=True):
-        if addr < end:
-            first += count
-            continue
-        end = addr + size
-        live = _cut_where_they_overlap(blocks[first : first + count], addr + size)
-        first += count
+    """Put the live blocks into their segments."""
+    names = ("addr", "total_bytes", "stream", "pool_id", "is_small", "is_expandable")
+    columns = [getattr(segments, name).tolist() for name in names]
+    for live, addr, size, stream, pool, is_small, is_expandable in zip(blocks, *columns, strict=True):
         if is_expandable and live:
             # What was unmapped may have been of either pool; its blocks show which.
             is_small = live[0].size <= SMALL_REQUEST_BYTES
         pool_id = pools[pool] if pool >= 0 else DEFAULT_POOL
-        yield SegmentLayout(addr, size, stream, pool_id, is_small, is_expandable, live)
-
-
-def _cut_where_they_overlap(blocks: list[LiveBlock], end: int) -> tuple[LiveBlock, ...]:
-    limits = [block.addr for block in blocks[1:]] + [end]
-    return tuple(
-        block if block.addr + block.size <= limit else replace(block, size=limit - block.addr)
-        for block, limit in zip(blocks, limits, strict=False)
-        if limit > block.addr
-    )
+        yield SegmentLayout(addr, size, stream, pool_id, is_small, is_expandable, tuple(live))
