@@ -19,7 +19,6 @@ from snapconv.answers.advice.changes import (
 )
 from snapconv.answers.advice.findings import Finding, advise, goal_of
 from snapconv.answers.advice.trades import FEWER, batch_shares
-from snapconv.answers.growth import find_growth, growth_notes
 from snapconv.answers.oom.failed_allocation import OutOfMemory, find_out_of_memory
 from snapconv.answers.oom.rest_of_step import RestOfStep
 from snapconv.answers.what_if.calls import AllocatorCalls, CallKind, find_calls
@@ -95,19 +94,14 @@ def explain_oom(
 class _Trials:
     """The calls up to a request that failed, the memory that torch had, and the rest of the step.
 
-    ``is_known``: what the whole step needs is known.
+    ``usable_bytes`` of the ``capacity`` are those that a remedy may take.
     """
 
     calls: AllocatorCalls
     capacity: int
+    usable_bytes: int
     rest: RestOfStep
-    is_known: bool
     progress: Progress | None
-
-    @property
-    def usable_bytes(self) -> int:
-        """The memory that a remedy may take."""
-        return int(self.capacity * (1 - LEAST_FREE))
 
     def replayed(
         self, remedy: Remedy, changes: Sequence[Change] = (), *, settings: AllocatorSettings | None = None
@@ -119,7 +113,7 @@ class _Trials:
         is_enough, detail = None, _UNKNOWN
         if rest.event not in outcome.served:
             is_enough, detail = False, "memory still runs out"
-        elif self.is_known:
+        elif rest.is_known:
             needed = _with_pieces(rest.most(changes, remedy.kind), outcome)
             is_enough = True if needed <= self.usable_bytes else None
             most = "needs at most" if is_enough else "may need"
@@ -143,18 +137,17 @@ def find_remedies(analysis: DeviceAnalysis, event: int, *, progress: Progress | 
         end = "serves this request" if event in again.served else "already fails earlier"
         return Remedies(n_events, (), f"nothing could be tried: a replay of the file as it is {end}")
     rest = RestOfStep(analysis, event)
-    # What grows from step to step has no step that shows the most.
-    is_known = rest.is_known and not any(growth_notes(analysis, find_growth(analysis)))
-    trials = _Trials(calls, capacity, rest, is_known, progress)
+    usable = int(capacity * (1 - LEAST_FREE))
+    trials = _Trials(calls, capacity, usable, rest, progress)
     needed = analysis.replay.allocated.at(event) + int(analysis.device.events.size[event])
     return Remedies(
         n_events,
         (*_changes_tried(trials), *_settings_tried(trials)),
-        least_bytes=max(needed - trials.usable_bytes, 0),
+        least_bytes=max(needed - usable, 0),
         to_come_bytes=rest.bytes_to_come(),
-        card_bytes=int(_with_pieces(rest.most([]), again) / (1 - LEAST_FREE)) if is_known else None,
+        card_bytes=int(_with_pieces(rest.most([]), again) / (1 - LEAST_FREE)) if rest.is_known else None,
         is_setup=rest.is_setup,
-        is_optimizer_assumed=rest.is_assumed and is_known,
+        is_optimizer_assumed=rest.is_assumed,
         model_bytes=_model_bytes(rest),
     )
 

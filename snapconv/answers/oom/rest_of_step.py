@@ -13,6 +13,7 @@ import numpy as np
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.changes import GROWING, Change, Demand, combined, is_placed, removed
 from snapconv.answers.advice.trades import SAVED_BY_8_BITS
+from snapconv.answers.growth import find_growth, growth_notes
 from snapconv.classification.categories import Category, Trait, categories_with
 from snapconv.columns import is_among, rows_of
 from snapconv.phases.trace_phases import Phase
@@ -30,7 +31,8 @@ _LARGEST_IN_BACKWARD = 3
 class RestOfStep:
     """What the step of a failed request needs in all: ``begin`` is its first event.
 
-    ``earlier`` is the first event of an earlier step with such a request, None where there is none.
+    ``earlier`` is the first event of an earlier step with such a request, None where there is none;
+    ``has_inventory``: there is none, and all that weights still get is known. ``is_known``: so is the most.
     ``is_setup``: weights are being placed, before any forward. ``weight_bytes`` may be weights.
     ``is_assumed``: the trace does not show the optimizer, which is taken to be one of the table.
     """
@@ -42,9 +44,13 @@ class RestOfStep:
         self.is_setup = is_placed(analysis, event) and phases.first(Phase.FORWARD) > event
         self.begin = max(analysis.iterations[phases.iteration[event]].first_event, 0)
         self.earlier = self._find_earlier()
-        has_inventory = self.phase in (Phase.BACKWARD, Phase.OPTIMIZER) and phases.optimizers.are_known
-        self.is_known = self.earlier is not None or has_inventory
-        self.is_assumed = self.earlier is None and has_inventory and phases.optimizers.states_range is None
+        is_later = self.phase in (Phase.BACKWARD, Phase.OPTIMIZER) and phases.optimizers.are_known
+        self.has_inventory = self.earlier is None and is_later
+        # What grows from step to step has no step that shows the most.
+        is_shown = self.earlier is not None or self.has_inventory
+        self.is_known = is_shown and not any(growth_notes(analysis, find_growth(analysis)))
+        states = phases.optimizers.states_range
+        self.is_assumed = self.is_known and self.has_inventory and states is None
         category = analysis.classification.category
         self._stays = is_among(category, categories_with(Trait.USUALLY_KEPT))
         self._kept = rows_of(self._stays & is_live)
@@ -96,7 +102,7 @@ class RestOfStep:
 
     def bytes_to_come(self) -> int:
         """Return the most that weights still get; 0 where an earlier step shows it, or nothing does."""
-        if self.earlier is not None or not self.is_known:
+        if not self.has_inventory:
             return 0
         had = self.analysis.allocations.block_bytes[self._kept].sum()
         return max(self._most_of_weights() - int(had), 0)

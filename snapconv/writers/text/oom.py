@@ -24,19 +24,20 @@ _OTHER_TITLES = {
 _WORDS = ((True, "yes"), (None, "this request only"), (False, "no "))
 # Weights, gradients, two states and the temporaries of a step, each as large as the weights.
 _OF_ADAM = 5
+# Figures of a message, and the one whose row says the same where the text has it.
 _MESSAGE_ROWS = (
-    ("tried_bytes", "requested"),
-    ("free_bytes", "free on the device"),
-    ("allocated_bytes", "allocated by torch"),
-    ("active_bytes", "  with what streams still use"),
-    ("unallocated_bytes", "reserved by torch and free"),
-    ("private_pool_bytes", "free in private pools, for CUDA graphs or MemPools only"),
-    ("reserved_bytes", "reserved by torch"),
-    ("outside_bytes", "not torch's: context, libraries, NCCL, other processes"),
-    ("metal_bytes", "other Metal memory of the process"),
-    ("own_outside_bytes", "  of it this process's own"),
-    ("allowed_bytes", "allowed"),
-    ("total_bytes", "the whole device"),
+    ("tried_bytes", "requested", ""),
+    ("free_bytes", "free on the device", ""),
+    ("allocated_bytes", "allocated by torch", ""),
+    ("active_bytes", "  with what streams still use", ""),
+    ("unallocated_bytes", "reserved by torch and free", ""),
+    ("private_pool_bytes", "free in private pools, for CUDA graphs or MemPools only", ""),
+    ("reserved_bytes", "reserved by torch", "allocated_bytes"),
+    ("outside_bytes", "not torch's: context, libraries, NCCL, other processes", "metal_bytes"),
+    ("metal_bytes", "other Metal memory of the process", ""),
+    ("own_outside_bytes", "  of it this process's own", ""),
+    ("allowed_bytes", "allowed", ""),
+    ("total_bytes", "the whole device", ""),
 )
 # Now and at most, each.
 _SUMMARY_ROWS = (
@@ -50,29 +51,28 @@ _SUMMARY_ROWS = (
 def oom_lines(found: OutOfMemory, remedies: Remedies | None, *, file: str) -> Iterator[str]:
     """Explain why a request failed and what would have helped."""
     name = device_name(found.state.device)
-    if found.verdict:
-        which = f"failed allocation 1 of {found.n_failed}, event {found.state.event}"
+    state, request, advice = found.state, found.request, next_line("advise", file)
+    if request and found.verdict:
+        which = f"failed allocation 1 of {found.n_failed}, event {state.event}"
         yield f"{name}  out of memory: {found.verdict.cause} ({which})"
         yield from verdict_lines(found.verdict)
+        yield from _request_lines(request)
     else:
-        now = format_bytes(found.state.allocated_bytes)
-        yield f"{name}  no failed allocation in the file; {now} allocated at {found.state.moment}"
-    if found.request:
-        yield from _request_lines(found.request)
-    else:
-        yield f"  {place_of(found.state)}"
+        now = format_bytes(state.allocated_bytes)
+        yield f"{name}  no failed allocation in the file; {now} allocated at {state.moment}"
+        yield f"  {place_of(state)}"
     yield from _memory_lines(found)
     yield from _holder_lines(found)
     if remedies:
         yield from _remedy_lines(remedies)
-        if remedies.why_none:
-            yield f"{next_line('fragmentation', file)} --at oom  (which lines keep the free memory)"
-            if found.request and found.inside.n_bytes < found.request.block_bytes:
-                yield f"{next_line('advise', file)}  (what to change, by bytes alone)"
-    yield from history_lines(found.state.history_verdict)
-    if not found.request:
-        if found.state.n_events:
-            yield f"{next_line('advise', file)}  (what to change)"
+    if request and remedies and remedies.why_none:
+        yield f"{next_line('fragmentation', file)} --at oom  (which lines keep the free memory)"
+        if found.inside.n_bytes < request.block_bytes:
+            yield f"{advice}  (what to change, by bytes alone)"
+    yield from history_lines(state.history_verdict)
+    if not request:
+        if state.n_events:
+            yield f"{advice}  (what to change)"
         yield "  if a run failed, explain its error text: snapconv oom --message LOG"
 
 
@@ -90,10 +90,8 @@ def _request_lines(request: FailedAllocation) -> Iterator[str]:
     pool = "default pool (assumed)" if request.pool is None else pool_shown(request.pool)
     module = f"; {_module_noun(request.module)} {request.module}" if request.module else ""
     yield f"    {pool}, stream {request.stream}{module}"
-    for line in request.lines[:_N_CALLERS]:
-        yield f"    {where(line)}"
-    if not request.lines:
-        yield f"    {where(None, has_stack=request.has_stack)}"
+    for line in request.lines[:_N_CALLERS] or (None,):
+        yield f"    {where(line, has_stack=request.has_stack)}"
 
 
 def _memory_lines(found: OutOfMemory) -> Iterator[str]:
@@ -102,8 +100,8 @@ def _memory_lines(found: OutOfMemory) -> Iterator[str]:
     yield size_row(state.allocated_bytes, "in use")
     if state.waiting_bytes:
         yield size_row(state.waiting_bytes, WAITING_LABEL)
-    blocks = f"{counted(inside.n_pieces, 'block')}, the largest {format_bytes(inside.largest_bytes)}"
     if "reserved" not in state.at_least:
+        blocks = f"{counted(inside.n_pieces, 'block')}, the largest {format_bytes(inside.largest_bytes)}"
         yield size_row(inside.n_bytes, f"reserved and free: {blocks}")
     if memory.free_bytes is not None:
         yield size_row(memory.free_bytes, "free on the device")
@@ -116,7 +114,6 @@ def _holder_lines(found: OutOfMemory) -> Iterator[str]:
     purposes = [
         (row.block_bytes, f"{row.category}{row.certainty and f' ({row.certainty})'}")
         for row in state.summary_rows
-        if row.n_allocations
     ]
     purposes.append((state.waiting_bytes, WAITING_LABEL))
     purposes.sort(key=itemgetter(0), reverse=True)
@@ -200,13 +197,10 @@ def _one_message_lines(found: MessageAnswer) -> Iterator[str]:
         yield from verdict_lines(found.verdict)
     elif found.meaning:
         yield f"  {found.meaning}"
-    is_said_otherwise = {
-        "active_bytes": (message.active_bytes or 0) <= (message.allocated_bytes or 0),
-        "reserved_bytes": message.allocated_bytes is not None,
-        "outside_bytes": message.metal_bytes is not None,
-    }
     values = asdict(found) | asdict(message)
-    rows = [(values[name], text) for name, text in _MESSAGE_ROWS if not is_said_otherwise.get(name)]
+    if (message.active_bytes or 0) <= (message.allocated_bytes or 0):
+        values["active_bytes"] = None  # no stream uses anything else
+    rows = [(values[name], text) for name, text, other in _MESSAGE_ROWS if values.get(other) is None]
     rows += [(n_bytes, f"process {pid}") for pid, n_bytes in message.other_processes[:_N_HOLDERS]]
     yield from (size_row(n_bytes, text) for n_bytes, text in rows if n_bytes is not None)
     for figure in found.figures:

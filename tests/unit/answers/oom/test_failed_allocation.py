@@ -216,6 +216,17 @@ def test_a_setting_serves_a_request_where_the_allocator_itself_does(tmp_path, ma
     assert remedies.n_events == len(job.model.snapshot()["device_traces"][0]) - 1  # a snapshot's event
 
 
+def test_settings_are_tried_with_all_that_a_memory_fraction_left(tmp_path):
+    """What torch had is below the fraction: it is not taken from it once more."""
+    job = fragmented()
+    raw = job.model.snapshot()
+    raw["device_traces"][0][-1]["device_free"] = 100 * MIB
+    raw["allocator_settings"]["PYTORCH_CUDA_ALLOC_CONF"] = "per_process_memory_fraction:0.5"
+    found, remedies = job.explained(tmp_path, raw=raw)
+    assert found.verdict.cause == "limited"
+    assert {remedy.name: remedy.is_served for remedy in remedies.tried}["max_split_size_mb:32"]
+
+
 def test_a_previous_output_freed_before_the_next_call_is_tried(tmp_path):
     """The next output of 45 MiB does not fit beside the previous one of 30 MiB; alone it does."""
     job, call = Job(100 * MIB), [CALL, *MODEL]
