@@ -50,7 +50,7 @@ def test_optimizer_state_is_that_of_the_optimizers(recorded, counted):
 
 
 def test_weights_at_the_peak_are_parameters_and_buffers_and_copies_of_them(recorded, counted):
-    _, n_bytes = held(counted, "weights", "buffers", "copies", "masters")
+    _, n_bytes = held(counted, "weights", "buffers", "copies", "masters", "casts")
     assert recorded.at_peak("weight")["requested_bytes"] == n_bytes
 
 

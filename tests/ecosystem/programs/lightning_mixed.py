@@ -34,7 +34,7 @@ class TextModel(pl.LightningModule):
 class Counting(pl.Callback):
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
         if (batch_idx + 1) % 2 == 0:
-            print_count(module, trainer.optimizers)
+            print_count(module, trainer.optimizers, is_autocast=True)
 
 
 class Tokens(pl.LightningDataModule):

@@ -16,10 +16,13 @@ ALIGNMENT = 512  # what torch's caching allocator rounds a request up to
 _steps = count(1)
 
 
-def print_count(modules: Any, optimizers: Any = (), **extra: Iterable[Any]) -> None:
+def print_count(
+    modules: Any, optimizers: Any = (), *, is_autocast: bool = False, **extra: Iterable[Any]
+) -> None:
     """Print the weights, gradients and optimizer state that live on the device, and the peak until now.
 
-    ``extra`` are tensors that the program holds besides, by the name under which they are counted.
+    ``extra`` are tensors that the program holds besides, by the name under which they are counted. With
+    ``is_autocast`` also the copies of weights in half precision that backward needs.
     """
     modules = [modules] if isinstance(modules, torch.nn.Module) else list(modules)
     optimizers = [optimizers] if hasattr(optimizers, "state") else list(optimizers)
@@ -31,12 +34,25 @@ def print_count(modules: Any, optimizers: Any = (), **extra: Iterable[Any]) -> N
         "buffers": totals(unique(b for module in modules for b in module.buffers())),
         "gradients": totals([p.grad for p in parameters if p.grad is not None]),
         "optimizer_state": totals(unique(t for o in optimizers for t in tensors_in(o.state))),
+        "casts": casts(modules) if is_autocast else {"n": 0, "bytes": 0},
         "elsewhere": sum(not p.is_cuda for p in parameters),
         "allocated": torch.cuda.memory_allocated(),
         "peak": torch.cuda.max_memory_allocated(),
         **{name: totals(unique(tensors_in(held))) for name, held in extra.items()},
     }
     print(json.dumps({"own_count": line}), flush=True)
+
+
+# What autocast computes in half precision; MultiheadAttention has a weight of its own.
+CAST = (torch.nn.Linear, torch.nn.Conv2d, torch.nn.MultiheadAttention)
+
+
+def casts(modules: Iterable[torch.nn.Module]) -> dict[str, int]:
+    """Count two bytes for every element of the weights that are cast; a bias's copy ends with the block."""
+    layers = (layer for module in modules for layer in module.modules() if isinstance(layer, CAST))
+    parameters = unique(weight for layer in layers for weight in layer.parameters(recurse=False))
+    weights = [weight for weight in parameters if weight.ndim > 1]
+    return {"n": len(weights), "bytes": sum(2 * weight.numel() for weight in weights)}
 
 
 def totals(tensors: Iterable[torch.Tensor]) -> dict[str, int]:

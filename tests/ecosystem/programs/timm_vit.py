@@ -33,5 +33,5 @@ for update in range(5):
     scaler.update()
     ema.update(model, step=update)
     scheduler.step_update(update)
-    print_count([model, ema], optimizer)
+    print_count([model, ema], optimizer, is_autocast=True)
     print(update, f"{loss.item():.3f}")

@@ -145,7 +145,7 @@ while True:
         torch.nn.utils.clip_grad_norm_(model.parameters(), grad_clip)
     scaler.step(optimizer)
     scaler.update()
-    print_count(raw_model, optimizer)
+    print_count(raw_model, optimizer, is_autocast=True)
     optimizer.zero_grad(set_to_none=True)
     t1 = time.time()
     print(
