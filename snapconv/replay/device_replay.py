@@ -243,9 +243,9 @@ def _allocation_table(device: DeviceSnapshot, lifetimes: Lifetimes, sizes: Block
         block_bytes=known,
         is_exact=is_exact,
         is_pending_at_end=is_pending,
-        pool_id=pool.astype(np.int32, copy=False),
-        stack_id=stack.astype(np.int32, copy=False),
-        free_stack_id=_rows(events.stack_id, lifetimes.free_requested_event).astype(np.int32, copy=False),
+        pool_id=pool,
+        stack_id=stack,
+        free_stack_id=_rows(events.stack_id, lifetimes.free_requested_event),
     )
     return read_only(table)
 
@@ -253,10 +253,10 @@ def _allocation_table(device: DeviceSnapshot, lifetimes: Lifetimes, sizes: Block
 def _rows(column: NDArray[Any], rows: NDArray[np.integer[Any]]) -> NDArray[Any]:
     """``column[rows]``, and -1 where a row is -1."""
     if not len(column):
-        return np.full(len(rows), -1, np.int64)
-    found = np.take(column, rows)  # a third faster than brackets
-    found[rows < 0] = -1
-    return found
+        return np.full(len(rows), -1, column.dtype)
+    values = np.take(column, rows)  # a third faster than brackets
+    values[rows < 0] = -1
+    return values
 
 
 def _sizes_from_space(
