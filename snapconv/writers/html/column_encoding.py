@@ -57,8 +57,16 @@ def encode_column(values: NDArray[Any], *, differences: bool = False, signed: bo
 
 
 def encode_values(values: object) -> bytes:
-    """Encode plain values: JSON, deflated, in base64."""
-    return _packed(write_json(values))
+    """Encode plain values: JSON, deflated, in base64; all texts as a page shows them."""
+    return _packed(write_json(_as_shown(values)))
+
+
+def _as_shown(value: Any) -> Any:
+    if isinstance(value, str):
+        return page_text(value)
+    if isinstance(value, dict):
+        return {page_text(key): _as_shown(item) for key, item in value.items()}
+    return list(map(_as_shown, value)) if isinstance(value, (list, tuple)) else value
 
 
 def page_text(text: str) -> str:

@@ -129,18 +129,16 @@ def _head(title: str, program: bytes, style: bytes) -> str:
 
 def _file_facts(file: Analysis) -> dict[str, object]:
     snapshot, container = file.snapshot, file.snapshot.container
-    recorder = snapshot.facts
-    settings = {page_text(key): page_text(text) for key, text in settings_shown(snapshot.settings_entries)}
     return {
-        "name": page_text(file.path.name or str(file.path)),
+        "name": file.path.name or str(file.path),
         "bytes": container.n_bytes,
         "format": container.description,
         "protocol": container.pickle_protocol,
-        "written_by": page_text(snapshot.written_by),
+        "written_by": snapshot.written_by,
         "snapconv": VERSION,
-        "project_root": page_text(file.project.root or ""),
-        "command": page_text(recorder.get("command", "")),
-        "settings": settings,
+        "project_root": file.project.root or "",
+        "command": snapshot.facts.get("command", ""),
+        "settings": dict(settings_shown(snapshot.settings_entries)),
     }
 
 
@@ -153,15 +151,15 @@ def _times_facts(report: TimeReport) -> dict[str, object]:
         "forward_ms": times.forward_ms,
         "backward_ms": times.backward_ms,
         "optimizer_ms": times.optimizer_ms,
-        "notes": [[note.slug, page_text(note.message)] for note in report.notes],
-        "operations": [_total(row, name=page_text(row.name)) for row in report.operations],
-        "modules": [_total(row, module=page_text(row.name)) for row in module_times(report)],
+        "notes": [[note.slug, note.message] for note in report.notes],
+        "operations": [_total(row, name=row.name) for row in report.operations],
+        "modules": [_total(row, module=row.name) for row in module_times(report)],
         "lines": [
             _total(
                 row,
-                file=page_text(row.name.file_path),
+                file=row.name.file_path,
                 line=row.name.line_number,
-                function=page_text(row.name.function),
+                function=row.name.function,
             )
             for row in report.lines
         ],
@@ -183,9 +181,9 @@ def _comparison_facts(report: FileDiff) -> dict[str, object] | None:
         "line": list(map(_row, found.lines)),
         "module": list(map(_row, found.modules)),
         "operation": list(map(_row, found.operations)),
-        "settings": [[page_text(text or "") for text in setting] for setting in report.settings],
+        "settings": [[text or "" for text in setting] for setting in report.settings],
     }
 
 
 def _row(row: AnyChange) -> list[object]:
-    return [page_text(row_name(row)), row.old_bytes, row.new_bytes, row.difference.value]
+    return [row_name(row), row.old_bytes, row.new_bytes, row.difference.value]

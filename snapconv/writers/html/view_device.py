@@ -20,7 +20,7 @@ from snapconv.naming.weight_table import tensor_names
 from snapconv.phases.annotation_spans import AnnotationSpans, find_span_lanes
 from snapconv.phases.trace_phases import Phase
 from snapconv.units import device_argument, device_name
-from snapconv.writers.html.column_encoding import EncodedColumn, encode_column, page_text
+from snapconv.writers.html.column_encoding import EncodedColumn, encode_column
 from snapconv.writers.html.view_rows import base_addr, view_rows, view_stacks
 from snapconv.writers.text.advice import finding_rows
 from snapconv.writers.text.size_rows import where
@@ -59,11 +59,11 @@ def view_device(analysis: DeviceAnalysis) -> ViewDevice:
     frames, stack_columns = view_stacks(analysis.snapshot, analysis.project, rows.stack_ids)
     spans, lanes, n_left_out = find_span_lanes(analysis.snapshot, analysis.device, most=_MOST_SPANS)
     names = tensor_names(analysis.weights, analysis.recorded, analysis.lines)
-    named = sorted((int(rows.place[row]), page_text(name)) for row, name in names.items())
+    named = sorted((int(rows.place[row]), name) for row, name in names.items())
     detail: dict[str, object] = {
         "frames": frames,
-        "operations": [page_text(name) for name in analysis.operations],
-        "modules": [page_text(name) for name in analysis.modules.names],
+        "operations": analysis.operations,
+        "modules": analysis.modules.names,
         "reasons": _reasons(analysis),
         "pools": [str(pool) for pool in analysis.snapshot.pools],
         "streams": [str(stream) for stream in streams.tolist()],
@@ -79,7 +79,7 @@ def view_device(analysis: DeviceAnalysis) -> ViewDevice:
     }
     facts = {
         **_facts(analysis),
-        "span_names": [page_text(analysis.snapshot.texts[i]) for i in distinct(spans.name_id).tolist()],
+        "span_names": [analysis.snapshot.texts[i] for i in distinct(spans.name_id).tolist()],
         "n_spans_left_out": n_left_out,
         "verdict": _verdict(find_verdict(analysis)),
         "advice": list(_advice(analysis)),
@@ -113,8 +113,8 @@ def _facts(analysis: DeviceAnalysis) -> dict[str, object]:
         "reserved_peak_bytes": replay.reserved.peak,
         "reserved_at_peak_bytes": replay.reserved.at(peak),
         "history": analysis.history.verdict.value,
-        "history_reason": page_text(analysis.history.reason),
-        "notes": [[note.slug, page_text(note.message)] for note in device_notes(analysis)],
+        "history_reason": analysis.history.reason,
+        "notes": [[note.slug, note.message] for note in device_notes(analysis)],
         "addr_base": str(base_addr(analysis)),
         "phases": [phase.name.lower() for phase in Phase],
         "oom": list(_oom(analysis)),
@@ -129,11 +129,10 @@ def _verdict(found: FileVerdict) -> dict[str, object]:
     shown = {EITHER_LABEL: Category.UNKNOWN.label, WAITING_LABEL: ""}
     causes = []
     for cause in found.causes:
-        place = page_text(cause.library or where(cause.line, has_stack=cause.has_stack))
+        place = cause.library or where(cause.line, has_stack=cause.has_stack)
         category = shown.get(cause.category, cause.category)
         causes.append([cause.block_bytes, category, place, cause.purpose])
-    sentence = page_text(found.sentence)
-    return {"about": found.about, "sentence": sentence, "moment": found.moment, "causes": causes}
+    return {"about": found.about, "sentence": found.sentence, "moment": found.moment, "causes": causes}
 
 
 def _advice(analysis: DeviceAnalysis) -> Iterator[dict[str, object]]:
@@ -141,10 +140,10 @@ def _advice(analysis: DeviceAnalysis) -> Iterator[dict[str, object]]:
     advice = advise(analysis, goal_bytes=goal_of(analysis, capacity=None, save=None))
     for found in advice.findings:
         yield {
-            "what": page_text(f"{found.sort}: {found.what}"),
+            "what": f"{found.sort}: {found.what}",
             "bytes": found.saved_bytes,
-            "line": page_text(found.line.place) if found.line else "",
-            "rows": [[title, page_text(text)] for title, text in finding_rows(found, advice)],
+            "line": found.line.place if found.line else "",
+            "rows": list(finding_rows(found, advice)),
         }
 
 
@@ -222,7 +221,7 @@ def _reasons(analysis: DeviceAnalysis) -> list[list[str]]:
     """Return the slug of every reason, and what it means; a user's own rule has no more than its name."""
     own = {rule.slug for rule in analysis.features.user_rules.rules}
     slugs = analysis.classification.reasons
-    return [[page_text(slug), "" if slug in own else reason_of(slug)[0]] for slug in slugs]
+    return [[slug, "" if slug in own else reason_of(slug)[0]] for slug in slugs]
 
 
 def vocabulary() -> dict[str, object]:

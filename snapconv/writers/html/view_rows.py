@@ -17,7 +17,7 @@ from snapconv.columns import Int64Column, number_groups
 from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.paths import is_python
 from snapconv.stacks.project_frames import Project
-from snapconv.writers.html.column_encoding import EncodedColumn, encode_column, page_text
+from snapconv.writers.html.column_encoding import EncodedColumn, encode_column
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +125,8 @@ def _frames(snapshot: Snapshot, project: Project, used: list[int]) -> dict[str, 
         is_mine = bool(project.is_project[frame])
         path = project.relative_paths[frame] if is_mine else frames.filenames[frame]
         origin = _PROJECT if is_mine else _PYTHON if is_python(frames.filenames[frame]) else _NATIVE
-        file_id = files.setdefault(page_text(path), len(files))
-        name_id = names.setdefault(page_text(frames.names[frame]), len(names))
+        file_id = files.setdefault(path, len(files))
+        name_id = names.setdefault(frames.names[frame], len(names))
         rows.append((name_id, file_id, int(frames.lines[frame]), origin))
     name_ids, file_ids, lines, origins = zip(*rows, strict=True) if rows else ((), (), (), ())
     return {
