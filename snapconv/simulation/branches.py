@@ -11,7 +11,7 @@ import linecache
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -45,19 +45,53 @@ class _Test:
     other: list[Any]
 
 
-def _is_true(test: _Test, likelihood: float, n_read: int) -> bool:
-    """Decide the whole test of a statement that is met for the n-th time."""
-    if isinstance(test.node, ast.While):
-        is_combined = any(isinstance(node, ast.BoolOp) for node in ast.walk(test.node.test))
-        return n_read == 1 if is_combined else n_read % 2 == 1
-    taken, other = test.taken, test.other
-    if _fails(taken) != _fails(other):
-        return _fails(other)
+# First line and column of what runs, then its last: no columns before Python 3.11.
+_Span = tuple[int, int | None, int | None, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Decision:
+    """A test that a value decides.
+
+    ``is_plain``: it holds where the value is True; otherwise, where the value is False.
+    """
+
+    filename: str
+    test: _Test
+    is_plain: bool
+
+    @property
+    def place(self) -> str:
+        """The line of the statement."""
+        return f"{shortened(self.filename)}:{self.test.node.lineno}"
+
+    @property
+    def is_torchs(self) -> bool:
+        """Whether the statement is in a file of torch's own."""
+        return self.filename.startswith(torch_folder())
+
+
+def _holds(decision: _Decision, likelihood: float, n_asked: int) -> bool:
+    """Decide a whole test, which is asked for the n-th time."""
+    test = decision.test
+    if _fails(test.taken) != _fails(test.other):
+        return _fails(test.other)
     leaves = ast.Break | ast.Return
-    if n_read > _PATIENCE and _ends_by(taken, leaves) != _ends_by(other, leaves):
-        return _ends_by(taken, leaves)
-    n_taken, n_other = _calls(taken), _calls(other)
+    if _ends_by(test.taken, leaves) != _ends_by(test.other, leaves) and _has_waited(decision, n_asked):
+        return _ends_by(test.taken, leaves)
+    n_taken, n_other = _calls(test.taken), _calls(test.other)
     return likelihood > 0.5 if n_taken == n_other else n_taken > n_other
+
+
+def _has_waited(decision: _Decision, n_asked: int) -> bool:
+    """Say whether a loop that only a value ends has gone on for long enough."""
+    node = decision.test.node
+    if not isinstance(node, ast.While):
+        # A loop of torch's own draws again what is out of bounds.
+        return n_asked % 2 == 0 if decision.is_torchs else n_asked > _PATIENCE
+    if any(isinstance(part, ast.BoolOp) for part in ast.walk(node.test)):  # each part asks
+        return n_asked > 1
+    return n_asked % 2 == 0
 
 
 def _reading_frame() -> FrameType | None:
@@ -66,39 +100,27 @@ def _reading_frame() -> FrameType | None:
     return next((frame for frame in frames if not frame.f_code.co_filename.endswith(_PLUMBING)), None)
 
 
-def _deciding(frame: FrameType | None) -> tuple[str, _Test, bool] | None:
-    """Find the file and the test that a value decides: the caller's, of a function that returns the value.
-
-    The third is whether the value makes the test true by being true.
-    """
-    is_returned_plain = True
+def _decision() -> _Decision | None:
+    """Find the test that the value decides which is being read: the caller's, if a function returns it."""
+    frame, is_plain = _reading_frame(), True
     while frame is not None:
-        (line, column), end = _position(frame)
-        tests, returned = _decisions(frame.f_code.co_filename)
-        found = None
-        for test in tests:
-            # A jump has the position of its statement or conditional expression (Python 3.11); what this one
-            # begins with ends before it. The innermost comes last.
-            node = test.node
-            is_jump = (line, column) == (node.lineno, node.col_offset)
-            if isinstance(node, ast.IfExp):
-                is_jump &= end == (node.end_lineno, node.end_col_offset)
-            if is_jump or _spans(node.test, line, column):
-                found = test
-        if found is not None:
-            is_plain = _is_plain(found.node.test, line, column)
-            return frame.f_code.co_filename, found, is_plain == is_returned_plain
-        value = next((node.value for node in returned if _spans(node, line, column)), None)
+        span, filename = _span(frame), frame.f_code.co_filename
+        tests, returned = _decisions(filename)
+        asking = [test for test in tests if _asks(test.node, span)]
+        if asking:
+            test = asking[-1]  # the innermost
+            return _Decision(filename, test, is_plain == _is_plain(test.node.test, span))
+        value = next((value for value in returned if _contains(value, span)), None)
         if value is None:
             return None
-        is_returned_plain = is_returned_plain == _is_plain(value, line, column)
+        is_plain = is_plain == _is_plain(value, span)
         frame = frame.f_back
     return None
 
 
 @lru_cache(maxsize=256)
-def _decisions(filename: str) -> tuple[list[_Test], list[Any]]:
-    """List a file's tests, outer first, and what returns a value."""
+def _decisions(filename: str) -> tuple[list[_Test], list[ast.expr]]:
+    """List a file's tests, outer first, and the values that it returns."""
     try:
         nodes = [*ast.walk(ast.parse("".join(linecache.getlines(filename))))]
     except (SyntaxError, ValueError):
@@ -107,51 +129,62 @@ def _decisions(filename: str) -> tuple[list[_Test], list[Any]]:
     for node in nodes:
         if isinstance(node, ast.IfExp):
             tests.append(_Test(node, [node.body], [node.orelse]))
-        for name in ("body", "orelse", "finalbody"):
-            block = getattr(node, name, None)
+        elif isinstance(node, ast.Assert):
+            tests.append(_Test(node, [], [ast.Raise()]))
+        elif isinstance(node, ast.While):
+            tests.append(_Test(node, node.body, [ast.Break()]))
+        for _, block in ast.iter_fields(node):
             if isinstance(block, list):
-                tests += (test for i, item in enumerate(block) for test in _tested(item, block[i + 1 :]))
-    return tests, [node for node in nodes if isinstance(node, ast.Return) and node.value]
+                tests += [
+                    _if_statement(item, block[i + 1 :])
+                    for i, item in enumerate(block)
+                    if isinstance(item, ast.If)
+                ]
+    return tests, [node.value for node in nodes if isinstance(node, ast.Return) and node.value]
 
 
-def _tested(node: ast.AST, behind: list[ast.stmt]) -> Iterator[_Test]:
-    if isinstance(node, ast.Assert):
-        yield _Test(node, [], [ast.Raise()])
-    elif isinstance(node, ast.While):
-        yield _Test(node, node.body, [])
-    elif isinstance(node, ast.If):
-        taken, other = node.body, node.orelse
-        if isinstance(taken[-1], _JUMPS):
-            other = [*other, *behind]
-        elif other and isinstance(other[-1], _JUMPS):
-            taken = [*taken, *behind]
-        yield _Test(node, taken, other)
+def _if_statement(node: ast.If, behind: list[ast.stmt]) -> _Test:
+    if isinstance(node.body[-1], _JUMPS):
+        return _Test(node, node.body, [*node.orelse, *behind])
+    if node.orelse and isinstance(node.orelse[-1], _JUMPS):
+        return _Test(node, [*node.body, *behind], node.orelse)
+    return _Test(node, node.body, node.orelse)
 
 
-def _position(frame: FrameType) -> tuple[tuple[int, int | None], Any]:
-    """Return the line, from Python 3.11 on the column, of what a frame evaluates; and those of its end."""
+def _span(frame: FrameType) -> _Span:
+    """Return where in the source is what a frame evaluates."""
     positions = getattr(frame.f_code, "co_positions", None)
     if positions is not None:
-        line, end_line, column, end = next(islice(positions(), frame.f_lasti // 2, None), (None,) * 4)
+        line, end_line, column, end_column = next(islice(positions(), frame.f_lasti // 2, None), (None,) * 4)
         if line is not None:
-            return (line, column), (end_line, end)
-    return (frame.f_lineno, None), None
+            return line, column, end_line, end_column
+    return frame.f_lineno, None, None, None
 
 
-def _spans(node: Any, line: int, column: int | None) -> bool:
+def _asks(node: Any, span: _Span) -> bool:
+    """Say whether a statement or conditional expression tests what is evaluated."""
+    # A jump has the position of all of it (Python 3.11). What it begins with ends before it.
+    is_jump = span[:2] == (node.lineno, node.col_offset)
+    if isinstance(node, ast.IfExp):
+        is_jump &= span[2:] == (node.end_lineno, node.end_col_offset)
+    return is_jump or _contains(node.test, span)
+
+
+def _contains(node: Any, span: _Span) -> bool:
+    line, column = span[:2]
     if column is None:
         return bool(node.lineno <= line <= node.end_lineno)
     return bool((node.lineno, node.col_offset) <= (line, column) <= (node.end_lineno, node.end_col_offset))
 
 
-def _is_plain(test: ast.expr, line: int, column: int | None) -> bool:
+def _is_plain(test: ast.expr, span: _Span) -> bool:
     """Say whether a value in a test makes it true by being true; by being false otherwise."""
     is_plain = True
     while True:
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             is_plain, test = not is_plain, test.operand
         elif isinstance(test, ast.BoolOp):
-            test = next((value for value in test.values if _spans(value, line, column)), test.values[0])
+            test = next((value for value in test.values if _contains(value, span)), test.values[0])
         else:
             return is_plain
 
@@ -193,6 +226,10 @@ _CERTAIN = {
     **dict.fromkeys(("isfinite", "isreal"), 1.0),
 }
 _AS_BEFORE = {"_to_copy", "clone", "index", "index_select", "gather", "repeat", "cat", "flip", "bitwise_and"}
+_COMBINED = {
+    **dict.fromkeys(("logical_and", "bitwise_and", "mul"), min),
+    **dict.fromkeys(("logical_or", "bitwise_or"), max),
+}
 # Of truth values that are neither all False nor all True, some are True, and not all.
 _SOME = {"any": 0.9, "all": 0.1}
 
@@ -200,21 +237,26 @@ _SOME = {"any": 0.9, "all": 0.1}
 def likelihood_of(call: Any) -> float:
     """Estimate how likely a truth value is True that an operation has for its result, and did not compute."""
     name, args = call.operation.name, call.args
-    given = [0.5 if placement is None else placement.likelihood for placement in call.inputs]
-    if name in ("eq", "ne"):  # a value equals itself, never infinity, and no one number
-        is_special = isinstance(args[1], float) and (isinf(args[1]) or isnan(args[1]))
-        is_equal = 1.0 if args[0] is args[1] else 0.0 if is_special or args[0].numel() == 1 else 0.5
+    inputs = [0.5 if placement is None else placement.likelihood for placement in call.inputs]
+    first = inputs[0] if inputs else 0.5
+    if name in ("eq", "ne"):
+        is_equal = _likelihood_of_equality(*args)
         return is_equal if name == "eq" else 1 - is_equal
-    if name in _SOME and given and given[0] not in (0, 1) and args[0].numel() != 1:
-        return _SOME[name]
+    if name in _SOME:
+        return first if first in (0, 1) or args[0].numel() == 1 else _SOME[name]
     if name in ("logical_not", "bitwise_not"):
-        return 1 - given[0]
-    if name in ("logical_and", "bitwise_and", "mul") and len(given) == len(args):
-        return min(given)
-    if name in ("logical_or", "bitwise_or") and len(given) == len(args):
-        return max(given)
-    is_as_before = name in _AS_BEFORE or name in _SOME
-    return given[0] if is_as_before and given else _CERTAIN.get(name, 0.5)
+        return 1 - first
+    if len(inputs) == len(args) and name in _COMBINED:
+        return _COMBINED[name](inputs)
+    return first if name in _AS_BEFORE else _CERTAIN.get(name, 0.5)
+
+
+def _likelihood_of_equality(left: Any, right: Any) -> float:
+    """Estimate how likely a value equals another: always itself, never infinity, and no one number."""
+    if left is right:
+        return 1.0
+    is_special = isinstance(right, float) and (isinf(right) or isnan(right))
+    return 0.0 if is_special or left.numel() == 1 else 0.5
 
 
 _STANDARD_LIBRARY = get_paths()["stdlib"]
@@ -232,10 +274,10 @@ class ValuesRead:
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
-        self._entered: Counter[tuple[str, int]] = Counter()
+        self._n_asked: Counter[str] = Counter()
         self._counts: Counter[tuple[str, str]] = Counter()
         self._skipped: dict[str, None] = {}
-        self._entered_unread: dict[str, None] = {}
+        self._entered: dict[str, None] = {}
         self._doubted: dict[str, None] = {}
 
     def is_truth(self, dtype: Any, *, is_comparison: bool) -> bool:
@@ -248,40 +290,39 @@ class ValuesRead:
 
     def decide(self, operation: str, likelihood: float) -> bool:
         """Decide a truth value that the program's present line reads; ``likelihood`` is that it is True."""
-        found = _deciding(_reading_frame())
         value = likelihood > 0.5
-        if found is not None and likelihood not in (0, 1):
-            filename, test, is_plain = found
-            key = (filename, test.node.lineno)
-            self._entered[key] += 1
-            n_read = self._entered[key]
-            is_torchs = filename.startswith(torch_folder())
-            if is_torchs and n_read % 2 == 0:
-                n_read += _PATIENCE  # a loop of torch's own, which draws again what is out of bounds
-            is_true = _is_true(test, likelihood if is_plain else 1 - likelihood, n_read)
-            value = is_true == is_plain
-            entered, left_out = (test.taken, test.other)[:: 1 if is_true else -1]
-            is_sure = is_torchs or isinstance(test.node, ast.While) or _fails(left_out)
-            if _calls(entered) and not is_sure:
-                self._entered_unread.setdefault(f"{shortened(filename)}:{test.node.lineno}")
-            self._skip(found, is_true=is_true)
+        decision = None if likelihood in (0, 1) else _decision()
+        if decision is not None:
+            self._n_asked[decision.place] += 1
+            wanted = likelihood if decision.is_plain else 1 - likelihood
+            is_true = _holds(decision, wanted, self._n_asked[decision.place])
+            self._note_ways(decision, is_true=is_true)
+            value = is_true == decision.is_plain
         self.add(f"{self.name_of_call(operation)}() taken as {value}")
         return value
 
-    def _skip(self, found: tuple[str, _Test, bool], *, is_true: bool) -> None:
-        left_out = found[1].other if is_true else found[1].taken
-        if _calls(left_out) and not _fails(left_out) and not found[0].startswith(torch_folder()):
-            first, last = left_out[0].lineno, left_out[-1].end_lineno
-            self._skipped.setdefault(f"{shortened(found[0])}:{first}" + (f"-{last}" if last != first else ""))
+    def _note_ways(self, decision: _Decision, *, is_true: bool) -> None:
+        """Note the branch that is entered without its value, and the lines that are skipped."""
+        test = decision.test
+        entered, skipped = (test.taken, test.other) if is_true else (test.other, test.taken)
+        if decision.is_torchs or _fails(skipped):
+            return
+        if _calls(entered) and not isinstance(test.node, ast.While):
+            self._entered.setdefault(decision.place)
+        if _calls(skipped):
+            first, last = skipped[0].lineno, skipped[-1].end_lineno
+            lines = f"{first}-{last}" if last != first else str(first)
+            self._skipped.setdefault(f"{shortened(decision.filename)}:{lines}")
 
     def add_numbers(self, what: str) -> None:
         """Count numbers that the program was given, and where they decide a branch, except those of torch."""
         self.add(what)
-        found = _deciding(_reading_frame())
-        if found is not None and not found[0].startswith(torch_folder()):
-            ways = [way for way in (found[1].taken, found[1].other) if not _fails(way)]
-            if len(ways) == 2 and any(map(_calls, ways)):
-                self._doubted.setdefault(f"{shortened(found[0])}:{found[1].node.lineno}")
+        decision = _decision()
+        if decision is None or decision.is_torchs:
+            return
+        branches = (decision.test.taken, decision.test.other)
+        if not any(map(_fails, branches)) and any(map(_calls, branches)):
+            self._doubted.setdefault(decision.place)
 
     def name_of_call(self, otherwise: str) -> str:
         """Name the call as Python does: ``bool``, and not ``__bool__``."""
@@ -303,8 +344,8 @@ class ValuesRead:
             [f"{where} ({what}{f', {count} times' if count > 1 else ''})" for (where, what), count in rows]
         )
         message = f"values that were not computed were read at {places}; numbers read as 0, or as assumed"
-        if self._entered_unread:
-            message += f"; the peak may be too high: entered were those at {shown(self._entered_unread)}"
+        if self._entered:
+            message += f"; the peak may be too high: entered were those at {shown(self._entered)}"
         if self._skipped:
             message += f"; the peak may be too low: skipped were {shown(self._skipped)}"
         if self._doubted:

@@ -123,9 +123,9 @@ class Evaluation:
         is_known = has_values(call.inputs) or operation.name in FILLING
         if operation.kind is Kind.VALUE:
             return self._value(call), True
-        if not are_computed(call.inputs) and (decided := self._decisive_arguments(call)):
-            call.inputs = [None] * len(call.inputs)
-            return call.run(decided, call.kwargs), True
+        if not are_computed(call.inputs) and self._is_decided(call):
+            call.inputs = [None] * len(call.inputs)  # the result follows from nothing that is unknown
+            return call.run(call.args, call.kwargs), True
         if call.device is None and is_known:
             shape = self._shapes(call) if operation.name in _UNINITIALISED else None
             if shape is not None and shape.untyped_storage().nbytes() >= NO_MEMORY_FROM_BYTES:
@@ -230,27 +230,22 @@ class Evaluation:
             return True
         return False
 
-    def _decisive_arguments(self, call: Invocation) -> Any:
-        """Return the arguments that give an operation's result where one operand decides it, else None.
+    def _is_decided(self, call: Invocation) -> bool:
+        """Say whether one operand decides an operation's result alone, whatever the other one has.
 
-        ``False & x`` is False whatever x is: so a loop that waits for a maximum length ends.
+        ``False & x`` is False: so a loop that waits for a maximum length ends.
         """
         name, args = call.operation.name, call.args
         absorbing = _ABSORBING.get(name.removesuffix("_"))
-        if absorbing is None or len(args) != 2 or len(call.inputs) != 2:
-            return None
-        known = [are_computed([placement]) for placement in call.inputs]
-        if not any(known) or (name.endswith("_") and not known[0]):
-            return None
-        decisive, other = args if known[0] else args[::-1]
-        if other.numel() > decisive.numel() or not self._is_small(args):
-            return None
-        if absorbing:
-            is_decided = decisive.dtype == torch.bool and bool(decisive.all())
-        else:
-            is_decided = not bool(decisive.any())
-        zeros = torch.zeros_like(other)
-        return ((decisive, zeros) if known[0] else (zeros, decisive)) if is_decided else None
+        if absorbing is None or len(args) != 2 or len(call.inputs) != 2 or not self._is_small(args):
+            return False
+        n_operands = 1 if name.endswith("_") else 2  # in place, the first one keeps its values
+        for placement, operand, other in zip(call.inputs[:n_operands], args, args[::-1], strict=False):
+            if are_computed([placement]) and operand.numel() >= other.numel():
+                is_all = operand.dtype == torch.bool and bool(operand.all())
+                if is_all if absorbing else not operand.any():
+                    return True
+        return False
 
     # --- by shape alone
 
