@@ -34,6 +34,9 @@ _PATIENCE = 1000
 # torch/autograd/graph.py
 ENGINE_CALLER = "_engine_run_backward"
 _JUMPS = (ast.Return, ast.Continue, ast.Break, ast.Raise)
+_COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+# What a comprehension keeps may need memory later: it counts as a call.
+_KEPT = ast.Call(ast.Name("kept"), [], [])
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +136,11 @@ def _decisions(filename: str) -> tuple[list[_Test], list[ast.expr]]:
             tests.append(_Test(node, [], [ast.Raise()]))
         elif isinstance(node, ast.While):
             tests.append(_Test(node, node.body, [ast.Break()]))
+        elif isinstance(node, _COMPREHENSIONS):
+            conditions = [condition for part in node.generators for condition in part.ifs]
+            for condition in conditions:
+                choice = ast.copy_location(ast.IfExp(condition, _KEPT, _KEPT), node)
+                tests.append(_Test(choice, [_KEPT], []))
         for _, block in ast.iter_fields(node):
             if isinstance(block, list):
                 tests += [

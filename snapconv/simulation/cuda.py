@@ -55,10 +55,10 @@ _nothing = _answer(None)
 
 def patch_cuda(machine: Machine, patches: Patches) -> None:
     """Give torch what a CUDA build has, on a machine with such devices."""
-    for place, functions in (("_cuda_", _functions(machine)), ("_accelerator_", _accelerator(machine))):
-        for name, function in functions.items():
-            if place == "_cuda_" or hasattr(torch._C, place + name):
-                patches.set(torch._C, place + name, function)
+    for name, function in _functions(machine).items():
+        patches.set(torch._C, f"_cuda_{name}", function)
+    for name, function in _accelerator(machine).items():
+        patches.set_existing(torch._C, f"_accelerator_{name}", function)
     # DeviceMesh, barriers and torch.get_device_module() ask here which kind of device there is.
     patches.set_existing(torch._C, "_get_accelerator", lambda check=False: torch.device("cuda"))
     patches.set_existing(torch._C, "_group_tensors_by_device_and_dtype", group_tensors)
@@ -244,8 +244,9 @@ class _Stream:
         return event
 
     def __eq__(self, other: Any) -> bool:
-        mine = (self.stream_id, self.device_index)
-        return isinstance(other, _Stream) and mine == (other.stream_id, other.device_index)
+        if not isinstance(other, _Stream):
+            return False
+        return (self.stream_id, self.device_index) == (other.stream_id, other.device_index)
 
     def __hash__(self) -> int:
         return hash((self.stream_id, self.device_index))
@@ -376,16 +377,16 @@ def patch_compilation(machine: Machine, patches: Patches) -> None:
     from torch._dynamo.eval_frame import _TorchDynamoContext
 
     def noting(real: Callable[..., Any], context: Any, function: Any) -> Any:
-        made = real(context, function)
-        if not isinstance(made, FunctionType):
-            return made
+        compiled = real(context, function)
+        if not isinstance(compiled, FunctionType):
+            return compiled
 
         @stands_in
-        @wraps(made)
+        @wraps(compiled)
         def call(*args: Any, **kwargs: Any) -> Any:
             if any(device.allocator.ledger.allocated_bytes for device in machine.devices):
                 machine.meet("compiled code", _AS_EAGER)
-            return made(*args, **kwargs)
+            return compiled(*args, **kwargs)
 
         return call
 

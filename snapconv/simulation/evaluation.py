@@ -152,13 +152,20 @@ class Evaluation:
             if is_assumed:
                 self._routing.read_number(result)
             return result
-        placement = self._placements.of(call.tensors[0])
-        likelihood = 0.0 if placement is None or name in _COMPARES else placement.likelihood
-        result = values_read.decide(name, likelihood)
+        result = values_read.decide(name, self._likelihood(call))
         if name == "_local_scalar_dense":
             result = self._compute(call).__class__(result)
         call.result, call.is_done = result, True
         return result
+
+    def _likelihood(self, call: Invocation) -> float:
+        """Estimate how likely the truth value is True that the program reads."""
+        placement = self._placements.of(call.tensors[0])
+        if placement is None or call.operation.name in _COMPARES:
+            return 0.0
+        if placement.likelihood in (0, 1) or not placement.is_assumed:
+            return placement.likelihood
+        return 0.9 if self._compute(call) else 0.1
 
     def _compute(self, call: Invocation) -> Any:
         fill = self._cuda_only.get(call.func)

@@ -293,7 +293,7 @@ class FakeStorages:
     def has(self, storage: Any) -> bool:
         """Say whether a storage lies in the mapping, which all such storages share."""
         addr = self._addr_of(storage)
-        return any(addr in found for found in self._ranges)
+        return any(addr in addrs for addrs in self._ranges)
 
     def like(self, meta: Any) -> Any:
         """Make the tensor without memory that a meta tensor describes."""

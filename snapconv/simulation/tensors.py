@@ -269,16 +269,16 @@ def _from_data(
         device = data.device if isinstance(data, torch.Tensor) else _default_device()
     index = tracker.machine.ordinal(device)
     if index is None:
-        made = real(data, *args, **named)
+        tensor = real(data, *args, **named)
         if isinstance(data, torch.UntypedStorage):
             # safetensors maps its file, and makes each tensor of a piece of it (0.4 to 0.8).
-            tracker.take_values(made)
-        return made
+            tracker.take_values(tensor)
+        return tensor
     if may_share and isinstance(data, torch.Tensor):
         return data.to(device=device, dtype=kwargs.get("dtype"))
     requires_grad = kwargs.pop("requires_grad", False)
-    made = real(data, *args, **kwargs, device="cpu")
-    return tracker.copy(made.detach(), index).requires_grad_(requires_grad)
+    tensor = real(data, *args, **kwargs, device="cpu")
+    return tracker.copy(tensor.detach(), index).requires_grad_(requires_grad)
 
 
 def _default_device() -> Any:
@@ -303,9 +303,9 @@ def _generator_class(tracker: Tracker) -> type:
 
     class Generator(real, metaclass=OfAnyKind):  # type: ignore[misc,valid-type]
         def __new__(cls, device: Any = "cpu") -> Any:
-            made = super().__new__(cls, device="cpu")
-            made._named_device = torch.device(device)
-            return made
+            generator = super().__new__(cls, device="cpu")
+            generator._named_device = torch.device(device)
+            return generator
 
         @property
         def device(self) -> Any:
@@ -339,10 +339,10 @@ def patch_wrappers(tracker: Tracker, patches: Patches) -> None:
         index = None if device is None else tracker.machine.ordinal(device)
         if index is None:
             return real(*args, **kwargs)
-        made = real(*args, **kwargs | {"device": torch.device("cpu")})
+        wrapper = real(*args, **kwargs | {"device": torch.device("cpu")})
         # Address 0 is that of tensors without bytes: nothing is allocated, and nothing freed.
-        tracker.placements.add(made.untyped_storage(), Placement(index, 0, 0, has_values=True))
-        return made
+        tracker.placements.add(wrapper.untyped_storage(), Placement(index, 0, 0, has_values=True))
+        return wrapper
 
     patches.set(torch.Tensor, "_make_wrapper_subclass", staticmethod(make))
 
@@ -351,8 +351,8 @@ def patch_legacy_types(patches: Patches) -> None:
     """Let ``torch.cuda.FloatTensor`` make tensors on the device, and recognise them."""
     for name in ("Byte", "Char", "Short", "Int", "Long", "Half", "Float", "Double", "Bool", "BFloat16"):
         dtype = getattr(torch, f"{name}Tensor").dtype
-        made = _LegacyType(f"{name}Tensor", (), {"__module__": "torch.cuda", "dtype": dtype})
-        patches.set_existing(torch.cuda, f"{name}Tensor", made)
+        kind = _LegacyType(f"{name}Tensor", (), {"__module__": "torch.cuda", "dtype": dtype})
+        patches.set_existing(torch.cuda, f"{name}Tensor", kind)
     patches.wrap(torch, "set_default_tensor_type", _set_default_type)
 
 

@@ -222,13 +222,13 @@ class Tracker:
         """Copy a storage into new memory on a device."""
         n_bytes, fake_storages = storage.nbytes(), self.evaluation.fake_storages
         if fake_storages is None:
-            made = torch.UntypedStorage(n_bytes).copy_(storage)
+            copy = torch.UntypedStorage(n_bytes).copy_(storage)
         else:
-            made = fake_storages.storage(n_bytes)
+            copy = fake_storages.storage(n_bytes)
         # Copying is an operation too, which may have been seen: then it has its block.
-        if self.placements.of_storage(made) is None:
-            self._allocate(self._placed(made, device, has_values=fake_storages is None))
-        return made
+        if self.placements.of_storage(copy) is None:
+            self._allocate(self._placed(copy, device, has_values=fake_storages is None))
+        return copy
 
     def resize_storage(self, real: Any, storage: Any, n_bytes: int) -> Any:
         """Resize a storage, as FSDP does to free a gathered parameter; on a device with a new block."""
@@ -407,7 +407,7 @@ class BlasWorkspaces:
     """One workspace per device, stream and thread, given at the first use and never freed.
 
     torch has one handle per thread. Backward runs on a thread of its own for each device on a GPU, whoever
-    calls it. ``made`` has the addresses of all, for a benchmark of how well workspaces are recognized.
+    calls it. ``addrs`` has the addresses of all, for a benchmark of how well workspaces are recognized.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -416,8 +416,8 @@ class BlasWorkspaces:
         chunks = re.findall(r":(\d+):(\d+)", os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))  # sizes in KiB
         sizes = [int(size) * int(count) << 10 for size, count in chunks]
         self._n_bytes = sum(sizes) if sizes else _WORKSPACE_BYTES  # :0:0 asks for none
-        self._there: dict[tuple[int, int, int | None], object] = {}
-        self.made: list[int] = []
+        self._lock = threading.RLock()
+        self.addrs: dict[tuple[int, int, int | None], int] = {}
 
     def note(self, operation: str, device: int) -> None:
         """Allocate the workspace if an operation is the first that needs it."""
@@ -425,7 +425,7 @@ class BlasWorkspaces:
             return
         thread = threading.get_ident() if self._graph_task() == -1 else None
         key = (device, self._machine.device(device).stream, thread)
-        mine = object()
-        if self._there.setdefault(key, mine) is mine:  # of two threads in backward, one makes it
-            frames = self._machine.frames(within=_FRAMES)
-            self.made.append(self._machine.malloc(device, self._n_bytes, frames))
+        with self._lock:
+            if key not in self.addrs:
+                frames = self._machine.frames(within=_FRAMES)
+                self.addrs[key] = self._machine.malloc(device, self._n_bytes, frames)

@@ -137,7 +137,7 @@ def record(entry: str, setup: Setup) -> Recording:
             observer.stop()
             memory_history.stop()
         made = simulation.tracker.workspaces
-        recorded.workspaces = [*made.made] if made else []
+        recorded.workspaces = [*made.addrs.values()] if made else []
     if observer.failure:
         raise observer.failure
     return recorded

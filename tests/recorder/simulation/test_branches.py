@@ -137,6 +137,16 @@ def is_no_norm(norm):
     return bool((~torch.isfinite(norm) | (norm < 0)).any())
 
 
+def keeps_what_may_be(x):
+    kept = [row for row in x[:3] if row.sum() > 1]
+    return "more" if len(kept) == 3 else len(kept)
+
+
+def keeps_what_may_not_be(x):
+    kept = {i: row for i, row in enumerate(x[:3]) if not row.sum() > 1 and i < 2}
+    return "more" if len(kept) == 2 else len(kept)
+
+
 def any_of_one(x):
     is_wrong = is_no_norm(x.norm())
     return "less" if is_wrong else work(work())
@@ -156,6 +166,8 @@ BRANCHES = [
         ends_after_all,
     ),
     any_of_one,
+    keeps_what_may_be,
+    keeps_what_may_not_be,
 ]
 
 

@@ -118,6 +118,25 @@ def keeps_whole_outputs(experts, x, weights, chosen):
     return torch.stack(outputs).sum(0) * weights.sum(-1, keepdim=True)
 
 
+@of_two
+def lists_experts_hit(experts, x, weights, chosen):
+    y = torch.zeros_like(x)
+    masks = [chosen == i for i in range(N_EXPERTS)]
+    for i in [i for i, mask in enumerate(masks) if mask.sum() > 0]:
+        rows, place = torch.where(masks[i])
+        y.index_add_(0, rows, experts[i](x[rows]) * weights[rows, place, None])
+    return y
+
+
+@of_two
+def looks_where_any_is(experts, x, weights, chosen):
+    y = torch.zeros_like(x)
+    for i in filter(lambda i: (chosen == i).sum() > 0, range(N_EXPERTS)):
+        rows, place = torch.where(chosen == i)
+        y.index_add_(0, rows, experts[i](x[rows]) * weights[rows, place, None])
+    return y
+
+
 def has_capacity(experts, x, weights):
     weight, chosen = weights.max(-1)
     places = nn.functional.one_hot(chosen, N_EXPERTS)
@@ -186,6 +205,8 @@ def trained(mix, biases=BIASES["even"], **options):
         pads_what_is_cut,
         lists_rows,
         keeps_whole_outputs,
+        lists_experts_hit,
+        looks_where_any_is,
         has_capacity,
         drops_by_chance_beyond_a_capacity,
         takes_the_first_of_all_sorted,
