@@ -184,7 +184,7 @@ def _rule_cells(rule: FrameRule) -> tuple[str, ...]:
 
 
 def look_alikes() -> str:
-    """Return the table of what else could be what advice finds, and of the sign that tells them apart."""
+    """Return the table of other explanations of each finding, with the sign that tells them apart."""
     rows = [
         (code(kind) * (number == 0), one.what, one.sign or "none: always likely")
         for kind, others in LOOK_ALIKES.items()

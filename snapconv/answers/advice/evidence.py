@@ -205,7 +205,7 @@ class Kind:
     """A kind of finding: its sentences, and the detector that finds it.
 
     A fault keeps memory for nothing, a trade has a price; what is free has none that most programs notice.
-    ``wrong_if``: when it is none, where that is no look-alike.
+    ``wrong_if``: when it is none, where that is no look-alike. ``noun``: what {counted} counts.
     ``estimated`` says why its bytes are an estimate; empty where the replay is exact. ``at_any_size``: what
     grows without an end need not be large yet. ``of_reserved``: of what is reserved and not allocated.
     """
@@ -214,6 +214,8 @@ class Kind:
     what: str
     how: tuple[str, ...]
     detect: Callable[[Evidence], Iterator[Detected]]
+    noun: str = ""
+    plural: str = ""
     wrong_if: str = ""
     costs: str = "nothing"
     estimated: str = ""

@@ -57,7 +57,7 @@ from snapconv.columns import BoolColumn, distinct
 from snapconv.replay.history_verdict import Verdict
 from snapconv.stacks.project_lines import SourceLine
 from snapconv.stop_signals import stage
-from snapconv.units import Device, device_kind, format_bytes
+from snapconv.units import Device, counted, device_kind, format_bytes
 
 MOST_FINDINGS = 7
 # After the faults at the peak come those at the peak that is left, and so on.
@@ -119,7 +119,8 @@ KINDS = (
     ),
     Kind(
         slug="gradient-views",
-        what="{number} small gradients, such as that of {name}, are views that keep a whole concatenation's.",
+        what="Views keep a whole concatenation in use: {counted}, such as that of {name}.",
+        noun="small gradient",
         how=(
             "Clone such a gradient when it is made, so that the rest is freed:",
             "p.register_post_accumulate_grad_hook(lambda p: setattr(p, 'grad', p.grad.clone())).",
@@ -165,7 +166,9 @@ KINDS = (
     ),
     Kind(
         slug="autocast-cache",
-        what="autocast keeps {number} copies of weights in half precision until its block ends ({where}).",
+        what="autocast keeps {counted} in half precision until its block ends ({where}).",
+        noun="copy of a weight",
+        plural="copies of weights",
         how=_WITHOUT_AUTOCAST_CACHE,
         costs="no time, unless the block uses a weight again: each such use then casts it",
         is_free=True,
@@ -174,7 +177,9 @@ KINDS = (
     ),
     Kind(
         slug="autocast-cache-in-use",
-        what="autocast keeps {number} half-precision copies of weights, and uses them again ({where}).",
+        what="autocast keeps {counted} for further use in its block ({where}).",
+        noun="half-precision copy of a weight",
+        plural="half-precision copies of weights",
         how=_WITHOUT_AUTOCAST_CACHE,
         costs="time: each further use of a weight in the block casts it again",
         detect=partial(autocast_cache, is_read_again=True),
@@ -218,7 +223,8 @@ KINDS = (
     ),
     Kind(
         slug="buckets",
-        what="{number} gradients stay beside the buckets of DistributedDataParallel.",
+        what="Memory holds {counted} beside the buckets of DistributedDataParallel.",
+        noun="gradient",
         how=("Pass gradient_as_bucket_view=True to DistributedDataParallel.",),
         costs="no time; gradients become views of the buckets, which cannot be detached in place",
         wrong_if="the program replaces .grad by tensors of its own",
@@ -226,7 +232,8 @@ KINDS = (
     ),
     Kind(
         slug="unsharded",
-        what="FSDP keeps the gathered weights of {number} modules from forward to backward.",
+        what="FSDP keeps the gathered weights of {counted} from forward to backward.",
+        noun="module",
         how=("Pass reshard_after_forward=True to fully_shard (FSDP1: ShardingStrategy.FULL_SHARD).",),
         costs="the weights are gathered again for backward",
         wrong_if="a module runs again before its backward",
@@ -235,7 +242,9 @@ KINDS = (
     ),
     Kind(
         slug="logits",
-        what="{number} copies of the logits are live at the loss ({where}{caller}).",
+        what="The logits have {counted} at the loss ({where}{caller}).",
+        noun="copy",
+        plural="copies",
         how=(
             "Compute the last layer and the loss in {chunks} chunks, each under torch.utils.checkpoint;",
             "or use a fused loss, such as Liger's fused linear cross entropy.",
@@ -257,7 +266,8 @@ KINDS = (
     ),
     Kind(
         slug="masks",
-        what="{number} masks have a number for each attention score ({where}).",
+        what="Attention makes {counted} with a number for each score ({where}).",
+        noun="mask",
         how=(
             "Attention adds the padding mask (src_key_padding_mask) to the other in every layer: pass one.",
             "With a causal mask and padding at the end, pass is_causal=True and no padding mask.",
@@ -304,7 +314,8 @@ KINDS = (
     ),
     Kind(
         slug="states",
-        what="The optimizer keeps {states} in 32 bits ({line}).",
+        what="The optimizer keeps {counted} in 32 bits ({line}).",
+        noun="state",
         how=("Use an optimizer with 8-bit states, from bitsandbytes or torchao.",),
         costs="precision; check that the loss still falls",
         wrong_if="{wrong}",
@@ -643,6 +654,7 @@ def _finding(kind: Kind, found: Detected, evidence: Evidence, others: Sequence[C
     texts = {
         **found.values,
         "kind": device_kind(demand.analysis.device.device),
+        "counted": counted(int(found.values.get("number", 0)), kind.noun, kind.plural),
         "line": found.line.place if found.line else "library code",
         "where": found.where.place if found.where else "library code",
         "size": format_bytes(int(found.change.n_bytes.max(initial=0))),

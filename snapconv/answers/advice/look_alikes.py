@@ -1,4 +1,4 @@
-"""Other explanations of what advice finds: lifetimes are the same, and a sign in the file tells them apart.
+"""Other explanations of findings: their lifetimes are the same, and a sign in the file tells them apart.
 
 A detector looks for the sign first. Where it shows the other explanation nothing is found; where it is
 missing the finding is likely only, and names what else it could be. A kind with a look-alike that has no sign

@@ -274,8 +274,7 @@ def full_states(evidence: Evidence) -> Iterator[Detected]:
         change = smaller(analysis, rows, SAVED_BY_8_BITS)
         alone = joined((change, removed(analysis, np.flatnonzero(is_temporary))))
         wrong = "the optimizer has no version with 8 bits" if recorded else "they have 16 bits already"
-        counts = counted(len(mine), "state")
-        yield replace(evidence.found(change, mine, None, states=counts, wrong=wrong), alone=alone)
+        yield replace(evidence.found(change, mine, None, wrong=wrong), alone=alone)
 
 
 def offloaded(evidence: Evidence) -> Iterator[Detected]:

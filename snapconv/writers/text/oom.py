@@ -169,8 +169,8 @@ def _must_go_lines(remedies: Remedies) -> Iterator[str]:
         yield "    or a larger card"
     if remedies.model_bytes:
         model, step = format_bytes(remedies.model_bytes), format_bytes(_OF_ADAM * remedies.model_bytes)
-        yield f"  all weights have {model}; a step of Adam needs {step} for weights, gradients, states and"
-        yield "    temporaries, and its activations"
+        yield f"  all weights and buffers have {model}; if all are trained, a step of Adam needs"
+        yield f"    {step} for weights, gradients, states and temporaries, and its activations"
     if remedies.least_bytes:
         yield f"  at least {format_bytes(remedies.least_bytes)} must go for this request"
     if remedies.to_come_bytes:

@@ -30,7 +30,7 @@ def second_step(make):
 def test_adam_takes_one_temporary_for_every_parameter_before_it_frees_the_first():
     step = second_step(torch.optim.Adam)
 
-    # _multi_tensor_adam: exp_avg_sq_sqrt = torch._foreach_sqrt(…), all else is in place. A list lets go of
+    # _multi_tensor_adam: exp_avg_sq_sqrt = torch._foreach_sqrt(…), all else is in place. A list frees
     # its last item first.
     assert step == [("alloc", n) for n in SIZES] + [("free_requested", n) for n in reversed(SIZES)]
 

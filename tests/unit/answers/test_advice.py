@@ -11,6 +11,7 @@ import snapconv
 from snapconv.answers.advice.changes import Demand, freed_from, removed, smaller
 from snapconv.answers.advice.checkpointing import Module, cheapest, whole_layers
 from snapconv.answers.advice.evidence import Evidence
+from snapconv.answers.advice.findings import KINDS
 from snapconv.cli.app import main
 from snapconv.replay.device_replay import AllocationTable
 from tests.builders import MIB, TraceBuilder, frame
@@ -456,6 +457,23 @@ def test_a_known_batch_stays_a_number_of_samples_and_comes_last(capsys):
     assert main(["advise", "fixtures/transformer.capture", "--save", "60MiB"]) == 0
     trades = [line for line in capsys.readouterr().out.splitlines() if "trade: " in line]
     assert trades[-1].endswith("batch or sequence × 0.125 (a batch of 1 instead of 8).")
+
+
+@pytest.mark.parametrize(("n_states", "what"), [(1, "1 state"), (2, "2 states")])
+def test_a_finding_about_one_state_counts_one_state(advice_on, n_states, what):
+    """As a page of torch.profiler may have: all that an optimizer keeps in one block."""
+    loop = Loop()
+    for _ in range(n_states):
+        loop.alloc(4 * MIB, at(31, frame("_init_group", f"{TORCH}/optim/adam.py")))
+    loop.trace.oom(MIB, device_free=0)
+    (states,) = (one for one in advice_on(loop, goal_bytes=MIB).findings if one.kind == "states")
+    assert states.what == f"The optimizer keeps {what} in 32 bits (train.py:31)."
+
+
+def test_a_number_without_its_noun_counts_only_what_is_always_several():
+    several = {"batches-early", "graphs-kept", "many-streams", "attention", "foreach"}
+    assert {kind.slug for kind in KINDS if "{number}" in kind.what} == several
+    assert all(kind.noun for kind in KINDS if "{counted}" in kind.what)
 
 
 def test_states_that_have_16_bits_already_are_not_made_smaller():

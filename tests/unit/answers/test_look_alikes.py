@@ -93,7 +93,7 @@ def longer():
 
 
 def ahead():
-    """The next batch comes while the model reads the one before; another line lets go of it."""
+    """The next batch comes while the model reads the one before; another line frees it."""
     loop, waiting = Loop(), None
     for _ in range(4):
         new = loop.alloc(10 * MIB, [*COPIED])

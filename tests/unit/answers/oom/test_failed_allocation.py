@@ -14,6 +14,7 @@ from snapconv.allocator.allocator_settings import AllocatorSettings
 from snapconv.allocator.caching_allocator import ModelOutOfMemory
 from snapconv.answers.advice.changes import removed
 from snapconv.answers.advice.findings import goal_of
+from snapconv.answers.oom.remedies import Remedies
 from snapconv.answers.oom.rest_of_step import RestOfStep
 from snapconv.cli.app import main
 from snapconv.writers.text.oom import oom_lines
@@ -319,6 +320,15 @@ def test_what_keeps_the_free_memory_of_a_private_pool_is_named(tmp_path):
     verdict = snapconv.load(job.write(tmp_path / "x.pickle")).explain_oom(replay=False)[0].verdict
     stuck = "18.00 MiB is stuck in the private pool (1, 0), kept by 2.00 MiB from train.py:7: "
     assert verdict.reason.startswith(stuck)
+
+
+def test_buffers_count_in_what_is_moved_and_a_step_of_adam_is_for_what_is_trained(tmp_path):
+    job = TraceBuilder().segment(20 * MIB, traced=False).alloc(20 * MIB, traced=False).oom(4 * MIB, 0)
+    found, _ = snapconv.load(job.write(tmp_path / "x.pickle")).explain_oom(replay=False)
+    remedies = Remedies(n_events=1, tried=(), is_setup=True, model_bytes=24 * MIB)
+    text = " ".join(" ".join(oom_lines(found, remedies, file="x")).split())
+    sizes = "all weights and buffers have 24.00 MiB; if all are trained, a step of Adam needs 120.00 MiB for"
+    assert sizes in text
 
 
 MOVED = [frame("_apply", "/site-packages/torch/nn/modules/module.py", 9), *OTHER]
