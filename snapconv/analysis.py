@@ -128,8 +128,8 @@ class DeviceAnalysis:
     def main_line(self, rows: Int64Column) -> SourceLine | None:
         """Return the line of the project that made most bytes of some allocations."""
         frame = self.project_frame
-        rows = self.fullest(rows[frame[rows] >= 0], frame)
-        return self.lines.of_frame(int(frame[rows[0]])) if len(rows) else None
+        rows = self.fullest(rows[frame[rows] >= 0], frame)[:1]
+        return next(map(self.lines.of_frame, frame[rows].tolist()), None)
 
     def main_stack(self, rows: Int64Column) -> int:
         """Return the stack that made most bytes of some allocations."""

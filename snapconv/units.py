@@ -49,6 +49,11 @@ def counted(count: int, noun: str, plural: str = "") -> str:
     return f"{count} {noun if count == 1 else plural or noun + 's'}"
 
 
+def optional(text: str, value: object) -> str:
+    """Write a text with a value in place of its ``{}``; nothing where there is no value, or an empty one."""
+    return "" if value in (None, "") else text.format(value)
+
+
 def format_share(part: int, whole: int) -> str:
     """Write a part of a whole in per cent: ``12.3 %``, ``< 0.1 %``; of nothing, ``0.0 %``."""
     share = f"{100 * part / whole if whole else 0.0:.1f} %"

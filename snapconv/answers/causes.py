@@ -1,24 +1,31 @@
 """The largest causes of live memory: what it is for, and its line, or what is known instead of a line."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
-from snapconv.answers.peak import EITHER_LABEL, WAITING_LABEL, Sum, is_either, likely_words, sums_by_name
+from snapconv.answers.peak import (
+    EITHER_LABEL,
+    WAITING_LABEL,
+    is_either,
+    likely_words,
+    most_first,
+    sums_by_name,
+)
 from snapconv.classification.categories import Category
 from snapconv.columns import BoolColumn, rows_of
 from snapconv.phases.trace_phases import Phase
 from snapconv.stacks.project_lines import SourceLine
 from snapconv.torch_knowledge.operation_catalog import UNNAMED
+from snapconv.units import optional
 
 N_CAUSES = 3
 # Stand beside the codes of categories: for what is one of two, and for what waits for another stream.
 _EITHER_CODE, _WAITING_CODE = -1, -2
 _LABELS: dict[int, str] = {_EITHER_CODE: EITHER_LABEL, _WAITING_CODE: WAITING_LABEL}
 _LABELS |= {category: category.label for category in Category}
-# A code, the line of the project, and whether a stack was recorded.
-_Part = tuple[int, SourceLine | None, bool]
+_CODES = {label: code for code, label in _LABELS.items()}
 # As in DeviceAnalysis.project_frame.
 _LIBRARY_FRAME = -1
 
@@ -44,7 +51,7 @@ class Cause:
     def purpose(self) -> str:
         """What it is for, and how much of it is likely."""
         likely = likely_words(self.block_bytes, self.likely_bytes)
-        return f"{self.category} ({likely})" if likely else self.category
+        return f"{self.category}{optional(' ({})', likely)}"
 
 
 def largest_causes(
@@ -60,22 +67,21 @@ def largest_causes(
     if waiting is not None:
         codes, live = np.where(waiting, np.int8(_WAITING_CODE), codes), live | waiting
 
-    def part(code: int, frame: int) -> _Part:
-        return code, lines.of_frame(frame) if frame >= 0 else None, frame >= _LIBRARY_FRAME
+    def part(code: int, frame: int) -> tuple[str, SourceLine | None, bool]:
+        return _LABELS[code], lines.of_frame(frame), frame >= _LIBRARY_FRAME
 
-    def order(item: tuple[_Part, Sum]) -> tuple[int, str]:
-        (code, *place), total = item
-        return -total.block_bytes, str((_LABELS[code], *place))
-
-    sums = sums_by_name(analysis, live, part, codes, frames)
-    causes = []
-    for (code, line, has_stack), total in sorted(sums.items(), key=order)[:n_most]:
-        library = ""
-        if has_stack and line is None:
-            library = _library_origin(analysis, live & (frames == _LIBRARY_FRAME) & (codes == code))
-        figures = (total.block_bytes, total.n_allocations, _LABELS[code], line, total.likely_bytes)
-        causes.append(Cause(*figures, has_stack, library))
-    return tuple(causes)
+    causes = [
+        Cause(total.block_bytes, total.n_allocations, category, line, total.likely_bytes, has_stack)
+        for (category, line, has_stack), total in sums_by_name(analysis, live, part, codes, frames).items()
+    ]
+    largest = []
+    ordered = most_first(causes, lambda cause: str((cause.category, cause.line, cause.has_stack)))
+    for cause in ordered[:n_most]:
+        if cause.has_stack and cause.line is None:
+            is_cause = live & (frames == _LIBRARY_FRAME) & (codes == _CODES[cause.category])
+            cause = replace(cause, library=_library_origin(analysis, is_cause))
+        largest.append(cause)
+    return tuple(largest)
 
 
 def _library_origin(analysis: DeviceAnalysis, is_library: BoolColumn) -> str:
@@ -106,8 +112,7 @@ def _backward_origin(analysis: DeviceAnalysis, event: int) -> str:
         return "backward"
     line = analysis.lines.innermost(int(table.stack_id[earlier[-1]]))
     operation = _operation(analysis, earlier[-1])
-    name = f" of {operation}" if operation else ""
-    return f"backward{name}{f' ({line.place})' if line else ''}"
+    return f"backward{optional(' of {}', operation)}{optional(' ({0.place})', line)}"
 
 
 def _operation(analysis: DeviceAnalysis, row: int) -> str:

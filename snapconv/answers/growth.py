@@ -11,12 +11,14 @@ trace; weights do so in the first parts only, and what is in use just now in the
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.cycles import Garbage, find_garbage
+from snapconv.answers.peak import most_first
 from snapconv.classification.categories import Category, Trait, categories_with
 from snapconv.classification.features import at
 from snapconv.columns import (
@@ -36,7 +38,7 @@ from snapconv.json_text import picked
 from snapconv.notes import Note
 from snapconv.phases.trace_phases import Phase, Phases
 from snapconv.stacks.project_lines import SourceLine, line_values
-from snapconv.units import Device, counted, format_bytes
+from snapconv.units import Device, counted, format_bytes, optional
 
 # Two may be chance: a state that is made late, an expert that is used for the first time. Three are weak.
 LEAST_ITERATIONS = 3
@@ -212,7 +214,7 @@ def by_line(found: Sequence[Growth]) -> tuple[Growth, ...]:
     for growth in found:
         place = growth.line, growth.fate
         lines[place] = lines[place].with_stack(growth) if place in lines else growth
-    return tuple(sorted(lines.values(), key=lambda line: (-line.block_bytes, line.frames)))
+    return most_first(lines.values(), attrgetter("frames"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,8 +273,8 @@ def find_growth(analysis: DeviceAnalysis) -> tuple[Growth, ...]:
             found.append(run.growth(key, Fate.NEVER_FREED, int(run.sums.sum())))
     found += _of_lines(analysis, kept, [one.stack_id for one in found])
     found += _replaced(kept, n_iterations, analysis.allocations.requested_bytes)
-    order = sorted(found, key=lambda one: (-one.block_bytes, one.stack_id))
-    return tuple(read_only(replace(one, frames=analysis.lines.of(one.stack_id))) for one in order)
+    ordered = most_first(found, attrgetter("stack_id"))
+    return tuple(read_only(replace(one, frames=analysis.lines.of(one.stack_id))) for one in ordered)
 
 
 def _kept(analysis: DeviceAnalysis) -> _Kept:
@@ -419,10 +421,9 @@ def unfreed_lines(analysis: DeviceAnalysis) -> tuple[UnfreedLine, ...]:
     for same in grouped(rows, frame.astype(np.int64) * len(_TRENDS_OF_KINDS) + kind):
         events, place = table.alloc_event[same].tolist(), int(frame[same[0]])
         trend = _TRENDS_OF_KINDS[kind[same[0]]] or _trend(analysis, events)
-        line, n_bytes = analysis.lines.of_frame(place) if place >= 0 else None, table.block_bytes[same].sum()
-        figures = (len(same), int(n_bytes), events[0], events[-1], trend)
-        unfreed.append(UnfreedLine(line, place >= -1, *figures))
-    return tuple(sorted(unfreed, key=lambda one: (-one.block_bytes, str(one.line))))
+        figures = (len(same), int(table.block_bytes[same].sum()), events[0], events[-1], trend)
+        unfreed.append(UnfreedLine(analysis.lines.of_frame(place), place >= -1, *figures))
+    return most_first(unfreed, lambda unfreed: str(unfreed.line))
 
 
 def growing_sentence(analysis: DeviceAnalysis) -> str:
@@ -499,7 +500,7 @@ def growth_notes(analysis: DeviceAnalysis, found: Sequence[Growth]) -> Iterator[
     if not found or per_iteration * _ITERATIONS_THAT_MATTER < analysis.replay.allocated.peak:
         return
     most = found[0]
-    where = f"; most by {most.line.place}" if most.line else ""
+    where = optional("; most by {0.place}", most.line)
     yield Note(
         "growth",
         f"every iteration from {most.first_iteration} to {most.last_iteration} adds "

@@ -23,7 +23,7 @@ from snapconv.classification.categories import ABOUT, Category
 from snapconv.columns import BoolColumn
 from snapconv.replay.history_verdict import Verdict
 from snapconv.replay.memory_layout import layout_at
-from snapconv.units import Device, format_bytes
+from snapconv.units import Device, format_bytes, optional
 
 # On a device that is as full as this, memory that is never used comes first.
 _NEARLY_FULL = 0.9
@@ -147,7 +147,7 @@ def _grows(analysis: DeviceAnalysis, growing: Sequence[Growth]) -> _Fact | None:
         return None
     per_iteration = sum(one.bytes_per_iteration for one in growing)
     first = max(growing, key=lambda one: one.block_bytes).line
-    where = f", most of it at {first.place}" if first else ""
+    where = optional(", most of it at {0.place}", first)
     grown = np.zeros(len(analysis.allocations), np.bool_)
     grown[np.concatenate([one.rows for one in growing])] = True
     live = grown & analysis.allocations.live_at(len(analysis.device.events) - 1)
@@ -212,8 +212,8 @@ def _shares(rows: Sequence[CategoryTotal], whole: int) -> str:
     ordered = sorted(rows, key=lambda row: (row.category == unknown, -row.block_bytes))
     named = [
         f"{100 * row.block_bytes / whole:.0f} % {_NOUNS.get(row.category, row.category)}"
-        f"{f' ({row.certainty})' if row.certainty else ''}"
+        f"{optional(' ({})', row.certainty)}"
         for row in ordered
         if row.block_bytes * _LEAST_SHOWN >= max(whole, 1)
     ]
-    return f": {', '.join(named)}" if named else ""
+    return optional(": {}", ", ".join(named))

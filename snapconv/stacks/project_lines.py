@@ -89,8 +89,8 @@ class ProjectLines:
         return stack_id >= 0 and bool(len(self._stacks.frames_of(stack_id)))
 
     def of_frame(self, frame: int) -> SourceLine | None:
-        """Return the line of a frame; None where it is not the project's."""
-        return self._line(frame) if self._project.is_project[frame] else None
+        """Return the line of a frame; None where it is not the project's, and for -1 or less."""
+        return self._line(frame) if frame >= 0 and self._project.is_project[frame] else None
 
 
 def _line_of(stacks: "StackTable", project: "Project", frame: int) -> SourceLine:

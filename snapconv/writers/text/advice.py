@@ -8,7 +8,7 @@ from snapconv.answers.advice.evidence import FAULT, FREE, TRADE
 from snapconv.answers.advice.findings import Advice, Finding
 from snapconv.replay.history_verdict import Verdict
 from snapconv.torch_knowledge.backends import backend_of_kind
-from snapconv.units import counted, device_kind, device_name, format_bytes
+from snapconv.units import counted, device_kind, device_name, format_bytes, optional
 from snapconv.writers.text.size_rows import next_line
 
 _N_CATEGORIES = 4
@@ -54,7 +54,7 @@ def _headline(advice: Advice) -> str:
         needs += f", {reserved} reserved"
     if advice.is_failed:
         requested = format_bytes(advice.failed_bytes)
-        line = f" at {advice.failed_line.place}" if advice.failed_line else ""
+        line = optional(" at {0.place}", advice.failed_line)
         needs = f"memory ran out{line}, requesting {requested}; the program needs {peak}"
     number = Counter(finding.sort for finding in advice.findings)
     parts = [_counted(number[FAULT], "fault")]
@@ -115,7 +115,7 @@ def _saving_rows(finding: Finding, advice: Advice) -> Iterator[tuple[str, str]]:
 
 
 def _peaks(advice: Advice, after: Peak) -> str:
-    then = f"; the new peak is in {_PASSES.get(after.phase, after.phase)}" if after.phase else ""
+    then = optional("; the new peak is in {}", _PASSES.get(after.phase, after.phase))
     before, left = advice.peak.n_bytes, after.n_bytes
     return f"{format_bytes(before)} → {format_bytes(left, like=before)}{then}"
 

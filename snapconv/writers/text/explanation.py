@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from snapconv.answers.explanation import Explanation, Values, parse_question
 from snapconv.classification.categories import NO_RULE
 from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK
-from snapconv.units import counted, device_name, format_bytes, format_duration_us
+from snapconv.units import counted, device_name, format_bytes, format_duration_us, optional
 from snapconv.writers.text.moment import pool_shown
 
 _LABEL_WIDTH = 12
@@ -62,7 +62,7 @@ def _rows(explained: Values, *, whole_stack: bool) -> Iterator[_Row]:
 def _segment(segment: Values | None) -> str:
     if segment is None:
         return "segment not known"
-    freed = "" if segment["freed_event"] is None else f", given back at event {segment['freed_event']}"
+    freed = optional(", given back at event {}", segment["freed_event"])
     return f"segment {segment['address']} of {format_bytes(segment['total_bytes'])}{freed}"
 
 
@@ -92,7 +92,7 @@ def _event(found: Values) -> str:
     after, phase = found["after_us"], found["phase"]
     when = "" if after is None else f", {format_duration_us(after)} into the trace"
     phase = "phase unknown" if phase == "unknown" else phase
-    iteration = "" if found["iteration"] is None else f", iteration {found['iteration']}"
+    iteration = optional(", iteration {}", found["iteration"])
     return f"event {found['event']}{when}{iteration}, {phase}"
 
 
@@ -111,15 +111,14 @@ def _code(origin: Values) -> Iterator[_Row]:
 def _frame(frame: Values) -> str:
     if frame["file"] in ("", "??"):  # of C++, where there is no debug information
         return str(frame["function"])
-    line = "" if frame["line"] is None else f":{frame['line']}"
-    return f"{frame['file']}{line} in {frame['function']}"
+    return f"{frame['file']}{optional(':{}', frame['line'])} in {frame['function']}"
 
 
 def _category(verdict: Values) -> Iterator[_Row]:
     decision, certainty = verdict["decision"], ""
     if verdict["probability"] is not None:
         probability = "" if verdict["probability"] == 1 else f", {100 * verdict['probability']:.0f} %"
-        unless = f"; wrong only if {verdict['is_wrong_when']}" if verdict["is_wrong_when"] else ""
+        unless = optional("; wrong only if {}", verdict["is_wrong_when"])
         certainty = f": {verdict['certainty']}{probability}{unless}"
     yield "category", [f"{decision['category']}{certainty}"]
     no_rule = "no rule: there is no evidence for any category"
@@ -137,8 +136,7 @@ def _category(verdict: Values) -> Iterator[_Row]:
 
 
 def _reason(opinion: Values) -> str:
-    releases = f" (torch {opinion['torch']})" if opinion["torch"] else ""
-    return f"{opinion['reason']}{releases}"
+    return f"{opinion['reason']}{optional(' (torch {})', opinion['torch'])}"
 
 
 def _in_a_line(explained: Values) -> str:
@@ -148,7 +146,7 @@ def _in_a_line(explained: Values) -> str:
     freed = requested["event"] if requested else lifetime["end_event"]
     ended = "the dump" if freed is None else f"#{freed}"
     number = allocated and allocated["iteration"]
-    iteration = "" if number is None else f", iteration {number}"
+    iteration = optional(", iteration {}", number)
     peak = ", live at the peak" if lifetime["is_live_at_peak"] else ""
     size, operation = format_bytes(explained["block_bytes"]), explained["origin"]["operation"]
     life = f"{explained['address']} {begun} to {ended}{iteration}"

@@ -18,6 +18,7 @@ from snapconv.units import (
     device_name,
     format_bytes,
     format_duration_us,
+    optional,
     shortened,
 )
 from snapconv.writers.text.size_rows import (
@@ -127,7 +128,7 @@ def place_of(state: MomentState) -> str:
     if state.event is None:
         return "before the first event" if state.n_events else "the file has no events"
     phase = "" if state.phase in (None, "unknown") else f", {state.phase}"
-    iteration = "" if state.iteration is None else f", iteration {state.iteration}"
+    iteration = optional(", iteration {}", state.iteration)
     return f"{position(state.event, state.n_events)}{iteration}{phase}"
 
 
@@ -168,7 +169,7 @@ def verdict_lines(found: "FileVerdict", file: str) -> Iterator[str]:
 
 def tree_lines(tree: "MemoryTree", *, n_most: int = MOST_NODES) -> Iterator[str]:
     """Yield the largest nodes, each below the one that it is part of."""
-    after = "" if tree.event is None else f" (event {tree.event})"
+    after = optional(" (event {})", tree.event)
     n_all = len(tree.nodes)
     allocated = f"{format_bytes(tree.allocated_bytes)} allocated at {tree.moment}{after}"
     yield f"{device_name(tree.device)}  {allocated}, by {tree.by}"

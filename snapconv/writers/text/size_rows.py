@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK, SourceLine
 from snapconv.torch_knowledge.backends import backend_of_kind
-from snapconv.units import counted, format_bytes, format_share
+from snapconv.units import counted, format_bytes, format_share, optional
 
 if TYPE_CHECKING:  # `snapconv info` loads no analysis
     from snapconv.answers.peak import CategoryTotal
@@ -107,6 +107,6 @@ def category_lines(categories: "tuple[CategoryTotal, ...]", whole: int) -> Itera
     for total in sorted(nonzero, key=lambda total: -total.block_bytes):
         size, share = format_bytes(total.block_bytes), format_share(total.block_bytes, whole)
         allocations = "allocation" if total.n_allocations == 1 else "allocations"
-        likely = f", {total.certainty}" if total.certainty else ""
+        likely = optional(", {}", total.certainty)
         name = f"{total.category:<{width}}"
         yield f"  {name}{size:>13}{share:>9}{total.n_allocations:>9} {allocations}{likely}"
