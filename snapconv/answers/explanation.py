@@ -89,8 +89,8 @@ def _rows(analysis: DeviceAnalysis, event: int | None, address: int) -> Int64Col
     table = analysis.allocations
     if event is not None:
         columns = (table.alloc_event, table.free_requested_event, table.free_completed_event)
-        return np.flatnonzero(np.any([column == event for column in columns], axis=0))
-    rows = np.flatnonzero(_contains_addr(table.addr, table.block_bytes, address))
+        return rows_of(np.any([column == event for column in columns], axis=0))
+    rows = rows_of(_contains_addr(table.addr, table.block_bytes, address))
     is_live = table.live_at(analysis.peak_event)[rows]
     order = np.lexsort((-table.alloc_event[rows], ~is_live, table.addr[rows] != address))
     return np.asarray(rows[order])
@@ -110,7 +110,7 @@ def _why_nothing(analysis: DeviceAnalysis, event: int | None, address: int) -> s
     said = f"event #{event} of {where} is {action.name.lower()} of {size}"
     if action is Action.OOM:
         return f"{said}, a request that failed: snapconv oom {file} explains it"
-    allocs = np.flatnonzero(device.events.action == Action.ALLOC)
+    allocs = rows_of(device.events.action == Action.ALLOC)
     if not len(allocs):
         return f"{said}, and no event of the trace is an allocation"
     nearest = int(allocs[np.abs(allocs - event).argmin()])

@@ -247,9 +247,11 @@ class _Run(NamedTuple):
     def n_iterations(self) -> int:
         return (self.last - self.first) // self.period + 1
 
-    def growth(self, key: int, fate: Fate, n_bytes: int) -> Growth:
+    def growth(self, key: int, fate: Fate) -> Growth:
         """Return it as the growth of a stack; what is replaced grows between its iterations."""
-        n_grown = self.last - self.first if fate is Fate.REPLACED else self.n_iterations * self.period
+        n_bytes, n_grown = int(self.sums.sum()), self.n_iterations * self.period
+        if fate is Fate.REPLACED:
+            n_bytes, n_grown = int(self.sums[-1] - self.sums[0]), self.last - self.first
         return Growth(
             key, fate, self.first, self.last, self.n_iterations, n_bytes, n_bytes // n_grown, self.rows
         )
@@ -270,33 +272,32 @@ def find_growth(analysis: DeviceAnalysis) -> tuple[Growth, ...]:
     for key, run, one in _runs(kept, n_iterations):
         is_weak = run.n_iterations < _FAIR_ITERATIONS
         if not is_weak or (one.is_weak_evidence.all() and run.sums.min() * 2 >= run.sums.max()):
-            found.append(run.growth(key, Fate.NEVER_FREED, int(run.sums.sum())))
-    found += _of_lines(analysis, kept, [one.stack_id for one in found])
+            found.append(run.growth(key, Fate.NEVER_FREED))
+    found += _of_lines(analysis, kept, [one.rows[0] for one in found])
     found += _replaced(kept, n_iterations, analysis.allocations.requested_bytes)
     ordered = most_first(found, attrgetter("stack_id"))
     return tuple(read_only(replace(one, frames=analysis.lines.of(one.stack_id))) for one in ordered)
 
 
 def _kept(analysis: DeviceAnalysis) -> _Kept:
-    allocations, phases = analysis.allocations, analysis.phases
-    made, freed = analysis.iteration, at(phases.iteration, allocations.freed_event, phases.n_iterations)
-    row = rows_of((made >= 0) & (freed > made))
+    table, phases, made = analysis.allocations, analysis.phases, analysis.iteration
+    freed = at(phases.iteration, table.freed_event, phases.n_iterations)
     # Without frames it may be anyone's; where the last iteration was cut short, what it would have freed is
     # still there.
-    is_evidence = (analysis.facts.project_frame > -2)[allocations.stack_id[row]]
-    is_evidence &= np.bool_(_is_last_complete(phases))
-    is_evidence &= ~is_among(analysis.classification.category[row], categories_with(Trait.MADE_ONCE))
-    steps = np.flatnonzero(has_code(phases.certain, Phase.OPTIMIZER))
-    after = allocations.alloc_event[row] > (steps[-1] if len(steps) else len(phases.certain))
-    return _Kept(
-        row=row,
-        key=allocations.stack_id[row].astype(np.int64),
-        made=made[row].astype(np.int64),
-        freed=freed[row].astype(np.int64),
-        n_bytes=allocations.block_bytes[row],
+    is_evidence = (analysis.project_frame > -2) & np.bool_(_is_last_complete(phases))
+    is_evidence &= ~is_among(analysis.classification.category, categories_with(Trait.MADE_ONCE))
+    steps = rows_of(has_code(phases.certain, Phase.OPTIMIZER))
+    last_step = np.append(len(phases.certain), steps)[-1]
+    everything = _Kept(
+        row=np.arange(len(table)),
+        key=table.stack_id.astype(np.int64),
+        made=made.astype(np.int64),
+        freed=freed.astype(np.int64),
+        n_bytes=table.block_bytes,
         is_weak_evidence=is_evidence,
-        after_last_step=after & (made[row] == phases.n_iterations - 1),
+        after_last_step=(table.alloc_event > last_step) & (made == phases.n_iterations - 1),
     )
+    return take(everything, rows_of((made >= 0) & (freed > made)))
 
 
 def _is_last_complete(phases: Phases) -> bool:
@@ -312,14 +313,13 @@ def _is_last_complete(phases: Phases) -> bool:
 def _of_lines(analysis: DeviceAnalysis, kept: _Kept, done: Sequence[int]) -> Iterator[Growth]:
     """Find the lines of the project that grow by one stack or another, none of which does so every time.
 
-    ``done`` are the stacks that do.
+    ``done`` are allocations of the stacks that do.
     """
-    line_of_stack = analysis.facts.project_frame.astype(np.int64)
-    line = line_of_stack[kept.key]
-    wanted = np.flatnonzero((line >= 0) & ~is_among(line, line_of_stack[list(done)]))
+    line = analysis.project_frame[kept.row].astype(np.int64)
+    wanted = rows_of((line >= 0) & ~is_among(line, analysis.project_frame[done]))
     for _, run, _ in _runs(take(replace(kept, key=line), wanted), analysis.phases.n_iterations):
         if run.n_iterations >= _LEAST_OF_LINE:
-            yield run.growth(analysis.main_stack(run.rows), Fate.NEVER_FREED, int(run.sums.sum()))
+            yield run.growth(analysis.main_stack(run.rows), Fate.NEVER_FREED)
 
 
 def _runs(kept: _Kept, n_iterations: int) -> Iterator[tuple[int, _Run, _Kept]]:
@@ -333,7 +333,7 @@ def _runs(kept: _Kept, n_iterations: int) -> Iterator[tuple[int, _Run, _Kept]]:
     late = outlived & ~stays
     keys, n_late = _sums(kept.key[late], kept.n_bytes[late])
     late_bytes = dict(zip(keys.tolist(), n_late.tolist(), strict=True))
-    for key, one in _groups(take(kept, np.flatnonzero(stays))):
+    for key, one in _groups(take(kept, rows_of(stays))):
         runs = filter(None, (_last_run(one, n_iterations), _run_after_steps(one, n_iterations)))
         run = max(runs, key=lambda run: run.n_iterations, default=None)
         if run and late_bytes.get(key, 0) * 10 <= run.sums.sum():
@@ -384,8 +384,7 @@ def _run_after_steps(one: _Kept, n_iterations: int) -> _Run | None:
 
 def _begins(holds: BoolColumn) -> int:
     """Find the beginning of the run that lasts to the end."""
-    others = np.flatnonzero(~holds)
-    return int(others[-1]) + 1 if len(others) else 0
+    return int(np.append(-1, rows_of(~holds))[-1]) + 1
 
 
 def _replaced(kept: _Kept, n_iterations: int, requested_bytes: Int64Column) -> Iterator[Growth]:
@@ -394,7 +393,7 @@ def _replaced(kept: _Kept, n_iterations: int, requested_bytes: Int64Column) -> I
     is_replaced = (kept.freed <= kept.made + 2) & (
         (kept.freed < n_iterations) | (kept.made >= n_iterations - 2)
     )
-    for key, one in _groups(take(kept, np.flatnonzero(is_replaced & (kept.key >= 0)))):
+    for key, one in _groups(take(kept, rows_of(is_replaced & (kept.key >= 0)))):
         made, n_bytes = _sums(one.made, requested_bytes[one.row])
         more = np.where(np.diff(made) == 1, np.diff(n_bytes), 0)
         if made[-1] != n_iterations - 1 or not len(more) or more[-1] <= 0:
@@ -405,7 +404,7 @@ def _replaced(kept: _Kept, n_iterations: int, requested_bytes: Int64Column) -> I
         if len(made) - start >= _LEAST_EQUALLY_LARGER:
             rows = one.row[one.made >= made[start]]
             run = _Run(int(made[start]), int(made[-1]), 1, rows, n_bytes[start:])
-            yield run.growth(key, Fate.REPLACED, int(n_bytes[-1] - n_bytes[start]))
+            yield run.growth(key, Fate.REPLACED)
 
 
 def unfreed_lines(analysis: DeviceAnalysis) -> tuple[UnfreedLine, ...]:

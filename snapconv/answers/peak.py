@@ -99,14 +99,14 @@ class CategoryTotal:
 
 def totals_by_category(analysis: DeviceAnalysis, live: BoolColumn) -> tuple[CategoryTotal, ...]:
     """Sum every category, also those without memory."""
-    order, rows = (*list(Category)[1:], Category.UNKNOWN), np.flatnonzero(live)
+    order, rows = (*list(Category)[1:], Category.UNKNOWN), rows_of(live)
     figures = _figures_by(analysis, rows, analysis.classification.category[rows], len(order))
     return tuple(CategoryTotal(one.label, *figures[one]) for one in order)
 
 
 def total_of_either(analysis: DeviceAnalysis, live: BoolColumn) -> CategoryTotal:
     """Sum what is a gradient or an optimizer state, of which nothing shows which; it counts as unknown."""
-    rows = np.flatnonzero(live & is_either(analysis))
+    rows = rows_of(live & is_either(analysis))
     return CategoryTotal(EITHER_LABEL, *_figures_by(analysis, rows, np.zeros(len(rows), np.int8), 1)[0])
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from snapconv.analysis import AnalysisOptions
 from snapconv.answers.memory_report import ReportStacks, fitting_frames, report_stacks, with_fewer_frames
-from snapconv.columns import Int32Column, MsColumn, grouped, values_at
+from snapconv.columns import Int32Column, MsColumn, grouped, rows_of, values_at
 from snapconv.files import timing_file
 from snapconv.notes import Note
 from snapconv.snapshot.load import Snapshot
@@ -214,7 +214,7 @@ def _iterations(timing: Timing) -> Iterator[IterationTimes]:
 def _entries(timing: Timing, lines: ProjectLines, iteration: int) -> Iterator[RunTimeEntry]:
     """Yield the forward calls of an iteration that have a frame of the project, in their order."""
     calls = timing.calls
-    for call in np.flatnonzero((calls.iteration == iteration) & (calls.phase == _FORWARD)).tolist():
+    for call in rows_of((calls.iteration == iteration) & (calls.phase == _FORWARD)).tolist():
         one = values_at(calls, call)
         if frames := lines.of(one.stack_id):
             backward_ms = None if math.isnan(one.backward_ms) else one.backward_ms
@@ -238,7 +238,7 @@ def _totals(timing: Timing, iteration: int, ids: Int32Column) -> tuple[TimeTotal
     """
     calls = timing.calls
     is_forward = calls.phase == _FORWARD
-    rows = np.flatnonzero((calls.iteration == iteration) & (is_forward | ~np.isnan(calls.backward_ms)))
+    rows = rows_of((calls.iteration == iteration) & (is_forward | ~np.isnan(calls.backward_ms)))
     totals = [
         TimeTotal(
             timing.texts[ids[own[0]]] if ids[own[0]] >= 0 else "",
@@ -261,7 +261,7 @@ def forward_times(path: Path, device: int) -> dict[str, float]:
     timing, _ = times_of_device(path, device)
     if timing is None:
         return {}
-    rows = np.flatnonzero((timing.calls.phase == _FORWARD) & (timing.calls.module_id >= 0))
+    rows = rows_of((timing.calls.phase == _FORWARD) & (timing.calls.module_id >= 0))
     return {
         timing.texts[timing.calls.module_id[own[0]]]: _sum(timing.calls.forward_ms[own])
         for own in grouped(rows, timing.calls.module_id)

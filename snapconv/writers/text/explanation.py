@@ -73,7 +73,7 @@ def _life(lifetime: Values) -> Iterator[_Row]:
     if requested:
         yield "freed", [_event(requested)]
     if completed:
-        if requested is None or completed["event"] != requested["event"]:
+        if completed != requested:
             yield "reusable", [_event(completed)]
     elif lifetime["is_live_at_dump"]:
         is_pending = lifetime["is_pending_at_dump"]
@@ -81,7 +81,7 @@ def _life(lifetime: Values) -> Iterator[_Row]:
             yield "freed", ["before the trace begins" if is_pending else "not before the dump: still in use"]
         if requested or is_pending:
             yield "reusable", ["not before the dump: a stream still uses it"]
-    elif requested is None or end != requested["event"]:
+    elif not requested or end != requested["event"]:
         yield "reusable", [f"by event {end}; the trace lacks the event itself"]
     at_least = "" if allocated else "at least "
     lasted = "" if lifetime["in_use_us"] is None else f"{format_duration_us(lifetime['in_use_us'])}, "
