@@ -25,7 +25,7 @@ from snapconv.columns import (
 )
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_patterns import Role
-from snapconv.units import counted, format_bytes
+from snapconv.units import format_bytes
 
 _CHUNKS = 8
 # Tensors of one operation, in use together: of a foreach step, one for each parameter.
