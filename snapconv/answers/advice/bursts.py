@@ -139,25 +139,15 @@ class Bursts:
                 yield burst
 
     def unfinished(self, evidence: Evidence, finished: Sequence[Burst]) -> Iterator[Burst]:
-        """Find other allocations that the call at the moment would have replaced, as its line did before.
-
-        Each is as the last one of its stack that was freed.
-        """
+        """Find other allocations that the call at the moment would have replaced, as its line did before."""
         moment, table = evidence.moment.event, self.table
         stack = int(self.analysis.device.events.stack_id[moment]) if moment >= 0 else -1
-        if stack < 0:
-            return
-        is_traced = self.features.is_traced
-        is_open = evidence.live & is_traced
+        is_open = evidence.live & self.features.is_traced
         for burst in finished:
             is_open[burst.rows] = False
-        live, done = rows_of(is_open), rows_of(is_traced & (self.freed >= 0) & (self.freed <= moment))
-        newest = np.full(len(self.analysis.snapshot.stacks) + 1, -1)
-        newest[table.stack_id[done]] = done  # of several, what is written last stays
-        newest[-1] = -1
-        earlier = newest[table.stack_id[live]]
-        live, earlier = live[earlier >= 0], earlier[earlier >= 0]
-        for freed, rows in self._large(evidence, earlier, live):
+        live = rows_of(is_open & (stack >= 0))
+        earlier = self._last_like(live, moment)
+        for freed, rows in self._large(evidence, earlier[earlier >= 0], live[earlier >= 0]):
             like = self._replaced(distinct(freed))
             if like is None or not (like.is_graph or self._is_never_read(like)):
                 continue
@@ -166,6 +156,14 @@ class Bursts:
             rows = rows[is_among(freed, like.rows) & (table.alloc_event[rows] < call)]
             if len(rows) and self.calls.is_within(path)[stack]:
                 yield Burst(rows, call, like.line, like.is_graph)
+
+    def _last_like(self, rows: Int64Column, moment: int) -> Int64Column:
+        """Return for each allocation the last of its stack that was freed up to the moment; -1 for none."""
+        done = rows_of(self.features.is_traced & (self.freed >= 0) & (self.freed <= moment))
+        newest = np.full(len(self.analysis.snapshot.stacks) + 1, -1)
+        newest[self.table.stack_id[done]] = done  # of several, what is written last stays
+        newest[-1] = -1
+        return newest[self.table.stack_id[rows]]
 
     def _large(
         self, evidence: Evidence, rows: Int64Column, kept: Int64Column
@@ -187,26 +185,30 @@ class Bursts:
 
     def _replaced(self, rows: Int64Column) -> Burst | None:
         """Find which allocations of a burst were replaced by the call that had just ended; None for none."""
-        table, line, freed = self.table, int(self.line[rows[0]]), int(self.freed[rows[0]])
+        line, freed = int(self.line[rows[0]]), int(self.freed[rows[0]])
         path, rows = self.calls.path(line), self._old(rows[:_MOST_ROWS])
         if not len(rows):
             return None
-        last = rows[table.alloc_event[rows].argmax()]
-        newest, is_of_graph = int(table.alloc_event[last]), is_graph(self.analysis, rows)
-        call = self.calls.began(path, freed)
-        if call <= newest:  # nothing but this line in the loop, or a temporary of the call itself
-            module = self.calls.module_call(int(table.stack_id[last]), outermost=True)
-            call = self.calls.began_last(module, freed) if module else -1
-        if call <= newest:
-            if not is_of_graph:
-                return None
+        last, is_of_graph = int(rows[self.table.alloc_event[rows].argmax()]), is_graph(self.analysis, rows)
+        newest = int(self.table.alloc_event[last])
+        call = self._call(path, last, freed)
+        if call <= newest and is_of_graph:
             following = np.append(self.calls.alloc_events, self.features.n_events)
             call = int(following[self.calls.n_allocs[newest]])
-        if call < freed and self._is_made_anew(rows, newest, (call, freed), is_of_graph=is_of_graph):
+        if newest < call < freed and self._is_made_anew(rows, newest, (call, freed), is_of_graph=is_of_graph):
             return Burst(rows, call, line, is_of_graph)
         # A loss keeps the graph: its own line frees the old one, once the model has made the next.
         is_project = self.analysis.lines.of_frame(path[-1]) is not None
         return self._replaced_by_forward(rows, line) if newest < 0 and is_of_graph and is_project else None
+
+    def _call(self, path: tuple[int, ...], last: int, freed: int) -> int:
+        """Return where the call began that ends with a free; its newest old allocation was made before it."""
+        call = self.calls.began(path, freed)
+        if call > self.table.alloc_event[last]:
+            return call
+        # Nothing but this line is in the loop, or this is a temporary of the call itself.
+        module = self.calls.module_call(int(self.table.stack_id[last]), outermost=True)
+        return self.calls.began_last(module, freed) if module else -1
 
     def _old(self, rows: Int64Column) -> Int64Column:
         """Return the allocations of a burst that its line had made before the call that has just ended."""

@@ -18,6 +18,7 @@ from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.what_if.calls import MOST_BYTES, AllocatorCalls, CallChange, CallKind, find_calls
 from snapconv.answers.what_if.trial import Trial, block_sizes, try_out
 from snapconv.classification.categories import Category, Trait, categories_with
+from snapconv.classification.features import at
 from snapconv.columns import Int64Column, columns_of, has_code, rows_of, take
 from snapconv.phases.trace_phases import Phase
 from snapconv.snapshot.event_table import Action
@@ -323,7 +324,7 @@ def _grows(analysis: DeviceAnalysis, event: int) -> bool:
 def scaled_requests(analysis: DeviceAnalysis, scale: float) -> Int64Column:
     """Estimate the requests of all allocations at ``scale`` times the batch; something stays something."""
     sizes, alloc = analysis.allocations.requested_bytes, analysis.allocations.alloc_event
-    in_optimizer = (alloc >= 0) & (np.append(analysis.phases.phase, -1)[alloc] == Phase.OPTIMIZER)
+    in_optimizer = has_code(at(analysis.phases.phase, alloc), Phase.OPTIMIZER)
     grows = np.isin(analysis.classification.category, GROWING) & ~in_optimizer
     scaled = np.clip(np.ceil(np.where(grows, sizes * scale, sizes) - 1e-6), 1, MOST_BYTES)
     return np.where(sizes > 0, scaled, 0).astype(np.int64)

@@ -101,19 +101,24 @@ def _share(modules: Sequence[Module]) -> str:
 
 def whole_layers(modules: Sequence[Module], library: str) -> list[Module]:
     """Return the outermost numbered modules; none where one is missing, or may be a stage of many layers."""
-    place = {one.path: next((i for i, part in enumerate(one.path) if part.isdigit()), -1) for one in modules}
+    place = {one.path: _place_of_number(one.path) for one in modules}
     number_of = Counter(path[:-1] for path in place if place[path] == len(path) - 1)
     layers = [one for one in modules if number_of[one.path[:-1]] > 1 and place[one.path] == len(one.path) - 1]
-    inside = [(path[: place[path] + 1], path[place[path] + 1 :]) for path in place if place[path] >= 0]
+    inside = [(path[: place[path] + 1], path[place[path] + 1 :]) for path in place if place[path] < len(path)]
     is_missing = any(layer not in place for layer, _ in inside)
     # A stage has a list of layers: blocks, resnets. A layer may have a sequence: mlp, layer.
     are_stages = library and any("".join(parts[1:2]).isdigit() and parts[0][-1] == "s" for _, parts in inside)
     return [] if is_missing or are_stages else layers
 
 
+def _place_of_number(path: tuple[str, ...]) -> int:
+    """Return the position of the first number in a path; its length where there is none."""
+    return next((place for place, part in enumerate(path) if part.isdigit()), len(path))
+
+
 def _modules(evidence: Evidence) -> tuple[list[Module], float]:
     """Return what saved activations, each before what is inside it, and the most bytes of one to choose."""
-    analysis, features = evidence.analysis, evidence.analysis.features
+    analysis, features = evidence.analysis, evidence.features
     names, ids = analysis.modules.names, analysis.modules.module_id
     is_path = np.array([*(one is Known.METADATA for one in analysis.modules.evidence), False])
     is_saved = has_code(analysis.classification.category, Category.ACTIVATION) & is_path[ids]
@@ -124,7 +129,7 @@ def _modules(evidence: Evidence) -> tuple[list[Module], float]:
         for depth in range(1, len(path) + 1):
             inside.setdefault(path[:depth], []).append(mine)
     times = {tuple(name.split(".")): ms for name, ms in evidence.forward_ms.items()}
-    whole = sum(times.values()) or max(int((features.in_forward & features.is_traced).sum()), 1)
+    whole = sum(times.values()) or max(int(features.in_forward.sum()), 1)
     most, found = _MOST_OF_MODULE * evidence.bytes_of(rows[evidence.live[rows]]), list[Module]()
     for path in sorted(inside):
         change, n_operations = _again(evidence, np.concatenate(inside[path]))
@@ -141,8 +146,8 @@ def _again(evidence: Evidence, rows: Int64Column) -> tuple[Change, int]:
     Its first large tensor stands for its input, which stays. The others are live until the last of them is
     allocated, and again from where backward frees the first.
     """
-    table, parts, n_operations = evidence.analysis.allocations, list[Change](), 0
-    for mine in grouped(rows, evidence.analysis.features.next_backward):
+    table, parts, n_operations = evidence.table, list[Change](), 0
+    for mine in grouped(rows, evidence.features.next_backward):
         mine = np.sort(mine)  # in the order of their allocs
         n_bytes = table.block_bytes[mine]
         is_large = n_bytes >= n_bytes.max() // _LARGE
@@ -186,7 +191,7 @@ def _named(paths: Sequence[tuple[str, ...]]) -> str:
     """Return modules as people write them: equal ones by their range, as blocks.0-5.mlp."""
     groups: dict[tuple[str, str], list[int]] = {}
     for path in paths:
-        place = next((place for place, part in enumerate(path) if part.isdigit()), len(path))
+        place = _place_of_number(path)
         key = ".".join(path[:place]), ".".join(path[place + 1 :])
         groups.setdefault(key, []).extend(map(int, path[place : place + 1]))
     texts = []

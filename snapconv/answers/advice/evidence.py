@@ -10,7 +10,7 @@ import numpy as np
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.changes import Change, Demand, Peak
 from snapconv.answers.advice.look_alikes import LOOK_ALIKES
-from snapconv.classification.categories import Trait, categories_with
+from snapconv.classification.categories import Category, Trait, categories_with
 from snapconv.columns import (
     BoolColumn,
     Int32Column,
@@ -142,6 +142,12 @@ class Evidence:
         made = is_among(analysis.classification.category, categories_with(Trait.COMPUTED))
         in_step = has_code(self.features.alloc_phase, Phase.OPTIMIZER)
         return np.asarray(made & ~in_step & self.features.is_traced)
+
+    @cached_property
+    def is_of_forward(self) -> BoolColumn:
+        """What forward makes, but for caches of keys and values, and copies of weights, as of autocast's."""
+        is_weight = has_code(self.analysis.classification.category, Category.WEIGHT)
+        return np.asarray(self.features.in_forward & ~(self.features.is_cache | is_weight))
 
     def is_worth(self, n_bytes: int, share: float = LEAST_SHARE) -> bool:
         """Return whether bytes are a large enough part of the memory at the moment."""

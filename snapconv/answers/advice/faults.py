@@ -30,7 +30,6 @@ from snapconv.columns import (
     last_before,
     rows_of,
     run_starts,
-    sums_by,
 )
 from snapconv.phases.trace_phases import Phase, Phases
 from snapconv.torch_knowledge.frame_patterns import Role
@@ -84,34 +83,34 @@ def kept_gradients(evidence: Evidence) -> Iterator[Detected]:
     Between the two nothing adds to them: they are freed or zeroed before the backward. Where they stay, and
     several backwards come before each step, they may be added up on purpose; nothing is found then.
     """
-    analysis, moment = evidence.analysis, evidence.moment.event
-    table, phases = analysis.allocations, analysis.phases
-    is_gradient = has_code(analysis.classification.category, Category.GRADIENT)
-    if not evidence.is_large(rows_of(is_gradient & evidence.live)):
-        return
-    idle = _idle_ranges(phases)
+    analysis, moment, features = evidence.analysis, evidence.moment.event, evidence.features
+    phases, idle = analysis.phases, _idle_ranges(analysis.phases)
     begun = idle[idle[:, 0] <= moment]
     if not len(begun) or moment > phases.run_end[begun[-1, 1]]:
         return
+    step_end, backward = begun[-1].tolist()
     # Those of before the trace may be a sum, unless they are freed before the first backward.
-    is_idle = (table.alloc_event >= 0) | (table.freed_event >= 0) & (table.freed_event <= idle[0, 1])
-    rows = rows_of(is_gradient & is_idle)
-    mine = rows[evidence.live[rows] & (table.alloc_event[rows] < begun[-1, 0])]
+    is_idle = features.is_traced | (features.end <= idle[0, 1])
+    rows = rows_of(is_idle & has_code(analysis.classification.category, Category.GRADIENT))
+    mine = rows[evidence.live[rows] & (features.alloc[rows] < step_end)]
     if not evidence.is_large(mine) or len(rows) * len(idle) > _MOST_RANGES:
         return
-    stays = (table.freed_event[mine] < 0) | (table.freed_event[mine] > begun[-1, 1])
+    stay = bool((features.end[mine] > backward).any())
     iterations = phases.iteration[phases.begins_of(Phase.BACKWARD)]
-    if stays.any() and len(distinct(iterations)) < len(iterations):
+    if stay and len(distinct(iterations)) < len(iterations):
         return
-    free_stacks = table.free_stack_id[mine]
+    free_stacks = analysis.allocations.free_stack_id[mine]
     where = evidence.calls.lines.innermost(int(next(iter(free_stacks[free_stacks >= 0]), -1)))
     when = f"freed only after it{f', at {where.place}' if where else ''}"
-    when = "not freed before backward" if stays.any() else when
-    change = _without(evidence, rows, idle)
     # A step without notes of its own shows only by what it allocates: one may come unseen.
     is_last = (phases.in_step.any() or phases.is_recorded) and not phases.optimizers.may_be_several
-    could_be = ("accumulation",) * bool(stays.any()) + ("later-step",) * (not is_last)
-    yield evidence.found(change, mine, where, could_be=could_be, when=when)
+    yield evidence.found(
+        _without(evidence, rows, idle),
+        mine,
+        where,
+        could_be=("accumulation",) * stay + ("later-step",) * (not is_last),
+        when="not freed before backward" if stay else when,
+    )
 
 
 def _idle_ranges(phases: Phases) -> Int64Column:
@@ -124,10 +123,9 @@ def _idle_ranges(phases: Phases) -> Int64Column:
     if phases.has_steps:
         ends = np.concatenate((ends, np.flatnonzero(np.diff(phases.iteration)) + 1))
     ends, backwards = distinct(np.append(ends, 0)), phases.begins_of(Phase.BACKWARD)
-    before = np.concatenate(([-1], phases.run_end[backwards].astype(np.int64)))[:-1]
-    place = np.searchsorted(ends, backwards, side="right") - 1
-    ranges = np.stack((ends[place], backwards), axis=1)
-    return np.asarray(ranges[ends[place] > before], np.int64)
+    begins = last_before(ends, backwards + 1)
+    is_after_step = begins > np.append(-1, phases.run_end[backwards])[:-1]
+    return np.stack((begins.astype(np.int64), backwards), axis=1)[is_after_step]
 
 
 def _without(evidence: Evidence, rows: Int64Column, idle: Int64Column) -> Change:
@@ -136,7 +134,7 @@ def _without(evidence: Evidence, rows: Int64Column, idle: Int64Column) -> Change
     It makes them in the order in which the first backward did. Where there is none, autograd takes over what
     it would add to it (torch/csrc/autograd/functions/accumulate_grad.h): neither is there twice.
     """
-    table, features = evidence.analysis.allocations, evidence.analysis.features
+    table, features = evidence.table, evidence.features
     phases = evidence.analysis.phases
     alloc, begins = table.alloc_event[rows].astype(np.int64), run_starts(phases.phase)
     first, last = last_before(begins, alloc + 1), phases.run_end[alloc]
@@ -157,7 +155,7 @@ def _taken_over(
     evidence: Evidence, rows: Int64Column, again: Int64Column, incoming: Int64Column
 ) -> Int64Column:
     """Return where gradients begin if each is the nearest of what one backward makes of its size."""
-    table, features, last = evidence.analysis.allocations, evidence.analysis.features, np.array(again)
+    table, features, last = evidence.table, evidence.features, np.array(again)
     sizes = table.requested_bytes
     for size in distinct(sizes[rows]).tolist():
         is_such, same = sizes[rows] == size, incoming[sizes[incoming] == size]
@@ -173,35 +171,41 @@ _LEAST_GRAPHS = 3
 
 def unused_graphs(evidence: Evidence) -> Iterator[Detected]:
     """Find forwards whose activations were kept for a backward, and freed without one."""
-    analysis, table, features = evidence.analysis, evidence.analysis.allocations, evidence.analysis.features
+    analysis, table, features = evidence.analysis, evidence.table, evidence.features
     unused, number_of = _unused(evidence)
-    # Without a graph, too, a cache is a part of what the call returns, and an input stays up to its end.
-    is_other = unused & features.is_cache
-    is_other |= has_code(analysis.classification.category, Category.INPUT)
-    unused &= ~features.is_cache
-    is_left = features.in_forward & ~features.is_cache & ~_is_cast(analysis)
     burst = at(evidence.calls.n_allocs, table.freed_event, -1).astype(np.int64)
-    together = burst * (evidence.demand.n_events + 1) + number_of
-    freed = grouped(rows_of(unused & features.is_freed), together)
-    thrown = [rows for rows in freed if _is_whole_graph(analysis, rows, is_left)]
-    parts = thrown or _replaced_graphs(evidence, unused)
+    thrown = _thrown_away(evidence, unused, burst * (evidence.demand.n_events + 1) + number_of)
+    parts = thrown or _replaced_graphs(evidence, unused & ~features.is_cache)
     if not parts:
         return
     stacks = distinct(table.stack_id[np.concatenate(parts)])
-    last = rows_of(unused & ~features.is_freed & is_among(table.stack_id, stacks[stacks >= 0]))
-    rows = distinct(np.concatenate(parts + [last] * _is_whole_graph(analysis, last, is_left)))
+    is_last = unused & ~features.is_freed & is_among(table.stack_id, stacks[stacks >= 0])
+    last = rows_of(is_last & ~features.is_cache)
+    rows = distinct(np.concatenate(parts + [last] * _is_whole_graph(evidence, last)))
     mine = rows[evidence.live[rows]]
     if not evidence.is_large(mine):
         return
+    # Without a graph, too, a cache is a part of what the call returns, and an input stays up to its end.
+    is_other = unused & features.is_cache
+    is_other |= has_code(analysis.classification.category, Category.INPUT)
     is_other &= features.is_freed & features.is_traced & is_among(burst, burst[rows])
     rows = np.concatenate((rows, rows_of(is_other)))
-    change = freed_from(analysis, rows, ends_without_graph(evidence.calls, analysis, rows))
-    # What the same call left before was freed without a backward.
-    could_be = _could_be(analysis, mine, is_over=features.is_freed[rows].any())
     callers = (evidence.calls.module_call(stack, outermost=True) for stack in stacks.tolist())
-    where = evidence.calls.line_of(next(filter(None, callers), ()))
-    calls = "the call" if thrown else "the call and those before it, whose graph is still there"
-    yield evidence.found(change, mine, where, could_be=could_be, calls=calls)
+    yield evidence.found(
+        freed_from(analysis, rows, ends_without_graph(evidence.calls, analysis, rows)),
+        mine,
+        evidence.calls.line_of(next(filter(None, callers), ())),
+        # What the same call left before was freed without a backward.
+        could_be=_could_be(analysis, mine, is_over=features.is_freed[rows].any()),
+        calls="the call" if thrown else "the call and those before it, whose graph is still there",
+    )
+
+
+def _thrown_away(evidence: Evidence, unused: BoolColumn, burst: Int64Column) -> list[Int64Column]:
+    """Return whole graphs, each of one forward and freed in one burst."""
+    features = evidence.features
+    graphs = grouped(rows_of(unused & features.is_freed & ~features.is_cache), burst)
+    return [rows for rows in graphs if _is_whole_graph(evidence, rows)]
 
 
 def _unused(evidence: Evidence) -> tuple[BoolColumn, Int64Column]:
@@ -222,7 +226,7 @@ def _replaced_graphs(evidence: Evidence, unused: BoolColumn) -> list[Int64Column
     One of before the trace has no stacks that show a whole graph. One that a loss kept may be a list of
     outputs, made without a graph.
     """
-    analysis, calls, table = evidence.analysis, evidence.calls, evidence.analysis.allocations
+    analysis, calls, table = evidence.analysis, evidence.calls, evidence.table
     if not analysis.phases.free_sites_known or len(analysis.phases.events_of_training):
         return []
     parts = list[Int64Column]()
@@ -236,7 +240,7 @@ def _replaced_graphs(evidence: Evidence, unused: BoolColumn) -> list[Int64Column
 
 def kept_graphs(evidence: Evidence) -> Iterator[Detected]:
     """Find graphs of several earlier forwards, in use together, that no backward has used."""
-    analysis, features = evidence.analysis, evidence.analysis.features
+    analysis, features = evidence.analysis, evidence.features
     unused = _never_used(analysis, is_interrupted=analysis.ran_out) & features.is_traced
     for root, of_call, begins in _by_forward(evidence, rows_of(unused)):
         number_of = np.zeros(len(features.alloc), np.int64)
@@ -263,7 +267,7 @@ def kept_graphs(evidence: Evidence) -> Iterator[Detected]:
 def _number(evidence: Evidence, rows: Int64Column, begins: Int64Column) -> Int64Column:
     """Return the number of the forward that each allocation belongs to: an input to the next."""
     is_input = has_code(evidence.analysis.classification.category[rows], Category.INPUT)
-    begun = np.searchsorted(begins, evidence.analysis.features.alloc[rows], side="right").astype(np.int64)
+    begun = np.searchsorted(begins, evidence.features.alloc[rows], side="right").astype(np.int64)
     return begun - 1 + is_input
 
 
@@ -271,7 +275,7 @@ def _with_its_losses(
     evidence: Evidence, rows: Int64Column, begins: Int64Column, line: tuple[int, ...]
 ) -> Int64Column:
     """Return graphs with what was freed together with each: its inputs, and what its loss made after it."""
-    table, features = evidence.analysis.allocations, evidence.analysis.features
+    table, features = evidence.table, evidence.features
     is_part = features.is_freed.copy()
     if line:  # what the trace does not free has no burst: then the same line
         is_part |= evidence.calls.is_within(line)[table.stack_id]
@@ -314,8 +318,10 @@ def _never_used(analysis: DeviceAnalysis, *, is_interrupted: bool = False) -> Bo
     Where memory ran out meanwhile, the exception may have kept it from its backward: only ``is_interrupted``.
     """
     features = analysis.features
-    unused = (features.in_forward | features.preexisting_in_forward) & ~features.is_freed_by_engine
-    unused &= ~_is_cast(analysis)
+    # autocast's cache keeps copies of weights, without a graph too.
+    is_cast = features.in_forward & has_code(analysis.classification.category, Category.WEIGHT)
+    unused = (features.in_forward | features.preexisting_in_forward) & ~is_cast
+    unused &= ~features.is_freed_by_engine
     if not analysis.phases.free_sites_known:
         return np.zeros_like(unused)
     # A backward may come in between that is of a later forward alone.
@@ -329,12 +335,6 @@ def _never_used(analysis: DeviceAnalysis, *, is_interrupted: bool = False) -> Bo
     return np.asarray(unused & ~features.freed_through(Role.MODULE_CALL))
 
 
-def _is_cast(analysis: DeviceAnalysis) -> BoolColumn:
-    """Mark copies of weights that autocast made in forward: its cache keeps them, without a graph too."""
-    is_weight = has_code(analysis.classification.category, Category.WEIGHT)
-    return np.asarray(is_weight & analysis.features.in_forward)
-
-
 def _could_be(analysis: DeviceAnalysis, rows: Int64Column, *, is_over: bool | np.bool_) -> tuple[str, ...]:
     """Return what else than a graph allocations could be; ``is_over``: no backward comes for them."""
     stack = analysis.allocations.stack_id[rows]
@@ -344,13 +344,13 @@ def _could_be(analysis: DeviceAnalysis, rows: Int64Column, *, is_over: bool | np
     return ("outputs",) * (not has_sign) + ("later",) * (not is_over)
 
 
-def _is_whole_graph(analysis: DeviceAnalysis, rows: Int64Column, is_left: BoolColumn) -> bool:
+def _is_whole_graph(evidence: Evidence, rows: Int64Column) -> bool:
     """Return whether allocations are nearly all that their forward left."""
-    if not is_graph(analysis, rows):
+    if not is_graph(evidence.analysis, rows):
         return False
-    n_bytes, end = analysis.allocations.block_bytes, analysis.features.end
+    n_bytes, end = evidence.table.block_bytes, evidence.features.end
     span = slice(rows[0], rows[-1] + 1)  # rows are in the order of their allocs
-    is_left = is_left[span] & (end[span] >= end[rows].min())
+    is_left = evidence.is_of_forward[span] & (end[span] >= end[rows].min())
     return bool(n_bytes[rows].sum() >= NEARLY * n_bytes[span][is_left].sum())
 
 
@@ -358,12 +358,11 @@ def _by_forward(
     evidence: Evidence, rows: Int64Column
 ) -> Iterator[tuple[tuple[int, ...], Int64Column, Int64Column]]:
     """Group allocations by the call of the model, each with its path and the events at which calls began."""
-    table, calls = evidence.analysis.allocations, evidence.calls
-    stacks, group = np.unique(table.stack_id[rows], return_inverse=True)
-    roots: dict[tuple[int, ...], int] = {}
-    paths = (calls.module_call(stack, outermost=True) for stack in stacks.tolist())
-    number_of = np.array([roots.setdefault(path, len(roots)) for path in paths], np.int64)[group.reshape(-1)]
-    live = sums_by(number_of, table.block_bytes[rows] * evidence.live[rows], len(roots))
-    for root, number in roots.items():
-        if root and evidence.is_worth(int(live[number])):
-            yield root, rows[number_of == number], calls.begins(root)
+    stack_id, of_root = evidence.table.stack_id, dict[tuple[int, ...], list[Int64Column]]()
+    for same in grouped(rows, stack_id):
+        root = evidence.calls.module_call(int(stack_id[same[0]]), outermost=True)
+        of_root.setdefault(root, []).append(same)
+    for root, parts in of_root.items():
+        of_call = np.sort(np.concatenate(parts))
+        if root and evidence.is_large(of_call[evidence.live[of_call]]):
+            yield root, of_call, evidence.calls.begins(root)

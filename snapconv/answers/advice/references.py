@@ -8,7 +8,6 @@ that their loss reads, are part of what the model returns.
 """
 
 import re
-from bisect import bisect_left
 from dataclasses import dataclass
 
 import numpy as np
@@ -140,37 +139,48 @@ def _values(calls: LineCalls, analysis: DeviceAnalysis, made: Int64Column) -> _V
 
 def _levels(calls: LineCalls, analysis: DeviceAnalysis, stack: Int64Column) -> Int64Column:
     """Return the level of each value, whether one line made it and the next, and whether an object has it."""
-    kinds, files = dict.fromkeys(stack.tolist()), analysis.snapshot.stacks.frames.filenames
-    function = _functions(analysis, {frame for one in kinds for frame in calls.path(one)})
-    # The depth at which a path was the first of a function's call: where it is met again, so is the call.
-    first, nodes, begun = dict[int, int](), dict[tuple[int, int], int](), dict[tuple[int, int], int]()
-    for one in kinds:
-        above = -1
-        for depth, frame in enumerate(calls.path(one)):
-            if begun.setdefault((above, function[frame]), one) == one:
-                first.setdefault(one, depth)
-            above = nodes.setdefault((above, frame), len(nodes))
-
-    def between(before: int, after: int) -> tuple[int, bool, bool]:
-        one, other = calls.path(before), calls.path(after)
-        if one == other:
-            return _NONE_BETWEEN, True, False
-        least = min(len(one), len(other))
-        shared = bisect_left(range(1, least + 1), True, key=lambda depth: one[:depth] != other[:depth])
-        is_inside = shared < least and function[one[shared]] == function[other[shared]]
-        is_new_call = first.get(after, len(other)) <= shared - (not is_inside)
-        level = shared + (is_inside and not is_new_call) - (is_new_call and not is_inside)
-        while level and calls.is_module_call(one[level - 1]):
-            level -= 1
-        below = next((frame for frame in one[level:] if not calls.is_module_call(frame)), None)
-        is_output = below is not None and bool(_MAKES_OUTPUTS.search(normal(files[below])))
-        return level, not is_inside, is_output
-
+    paths = _Paths(calls, analysis, stack)
     key = stack[:-1] * (stack.max(initial=0) + 2) + stack[1:]
     pairs, place = np.unique(key, return_index=True)
-    found = [between(*stack[at : at + 2].tolist()) for at in place.tolist()] + [(0, False, False)]
-    of_pair: Int64Column = np.array(found, np.int64).T
+    rows = [paths.between(*stack[at : at + 2].tolist()) for at in place.tolist()] + [(0, False, False)]
+    of_pair: Int64Column = np.array(rows, np.int64).T
     return of_pair[:, np.append(np.searchsorted(pairs, key), len(pairs))]
+
+
+class _Paths:
+    """The paths of some stacks, with a number for the function of each frame.
+
+    ``first``: the depth at which a path was the first of a function's call; met again there, so is the call.
+    """
+
+    def __init__(self, calls: LineCalls, analysis: DeviceAnalysis, stack: Int64Column) -> None:
+        kinds, self.calls = dict.fromkeys(stack.tolist()), calls
+        self.files = analysis.snapshot.stacks.frames.filenames
+        self.function = _functions(analysis, {frame for one in kinds for frame in calls.path(one)})
+        self.first: dict[int, int] = {}
+        nodes, begun = dict[tuple[int, int], int](), dict[tuple[int, int], int]()
+        for one in kinds:
+            above = -1
+            for depth, frame in enumerate(calls.path(one)):
+                if begun.setdefault((above, self.function[frame]), one) == one:
+                    self.first.setdefault(one, depth)
+                above = nodes.setdefault((above, frame), len(nodes))
+
+    def between(self, before: int, after: int) -> tuple[int, bool, bool]:
+        """Return what ``_levels`` says of a value of one stack, before one of another."""
+        one, other, function = self.calls.path(before), self.calls.path(after), self.function
+        if one == other:
+            return _NONE_BETWEEN, True, False
+        pairs = enumerate(zip(one, other, strict=False))
+        shared = next((depth for depth, (frame, its) in pairs if frame != its), min(len(one), len(other)))
+        is_inside = shared < min(len(one), len(other)) and function[one[shared]] == function[other[shared]]
+        is_new_call = self.first.get(after, len(other)) <= shared - (not is_inside)
+        level = shared + (is_inside and not is_new_call) - (is_new_call and not is_inside)
+        while level and self.calls.is_module_call(one[level - 1]):
+            level -= 1
+        below = next((frame for frame in one[level:] if not self.calls.is_module_call(frame)), None)
+        is_output = below is not None and bool(_MAKES_OUTPUTS.search(normal(self.files[below])))
+        return level, not is_inside, is_output
 
 
 def _functions(analysis: DeviceAnalysis, used: set[int]) -> dict[int, int]:

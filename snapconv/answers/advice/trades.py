@@ -44,6 +44,7 @@ _FUSED = {
 }
 # Of states in 8 bits, with a scale for every 256 values; smaller states stay as they are.
 SAVED_BY_8_BITS, _LEAST_STATE_BYTES = 0.746, 16384
+_NOT_TRIED = "Checkpointing was not tried: the file has no paths of modules."
 # Of PCIe 4 with 16 lanes and pinned memory, in one direction.
 _PCIE = 20 << 30
 
@@ -90,7 +91,7 @@ def smaller_batch(evidence: Evidence) -> Iterator[Detected]:
 
 def full_logits(evidence: Evidence) -> Iterator[Detected]:
     """Find logits, their copies in other precisions and their gradients, by the size of the loss's own."""
-    analysis, table = evidence.analysis, evidence.analysis.allocations
+    analysis, table = evidence.analysis, evidence.table
     sizes = table.requested_bytes
     by_loss = evidence.live & analysis.features.roles.of(Role.LOSS, table.stack_id)
     if not by_loss.any():
@@ -101,7 +102,7 @@ def full_logits(evidence: Evidence) -> Iterator[Detected]:
     if evidence.is_large(mine, LEAST_SHARE_OF_TRADE):
         losses, change = np.flatnonzero(by_loss), _in_chunks(analysis, rows)
         where, caller = evidence.analysis.main_line(losses), evidence.caller_of(losses)
-        yield evidence.found(change, mine, where, number=len(mine), chunks=_CHUNKS, caller=caller)
+        yield evidence.found(change, mine, where, chunks=_CHUNKS, caller=caller)
 
 
 def _in_chunks(analysis: DeviceAnalysis, rows: Int64Column) -> Change:
@@ -127,32 +128,34 @@ def _of_family(sizes: Int64Column, size: int) -> BoolColumn:
 
 def attention_scores(evidence: Evidence) -> Iterator[Detected]:
     """Find scores of attention: what a softmax in a module makes, and the same size beside it."""
-    analysis, table = evidence.analysis, evidence.analysis.allocations
-    is_softmax, is_dropout = (is_operation(analysis, word) for word in ("softmax", "dropout"))
-    of_softmax = is_softmax & analysis.features.by_module & evidence.live
-    sizes = table.requested_bytes
-    rows = np.flatnonzero(of_softmax)
+    features, is_softmax = evidence.features, is_operation(evidence.analysis, "softmax")
+    rows = rows_of(is_softmax & features.by_module & evidence.live)
     if not len(rows):
         return
-    size = int(sizes[max(grouped(rows, sizes), key=evidence.bytes_of)[0]])
-    functions = {_function(evidence, int(stack)) for stack in distinct(table.stack_id[rows]).tolist()}
-    # The mask of a dropout has a byte for each score; queries, keys and values may have as many: they stay.
-    is_score = _of_family(sizes, size) | ((sizes == size // 4) & is_dropout)
-    same = np.flatnonzero(evidence.is_computed & is_score)
-    stacks = distinct(table.stack_id[same])
-    here = [stack for stack in stacks.tolist() if stack >= 0 and _function(evidence, stack) in functions]
-    by_engine = same[analysis.features.by_engine[same]]
-    alloc = table.alloc_event[by_engine]
-    is_near = _is_near(alloc, alloc[is_softmax[by_engine]])  # rows are in the order of their allocs
-    same = np.concatenate((same[np.isin(table.stack_id[same], here)], by_engine[is_near]))
-    mine = same[evidence.live[same]]
-    made = sizes[mine][analysis.features.in_forward[mine]]
+    scores = _scores(evidence, rows, is_softmax)
+    mine = scores[evidence.live[scores]]
     # Of a softmax alone nothing shows that its input was made for it.
-    if len(made) >= 2 and evidence.is_large(mine, LEAST_SHARE_OF_TRADE):
-        change = _fused(evidence, same, is_softmax)
+    if features.in_forward[mine].sum() >= 2 and evidence.is_large(mine, LEAST_SHARE_OF_TRADE):
+        change = _fused(evidence, scores, is_softmax)
         how = _FUSED.get(evidence.library_of(rows), "Use F.scaled_dot_product_attention.")
         caller = evidence.caller_of(rows)
         yield evidence.found(change, rows, None, number=len(mine), how=how, caller=caller)
+
+
+def _scores(evidence: Evidence, rows: Int64Column, is_softmax: BoolColumn) -> Int64Column:
+    """Return what has the size of a softmax: in its function, and near it in backward."""
+    table, sizes = evidence.table, evidence.table.requested_bytes
+    size = int(sizes[max(grouped(rows, sizes), key=evidence.bytes_of)[0]])
+    # The mask of a dropout has a byte for each score; queries, keys and values may have as many: they stay.
+    is_mask = (sizes == size // 4) & is_operation(evidence.analysis, "dropout")
+    same = rows_of(evidence.is_computed & (_of_family(sizes, size) | is_mask))
+    functions = {_function(evidence, stack) for stack in distinct(table.stack_id[rows]).tolist()}
+    stacks = distinct(table.stack_id[same]).tolist()
+    here = [stack for stack in stacks if stack >= 0 and _function(evidence, stack) in functions]
+    by_engine = same[evidence.features.by_engine[same]]
+    alloc = table.alloc_event[by_engine]
+    is_near = _is_near(alloc, alloc[is_softmax[by_engine]])  # rows are in the order of their allocs
+    return np.concatenate((same[is_among(table.stack_id[same], here)], by_engine[is_near]))
 
 
 def merged_masks(evidence: Evidence) -> Iterator[Detected]:
@@ -161,7 +164,7 @@ def merged_masks(evidence: Evidence) -> Iterator[Detected]:
     torch/nn/functional.py, multi_head_attention_forward, torch 2.13: of what the function itself makes for
     backward the sum comes first; the last has the size of the queries. The fused kernel keeps the sum.
     """
-    table, features = evidence.analysis.allocations, evidence.analysis.features
+    table, features = evidence.table, evidence.features
     frames, frame = evidence.analysis.snapshot.stacks.frames, features.lines_of(table.stack_id)
     is_attention = np.array([name == "multi_head_attention_forward" for name in (*frames.names, "")])
     rows = rows_of(is_attention[frame] & features.in_forward & features.reaches_backward)
@@ -172,7 +175,7 @@ def merged_masks(evidence: Evidence) -> Iterator[Detected]:
     mine = rows[evidence.live[rows]]
     if evidence.is_large(mine, LEAST_SHARE_OF_TRADE):
         change = removed(evidence.analysis, rows)
-        yield evidence.found(change, mine, evidence.analysis.main_line(mine), number=len(mine))
+        yield evidence.found(change, mine, evidence.analysis.main_line(mine))
 
 
 def _fused(evidence: Evidence, scores: Int64Column, is_softmax: BoolColumn) -> Change:
@@ -180,25 +183,35 @@ def _fused(evidence: Evidence, scores: Int64Column, is_softmax: BoolColumn) -> C
 
     Without it a product of matrices keeps copies of them, and the originals are freed in forward.
     """
-    analysis, table, calls = evidence.analysis, evidence.analysis.allocations, evidence.calls
+    analysis, is_freed = evidence.analysis, evidence.features.is_freed_by_engine
     is_inner = evidence.is_computed & analysis.features.in_forward
-    saved = scores[is_softmax[scores] & is_inner[scores] & analysis.features.is_freed_by_engine[scores]]
+    saved = scores[is_softmax[scores] & is_inner[scores] & is_freed[scores]]
     is_inner[scores] = False
-    is_copy = is_inner & analysis.features.is_freed_by_engine & is_operation(analysis, *_COPIES)
-    n_bytes, rows = table.block_bytes.copy(), [scores]
-    for module in {calls.module_call(stack) for stack in distinct(table.stack_id[saved]).tolist()} - {()}:
-        within = calls.is_within(module)[table.stack_id]
-        softmaxes = saved[within[saved]]
-        alloc = np.sort(table.alloc_event[softmaxes].astype(np.int64))
-        # Each belongs to the softmax that is nearest in time: equal layers follow without a break.
-        nearest = np.searchsorted((alloc[1:] + alloc[:-1]) // 2, table.alloc_event)
-        for part in grouped(np.flatnonzero(is_inner & within), nearest):
-            rows.append(part[is_copy[part]])
-            kept = _originals(analysis, rows[-1], part)
-            for row in (*rows[-1].tolist(), softmaxes[nearest[part[0]]]):
-                n_bytes[row], kept = max(n_bytes[row] - kept, 0), max(kept - n_bytes[row], 0)
+    is_copy = is_inner & is_freed & is_operation(analysis, *_COPIES)
+    n_bytes, rows = analysis.allocations.block_bytes.copy(), [scores]
+    for softmax, part in _layers(evidence, saved, is_inner):
+        copies = part[is_copy[part]]
+        rows.append(copies)
+        kept = _originals(analysis, copies, part)
+        for row in (*copies.tolist(), softmax):
+            n_bytes[row], kept = max(n_bytes[row] - kept, 0), max(kept - n_bytes[row], 0)
     change = removed(analysis, np.concatenate(rows))
     return replace(change, n_bytes=n_bytes[change.rows])
+
+
+def _layers(
+    evidence: Evidence, softmaxes: Int64Column, is_inner: BoolColumn
+) -> Iterator[tuple[int, Int64Column]]:
+    """Yield softmaxes, each with what its module made nearest to it: equal layers follow without a break."""
+    table, calls = evidence.table, evidence.calls
+    stacks = distinct(table.stack_id[softmaxes]).tolist()
+    for module in {calls.module_call(stack) for stack in stacks} - {()}:
+        within = calls.is_within(module)[table.stack_id]
+        mine = softmaxes[within[softmaxes]]
+        alloc = np.sort(table.alloc_event[mine].astype(np.int64))
+        nearest = np.searchsorted((alloc[1:] + alloc[:-1]) // 2, table.alloc_event)
+        for part in grouped(rows_of(is_inner & within), nearest):
+            yield int(mine[nearest[part[0]]]), part
 
 
 def _originals(analysis: DeviceAnalysis, copies: Int64Column, others: Int64Column) -> int:
@@ -238,7 +251,7 @@ def _function(evidence: Evidence, stack: int) -> tuple[str, str]:
 
 def foreach_temporaries(evidence: Evidence) -> Iterator[Detected]:
     """Find lists of temporaries in an optimizer's step: a tensor for each parameter, in use together."""
-    table, in_step = evidence.analysis.allocations, _is_temporary_of_step(evidence.analysis)
+    table, in_step = evidence.table, _is_temporary_of_step(evidence.analysis)
     live = np.flatnonzero(in_step & evidence.live)
     lists = [rows for rows in grouped(live, table.stack_id) if len(rows) >= _LEAST_OF_LIST]
     if not lists:
@@ -247,13 +260,13 @@ def foreach_temporaries(evidence: Evidence) -> Iterator[Detected]:
     if evidence.is_large(mine):
         rows = np.flatnonzero(in_step & np.isin(table.stack_id, table.stack_id[mine]))
         where = evidence.analysis.main_line(mine)
-        yield evidence.found(removed(evidence.analysis, rows), mine, where, number=len(mine))
+        yield evidence.found(removed(evidence.analysis, rows), mine, where)
 
 
 def _is_temporary_of_step(analysis: DeviceAnalysis) -> BoolColumn:
     """Mark what an optimizer's step allocates and frees, or would have freed had memory not run out in it."""
     features = analysis.features
-    is_freed = features.is_freed & (analysis.allocations.freed_event <= features.alloc_run_last)
+    is_freed = features.end <= features.alloc_run_last
     if analysis.ran_out:
         is_freed |= ~features.is_freed & is_operation(analysis, "_foreach_")
     return np.asarray(has_code(features.alloc_phase, Phase.OPTIMIZER) & is_freed)
@@ -261,7 +274,7 @@ def _is_temporary_of_step(analysis: DeviceAnalysis) -> BoolColumn:
 
 def full_states(evidence: Evidence) -> Iterator[Detected]:
     """Find states of optimizers that fit into 8 bits; the step of one with such states is one kernel."""
-    analysis, table = evidence.analysis, evidence.analysis.allocations
+    analysis, table = evidence.analysis, evidence.table
     is_temporary = _is_temporary_of_step(analysis)
     is_state = has_code(analysis.classification.category, Category.OPTIMIZER_STATE) & ~is_temporary
     if recorded := analysis.recorded:
@@ -279,7 +292,7 @@ def full_states(evidence: Evidence) -> Iterator[Detected]:
 
 def offloaded(evidence: Evidence) -> Iterator[Detected]:
     """Find what autograd saved, and keep of it on the GPU what a few operations need at once."""
-    analysis, table, features = evidence.analysis, evidence.analysis.allocations, evidence.analysis.features
+    analysis, table, features = evidence.analysis, evidence.table, evidence.features
     is_saved = np.isin(analysis.classification.category, categories_with(Trait.SAVED))
     # What backward computes again is saved there, outside of the forward's hooks.
     is_saved &= features.is_freed_by_engine & features.is_traced & ~features.made_through(Role.RECOMPUTE)
@@ -289,17 +302,19 @@ def offloaded(evidence: Evidence) -> Iterator[Detected]:
     needed = last_before(np.sort(table.freed_event[rows]), table.freed_event[rows])
     change = Change(rows, first, np.maximum(needed, first), table.block_bytes[rows])
     held = evidence.demand.bytes_at(change, evidence.moment.event)
-    if evidence.is_worth(held, LEAST_SHARE_OF_TRADE):
-        transfer = f"{format_bytes(2 * held)} over PCIe per iteration: {2 * held / _PCIE:.2g} s at 20 GiB/s"
-        mine = rows[evidence.live[rows]]
-        calls = evidence.calls
-        where = calls.line_of(calls.module_call(evidence.analysis.main_stack(mine), outermost=True))
-        no_modules = Known.METADATA not in analysis.modules.evidence
-        unknown = "Checkpointing was not tried: the file has no paths of modules." if no_modules else ""
-        at = f" ({where.place})" if where else ""
-        texts = {"moved": format_bytes(held), "transfer": transfer, "unknown": unknown, "at": at}
-        texts["keyword"] = _keyword_hint(evidence, mine)
-        yield Detected(change, evidence.analysis.main_line(mine), where, texts)
+    if not evidence.is_worth(held, LEAST_SHARE_OF_TRADE):
+        return
+    mine, calls = rows[evidence.live[rows]], evidence.calls
+    where = calls.line_of(calls.module_call(evidence.analysis.main_stack(mine), outermost=True))
+    seconds = f"{2 * held / _PCIE:.2g} s at 20 GiB/s"
+    texts = {
+        "moved": format_bytes(held),
+        "transfer": f"{format_bytes(2 * held)} over PCIe per iteration: {seconds}",
+        "unknown": "" if Known.METADATA in analysis.modules.evidence else _NOT_TRIED,
+        "at": f" ({where.place})" if where else "",
+        "keyword": _keyword_hint(evidence, mine),
+    }
+    yield Detected(change, evidence.analysis.main_line(mine), where, texts)
 
 
 def _keyword_hint(evidence: Evidence, rows: Int64Column) -> str:
@@ -310,7 +325,7 @@ def _keyword_hint(evidence: Evidence, rows: Int64Column) -> str:
     """
     recorded = evidence.analysis.recorded
     saved = recorded.saved if recorded else rows[:0]
-    rows = rows[evidence.analysis.features.made_through(Role.CHECKPOINTED)[rows] & ~is_among(rows, saved)]
+    rows = rows[evidence.features.made_through(Role.CHECKPOINTED)[rows] & ~is_among(rows, saved)]
     if not evidence.is_large(rows):
         return ""
     when = "" if len(saved) else "if they are passed by keyword, which the file does not show: "
