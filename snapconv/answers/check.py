@@ -139,7 +139,8 @@ class Check:
             return f"{of} is not known: {known}{self.unknown}"
         end = f"; {self.remark}" if self.remark else ""
         if self.holds:
-            return f"{of}: {actual} of at most {limit}{end}"
+            most = f"between {actual} and {format_bytes(self.most_bytes or 0)}"
+            return f"{of}: {most if self.unknown else actual} of at most {limit}{end}"
         more = format_bytes(self.actual_bytes - self.limit_bytes)
         least = "at least " if self.unknown else ""
         return f"{of}: {least}{actual}, {more} over the limit of {limit}{end}"
@@ -152,7 +153,7 @@ class Check:
             "holds": self.holds,
             "limit_bytes": self.limit_bytes,
             "least_bytes": self.actual_bytes,
-            "actual_bytes": None if self.is_unknown else self.actual_bytes,
+            "actual_bytes": None if self.unknown else self.actual_bytes,
             "unknown": self.unknown if self.is_unknown else None,
             "remark": self.remark or None,
         }
@@ -190,6 +191,8 @@ _BEFORE = {
     Verdict.TRUNCATED: "the oldest events are lost: record with a larger max_entries",
     Verdict.STARTED_LATE: "recording began after the program had allocated: record from its start",
 }
+# What the failed request was for would have come on top.
+_RAN_OUT = "memory ran out before the program was over: record with more memory"
 
 
 def _of_device(found: DeviceAnalysis, budgets: Budgets) -> Iterator[Check]:
@@ -214,9 +217,9 @@ def _coverage(found: DeviceAnalysis, budgets: Budgets, curve: str = "allocated")
         return "the file has no events, so only the memory at the dump is known", ""
     if curve in found.replay.at_least:
         return "the file does not show all segments: this is a lower bound", ""
-    if budgets.in_trace and verdict in _BEFORE:
+    before = _BEFORE.get(verdict, _RAN_OUT if found.phases.ends_in_oom else "")
+    if budgets.in_trace and before:
         return "", "in this trace"
-    before = _BEFORE.get(verdict, "")
     return before and f"{before}, or check this trace alone with --in-trace", ""
 
 
@@ -267,6 +270,7 @@ def _against(
             limit_is = f"{format_bytes(before)} of the baseline, and {per_cent:g} %"
             limit = before + int(before * per_cent / 100)
             is_alike = new.history.verdict is old.history.verdict
+            is_alike &= old.phases.ends_in_oom or not new.phases.ends_in_oom
             unknown, remark = _coverage(new, replace(budgets, in_trace=budgets.in_trace or is_alike))
             yield Check(_PEAK, new.device.device, limit, actual, unknown, limit_is, remark)
     for found in devices:

@@ -196,8 +196,9 @@ def _peak(analysis: DeviceAnalysis, reserve: str) -> _Fact:
     if contradicts:
         beside += f"; approximate, as its segments have only {format_bytes(reserved)}"
     elif analysis.has_allocator and not reserve:
-        most = "at least" if "reserved" in analysis.replay.at_least else "at most"
-        beside += f"; PyTorch reserved {most} {format_bytes(reserved)}"
+        most = "at most " if _has_trace(analysis) else ""
+        most = "at least " if "reserved" in analysis.replay.at_least else most
+        beside += f"; PyTorch reserved {most}{format_bytes(reserved)}"
     return "peak", f"{held}{_shares(summary_totals(analysis, live), allocated)}{beside}", live
 
 

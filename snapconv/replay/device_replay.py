@@ -424,6 +424,8 @@ def _inexact_note(result: Replay, sizes: BlockSizes) -> Note | None:
     rounded, addr = allocations.block_bytes[rows], allocations.addr[rows]
     more = _most_more(_space(addr, sizes.least_space), rounded, rules.least_remainder(rounded, addr))
     most = int(more.sum())
+    if not most:
+        return None
     blocks = counted(len(rounded), "block")
     return Note(
         "inexact-block-sizes",

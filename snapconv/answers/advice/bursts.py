@@ -55,7 +55,7 @@ class Burst:
     """Old allocations that one line freed together, and the first event of the call that replaced them.
 
     ``line``: a stack with the Python frames that freed them. ``maker``: the frames down to the call, if
-    another line has it.
+    another line has it. ``held``: what is older, of other lines, and went with them, as a graph's inputs do.
     """
 
     rows: Int64Column
@@ -63,6 +63,12 @@ class Burst:
     line: int
     is_graph: bool
     maker: tuple[int, ...] = ()
+    held: tuple[int, ...] = ()
+
+    @property
+    def all_rows(self) -> Int64Column:
+        """The old allocations, and what they held."""
+        return np.append(self.rows, self.held).astype(np.int64)
 
 
 class _EventsOf:
@@ -186,7 +192,8 @@ class Bursts:
     def _replaced(self, rows: Int64Column) -> Burst | None:
         """Find which allocations of a burst were replaced by the call that had just ended; None for none."""
         line, freed = int(self.line[rows[0]]), int(self.freed[rows[0]])
-        path, rows = self.calls.path(line), self._old(rows[:_MOST_ROWS])
+        whole, path = rows[:_MOST_ROWS], self.calls.path(line)
+        rows = self._old(whole)
         if not len(rows):
             return None
         last, is_of_graph = int(rows[self.table.alloc_event[rows].argmax()]), is_graph(self.analysis, rows)
@@ -196,7 +203,8 @@ class Bursts:
             following = np.append(self.calls.alloc_events, self.features.n_events)
             call = int(following[self.calls.n_allocs[newest]])
         if newest < call < freed and self._is_made_anew(rows, newest, (call, freed), is_of_graph=is_of_graph):
-            return Burst(rows, call, line, is_of_graph)
+            older = np.setdiff1d(whole[self.table.alloc_event[whole] < newest], rows)
+            return Burst(rows, call, line, is_of_graph, held=tuple(older.tolist()))
         # A loss keeps the graph: its own line frees the old one, once the model has made the next.
         is_project = self.analysis.lines.of_frame(path[-1]) is not None
         return self._replaced_by_forward(rows, line) if newest < 0 and is_of_graph and is_project else None

@@ -50,7 +50,7 @@ def previous_kept(evidence: Evidence) -> Iterator[Detected]:
     for line, here in of_line.items():
         if evidence.is_large(np.concatenate([burst.rows for burst in here])):
             every = (*bursts.of_line(line), *here)
-            changes = [freed_from(evidence.analysis, burst.rows, burst.call) for burst in every]
+            changes = [freed_from(evidence.analysis, burst.all_rows, burst.call) for burst in every]
             yield _previous(evidence, here, combined(evidence.analysis, changes))
 
 

@@ -113,6 +113,30 @@ def test_an_output_that_is_freed_with_temporaries_of_its_successor_is_a_fault(ad
     assert (fault.kind, fault.held_bytes, fault.saved_bytes) == ("previous-kept", 10 * MIB, 10 * MIB)
 
 
+def calls_with_a_graph_of_their_input(*, deletes):
+    """A function of one operation keeps its input for backward; both go as the name gets its next value."""
+    loop, old = Loop(), []
+    for _ in range(3):
+        batch = loop.alloc(6 * MIB, at(19))
+        loop.trace.alloc(20 * MIB, frames=at(20, *layer(0))).free(frames=at(20, *layer(0)))
+        new = [batch, loop.alloc(10 * MIB, at(20, *layer(1)))]
+        for addr in old:
+            loop.trace.free(addr, frames=at(20))
+        old = new
+        if deletes:
+            for addr in old:
+                loop.trace.free(addr, frames=at(21))
+            old = []
+    return loop
+
+
+def test_what_an_old_output_holds_is_saved_with_it(advice_on):
+    late = advice_on(calls_with_a_graph_of_their_input(deletes=False))
+    early = advice_on(calls_with_a_graph_of_their_input(deletes=True))
+    (fault,) = late.faults
+    assert (fault.kind, fault.held_bytes, fault.peak) == ("previous-kept", 16 * MIB, early.peak)
+
+
 def test_a_state_that_the_next_call_reads_is_no_fault(advice_on):
     loop = Loop()
     loop.kept["hidden"] = [loop.alloc(10 * MIB, at(10))]

@@ -119,6 +119,8 @@ def test_what_may_be_of_a_category_decides_where_what_is_known_keeps_the_limit(d
         for limit in (3 * MIB, 3 * MIB - 1)
     }
     assert found[3 * MIB].holds
+    assert found[3 * MIB].sentence.endswith("between 0 B and 3.00 MiB of at most 3.00 MiB")
+    assert (found[3 * MIB].to_json()["least_bytes"], found[3 * MIB].to_json()["actual_bytes"]) == (0, None)
     assert not found[3 * MIB - 1].holds
     assert found[3 * MIB - 1].sentence == (
         "weight at the peak of cuda:0 is not known: 3.00 MiB have no known category; --rules FILE gives "
@@ -137,6 +139,18 @@ def test_what_is_reserved_without_segments_breaks_a_limit_and_never_keeps_one(de
     (check,) = check_budgets(devices_of(raw), Budgets(max_reserved=limit))
     assert not check.holds
     assert words in check.sentence
+
+
+@pytest.mark.parametrize("in_trace", [False, True])
+def test_a_program_that_ran_out_of_memory_keeps_no_limit_but_one_for_the_trace(devices_of, in_trace):
+    devices = devices_of(TraceBuilder().segment(20 * MIB).alloc(5 * MIB).oom(30 * MIB))
+    limits = Budgets(max_peak=8 * MIB, max_reserved=20 * MIB, in_trace=in_trace)
+    for found in check_budgets(devices, limits):
+        assert (found.holds, found.is_unknown) == (in_trace, not in_trace)
+        assert ("memory ran out before the program was over" in found.sentence) is not in_trace
+    baseline = devices_of(TraceBuilder().segment(20 * MIB).alloc(5 * MIB))
+    (found,) = check_budgets(devices, Budgets(fail_over=2.0), baseline=baseline)
+    assert (found.holds, found.is_unknown) == (False, True)
 
 
 def test_a_late_beginning_keeps_no_limit_but_one_for_the_trace(devices_of):
