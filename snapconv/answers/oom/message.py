@@ -38,7 +38,7 @@ from snapconv.answers.oom.allocator_messages import (
     WAITED,
     WORDS,
 )
-from snapconv.answers.oom.message_figures import FIGURES, ITEM_BYTES
+from snapconv.answers.oom.message_figures import FIGURES, ITEM_BYTES, SIZE
 from snapconv.answers.oom.message_kinds import ALLOCATOR, MESSAGE_KINDS, SUMMARY, MessageKind
 from snapconv.answers.oom.message_text import Check, CompactText, compacted, no_check, squeezed
 from snapconv.answers.oom.verdict import FreePieces, OomCause, OomVerdict, Shortage, decide_oom
@@ -57,8 +57,17 @@ _WEAK = 2
 # The longest text that torch writes has about 1500 characters; a traceback above it, some thousands.
 _MOST_OF_MESSAGE, _MOST_OF_TRACEBACK = 4000, 12_000
 _ROUNDING_BYTES, _LARGE_XPU_BLOCK = 16 << 20, 4 << 30
-# By the segment that small requests share: the largest that gets one.
-_SHARED_SEGMENTS = {SMALL_SEGMENT_BYTES: SMALL_REQUEST_BYTES, LARGE_SEGMENT_BYTES: MIN_OWN_SEGMENT_BYTES}
+# By the segment that small requests share: the largest request that gets one, and a note.
+_SHARED_SEGMENTS = {
+    SMALL_SEGMENT_BYTES: (
+        SMALL_REQUEST_BYTES,
+        "2 MiB is the segment for every request of up to 1 MiB: the request itself is smaller",
+    ),
+    LARGE_SEGMENT_BYTES: (
+        MIN_OWN_SEGMENT_BYTES,
+        "20 MiB is the segment for every request of 1 to 10 MiB: the request itself is smaller",
+    ),
+}
 _MIDDLE = squeezed(r"allocate \d|total capac|already allocated|is allocated by pytorch|reserved by pytorch")
 # torch before 2.1 may have its figures on a line of their own above the sentence, beside which is none.
 _FIGURES_ABOVE = squeezed(
@@ -286,9 +295,7 @@ def _values(patterns: Iterable[re.Pattern[str]], text: str) -> dict[str, Any]:
     for pattern in patterns:
         match = pattern.search(text)
         for name, figure in match.groupdict().items() if match else ():
-            value = (
-                _value_of(figure, FIGURES[name].unit if name in FIGURES else "size") if figure else _NO_LIMIT
-            )
+            value = _value_of(figure, FIGURES.get(name, SIZE).unit) if figure else _NO_LIMIT
             if isinstance(value, str) or value < _NO_LIMIT:
                 values.setdefault(name, value)
     return values
@@ -425,8 +432,8 @@ def _verdict(message: OomMessage, found: Shortage, text: str) -> tuple[OomVerdic
         if squeezed(words).search(text):
             return OomVerdict(cause, sentence, "torch's own words", is_inferred=False), next_step
     verdict, tried = decide_oom(found), message.tried_bytes
-    has_figures = {message.free_bytes, found.live_bytes, message.reserved_bytes} != {None}
-    if tried is None or not (has_figures or verdict.cause != OomCause.FULL):
+    figures = {message.free_bytes, found.live_bytes, message.reserved_bytes}
+    if tried is None or (verdict.cause == OomCause.FULL and figures == {None}):
         return None, NEXT_STEPS[OomCause.UNKNOWN]
     if verdict.cause == OomCause.UNKNOWN and "xpu" in text and tried >= _LARGE_XPU_BLOCK:
         _, cause, sentence, next_step = LARGE_BLOCK
@@ -445,7 +452,7 @@ def _shortage(message: OomMessage, unallocated: int | None, why_free: str) -> Sh
     is_shared = total is not None and free is not None and free > total
     live = reserved if message.allocated_bytes is None else message.allocated_bytes
     return Shortage(
-        block_bytes=_SHARED_SEGMENTS.get(tried, tried),
+        block_bytes=_SHARED_SEGMENTS.get(tried, (tried, ""))[0],
         segment_bytes=tried,
         device_free_bytes=free,
         device_total_bytes=None if is_shared else total,
@@ -466,17 +473,15 @@ def _shortage(message: OomMessage, unallocated: int | None, why_free: str) -> Sh
 
 def _notes(message: OomMessage, backend: str) -> Iterator[str]:
     """Explain the figures that are easily misread."""
-    tried, total, free = message.tried_bytes, message.total_bytes, message.free_bytes
-    if tried == SMALL_SEGMENT_BYTES and backend != "MPS":
-        yield "2 MiB is the segment for every request of up to 1 MiB: the request itself is smaller"
-    elif tried == LARGE_SEGMENT_BYTES and backend != "MPS":
-        yield "20 MiB is the segment for every request of 1 to 10 MiB: the request itself is smaller"
-    if message.private_pool_bytes and message.allocated_bytes is not None:
-        private, in_text = message.private_pool_bytes, message.allocated_bytes + message.private_pool_bytes
-        yield f"torch's {format_bytes(in_text)} includes {format_bytes(private)} free in private pools"
-    if total is not None and free is not None and free > total:
+    whole, private, allocated = message.total_bytes, message.private_pool_bytes, message.allocated_bytes
+    if message.tried_bytes in _SHARED_SEGMENTS and backend != "MPS":
+        yield _SHARED_SEGMENTS[message.tried_bytes][1]
+    if private and allocated is not None:
+        in_text = format_bytes(allocated + private)
+        yield f"torch's {in_text} includes {format_bytes(private)} free in private pools"
+    if whole is not None and (message.free_bytes or 0) > whole:
         yield "more is free than the device has: it shares the host's memory, and torch counts both"
-    elif total is not None and max(message.reserved_bytes or 0, message.allocated_bytes or 0) > total:
+    elif whole is not None and max(message.reserved_bytes or 0, allocated or 0) > whole:
         yield "torch has more than the device: the driver moved some of it to the host's memory (Windows)"
     if message.process_bytes is None and message.other_processes:
         yield "torch did not recognise its own process (a container): one of those listed may be this one"

@@ -59,6 +59,8 @@ FIGURES = {
     "part": FigureName("part", "name"),
     "backend": FigureName("kind of device", "name"),
 }
+# Of a name that FIGURES does not have.
+SIZE = FigureName("", "size")
 # By the name of a type, in the words of TensorFlow and torch.
 ITEM_BYTES = {
     "bool": 1,

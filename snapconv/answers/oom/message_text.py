@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
 
-from snapconv.answers.oom.message_figures import FIGURES, NUMBERS
+from snapconv.answers.oom.message_figures import FIGURES, NUMBERS, SIZE
 
 Check = Callable[[], None]
 
@@ -67,7 +67,7 @@ def squeezed(pattern: str) -> re.Pattern[str]:
 
 def _number(figure: re.Match[str]) -> str:
     name = figure[1]
-    return f"(?P<{name}>{NUMBERS[FIGURES[name].unit if name in FIGURES else 'size']})"
+    return f"(?P<{name}>{NUMBERS[FIGURES.get(name, SIZE).unit]})"
 
 
 @dataclass(slots=True)

@@ -32,6 +32,8 @@ LEAST_FREE = 0.01
 # Of what cut blocks and segments took up to the request: what they may take later. In simulated trainings of
 # linear layers, torch 2.13, they take 1.7 to 30 %, most with odd batches.
 _LATER_PIECES = 1.1
+_NOW_SERVED = "nothing could be tried: a replay of the file as it is serves this request"
+_FAILS_EARLIER = "nothing could be tried: a replay of the file as it is already fails earlier"
 _UNKNOWN = "what the rest of the step needs is not known from this trace"
 
 
@@ -131,11 +133,11 @@ def find_remedies(analysis: DeviceAnalysis, event: int, *, progress: Progress | 
     calls = find_calls(analysis.snapshot, analysis.device, analysis.replay, first_event=first)
     # The memory that torch had, which is tried, is less than any fraction of the device's.
     calls = replace(calls.until(event + 1), own=replace(calls.own, memory_fraction=1.0))
-    capacity, n_events = capacity_at_oom(calls, event), event + 1 - first
+    capacity = capacity_at_oom(calls, event)
+    n_events = event + 1 - first
     again = try_out(calls, Trial(calls.own, capacity))
     if event not in again.failed_again:
-        end = "serves this request" if event in again.served else "already fails earlier"
-        return Remedies(n_events, (), f"nothing could be tried: a replay of the file as it is {end}")
+        return Remedies(n_events, (), _NOW_SERVED if event in again.served else _FAILS_EARLIER)
     rest = RestOfStep(analysis, event)
     usable = int(capacity * (1 - LEAST_FREE))
     trials = _Trials(calls, capacity, usable, rest, progress)

@@ -34,13 +34,14 @@ class RestOfStep:
     ``earlier`` is the first event of an earlier step with such a request, None where there is none;
     ``has_inventory``: there is none, and all that weights still get is known. ``is_known``: so is the most.
     ``is_setup``: weights are being placed, before any forward. ``weight_bytes`` may be weights.
-    ``is_assumed``: the trace does not show the optimizer, which is taken to be one of the table.
     """
 
     def __init__(self, analysis: DeviceAnalysis, event: int) -> None:
-        self.analysis, self.event, self.demand = analysis, event, Demand(analysis)
         phases, table = analysis.phases, analysis.allocations
-        self.phase, is_live = phases.phase[event], table.live_at(event - 1)
+        self.analysis = analysis
+        self.event = event
+        self.demand = Demand(analysis)
+        self.phase = phases.phase[event]
         self.is_setup = is_placed(analysis, event) and phases.first(Phase.FORWARD) > event
         self.begin = max(analysis.iterations[phases.iteration[event]].first_event, 0)
         self.earlier = self._find_earlier()
@@ -49,14 +50,19 @@ class RestOfStep:
         # What grows from step to step has no step that shows the most.
         is_shown = self.earlier is not None or self.has_inventory
         self.is_known = is_shown and not any(growth_notes(analysis, find_growth(analysis)))
-        states = phases.optimizers.states_range
-        self.is_assumed = self.is_known and self.has_inventory and states is None
         category = analysis.classification.category
+        is_live = table.live_at(event - 1)
         self._stays = is_among(category, categories_with(Trait.USUALLY_KEPT))
         self._kept = rows_of(self._stays & is_live)
         # All weights may be trained, and what is unknown may be weights.
         is_weight = is_among(category, (Category.WEIGHT, Category.UNKNOWN)) & is_live
         self.weight_bytes = int(table.block_bytes[is_weight].sum())
+
+    @property
+    def is_assumed(self) -> bool:
+        """Whether the trace does not show the optimizer, which is taken to be one of the table."""
+        states = self.analysis.phases.optimizers.states_range
+        return self.is_known and self.has_inventory and states is None
 
     def _find_earlier(self) -> int | None:
         """Find the last whole step with this request: of several of its line that of the same number."""
