@@ -5,10 +5,13 @@ the words with which the first remedy begins. The texts are put together from th
 figures of our own.
 """
 
+import re
+
 import pytest
 
+from snapconv.answers.oom.allocator_messages import PHASES, WORDS
 from snapconv.answers.oom.message import OomMessage, explain_message
-from snapconv.answers.oom.message_kinds import MESSAGE_KINDS, SUMMARY
+from snapconv.answers.oom.message_kinds import ALLOCATOR, MESSAGE_KINDS, SUMMARY
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 FULL, LIMITED, OUTSIDE, HOST = "full", "limited", "held outside torch", "host memory"
@@ -1005,6 +1008,13 @@ def test_a_text_has_its_kind_its_cause_all_its_figures_and_the_first_remedy(row)
     assert {figure.noun: figure.value for figure in found.figures} == {
         NOUNS.get(name, name): value for name, value in others.items()
     }
+
+
+def test_patterns_have_no_capital_letter_which_would_never_match():
+    kinds = (ALLOCATOR, *MESSAGE_KINDS)
+    patterns = [text for kind in kinds for text in (*kind.seen, *kind.needs, *kind.unless, *kind.also)]
+    patterns += [row[0] for row in (*WORDS, *PHASES)]
+    assert [text for text in patterns if re.search(r"(?<!\\)(?<!\(\?)[A-Z]", text)] == []
 
 
 def test_every_kind_of_text_is_tried():
