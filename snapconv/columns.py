@@ -57,6 +57,11 @@ def values_at(table: Any, row: int) -> Any:
     return SimpleNamespace(**{name: column[row].item() for name, column in columns})
 
 
+def plain_rows(*columns: NDArray[Any]) -> Iterator[Any]:
+    """Yield the rows of some columns as tuples of plain values."""
+    return zip(*(column.tolist() for column in columns), strict=True)
+
+
 def rows_of(mask: BoolColumn) -> Int64Column:
     """Return the rows that are marked; ``np.flatnonzero`` takes twice as long for a few thousand rows."""
     return mask.nonzero()[0]

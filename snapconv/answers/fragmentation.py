@@ -16,7 +16,7 @@ from snapconv.allocator.allocator_trace import DEFAULT_POOL
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.moments import find_moment
 from snapconv.answers.peak import LineTotal, sums_by_name, totals_by_line
-from snapconv.columns import BoolColumn, Int32Column, Int64Column, number_groups, sums_by
+from snapconv.columns import BoolColumn, Int32Column, Int64Column, number_groups, plain_rows, sums_by
 from snapconv.replay.memory_layout import MemoryLayout, layouts
 from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.project_lines import SourceLine
@@ -219,7 +219,7 @@ def pool_memory(snapshot: Snapshot, layout: MemoryLayout) -> list[PoolMemory]:
     segments, free = layout.segments, layout.free
     keys = (segments.pool_id, segments.stream, segments.is_small)
     first, group = number_groups(*keys)
-    kinds, n = zip(*(key[first].tolist() for key in keys), strict=True), len(first)
+    kinds, n = plain_rows(*(key[first] for key in keys)), len(first)
     of_free = group[free.segment]
     largest = np.zeros(n, np.int64)
     np.maximum.at(largest, of_free, free.n_bytes)
@@ -230,7 +230,7 @@ def pool_memory(snapshot: Snapshot, layout: MemoryLayout) -> list[PoolMemory]:
         largest,
         sums_by(of_free, whole_pages(layout), n),
     )
-    figures = zip(*(column.tolist() for column in columns), strict=True)
+    figures = plain_rows(*columns)
     rows = [
         PoolMemory(snapshot.pools[pool] if pool >= 0 else None, stream, is_small, *more)
         for (pool, stream, is_small), more in zip(kinds, figures, strict=True)

@@ -28,6 +28,7 @@ from snapconv.columns import (
     has_code,
     is_among,
     number_groups,
+    plain_rows,
     read_only,
     rows_of,
     run_starts,

@@ -6,14 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from snapconv.columns import distinct, has_code
+from snapconv.columns import distinct, has_code, plain_rows
 from snapconv.notes import Note, Progress
 from snapconv.replay.device_replay import Replay, replay
 from snapconv.replay.history_verdict import decide_history
 from snapconv.replay.rebuilt_segments import with_segments
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot, load_snapshot
-from snapconv.snapshot.segment_table import BlockState
 from snapconv.units import device_kind
 
 # JSON-ready values; docs/reference/json.md has the meaning of each.
@@ -41,7 +40,7 @@ def describe(path: Path, *, progress: Progress | None = None) -> tuple[Facts, tu
         "n_stacks": len(snapshot.stacks),
         "n_frames": len(snapshot.stacks.frames),
         "settings": dict(snapshot.settings_entries),
-        "annotations": {snapshot.texts[i]: n for i, n in zip(names.tolist(), counts.tolist(), strict=True)},
+        "annotations": {snapshot.texts[i]: n for i, n in plain_rows(names, counts)},
         "recorder": snapshot.facts,
         "notes": list(map(asdict, notes)),
     }
@@ -52,7 +51,7 @@ def _device_facts(snapshot: Snapshot, device: DeviceSnapshot, replayed: Replay) 
     """Describe one device; bytes are those at the dump."""
     events, is_recorded = device.events, device.has_segments
     segments, blocks = device.segments, device.blocks
-    times, live = events.time_us, blocks.state != BlockState.INACTIVE
+    times, live = events.time_us, blocks.is_live
     history = decide_history(snapshot, device, replayed)
     counts = {
         action.name.lower(): int(np.count_nonzero(has_code(events.action, action))) for action in Action

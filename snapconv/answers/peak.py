@@ -23,7 +23,7 @@ from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.moments import FoundMoment
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.inventory import GRADIENT_OR_STATE, SLUG
-from snapconv.columns import BoolColumn, Int64Column, first_known, number_groups, rows_of, sums_by
+from snapconv.columns import BoolColumn, Int64Column, first_known, number_groups, plain_rows, rows_of, sums_by
 from snapconv.phases.annotation_spans import annotations_at
 from snapconv.replay.memory_layout import MemoryLayout, layout_at
 from snapconv.stacks.project_lines import SourceLine
@@ -63,7 +63,7 @@ def sums_by_name(
     """
     rows, sums = rows_of(live), dict[_Name, Sum]()
     first, group = number_groups(*(key[rows] for key in keys))
-    values = zip(*(key[rows[first]].tolist() for key in keys), strict=True)
+    values = plain_rows(*(key[rows[first]] for key in keys))
     figures = _figures_by(analysis, rows, group, len(first))
     for key, (n, _, n_bytes, n_likely) in zip(values, figures, strict=True):
         named = name(*key)
@@ -148,7 +148,7 @@ def _figures_by(
         sums_by(group, n_bytes, n_groups),
         sums_by(group, n_bytes * is_likely[rows], n_groups),
     )
-    return list(zip(*(column.tolist() for column in columns), strict=True))
+    return list(plain_rows(*columns))
 
 
 def likely_words(block_bytes: int, likely_bytes: int) -> str:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from snapconv.classification.categories import Category
-from snapconv.columns import Int8Column, Int64Column, distinct, read_only, sums_by
+from snapconv.columns import Int8Column, Int64Column, distinct, plain_rows, read_only, sums_by
 from snapconv.replay.device_replay import AllocationTable, Curve, Replay
 from snapconv.replay.lifetimes import real_events
 from snapconv.replay.memory_layout import is_small_segment
@@ -128,12 +128,12 @@ def find_segment_lifetimes(device: DeviceSnapshot) -> "np.recarray[Any, Any]":
     segments, events = device.segments, real_events(device.events)
     final = (segments.addr, segments.total_bytes, segments.stream, segments.pool_id)
     kinds = (segments.is_small, segments.is_expandable)
-    there = [_Piece(*row) for row in zip(*(column.tolist() for column in (*final, *kinds)), strict=True)]
+    there = [_Piece(*row) for row in plain_rows(*final, *kinds)]
     found: list[_Piece] = []
     rows = np.flatnonzero(np.isin(events.action, (*_ADDS, *_REMOVES)))[::-1]
     pools = events.pool_id if events.pool_id is not None else np.full(len(events), -1, np.int32)
     columns = (events.action, events.addr, events.size, events.stream, pools)
-    values = zip(*(column[rows].tolist() for column in columns), strict=True)
+    values = plain_rows(*(column[rows] for column in columns))
     for event, (action, addr, n_bytes, stream, pool) in zip(rows.tolist(), values, strict=True):
         if action in _ADDS:
             found += _take_away(there, addr, addr + n_bytes, event)

@@ -13,7 +13,7 @@ from snapconv.classification.decisions import LIKELY_ONLY, Classification, Decid
 from snapconv.classification.facts import FACTS, HOST_FACTS, LATER, LIKELY
 from snapconv.classification.features import Features
 from snapconv.classification.recorded import ATTRIBUTES, PROFILED, RECORDED, user_rules
-from snapconv.columns import Int64Column, distinct, grouped, is_among, stable_order
+from snapconv.columns import Int64Column, distinct, grouped, is_among, plain_rows, stable_order
 from snapconv.stacks.stack_roles import stacks_by_frame
 from snapconv.stop_signals import stage
 from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, Role
@@ -55,7 +55,7 @@ def _replaced(decided: Decided) -> Iterator[Proposal]:
     for here in grouped(rows[line[rows] >= 0], line):
         wanted = stacks_with(int(line[here[0]]))
         first, after = (np.searchsorted(table.stack_id[made], wanted, side) for side in ("left", "right"))
-        pieces = zip(first.tolist(), after.tolist(), strict=True)
+        pieces = plain_rows(first, after)
         of_line = np.concatenate([made[:0], *(made[begin:end] for begin, end in pieces)])
         of_line = of_line[np.lexsort((features.alloc[of_line], features.sizes[of_line]))]
         for row in here.tolist():

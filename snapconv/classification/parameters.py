@@ -21,6 +21,7 @@ from snapconv.columns import (
     has_code,
     is_among,
     last_before,
+    plain_rows,
     run_starts,
 )
 from snapconv.phases.trace_phases import Phase
@@ -66,7 +67,7 @@ class Parameters:
 def counted(sizes: Int64Column) -> Sizes:
     """Count a column of sizes."""
     found, counts = np.unique(sizes, return_counts=True)
-    return Counter(dict(zip(found.tolist(), counts.tolist(), strict=True)))
+    return Counter(dict(plain_rows(found, counts)))
 
 
 def most_at_once(sizes: Int64Column, alloc: EventColumn, end: EventColumn) -> Sizes:
@@ -165,7 +166,7 @@ def _fullest_run(features: Features, rows: Int64Column) -> Sizes:
     n_events = features.n_events + 1
     keys, counts = np.unique(of_size * n_events + features.alloc_run_last[rows], return_counts=True)
     most = np.maximum.reduceat(counts, run_starts(keys // n_events))
-    return Counter(dict(zip(sizes.tolist(), most.tolist(), strict=True)))
+    return Counter(dict(plain_rows(sizes, most)))
 
 
 def _whole_iterations(decided: Decided) -> Int32Column:

@@ -10,7 +10,7 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from snapconv.columns import Int8Column, Int32Column, Int64Column, is_among, read_only, take
+from snapconv.columns import Int8Column, Int32Column, Int64Column, is_among, plain_rows, read_only, take
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot
 
@@ -131,7 +131,7 @@ def recorded_functions(snapshot: Snapshot, device: DeviceSnapshot, prefix: str =
     found: list[tuple[int, int, int]] = []
     first, last = int(times[0]), int(times[-1])
     columns = (notes.name_id[rows], notes.is_start[rows], notes.time_us[rows])
-    for name, is_start, time in zip(*(column.tolist() for column in columns), strict=True):
+    for name, is_start, time in plain_rows(*columns):
         if is_start:
             open_at.setdefault(name, []).append(time)
         else:

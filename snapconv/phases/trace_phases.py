@@ -22,6 +22,7 @@ from snapconv.columns import (
     distinct,
     has_code,
     next_of,
+    plain_rows,
     read_only,
     rows_of,
     run_starts,
@@ -204,7 +205,7 @@ def annotated(snapshot: Snapshot, device: DeviceSnapshot, prefix: str) -> BoolCo
     """Mark the events inside an annotated range whose name begins with ``prefix``."""
     inside = np.zeros(len(device.events), np.bool_)
     _, first, last = recorded_functions(snapshot, device, prefix)
-    for begin, end in zip(first.tolist(), last.tolist(), strict=True):
+    for begin, end in plain_rows(first, last):
         inside[begin : end + 1] = True
     return inside
 

@@ -20,14 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snapconv.allocator.allocator_settings import NPU_PADDING_BYTES, AllocatorSettings
-from snapconv.columns import Int8Column, Int64Column, chunks, has_code, read_only
+from snapconv.columns import Int8Column, Int64Column, chunks, has_code, plain_rows, read_only
 from snapconv.native.library import address, closing, core, goes_on
 from snapconv.notes import Note
 from snapconv.replay.lifetimes import Lifetimes, releases
 from snapconv.replay.rounding import HOST_RULES, RoundingRules, expandable_ranges, infer_rules
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.load import DeviceSnapshot
-from snapconv.snapshot.segment_table import BlockState, BlockTable, SegmentTable
+from snapconv.snapshot.segment_table import BlockTable, SegmentTable
 from snapconv.stop_signals import stage
 
 _Facts = TypeVar("_Facts")
@@ -74,7 +74,7 @@ def _walk_compiled(
     compiled = core()
     if compiled is None:
         return None
-    live = np.flatnonzero(~has_code(blocks.state, BlockState.INACTIVE))
+    live = np.flatnonzero(blocks.is_live)
     given = (segments.addr, segments.total_bytes, segments.is_expandable)
     given_blocks = (blocks.segment_id[live], blocks.addr[live])
     columns = [np.ascontiguousarray(column) for column in (*given, *given_blocks)]
@@ -102,7 +102,7 @@ def _walk(
     """Walk back in Python."""
     memory, sizes = _Memory(segments, blocks), np.zeros(len(kind), np.int64)
     for part, inputs in _newest_first(kind, events, rules):
-        rows = zip(*(column[::-1].tolist() for column in inputs), strict=True)
+        rows = plain_rows(*(column[::-1] for column in inputs))
         sizes[part] = [memory.undo(*row) for row in rows][::-1]
     return BlockSizes(rules, sizes, memory.least_space, memory.n_conflicts)
 
@@ -182,7 +182,7 @@ class _Memory:
         self.segments: SegmentRanges[bool] = SegmentRanges(
             segments.addr.tolist(), ends.tolist(), segments.is_expandable.tolist(), is_one=operator.and_
         )
-        self.live = _SortedAddresses(blocks.addr[blocks.state != BlockState.INACTIVE].tolist())
+        self.live = _SortedAddresses(blocks.addr[blocks.is_live].tolist())
         self._n_conflicts = 0
         # Blocks whose free was undone and whose alloc was not met yet.
         self.least_space: dict[int, int] = {}

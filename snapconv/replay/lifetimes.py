@@ -17,6 +17,7 @@ from snapconv.columns import (
     chunks,
     has_code,
     is_among,
+    plain_rows,
     read_only,
     take,
 )
@@ -66,7 +67,7 @@ def pair_events(events: EventTable, blocks: BlockTable) -> Lifetimes:
     is_release = releases(events, blocks)
     columns, n_orphans, n_implicit = _pair_compiled(events, is_release) or _pair(events, is_release)
     *traced_events, addr = columns
-    is_untraced = ~has_code(blocks.state, BlockState.INACTIVE)
+    is_untraced = blocks.is_live
     live = np.flatnonzero(is_untraced)
     is_open = traced_events[-1] < 0
     block_of_open = _find(addr[is_open], blocks.addr[live], live)
@@ -160,8 +161,7 @@ def _pair(events: EventTable, is_release: BoolColumn) -> _Pairs:
     """Pair events in Python, as the compiled core does."""
     rows, last = list[list[int]](), dict[int, list[int]]()
     n_orphans = n_implicit = 0
-    columns = events.action.tolist(), events.addr.tolist(), is_release.tolist()
-    for event, (action, addr, is_end) in enumerate(zip(*columns, strict=True)):
+    for event, (action, addr, is_end) in enumerate(plain_rows(events.action, events.addr, is_release)):
         step = _STEPS.get(action)
         if step is None:
             continue

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from snapconv.allocator.allocator_settings import LARGE_SEGMENT_BYTES, SMALL_SEGMENT_BYTES
-from snapconv.columns import BoolColumn, Int64Column, read_only
+from snapconv.columns import BoolColumn, Int64Column, plain_rows, read_only
 from snapconv.replay.block_sizes import SegmentRanges, segment_moves
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.replay.lifetimes import real_events
@@ -70,7 +70,7 @@ def layouts(
 ) -> dict[int, MemoryLayout]:
     """Return the layout after each of some events; one walk back from the dump finds them all."""
     final, moves = device.segments, real_events(device.events)
-    facts = zip(*(getattr(final, name).tolist() for name in SegmentFacts._fields), strict=True)
+    facts = plain_rows(*(getattr(final, name) for name in SegmentFacts._fields))
     ends = (final.addr + final.total_bytes).tolist()
     segments = SegmentRanges(final.addr.tolist(), ends, [SegmentFacts(*row) for row in facts], is_one=is_one)
     left, found = segment_moves(moves), {}

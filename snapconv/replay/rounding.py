@@ -16,9 +16,9 @@ from snapconv.allocator.allocator_settings import (
     SMALL_REQUEST_BYTES,
     AllocatorSettings,
 )
-from snapconv.columns import BoolColumn, Int64Column, has_code
+from snapconv.columns import BoolColumn, Int64Column
 from snapconv.snapshot.event_table import Action, EventTable
-from snapconv.snapshot.segment_table import BlockState, BlockTable, SegmentTable
+from snapconv.snapshot.segment_table import BlockTable, SegmentTable
 from snapconv.torch_knowledge.backends import NO_ALLOCATOR
 
 NEVER = 1 << 62
@@ -121,7 +121,7 @@ def infer_rules(settings: AllocatorSettings, blocks: BlockTable, *, backend: str
         return HOST_RULES
     # Large blocks of ordinary segments may keep a remainder, which would look like padding.
     keeps_none = (blocks.block_bytes <= SMALL_REQUEST_BYTES) | settings.expandable_segments
-    shows = ~has_code(blocks.state, BlockState.INACTIVE) & keeps_none
+    shows = blocks.is_live & keeps_none
     requested, actual = blocks.requested_bytes[shows], blocks.block_bytes[shows]
     plain, padded = RoundingRules(settings), RoundingRules(replace(settings, padding_bytes=NPU_PADDING_BYTES))
 

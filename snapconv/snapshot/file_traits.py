@@ -17,7 +17,7 @@ from snapconv.columns import has_code
 from snapconv.notes import Note
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.readers.form import Form
-from snapconv.snapshot.segment_table import BlockState, BlockTable, SegmentTable
+from snapconv.snapshot.segment_table import BlockTable, SegmentTable
 from snapconv.snapshot.stack_table import Collected, StackTable
 from snapconv.torch_knowledge.backends import BACKENDS, release_key
 
@@ -123,7 +123,7 @@ def _is_padded(segments: SegmentTable, blocks: BlockTable) -> bool:
     Only blocks that keep no remainder tell: small ones, and those of expandable segments.
     """
     is_exact = (blocks.block_bytes <= SMALL_REQUEST_BYTES) | segments.is_expandable[blocks.segment_id]
-    tells = is_exact & (blocks.state != BlockState.INACTIVE) & (blocks.requested_bytes > 0)
+    tells = is_exact & blocks.is_live & (blocks.requested_bytes > 0)
     requested, granules = blocks.requested_bytes[tells], blocks.block_bytes[tells] / MIN_BLOCK_BYTES
     plain, padded = (-(-(requested + more) // MIN_BLOCK_BYTES) for more in (0, NPU_PADDING_BYTES))
     # A rounding to powers of two may do the same to a few blocks.

@@ -88,6 +88,11 @@ class BlockTable:
     def __len__(self) -> int:
         return len(self.addr)
 
+    @property
+    def is_live(self) -> BoolColumn:
+        """Those in use, or waiting for a stream."""
+        return np.asarray(self.state != int(BlockState.INACTIVE))
+
 
 def read_segments(
     raw: list[object], collected: Collected, where: str, *, device: int | None = None

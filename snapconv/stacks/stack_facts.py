@@ -18,7 +18,7 @@ from itertools import dropwhile, takewhile
 
 import numpy as np
 
-from snapconv.columns import Int32Column, read_only
+from snapconv.columns import Int32Column, plain_rows, read_only
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.paths import is_generated, is_library, is_python, is_standard_library, normal
 from snapconv.stacks.project_frames import Project
@@ -206,7 +206,7 @@ def find_module_calls(stacks: StackTable, project: Project) -> tuple[str, ...]:
     is_caller[1:] &= is_call[frames[:-1]] & (owners[1:] == owners[:-1])
     is_caller[:1] = False
     callers: dict[int, list[int]] = defaultdict(list)
-    for stack, frame in zip(owners[is_caller].tolist(), frames[is_caller].tolist(), strict=True):
+    for stack, frame in plain_rows(owners[is_caller], frames[is_caller]):
         callers[stack].append(frame)
     place = cache(lambda frame: _place(stacks, project, frame))
     return tuple(WITHIN.join(map(place, callers[stack][:_MAX_CALLS])) for stack in range(len(stacks)))

@@ -12,7 +12,7 @@ import numpy as np
 
 from snapconv.analysis import Analysis, DeviceAnalysis
 from snapconv.classification.categories import Category
-from snapconv.columns import Int32Column, Int64Column, run_starts, sums_by
+from snapconv.columns import Int32Column, Int64Column, plain_rows, run_starts, sums_by
 from snapconv.files import new_files
 from snapconv.json_text import write_json
 from snapconv.phases.annotation_spans import find_span_lanes
@@ -101,7 +101,7 @@ def _annotations(analysis: DeviceAnalysis) -> list[list[_Span]]:
     spans, lane_of_span, _ = find_span_lanes(analysis.snapshot, analysis.device, most=_MOST_SPANS)
     lanes: dict[int, list[_Span]] = defaultdict(list)
     columns = (spans.name_id, spans.first_event, spans.last_event, lane_of_span)
-    for name, first, last, lane in zip(*(column.tolist() for column in columns), strict=True):
+    for name, first, last, lane in plain_rows(*columns):
         # A trace has the name once for every range: a file may share a long one among thousands.
         lanes[lane].append((shortened(analysis.snapshot.texts[name], _MOST_OF_NAME), first, last, {}))
     return [lanes[lane] for lane in sorted(lanes)]

@@ -22,6 +22,7 @@ from snapconv.columns import (
     has_code,
     is_among,
     last_before,
+    plain_rows,
     rows_of,
     run_starts,
     sums_by,
@@ -245,7 +246,7 @@ def _summed_up(evidence: Evidence, rows: Int64Column) -> Int64Column:
     is_temporary = evidence.features.by_engine & ~is_gradient & (table.freed_event <= run)
 
     def kinds(rows: Int64Column) -> Iterator[tuple[int, int]]:
-        return zip(table.requested_bytes[rows].tolist(), run[rows].tolist(), strict=True)
+        return plain_rows(table.requested_bytes[rows], run[rows])
 
     others = rows_of(is_temporary)
     last = dict(zip(kinds(others), table.freed_event[others].tolist(), strict=True))

@@ -14,7 +14,16 @@ import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.evidence import LineCalls, is_operation
-from snapconv.columns import BoolColumn, Int64Column, distinct, grouped, is_among, next_of, rows_of
+from snapconv.columns import (
+    BoolColumn,
+    Int64Column,
+    distinct,
+    grouped,
+    is_among,
+    next_of,
+    plain_rows,
+    rows_of,
+)
 from snapconv.stacks.paths import normal
 from snapconv.torch_knowledge.frame_patterns import Role
 
@@ -213,7 +222,7 @@ def _keep_joined(
             continue
         span = slice(int(np.searchsorted(values.call, values.call[joins[0]])), joins[-1])
         is_waiting = (is_saved & ~is_join)[span] & (values.level[span] <= values.depth[joins].max())
-        for join, n_bytes in zip(joins[::-1].tolist(), rest[::-1].tolist(), strict=True):
+        for join, n_bytes in plain_rows(joins[::-1], rest[::-1]):
             fits = is_waiting & (sizes[span] == n_bytes)
             earliest = rows_of(fits[: join - span.start])[:1]
             is_waiting[earliest] = False

@@ -16,7 +16,7 @@ from snapconv.answers.fragmentation import free_memory
 from snapconv.answers.moments import find_moment
 from snapconv.answers.oom.verdict import FreePieces, OomCause, OomVerdict, Shortage, decide_oom
 from snapconv.answers.peak import DeviceMemory, MomentState, state_at, sums_by_name
-from snapconv.columns import Int64Column, ObjectColumn
+from snapconv.columns import Int64Column, ObjectColumn, plain_rows
 from snapconv.replay.memory_layout import MemoryLayout, layout_at
 from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.project_lines import SourceLine
@@ -114,7 +114,7 @@ def _owners(snapshot: Snapshot, request: FailedAllocation, layout: MemoryLayout)
     """Name, of every segment, the pool that a request cannot use; empty where it can use the segment."""
     wanted, is_small, names = request.pool or DEFAULT_POOL, request.block_bytes <= SMALL_REQUEST_BYTES, []
     columns = (layout.segments.pool_id, layout.segments.stream, layout.segments.is_small)
-    for pool_id, stream, is_for_small in zip(*(column.tolist() for column in columns), strict=True):
+    for pool_id, stream, is_for_small in plain_rows(*columns):
         pool = tuple(snapshot.pools[pool_id]) if pool_id >= 0 else wanted
         if pool != wanted:
             names.append("the default pool" if pool == DEFAULT_POOL else f"{_PRIVATE}{pool}")

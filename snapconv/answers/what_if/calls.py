@@ -21,6 +21,7 @@ from snapconv.columns import (
     Int64Column,
     first_known,
     has_code,
+    plain_rows,
     read_only,
     rows_of,
     run_starts,
@@ -308,12 +309,12 @@ def start_before(
     live, is_pending = blocks.allocation, _is_pending(device.events, rows, event)
     columns = (blocks.addr, blocks.n_bytes, rows.requested_bytes[live], is_pending[live])
     of_segment: dict[int, list[LiveBlock]] = {segment: [] for segment in rows_of(is_first).tolist()}
-    for segment, *fields in zip(*(column.tolist() for column in (blocks.segment, *columns)), strict=True):
+    for segment, *fields in plain_rows(blocks.segment, *columns):
         of_segment[segment].append(LiveBlock(*fields))
     is_live = (rows.alloc_event < event) & ((rows.end_event < 0) | (rows.end_event >= event))
     return ReplayStart(
         segments=tuple(_with_blocks(take(layout.segments, rows_of(is_first)), of_segment.values(), pools)),
-        rows=dict(zip(blocks.addr.tolist(), live.tolist(), strict=True)),
+        rows=dict(plain_rows(blocks.addr, live)),
         n_inexact=int(np.count_nonzero(~rows.is_exact[live])),
         n_outside=int(np.count_nonzero(is_live)) - len(blocks.addr),
     )

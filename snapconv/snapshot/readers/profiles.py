@@ -12,7 +12,7 @@ from typing import Any
 
 from snapconv.snapshot.fields import ADDRESS, BYTES, TIME, Bounds, Rows, expect
 from snapconv.snapshot.readers.form import Form
-from snapconv.snapshot.segment_table import BlockState, read_segments
+from snapconv.snapshot.segment_table import read_segments
 from snapconv.snapshot.stack_table import Collected
 from snapconv.torch_knowledge.profiler_categories import OF_TIMELINE
 
@@ -84,9 +84,9 @@ def read_plot(raw: Raw) -> tuple[Raw, Form | None]:
         return raw, None
     memory = expect(raw.get("segments") or [], list, "segments")
     segments, blocks = read_segments(memory, Collected(), "segments")
-    is_live, devices = blocks.state != BlockState.INACTIVE, segments.device[blocks.segment_id]
+    devices = segments.device[blocks.segment_id]
     whole = [
-        _whole(rows, blocks.block_bytes[is_live & (devices == device)].tolist())
+        _whole(rows, blocks.block_bytes[blocks.is_live & (devices == device)].tolist())
         for device, rows in enumerate(traces)
     ]
     n_before, kinds = sum(len(before) for before, _ in whole), ("cuda",) * (len(whole) - 1) + ("cpu",)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, read_only
+from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, plain_rows, read_only
 from snapconv.errors import InputError, MalformedSnapshotError
 from snapconv.files import ENDING_NAME, SNAPSHOT_NAME
 from snapconv.notes import Note
@@ -308,7 +308,7 @@ def _phases(rows: Rows, key: str) -> PhaseTable:
 def _device_bytes(rows: Rows) -> dict[int, int]:
     """Return the memory of every device that has it."""
     devices, n_bytes = rows.ints("device", _ITERATION, missing=0), rows.ints("total_bytes", missing=-1)
-    return {d: n for d, n in zip(devices.tolist(), n_bytes.tolist(), strict=True) if n >= 0}
+    return {d: n for d, n in plain_rows(devices, n_bytes) if n >= 0}
 
 
 def _check_size(raw: dict[object, object], n_bytes: int) -> None:
