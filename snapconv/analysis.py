@@ -230,7 +230,7 @@ class DeviceAnalysis:
 
     def rows(self, category: Category) -> Int64Column:
         """Return the allocations of one category."""
-        return np.flatnonzero(self.classification.category == category)
+        return rows_of(self.classification.category == category)
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,9 +62,24 @@ def plain_rows(*columns: NDArray[Any]) -> Iterator[Any]:
     return zip(*(column.tolist() for column in columns), strict=True)
 
 
-def rows_of(mask: BoolColumn) -> Int64Column:
+def rows_of(mask: NDArray[Any]) -> Int64Column:
     """Return the rows that are marked; ``np.flatnonzero`` takes twice as long for a few thousand rows."""
     return mask.nonzero()[0]
+
+
+def count_of(mask: BoolColumn) -> int:
+    """Return how many rows are marked."""
+    return int(np.count_nonzero(mask))
+
+
+def rows_by(key: NDArray[Any], rows: Int64Column) -> Int64Column:
+    """Return some rows in the order of a key, which has one entry for every row number."""
+    return rows[np.argsort(key[rows], kind="stable")]
+
+
+def unknown_column(n_rows: int, kind: type[np.signedinteger[Any]] = np.int64) -> NDArray[Any]:
+    """Return a column in which nothing is known."""
+    return np.full(n_rows, -1, kind)
 
 
 def chunks(n_rows: int) -> Iterator[slice]:

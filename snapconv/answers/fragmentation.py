@@ -16,7 +16,15 @@ from snapconv.allocator.allocator_trace import DEFAULT_POOL
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.moments import find_moment
 from snapconv.answers.peak import LineTotal, sums_by_name, totals_by_line
-from snapconv.columns import BoolColumn, Int32Column, Int64Column, number_groups, plain_rows, sums_by
+from snapconv.columns import (
+    BoolColumn,
+    Int32Column,
+    Int64Column,
+    number_groups,
+    plain_rows,
+    sums_by,
+    unknown_column,
+)
 from snapconv.replay.memory_layout import MemoryLayout, layouts
 from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.project_lines import SourceLine
@@ -259,7 +267,7 @@ def _holders(analysis: DeviceAnalysis, layout: MemoryLayout) -> tuple[SegmentHol
     """Find the lines whose blocks keep free bytes enclosed, those that keep most first."""
     blocks, free, lines = layout.blocks, layout.free, analysis.lines
     enclosed = sums_by(free.segment, free.n_bytes - whole_pages(layout), len(layout.segments))
-    segment = np.full(len(analysis.allocations), -1, np.int64)
+    segment = unknown_column(len(analysis.allocations))
     segment[blocks.allocation] = np.where(enclosed[blocks.segment] > 0, blocks.segment, -1)
 
     def maker(segment: int, stack: int) -> tuple[int, _Maker]:

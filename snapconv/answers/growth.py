@@ -333,7 +333,7 @@ def _runs(kept: _Kept, n_iterations: int) -> Iterator[tuple[int, _Run, _Kept]]:
     stays = outlived & (kept.freed == n_iterations)
     late = outlived & ~stays
     keys, n_late = _sums(kept.key[late], kept.n_bytes[late])
-    late_bytes = dict(zip(keys.tolist(), n_late.tolist(), strict=True))
+    late_bytes = dict(plain_rows(keys, n_late))
     for key, one in _groups(take(kept, rows_of(stays))):
         runs = filter(None, (_last_run(one, n_iterations), _run_after_steps(one, n_iterations)))
         run = max(runs, key=lambda run: run.n_iterations, default=None)

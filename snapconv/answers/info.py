@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from snapconv.columns import distinct, has_code, plain_rows
+from snapconv.columns import count_of, distinct, has_code, plain_rows
 from snapconv.notes import Note, Progress
 from snapconv.replay.device_replay import Replay, replay
 from snapconv.replay.history_verdict import decide_history
@@ -53,9 +53,7 @@ def _device_facts(snapshot: Snapshot, device: DeviceSnapshot, replayed: Replay) 
     segments, blocks = device.segments, device.blocks
     times, live = events.time_us, blocks.is_live
     history = decide_history(snapshot, device, replayed)
-    counts = {
-        action.name.lower(): int(np.count_nonzero(has_code(events.action, action))) for action in Action
-    }
+    counts = {action.name.lower(): count_of(has_code(events.action, action)) for action in Action}
     return {
         "device": device.device,
         "kind": device_kind(device.device),
@@ -64,7 +62,7 @@ def _device_facts(snapshot: Snapshot, device: DeviceSnapshot, replayed: Replay) 
         "actions": {name: count for name, count in counts.items() if count},
         "n_segments": len(segments) * is_recorded,
         "n_blocks": len(blocks) * is_recorded,
-        "n_live_blocks": int(np.count_nonzero(live)) * is_recorded,
+        "n_live_blocks": count_of(live) * is_recorded,
         "n_pools": len(distinct(segments.pool_id)),
         "n_streams": len(distinct(segments.stream)),
         "reserved_bytes": replayed.reserved.end,

@@ -23,7 +23,17 @@ from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.moments import FoundMoment
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.inventory import GRADIENT_OR_STATE, SLUG
-from snapconv.columns import BoolColumn, Int64Column, first_known, number_groups, plain_rows, rows_of, sums_by
+from snapconv.columns import (
+    BoolColumn,
+    Int64Column,
+    count_of,
+    first_known,
+    number_groups,
+    plain_rows,
+    rows_of,
+    sums_by,
+    unknown_column,
+)
 from snapconv.phases.annotation_spans import annotations_at
 from snapconv.replay.memory_layout import MemoryLayout, layout_at
 from snapconv.stacks.project_lines import SourceLine
@@ -223,7 +233,7 @@ def totals_by_operation(analysis: DeviceAnalysis, live: BoolColumn) -> tuple[Ope
 def totals_by_pool(analysis: DeviceAnalysis, live: BoolColumn, layout: MemoryLayout) -> tuple[PoolTotal, ...]:
     """Sum by memory pool and stream; a block whose events name no pool has that of its segment."""
     allocations, pools = analysis.allocations, analysis.snapshot.pools
-    of_segment = np.full(len(allocations), -1, np.int64)
+    of_segment = unknown_column(len(allocations))
     of_segment[layout.blocks.allocation] = layout.segments.pool_id[layout.blocks.segment]
     pool_id = first_known(allocations.pool_id.astype(np.int64), of_segment)
 
@@ -351,7 +361,7 @@ def state_at(
         allocated_bytes=replay.allocated.at(event),
         active_bytes=replay.active.at(event),
         reserved_bytes=replay.reserved.at(event),
-        n_allocations=int(np.count_nonzero(live)),
+        n_allocations=count_of(live),
         categories=totals_by_category(analysis, live),
         gradient_or_state=total_of_either(analysis, live),
         job=job_sentence(analysis),

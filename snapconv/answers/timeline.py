@@ -17,7 +17,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from snapconv.classification.categories import Category
-from snapconv.columns import Int8Column, Int64Column, distinct, plain_rows, read_only, sums_by
+from snapconv.columns import (
+    Int8Column,
+    Int64Column,
+    distinct,
+    plain_rows,
+    read_only,
+    rows_of,
+    sums_by,
+    unknown_column,
+)
 from snapconv.replay.device_replay import AllocationTable, Curve, Replay
 from snapconv.replay.lifetimes import real_events
 from snapconv.replay.memory_layout import is_small_segment
@@ -53,7 +62,7 @@ def bytes_by_category(allocations: AllocationTable, category: Int8Column, events
     """
     n_categories = len(Category)
     freed = allocations.freed_event
-    ends = np.flatnonzero(freed >= 0)
+    ends = rows_of(freed >= 0)
     begins_at = np.searchsorted(events, allocations.alloc_event)
     ends_at = np.searchsorted(events, freed[ends])
     n_cells = (len(events) + 1) * n_categories
@@ -130,8 +139,8 @@ def find_segment_lifetimes(device: DeviceSnapshot) -> "np.recarray[Any, Any]":
     kinds = (segments.is_small, segments.is_expandable)
     there = [_Piece(*row) for row in plain_rows(*final, *kinds)]
     found: list[_Piece] = []
-    rows = np.flatnonzero(np.isin(events.action, (*_ADDS, *_REMOVES)))[::-1]
-    pools = events.pool_id if events.pool_id is not None else np.full(len(events), -1, np.int32)
+    rows = rows_of(np.isin(events.action, (*_ADDS, *_REMOVES)))[::-1]
+    pools = events.pool_id if events.pool_id is not None else unknown_column(len(events), np.int32)
     columns = (events.action, events.addr, events.size, events.stream, pools)
     values = plain_rows(*(column[rows] for column in columns))
     for event, (action, addr, n_bytes, stream, pool) in zip(rows.tolist(), values, strict=True):

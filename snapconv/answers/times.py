@@ -12,7 +12,7 @@ import numpy as np
 
 from snapconv.analysis import AnalysisOptions
 from snapconv.answers.memory_report import ReportStacks, fitting_frames, report_stacks, with_fewer_frames
-from snapconv.columns import Int32Column, MsColumn, grouped, rows_of, values_at
+from snapconv.columns import Int32Column, MsColumn, grouped, rows_of, unknown_column, values_at
 from snapconv.files import timing_file
 from snapconv.notes import Note
 from snapconv.snapshot.load import Snapshot
@@ -145,7 +145,7 @@ class TimeReport:
     @property
     def entry_id(self) -> Int32Column:
         """For every call its row among the entries; -1: it has none there."""
-        ids = np.full(len(self.timing.calls), -1, np.int32)
+        ids = unknown_column(len(self.timing.calls), np.int32)
         ids[[entry.call_id for entry in self.entries]] = np.arange(1, len(self.entries) + 1)
         return ids
 

@@ -20,6 +20,8 @@ from snapconv.columns import (
     has_code,
     is_among,
     next_of,
+    rows_by,
+    rows_of,
     run_starts,
 )
 from snapconv.phases.trace_phases import Phase
@@ -116,7 +118,7 @@ def in_bulk(decided: Decided) -> BoolColumn:
     features = decided.features
     model = decided.has(Category.WEIGHT) | features.made_through(Role.PLACEMENT) | features.unrecorded
     sizes = distinct(features.sizes[model])
-    rows = np.flatnonzero(features.outside | features.preexisting_outside)
+    rows = rows_of(features.outside | features.preexisting_outside)
     rows = rows[is_among(features.sizes[rows], np.concatenate((sizes, 2 * sizes)))]
     # One number for stack and iteration, either of which may be -1.
     stack = features.allocations.stack_id[rows].astype(np.int64)
@@ -129,7 +131,7 @@ def in_bulk(decided: Decided) -> BoolColumn:
 def before_the_graph(decided: Decided) -> BoolColumn:
     """Made before the first module that keeps anything for the next backward."""
     features = decided.features
-    saved = np.flatnonzero(features.by_module & features.is_freed_by_engine)
+    saved = rows_of(features.by_module & features.is_freed_by_engine)
     first = first_before(features.next_backward, features.alloc, saved, features.n_events)
     return np.asarray(features.alloc < first)
 
@@ -253,8 +255,8 @@ def lengthened(decided: Decided) -> BoolColumn:
     features, stack = decided.features, decided.features.allocations.stack_id
     unfinished = features.is_live_at_dump & ~features.has_next_backward
     kept = features.in_forward & features.has_stack & (outlives_forward.of(decided) | unfinished)
-    rows = np.flatnonzero(kept)
-    rows = rows[np.argsort(features.alloc[rows], kind="stable")]
+    rows = rows_of(kept)
+    rows = rows_by(features.alloc, rows)
     lines = []
     for of_line in grouped(rows, stack):
         sizes = features.sizes[of_line]

@@ -13,7 +13,7 @@ from snapconv.classification.decisions import LIKELY_ONLY, Classification, Decid
 from snapconv.classification.facts import FACTS, HOST_FACTS, LATER, LIKELY
 from snapconv.classification.features import Features
 from snapconv.classification.recorded import ATTRIBUTES, PROFILED, RECORDED, user_rules
-from snapconv.columns import Int64Column, distinct, grouped, is_among, plain_rows, stable_order
+from snapconv.columns import Int64Column, distinct, grouped, is_among, plain_rows, rows_of, stable_order
 from snapconv.stacks.stack_roles import stacks_by_frame
 from snapconv.stop_signals import stage
 from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, Role
@@ -41,16 +41,14 @@ def _propagate(decided: Decided) -> Iterator[Proposal]:
 def _replaced(decided: Decided) -> Iterator[Proposal]:
     """Follow lines that give a variable a new value: they make it first, then free the one before."""
     features, table = decided.features, decided.features.allocations
-    rows = np.flatnonzero(
-        ~features.is_traced & decided.is_open & features.is_freed & ~features.is_freed_by_engine
-    )
+    rows = rows_of(~features.is_traced & decided.is_open & features.is_freed & ~features.is_freed_by_engine)
     if not len(rows):
         return
     found = np.zeros(len(features.alloc), np.int8)
     new = features.is_traced & ~features.is_freed_by_engine
     new &= is_among(features.sizes, distinct(features.sizes[rows]))
     line, stacks_with = features.lines_of(table.free_stack_id), stacks_by_frame(features.roles.stacks)
-    made = np.flatnonzero(new)
+    made = rows_of(new)
     made = made[stable_order(table.stack_id[made])]
     for here in grouped(rows[line[rows] >= 0], line):
         wanted = stacks_with(int(line[here[0]]))
@@ -84,7 +82,7 @@ def _freed_by_line(decided: Decided) -> Iterator[Proposal]:
     older = by_program & ~features.is_traced & decided.is_open
     if not older.any():
         return
-    seen = np.flatnonzero(by_program & features.is_traced & is_among(site, site[older]))
+    seen = rows_of(by_program & features.is_traced & is_among(site, site[older]))
     lived = features.end - features.alloc
     for which in categories_with(Trait.FREED_BY_LINE):
         is_which = category[seen] == int(which)

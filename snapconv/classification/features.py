@@ -19,6 +19,7 @@ from snapconv.columns import (
     is_among,
     last_before,
     next_of,
+    rows_of,
     run_starts,
     sums_by,
 )
@@ -241,8 +242,8 @@ class Features:
         found &= has_code(at(phase, after), Phase.BACKWARD)
         known = self.phases.free_sites_known
         kept = self.is_freed_by_engine if known else self.end >= self.next_backward
-        first = first_before(self.next_backward, alloc, np.flatnonzero(self.by_module & kept), n_events)
-        rows = np.flatnonzero(found & (alloc < first) & (first < n_events))
+        first = first_before(self.next_backward, alloc, rows_of(self.by_module & kept), n_events)
+        rows = rows_of(found & (alloc < first) & (first < n_events))
         if len(rows):
             found[rows[self._is_data(rows)]] = False
         return found

@@ -36,7 +36,7 @@ from snapconv.classification.parameters import (
     counted,
     is_training,
 )
-from snapconv.columns import Int64Column, distinct, grouped, number_groups
+from snapconv.columns import Int64Column, distinct, grouped, number_groups, rows_of
 from snapconv.phases.trace_phases import Optimizers, Phase
 from snapconv.units import format_bytes
 
@@ -205,7 +205,7 @@ def jobs(decided: Decided, rows: Int64Column) -> list[Job]:
 def layers_that_ran(decided: Decided) -> int:
     """Return what divides how often every line of modules allocates that does so repeatedly in a forward."""
     features = decided.features
-    rows = np.flatnonzero(features.by_module)
+    rows = rows_of(features.by_module)
     if not len(rows):
         return 0
     outside = np.sort(features.alloc[features.outside])
@@ -520,7 +520,7 @@ _MOSTLY = 0.6
 def explain_by_job(decided: Decided) -> Iterator[Proposal]:
     """Explain what is open, from before the trace, live and without frames; or say that it is one of two."""
     features = decided.features
-    rows = np.flatnonzero(decided.is_open & features.unrecorded)
+    rows = rows_of(decided.is_open & features.unrecorded)
     if not len(rows):
         return
     of_jobs = jobs(decided, rows)

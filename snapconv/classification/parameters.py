@@ -22,6 +22,7 @@ from snapconv.columns import (
     is_among,
     last_before,
     plain_rows,
+    rows_of,
     run_starts,
 )
 from snapconv.phases.trace_phases import Phase
@@ -141,9 +142,9 @@ def _by_gradients(decided: Decided) -> Parameters:
     """Count gradients: for every size the most of one run of backward, or of what is in use at once."""
     features = decided.features
     gradients = decided.has(Category.GRADIENT)
-    made = np.flatnonzero(gradients & features.by_engine)
+    made = rows_of(gradients & features.by_engine)
     added = decided.has(Category.TEMPORARY) & features.by_engine & features.freed_through(Role.ACCUMULATION)
-    by_run = [_fullest_run(features, rows) for rows in (made, np.flatnonzero(added))]
+    by_run = [_fullest_run(features, rows) for rows in (made, rows_of(added))]
     there = most_at_once(features.sizes[gradients], features.alloc[gradients], features.end[gradients])
     if bytes_of(by_run[1]) > bytes_of(by_run[0]):
         return Parameters(by_run[1] | there, Source.ADDED)
@@ -172,9 +173,9 @@ def _fullest_run(features: Features, rows: Int64Column) -> Sizes:
 def _whole_iterations(decided: Decided) -> Int32Column:
     """Find the iterations whose backward the trace has from its beginning: a forward comes before it."""
     shown, iteration = decided.features.phases.certain, decided.features.phases.iteration
-    backward = np.flatnonzero(has_code(shown, Phase.BACKWARD))
+    backward = rows_of(has_code(shown, Phase.BACKWARD))
     first = backward[run_starts(iteration[backward])]
-    forward = last_before(np.flatnonzero(has_code(shown, Phase.FORWARD)), first)
+    forward = last_before(rows_of(has_code(shown, Phase.FORWARD)), first)
     return np.asarray(iteration[first[(forward >= 0) & (iteration[forward] == iteration[first])]])
 
 
@@ -183,7 +184,7 @@ def _step_lines(decided: Decided) -> list[Sizes]:
     features = decided.features
     step = features.is_traced & has_code(features.alloc_phase, Phase.OPTIMIZER) & features.has_stack
     found = []
-    for of_line in grouped(np.flatnonzero(step), features.allocations.stack_id):
+    for of_line in grouped(rows_of(step), features.allocations.stack_id):
         found.append(counted(features.sizes[of_fullest(of_line, features.iteration, features.sizes)]))
     return sorted(found, key=lambda made: -bytes_of(made))[:_MOST_LINES]
 
@@ -199,7 +200,7 @@ def halves_of_every_parameter(decided: Decided) -> Int8Column:
         return found
     scaled = {halves: Counter({size * halves // 2: n for size, n in wanted.items()}) for halves in (1, 2, 4)}
     known = [(halves, sizes, bytes_of(sizes)) for halves, sizes in scaled.items()]
-    rows = np.flatnonzero((features.outside | features.preexisting_outside) & features.has_stack)
+    rows = rows_of((features.outside | features.preexisting_outside) & features.has_stack)
     stack = features.allocations.stack_id.astype(np.int64)
     for of_line in grouped(rows, stack * (features.phases.n_iterations + 2) + features.iteration + 1):
         n_made = int(features.sizes[of_line].sum())

@@ -9,7 +9,7 @@ import numpy as np
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.decisions import Condition, Decided, Fact, Proposal, feature, made
 from snapconv.classification.facts import ACTIVATION, AUTOCAST_COPY, GRADIENT, INPUT, STATE, WEIGHT
-from snapconv.columns import BoolColumn, Int64Column, distinct, has_code, is_among, last_before
+from snapconv.columns import BoolColumn, Int64Column, distinct, has_code, is_among, last_before, rows_of
 from snapconv.phases.trace_phases import Phase
 from snapconv.snapshot.recorded.metadata import Metadata
 from snapconv.torch_knowledge.frame_patterns import Role
@@ -79,7 +79,7 @@ _in_forward = Condition(lambda decided: has_code(decided.features.alloc_phase, P
 def _before_this_forward(decided: Decided) -> BoolColumn:
     """No forward has run yet since the last backward or step."""
     features = decided.features
-    forward = last_before(np.flatnonzero(has_code(features.phases.certain, Phase.FORWARD)), features.alloc)
+    forward = last_before(rows_of(has_code(features.phases.certain, Phase.FORWARD)), features.alloc)
     return np.asarray(forward <= last_before(features.phases.events_of_training, features.alloc))
 
 

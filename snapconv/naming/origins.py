@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from snapconv.classification.categories import Category, Evidence
-from snapconv.columns import Int8Column, Int32Column, Int64Column, distinct, read_only
+from snapconv.columns import Int8Column, Int32Column, Int64Column, distinct, read_only, unknown_column
 from snapconv.phases.recorded_matches import RecordedMatches
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.snapshot.stack_table import StackTable
@@ -74,7 +74,7 @@ def find_modules(
 
 
 def _by_frames(module_calls: Sequence[str], stack_id: Int32Column, known: _Known) -> Int32Column:
-    ids = np.full(len(module_calls) + 1, -1, np.int32)  # the last is that of stack -1
+    ids = unknown_column(len(module_calls) + 1, np.int32)  # the last is that of stack -1
     for stack in distinct(stack_id[stack_id >= 0]).tolist():
         if label := module_calls[stack]:
             ids[stack] = known.setdefault((label, Evidence.FRAMES), len(known))

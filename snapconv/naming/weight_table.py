@@ -12,7 +12,15 @@ import numpy as np
 
 from snapconv.classification.categories import Category
 from snapconv.classification.parameters import counted, most_at_once
-from snapconv.columns import Int8Column, Int32Column, Int64Column, read_only
+from snapconv.columns import (
+    Int8Column,
+    Int32Column,
+    Int64Column,
+    count_of,
+    read_only,
+    rows_of,
+    unknown_column,
+)
 from snapconv.phases.recorded_matches import RecordedMatches, iteration_at
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.snapshot.load import DeviceSnapshot
@@ -98,11 +106,11 @@ def match_weights(
     no more than one iteration has.
     """
     live = allocations.live_at(event)
-    weights = np.flatnonzero(live & (category == Category.WEIGHT))
+    weights = rows_of(live & (category == Category.WEIGHT))
     first, last = iteration_events
     begun = allocations.alloc_event <= last
     not_ended = (allocations.end_event < 0) | (allocations.end_event >= first)
-    candidates = np.flatnonzero((category == Category.GRADIENT) & begun & not_ended)
+    candidates = rows_of((category == Category.GRADIENT) & begun & not_ended)
     candidates = candidates[np.argsort(~live[candidates], kind="stable")]
     sizes = allocations.requested_bytes
     n_at_once = _most_at_once(allocations, candidates, first)
@@ -110,7 +118,7 @@ def match_weights(
     gradient[gradient >= 0] = candidates[gradient[gradient >= 0]]
     unmatched = live.copy()
     unmatched[gradient[gradient >= 0]] = False
-    n_unmatched = int(np.count_nonzero(unmatched & (category == Category.GRADIENT)))
+    n_unmatched = count_of(unmatched & (category == Category.GRADIENT))
     table = WeightTable(
         row=weights,
         gradient_row=gradient,
@@ -144,7 +152,7 @@ def _pair(weights: Int64Column, gradients: Int64Column, n_at_once: dict[int, int
     for size, same_size in free.items():
         del same_size[n_at_once[size] :]
         same_size.reverse()
-    paired = np.full(len(weights), -1, np.int64)
+    paired = unknown_column(len(weights))
     for i, size in enumerate(weights.tolist()):
         if left := free.get(size):
             paired[i] = left.pop()
@@ -189,7 +197,7 @@ def _places_at(
     nowhere in the trace counts if it was the first place recorded afterwards.
     """
     parameters, earlier = recorded.metadata.parameters, recorded.metadata.earlier
-    moved = np.flatnonzero(earlier.parameter >= 0)
+    moved = rows_of(earlier.parameter >= 0)
     owner = np.concatenate((earlier.parameter[moved], np.arange(len(parameters))))
     found = np.concatenate((recorded.earlier[moved], recorded.parameters))
     n_bytes = np.concatenate((earlier.n_bytes[moved], parameters.n_bytes))
@@ -201,23 +209,23 @@ def _places_at(
     # The best comes last, and overwrites, as NumPy assigns in order: records from before, oldest first, then
     # later ones, newest first.
     order = np.lexsort((np.where(is_after, -recorded_us, recorded_us), is_after))
-    first_after = np.full(len(parameters), -1, np.int64)
+    first_after = unknown_column(len(parameters))
     first_after[owner[order]] = np.where(is_after[order], order, -1)
     is_live = is_mine & (found < 0) & is_after & (first_after[owner] == np.arange(len(owner)))
     is_live |= np.append(allocations.live_at(event), np.False_)[found]
     has_left = ~is_mine & ~is_after
-    last = np.full(len(parameters), -1, np.int64)
+    last = unknown_column(len(parameters))
     known = order[(is_live | has_left)[order]]
     last[owner[known]] = known
-    there = np.flatnonzero((last >= 0) & is_live[last])
+    there = rows_of((last >= 0) & is_live[last])
     return there, found[last[there]], n_bytes[last[there]]
 
 
 def _gradient_records(recorded: RecordedMatches, device: int, iteration: int) -> Int64Column:
     """Return the record of each parameter's gradient: the iteration's last one, or else the last of all."""
     gradients = recorded.metadata.gradients
-    chosen = np.full(len(recorded.metadata.parameters), -1, np.int64)
-    records = np.flatnonzero((gradients.device == device) & (gradients.parameter >= 0))
+    chosen = unknown_column(len(recorded.metadata.parameters))
+    records = rows_of((gradients.device == device) & (gradients.parameter >= 0))
     is_wanted = gradients.iteration[records] == iteration
     records = records[np.lexsort((gradients.recorded_us[records], is_wanted))]
     # Later entries overwrite earlier ones: NumPy assigns in order.

@@ -10,7 +10,16 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from snapconv.columns import Int8Column, Int32Column, Int64Column, is_among, plain_rows, read_only, take
+from snapconv.columns import (
+    Int8Column,
+    Int32Column,
+    Int64Column,
+    is_among,
+    plain_rows,
+    read_only,
+    rows_of,
+    take,
+)
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot
 
@@ -89,7 +98,7 @@ def find_span_lanes(
     ours = [i for i, text in enumerate(snapshot.texts) if text.startswith(_OURS)]
     length = spans.last_event - spans.first_event
     shown = (length >= 0) & (spans.kind != SpanKind.TENSOR) & (spans.name_id >= 0)
-    rows = np.flatnonzero(shown & ~np.isin(spans.name_id, ours))
+    rows = rows_of(shown & ~np.isin(spans.name_id, ours))
     kept = take(spans, np.sort(rows[np.argsort(-length[rows], kind="stable")[:most]]))
     lanes = _lanes(kept.first_event.tolist(), kept.last_event.tolist())
     return kept, np.array(lanes, np.int32), len(rows) - len(lanes)
@@ -124,7 +133,7 @@ def recorded_functions(snapshot: Snapshot, device: DeviceSnapshot, prefix: str =
         names_of = [i for i, text in enumerate(snapshot.texts) if text.startswith(prefix)]
         is_wanted = is_among(notes.name_id, names_of)
     is_own = is_wanted & (notes.device == device.device)
-    rows = np.flatnonzero(is_own if is_own.any() else is_wanted)
+    rows = rows_of(is_own if is_own.any() else is_wanted)
     if not len(rows):
         return _no_spans()
     open_at: dict[int, list[int]] = {}
@@ -149,7 +158,7 @@ def _metadata_runs(snapshot: Snapshot, events: EventTable) -> Spans:
     nothing = [i for i, text in enumerate(snapshot.texts) if text in _NO_TEXT]
     name = np.where(is_among(events.user_metadata_id, nothing), -1, events.user_metadata_id)
     name[events.action == Action.ANNOTATE] = -1
-    begins = np.flatnonzero(np.concatenate(([True], name[1:] != name[:-1])))
+    begins = rows_of(np.concatenate(([True], name[1:] != name[:-1])))
     ends = np.append(begins[1:] - 1, len(events) - 1)
     named = name[begins] >= 0
     return name[begins][named].astype(np.int64), begins[named], ends[named]
@@ -159,7 +168,7 @@ def _tensors(events: EventTable) -> Spans:
     """Return the events that gave a text to a tensor, each a span of its own."""
     if events.user_metadata_id is None:
         return _no_spans()
-    rows = np.flatnonzero((events.action == Action.ANNOTATE) & (events.user_metadata_id >= 0))
+    rows = rows_of((events.action == Action.ANNOTATE) & (events.user_metadata_id >= 0))
     return events.user_metadata_id[rows].astype(np.int64), rows, rows
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from snapconv.columns import Int8Column, Int32Column, Int64Column, read_only
+from snapconv.columns import Int8Column, Int32Column, Int64Column, read_only, rows_of, unknown_column
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.snapshot.event_table import EventTable
 from snapconv.snapshot.recorded.metadata import Metadata, RecordedTensors
@@ -61,8 +61,8 @@ class _Index:
 
     def find(self, recorded: RecordedTensors, device: int) -> Int64Column:
         """Return the row of each record's allocation."""
-        found = np.full(len(recorded), -1, np.int64)
-        mine = np.flatnonzero(recorded.device == device)
+        found = unknown_column(len(recorded))
+        mine = rows_of(recorded.device == device)
         if not len(mine) or not len(self._addrs):
             return found
         if self._times is None:  # the end of the trace stands in

@@ -121,7 +121,7 @@ class Phases:
 
     def next_after(self, phase: Phase, event: NDArray[np.integer[Any]]) -> EventColumn:
         """Return the first event after each (-1: the start) that shows a phase, or the number of events."""
-        shown = np.flatnonzero(has_code(self.certain, phase))
+        shown = rows_of(has_code(self.certain, phase))
         return next_of(shown, event, len(self.certain))
 
     def begins_of(self, phase: Phase) -> Int64Column:
@@ -180,7 +180,7 @@ def find_phases(
         or counted is not None
         or bool(np.any(in_hook & has_code(certain, Phase.OPTIMIZER))),
         optimizers=find_optimizers(snapshot, roles),
-        oom_events=np.flatnonzero(has_code(events.action, Action.OOM)),
+        oom_events=rows_of(has_code(events.action, Action.OOM)),
         ends_in_oom=bool(len(device.events) and device.events.action[-1] == Action.OOM),
     )
     return read_only(found)
@@ -192,7 +192,7 @@ def _runs(certain: Int8Column) -> tuple[Int8Column, Int64Column, Int64Column, In
     if not n:
         none = np.zeros(0, np.int64)
         return certain, none, none, none
-    shows = np.flatnonzero(certain > 0)
+    shows = rows_of(certain > 0)
     # What comes before the first event that shows a phase is a run of its own, of none.
     kind, first = np.append(certain[:1], certain[shows]), np.append(0, shows)
     starts = run_starts(kind)
@@ -255,14 +255,14 @@ def _labels(
     of_stack[:, :-1][:, has[Role.ZERO_GRAD]] = Phase.OTHER
     of_stack[:, :-1][:, has[Role.OPTIMIZER]] = Phase.OPTIMIZER
     label: Int8Column = np.take(of_stack[0], stack)
-    if len(rows := np.flatnonzero(in_step)):
+    if len(rows := rows_of(in_step)):
         mine = stack[rows]
         # A step may be given a closure with a forward and a backward in it. Where the trace begins in such a
         # step, that forward may be lost.
         may_have_closure = (rows == np.arange(len(rows))) | forward[mine].any()
         found = np.where(may_have_closure, label[rows], of_stack[1][mine])
         label[rows] = np.where((found == 0) & ~by_stack(roles.in_closure, mine), int(Phase.OPTIMIZER), found)
-    rows = np.flatnonzero(in_zero_grad)  # that of a closure is within a step
+    rows = rows_of(in_zero_grad)  # that of a closure is within a step
     label[rows[~by_stack(has[Role.OPTIMIZER], stack[rows])]] = Phase.OTHER
     return label
 
@@ -326,7 +326,7 @@ def rule_of(name: str, rules: tuple[OptimizerRule, ...], flags: int = 0) -> Opti
 def _n_lines_of_steps(stacks: StackTable, roles: StackRoles) -> int:
     """Count the lines that call steps: the first frame outside of the optimizers' own files."""
     found: set[int] = set()
-    for stack in np.flatnonzero(roles.has[Role.OPTIMIZER]).tolist():
+    for stack in rows_of(roles.has[Role.OPTIMIZER]).tolist():
         frames = stacks.frames_of(stack).tolist()
         own = [place for place, frame in enumerate(frames) if _OWN.search(_file(stacks, frame))]
         outside = frames[own[-1] + 1 :] if own else []

@@ -20,7 +20,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snapconv.allocator.allocator_settings import NPU_PADDING_BYTES, AllocatorSettings
-from snapconv.columns import Int8Column, Int64Column, chunks, has_code, plain_rows, read_only
+from snapconv.columns import (
+    Int8Column,
+    Int64Column,
+    chunks,
+    count_of,
+    has_code,
+    plain_rows,
+    read_only,
+    rows_of,
+)
 from snapconv.native.library import address, closing, core, goes_on
 from snapconv.notes import Note
 from snapconv.replay.lifetimes import Lifetimes, releases
@@ -74,7 +83,7 @@ def _walk_compiled(
     compiled = core()
     if compiled is None:
         return None
-    live = np.flatnonzero(blocks.is_live)
+    live = rows_of(blocks.is_live)
     given = (segments.addr, segments.total_bytes, segments.is_expandable)
     given_blocks = (blocks.segment_id[live], blocks.addr[live])
     columns = [np.ascontiguousarray(column) for column in (*given, *given_blocks)]
@@ -120,7 +129,7 @@ def _newest_first(
 def segment_moves(events: EventTable) -> Int64Column:
     """Return the rows of the events that obtain or release segments."""
     is_move = (events.action >= Action.SEGMENT_ALLOC) & (events.action <= Action.SEGMENT_UNMAP)
-    return np.flatnonzero(is_move)
+    return rows_of(is_move)
 
 
 class SegmentRanges(Generic[_Facts]):
@@ -368,8 +377,8 @@ def _other_rules(first: RoundingRules, device: DeviceSnapshot) -> Iterator[Round
 
 
 def _check(sizes: BlockSizes, lifetimes: Lifetimes, device: DeviceSnapshot) -> tuple[BlockSizes, SizeCheck]:
-    rows = np.flatnonzero((lifetimes.alloc_event >= 0) & (lifetimes.block_id >= 0))
+    rows = rows_of((lifetimes.alloc_event >= 0) & (lifetimes.block_id >= 0))
     derived = sizes.of_event[lifetimes.alloc_event[rows]]
     in_segments = device.blocks.block_bytes[lifetimes.block_id[rows]]
-    n_different = int(np.count_nonzero(derived != in_segments))
+    n_different = count_of(derived != in_segments)
     return sizes, SizeCheck(len(rows), n_different, n_different)

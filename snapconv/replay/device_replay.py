@@ -19,9 +19,12 @@ from snapconv.columns import (
     Int32Column,
     Int64Column,
     chunks,
+    count_of,
     first_known,
     has_code,
     read_only,
+    rows_of,
+    unknown_column,
 )
 from snapconv.notes import Note
 from snapconv.replay.block_sizes import (
@@ -212,7 +215,7 @@ def _allocation_table(device: DeviceSnapshot, lifetimes: Lifetimes, sizes: Block
     alloc = lifetimes.alloc_event
     # Where a column's value comes from: the alloc, else the final block, else the first free.
     event = first_known(alloc, lifetimes.free_requested_event, lifetimes.end_event)
-    live = np.flatnonzero(lifetimes.block_id >= 0)
+    live = rows_of(lifetimes.block_id >= 0)
     block = lifetimes.block_id[live]
     segment, is_old = blocks.segment_id[block], alloc[live] < 0
     requested, stream = _rows(events.size, event), _rows(events.stream, event)
@@ -220,12 +223,12 @@ def _allocation_table(device: DeviceSnapshot, lifetimes: Lifetimes, sizes: Block
     stream[live[is_old]] = segments.stream[segment[is_old]]
     known = _rows(sizes.of_event, alloc)
     known[live] = blocks.block_bytes[block]
-    rows = np.flatnonzero((alloc < 0) & (lifetimes.block_id < 0))
+    rows = rows_of((alloc < 0) & (lifetimes.block_id < 0))
     is_exact = np.ones(len(alloc), np.bool_)
     known[rows], is_exact[rows] = _sizes_from_space(lifetimes.addr[rows], requested[rows], sizes)
     stack = _rows(events.stack_id, alloc)
     stack[live] = first_known(stack[live], blocks.stack_id[block])
-    pool, is_pending = np.full(len(alloc), -1, np.int32), np.zeros(len(alloc), np.bool_)
+    pool, is_pending = unknown_column(len(alloc), np.int32), np.zeros(len(alloc), np.bool_)
     pool[live], is_pending[live] = (
         segments.pool_id[segment],
         has_code(blocks.state[block], BlockState.PENDING_FREE),
@@ -411,7 +414,7 @@ def _pending_note(events: EventTable, rows: AllocationTable) -> Note | None:
         (completes & earlier, "before the first event, but counted as allocated until their stream is done"),
     ):
         n_bytes = format_bytes(int(rows.block_bytes[which].sum()))
-        was = counted(int(np.count_nonzero(which)), f"block ({n_bytes}) was", f"blocks ({n_bytes}) were")
+        was = counted(count_of(which), f"block ({n_bytes}) was", f"blocks ({n_bytes}) were")
         parts += [f"{was} freed {when}"] if which.any() else []
     return Note("pending-free", "; ".join(parts)) if parts else None
 
@@ -458,7 +461,7 @@ def _has_graph_trees(frames: FrameTable) -> bool:
 
 def _checkpoint_note(events: EventTable, active: Curve) -> Note | None:
     """Compare with the active total that torch itself wrote at every ``snapshot`` event."""
-    at = np.flatnonzero(has_code(events.action, Action.SNAPSHOT) & (events.size > 0))
+    at = rows_of(has_code(events.action, Action.SNAPSHOT) & (events.size > 0))
     if not len(at):
         return None
     off = np.abs(active.after[at] - events.size[at])

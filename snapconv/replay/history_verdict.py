@@ -5,7 +5,7 @@ from enum import Enum
 
 import numpy as np
 
-from snapconv.columns import has_code
+from snapconv.columns import has_code, rows_of
 from snapconv.replay.device_replay import Replay
 from snapconv.replay.lifetimes import real_events
 from snapconv.snapshot.event_table import Action, EventTable
@@ -127,10 +127,10 @@ def _begins_within_a_free(events: EventTable) -> bool:
     first = int(is_real.argmax())
     if not is_real.any() or events.action[first] != Action.FREE_COMPLETED:
         return False
-    happened = np.flatnonzero(is_real)
+    happened = rows_of(is_real)
     action, addr = events.action[happened], events.addr[happened]
     if not np.any(action == Action.FREE_REQUESTED):
         return False
-    completed = np.flatnonzero(action == Action.FREE_COMPLETED)[1:]
+    completed = rows_of(action == Action.FREE_COMPLETED)[1:]
     follows = (action[completed - 1] == Action.FREE_REQUESTED) & (addr[completed - 1] == addr[completed])
     return bool(follows.all())

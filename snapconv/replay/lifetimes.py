@@ -15,11 +15,15 @@ from snapconv.columns import (
     EventColumn,
     Int64Column,
     chunks,
+    count_of,
     has_code,
     is_among,
     plain_rows,
     read_only,
+    rows_by,
+    rows_of,
     take,
+    unknown_column,
 )
 from snapconv.native.library import address, closing, core, goes_on, random_seed
 from snapconv.snapshot.event_table import Action, EventTable
@@ -68,14 +72,14 @@ def pair_events(events: EventTable, blocks: BlockTable) -> Lifetimes:
     columns, n_orphans, n_implicit = _pair_compiled(events, is_release) or _pair(events, is_release)
     *traced_events, addr = columns
     is_untraced = blocks.is_live
-    live = np.flatnonzero(is_untraced)
+    live = rows_of(is_untraced)
     is_open = traced_events[-1] < 0
     block_of_open = _find(addr[is_open], blocks.addr[live], live)
-    block_id = np.full(len(addr), -1, np.int64)
+    block_id = unknown_column(len(addr))
     block_id[is_open] = block_of_open
     is_untraced[block_of_open[block_of_open >= 0]] = False
-    untraced = np.flatnonzero(is_untraced)
-    none = np.full(len(untraced), -1, np.int32)
+    untraced = rows_of(is_untraced)
+    none = unknown_column(len(untraced), np.int32)
     alloc, requested, completed, end = (_joined(none, column.astype(np.int32)) for column in traced_events)
     rows = Lifetimes(
         alloc_event=alloc,
@@ -86,7 +90,7 @@ def pair_events(events: EventTable, blocks: BlockTable) -> Lifetimes:
         block_id=_joined(untraced, block_id),
         n_orphan_frees=n_orphans,
         n_implicit_frees=n_implicit,
-        n_missing_from_segments=int(np.count_nonzero(block_of_open < 0)),
+        n_missing_from_segments=count_of(block_of_open < 0),
     )
     is_in_order = bool(np.all(rows.alloc_event[1:] > rows.alloc_event[:-1]))
     return read_only(rows) if is_in_order else take(rows, _order(rows.alloc_event, rows.addr))
@@ -103,7 +107,7 @@ def _order(alloc: EventColumn, addr: Int64Column) -> Int64Column:
     """
     order = np.argsort(alloc, kind="stable")
     earlier = order[: np.count_nonzero(alloc < 0)]
-    earlier[:] = earlier[np.argsort(addr[earlier], kind="stable")]
+    earlier[:] = rows_by(addr, earlier)
     return order
 
 
@@ -118,7 +122,7 @@ def releases(events: EventTable, blocks: BlockTable) -> BoolColumn:
         return completed | free
     requests = has_code(events.action, Action.FREE_REQUESTED)
     waiting = blocks.addr[has_code(blocks.state, BlockState.PENDING_FREE)]
-    newest_first = np.flatnonzero(requests & is_among(events.addr, waiting))[::-1]
+    newest_first = rows_of(requests & is_among(events.addr, waiting))[::-1]
     _, last = np.unique(events.addr[newest_first], return_index=True)
     requests[newest_first[last]] = False
     return free | requests
@@ -186,7 +190,7 @@ def _pair(events: EventTable, is_release: BoolColumn) -> _Pairs:
 def _find(wanted: Int64Column, addrs: Int64Column, rows: Int64Column) -> Int64Column:
     """Return the rows whose address is wanted, -1 where there is none."""
     if not len(addrs):
-        return np.full(len(wanted), -1, np.int64)
+        return unknown_column(len(wanted))
     order = np.argsort(addrs, kind="stable")
     place = np.minimum(np.searchsorted(addrs, wanted, sorter=order), len(addrs) - 1)
     found = order[place]
@@ -202,7 +206,7 @@ def real_events(events: EventTable) -> EventTable:
     event follows at once: so no more than these three are left out.
     """
     action, addr = events.action, events.addr
-    marker = np.flatnonzero(has_code(action[:-2], Action.WORKSPACE_SNAPSHOT))
+    marker = rows_of(has_code(action[:-2], Action.WORKSPACE_SNAPSHOT))
     if not len(marker):
         return events
     is_pair = (action[marker + 1] == Action.SEGMENT_ALLOC) & (action[marker + 2] == Action.ALLOC)

@@ -11,7 +11,16 @@ from typing import NamedTuple
 import numpy as np
 
 from snapconv.allocator.allocator_settings import LARGE_SEGMENT_BYTES, SMALL_SEGMENT_BYTES
-from snapconv.columns import BoolColumn, Int64Column, plain_rows, read_only
+from snapconv.columns import (
+    BoolColumn,
+    Int64Column,
+    count_of,
+    plain_rows,
+    read_only,
+    rows_by,
+    rows_of,
+    unknown_column,
+)
 from snapconv.replay.block_sizes import SegmentRanges, segment_moves
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.replay.lifetimes import real_events
@@ -97,7 +106,7 @@ def move_segments(
     segments: SegmentRanges[SegmentFacts], events: EventTable, rows: Int64Column, *, is_undone: bool
 ) -> None:
     """Let events of segments happen one after the other, or undo them, the newest first."""
-    pools = np.full(len(rows), -1, np.int32) if events.pool_id is None else events.pool_id[rows]
+    pools = unknown_column(len(rows), np.int32) if events.pool_id is None else events.pool_id[rows]
     columns = (events.action, events.addr, events.size, events.stream, events.stack_id)
     values = np.column_stack((*(column[rows] for column in columns), pools))
     for action, addr, size, stream, stack_id, pool_id in values.tolist():
@@ -133,11 +142,11 @@ def _layout(
     event: int, segments: SegmentTable, allocations: AllocationTable, n_conflicts: int
 ) -> MemoryLayout:
     ended = allocations.end_event
-    active = np.flatnonzero((allocations.alloc_event <= event) & ((ended < 0) | (ended > event)))
-    active = active[np.argsort(allocations.addr[active], kind="stable")]
+    active = rows_of((allocations.alloc_event <= event) & ((ended < 0) | (ended > event)))
+    active = rows_by(allocations.addr, active)
     addr, n_bytes = allocations.addr[active], allocations.block_bytes[active]
     segment, is_inside = segments_of(segments, addr, n_bytes)
-    n_outside = int(np.count_nonzero(~is_inside))
+    n_outside = count_of(~is_inside)
     blocks = Pieces(segment[is_inside], addr[is_inside], n_bytes[is_inside], active[is_inside])
     free, n_overlaps = _between(segments, blocks)
     return MemoryLayout(
@@ -170,6 +179,6 @@ def _between(segments: SegmentTable, blocks: Pieces) -> tuple[Pieces, int]:
     order = np.lexsort((start, segment))
     segment, start, stop = segment[order], start[order], stop[order]
     space = np.where(segment[1:] == segment[:-1], start[1:] - stop[:-1], 0)
-    rows = np.flatnonzero(space > 0)
-    free = Pieces(segment[rows], stop[rows], space[rows], np.full(len(rows), -1, np.int64))
-    return free, int(np.count_nonzero(space < 0))
+    rows = rows_of(space > 0)
+    free = Pieces(segment[rows], stop[rows], space[rows], unknown_column(len(rows)))
+    return free, count_of(space < 0)

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from snapconv.columns import EventColumn, read_only
+from snapconv.columns import EventColumn, read_only, rows_by, rows_of
 from snapconv.replay.block_sizes import SegmentRanges, derive_block_sizes, segment_moves
 from snapconv.replay.lifetimes import Lifetimes, pair_events, real_events
 from snapconv.replay.memory_layout import (
@@ -60,8 +60,8 @@ def _open_blocks(
     events: EventTable, lifetimes: Lifetimes, segments: SegmentTable
 ) -> tuple[BlockTable, EventColumn]:
     """Return the blocks that are live at the end within a segment, without their sizes, and their allocs."""
-    rows = np.flatnonzero((lifetimes.end_event < 0) & (lifetimes.alloc_event >= 0))
-    rows = rows[np.argsort(lifetimes.addr[rows], kind="stable")]
+    rows = rows_of((lifetimes.end_event < 0) & (lifetimes.alloc_event >= 0))
+    rows = rows_by(lifetimes.addr, rows)
     alloc = lifetimes.alloc_event[rows]
     segment, is_inside = segments_of(segments, lifetimes.addr[rows], events.size[alloc])
     rows, alloc = rows[is_inside], alloc[is_inside]

@@ -16,7 +16,7 @@ from snapconv.allocator.allocator_settings import (
     SMALL_REQUEST_BYTES,
     AllocatorSettings,
 )
-from snapconv.columns import BoolColumn, Int64Column
+from snapconv.columns import BoolColumn, Int64Column, count_of, rows_of
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.segment_table import BlockTable, SegmentTable
 from snapconv.torch_knowledge.backends import NO_ALLOCATOR
@@ -103,7 +103,7 @@ def expandable_ranges(segments: SegmentTable, events: EventTable) -> ExpandableR
     end = start + np.concatenate((segments.total_bytes[grows], events.size[moves]))
     order = np.argsort(start, kind="stable")
     start, reached = start[order], np.maximum.accumulate(end[order])
-    first = np.flatnonzero(np.concatenate((np.ones(1, np.bool_), start[1:] > reached[:-1]))[: len(start)])
+    first = rows_of(np.concatenate((np.ones(1, np.bool_), start[1:] > reached[:-1]))[: len(start)])
     return ExpandableRanges(start[first], np.maximum.reduceat(reached, first) if len(first) else reached)
 
 
@@ -126,6 +126,6 @@ def infer_rules(settings: AllocatorSettings, blocks: BlockTable, *, backend: str
     plain, padded = RoundingRules(settings), RoundingRules(replace(settings, padding_bytes=NPU_PADDING_BYTES))
 
     def n_explained(rules: RoundingRules) -> int:
-        return int(np.count_nonzero(rules.rounded(requested) == actual))
+        return count_of(rules.rounded(requested) == actual)
 
     return max((padded, plain) if backend == "npu" else (plain, padded), key=n_explained)

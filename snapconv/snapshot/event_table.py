@@ -11,7 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, chunks, has_code, read_only
+from snapconv.columns import (
+    BoolColumn,
+    Int8Column,
+    Int32Column,
+    Int64Column,
+    chunks,
+    has_code,
+    read_only,
+    unknown_column,
+)
 from snapconv.snapshot.fields import (
     ADDRESS,
     BYTES,
@@ -197,7 +206,7 @@ class CompiledTraceReader:
         ids = {name: columns[key] for name, key in _IDS.items()}  # our ids replace the core's in place
         for name, column in ids.items():
             if column is None or not (column != NO_ID).any():
-                ids[name] = np.full(n, -1, np.int32) if name == "stack_id" else None
+                ids[name] = unknown_column(n, np.int32) if name == "stack_id" else None
                 continue
             for rows in chunks(n):
                 self._ids[name](column[rows])
@@ -248,7 +257,7 @@ def read_annotations(raw: object, texts: Interner, where: str) -> AnnotationTabl
     rows = Rows.of(raw, where)
     names = rows.text_ids("name", texts)
     columns = AnnotationTable(
-        name_id=np.full(len(rows), -1, np.int32) if names is None else names,
+        name_id=unknown_column(len(rows), np.int32) if names is None else names,
         is_start=np.array([stage == "START" for stage in rows.values("stage")], np.bool_),
         device=rows.ints("device", missing=0),
         time_us=rows.ints("time_us", TIME, missing=-1),

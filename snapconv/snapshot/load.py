@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from snapconv.allocator.allocator_settings import AllocatorSettings
-from snapconv.columns import columns_of, distinct, take
+from snapconv.columns import columns_of, count_of, distinct, rows_by, rows_of, take, unknown_column
 from snapconv.errors import InputError, MalformedSnapshotError
 from snapconv.files import snapshot_file
 from snapconv.native.library import core
@@ -274,7 +274,7 @@ def _in_order(events: EventTable, device: int, notes: list[Note]) -> EventTable:
     """Undo the shuffling of a ring buffer whose size was changed while it was full."""
     if events.time_us is None or len(events) < 2 or events.time_us.min() < 0:
         return events
-    backwards = int(np.count_nonzero(events.time_us[1:] < events.time_us[:-1]))
+    backwards = count_of(events.time_us[1:] < events.time_us[:-1])
     if not backwards:
         return events
     # Threads enter events of the host without a common lock, so that neighbours may change places.
@@ -329,12 +329,12 @@ def _device(
     device: Device, events: EventTable, segments: SegmentTable, blocks: BlockTable, *, overflowed: bool | None
 ) -> DeviceSnapshot:
     """Pick what is of one device, by address."""
-    mine = np.flatnonzero(segments.device == device)
-    mine = mine[np.argsort(segments.addr[mine], kind="stable")]
-    new_row = np.full(len(segments), -1, np.int64)
+    mine = rows_of(segments.device == device)
+    mine = rows_by(segments.addr, mine)
+    new_row = unknown_column(len(segments))
     new_row[mine] = np.arange(len(mine))
-    kept = np.flatnonzero(new_row[blocks.segment_id] >= 0)
-    kept = kept[np.argsort(blocks.addr[kept], kind="stable")]
+    kept = rows_of(new_row[blocks.segment_id] >= 0)
+    kept = rows_by(blocks.addr, kept)
     device_blocks = take(replace(blocks, segment_id=new_row[blocks.segment_id]), kept)
     return DeviceSnapshot(device, events, take(segments, mine), device_blocks, overflowed)
 

@@ -13,7 +13,7 @@ from itertools import chain, islice
 import numpy as np
 
 from snapconv.allocator.allocator_settings import AllocatorSettings
-from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, read_only
+from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, read_only, unknown_column
 from snapconv.errors import MalformedSnapshotError, SettingError
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.fields import (
@@ -108,7 +108,7 @@ def read_segments(
         stream=rows.ints("stream", missing=0),
         is_small=np.array([kind == "small" for kind in rows.values("segment_type")], np.bool_),
         is_expandable=rows.flags("is_expandable"),
-        pool_id=np.full(n, -1, np.int32) if pool_ids is None else pool_ids,
+        pool_id=unknown_column(n, np.int32) if pool_ids is None else pool_ids,
         stack_id=collected.stacks.ids(rows.values("frames"), rows.place),
     )
     check_total(segments.total_bytes, where)

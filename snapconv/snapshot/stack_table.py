@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from snapconv.columns import BoolColumn, Int32Column, Int64Column, read_only
+from snapconv.columns import BoolColumn, Int32Column, Int64Column, count_of, read_only, rows_of
 from snapconv.notes import Note
 from snapconv.snapshot.fields import Interner, Place, expect
 from snapconv.snapshot.readers.compiled_pickle import NO_ID, CompiledEvents, FirstSeen, stack_row
@@ -100,7 +100,7 @@ class StackTable:
 
     def only(self, frames: BoolColumn) -> "StackTable":
         """Return the stacks with some of their frames alone; stacks and frames keep their ids."""
-        places = np.flatnonzero(self.with_frames(frames))
+        places = rows_of(self.with_frames(frames))
         return read_only(
             StackTable(self.frames, np.searchsorted(places, self.offsets), self.frame_ids[places])
         )
@@ -258,7 +258,7 @@ def bound_stacks(stacks: StackTable, n_bytes: int) -> tuple[StackTable, tuple[No
 def _without_middles(stacks: StackTable) -> tuple[StackTable, int]:
     """Keep both ends of a stack that is too deep; also returns how many were."""
     lengths = np.diff(stacks.offsets)
-    n_deep = int(np.count_nonzero(lengths > MAX_DEPTH))
+    n_deep = count_of(lengths > MAX_DEPTH)
     if not n_deep:
         return stacks, 0
     place = np.arange(len(stacks.frame_ids)) - np.repeat(stacks.offsets[:-1], lengths)

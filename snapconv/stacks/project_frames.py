@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from snapconv.columns import BoolColumn, Int64Column, read_only, sums_by
+from snapconv.columns import BoolColumn, Int64Column, read_only, rows_of, sums_by
 from snapconv.snapshot.recorded.metadata import NOT_RECORDED, RecordedProject
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.paths import (
@@ -206,13 +206,11 @@ def _infer_root(
         return None
     folder_of = [posixpath.dirname(path) for path in paths]
     is_mine = is_own[file_id]
-    scripts = {
-        folder_of[file_id[one]] for one in np.flatnonzero(is_mine).tolist() if names[one] == "<module>"
-    }
+    scripts = {folder_of[file_id[one]] for one in rows_of(is_mine).tolist() if names[one] == "<module>"}
     frame = stacks.only(is_mine).innermost
     n_bytes = sums_by(file_id[frame[frame >= 0]], bytes_of_stack[frame >= 0], len(paths))
     innermost: Counter[str] = Counter()
-    for file in np.flatnonzero(is_own).tolist():
+    for file in rows_of(is_own).tolist():
         innermost[folder_of[file]] += int(n_bytes[file])
     # Even a folder that contains projects, where the script is right in it: no other root has the script.
     common = _most_bytes_below(scripts, innermost) if scripts else _most(innermost)

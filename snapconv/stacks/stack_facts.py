@@ -18,7 +18,7 @@ from itertools import dropwhile, takewhile
 
 import numpy as np
 
-from snapconv.columns import Int32Column, plain_rows, read_only
+from snapconv.columns import Int32Column, plain_rows, read_only, rows_of
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.paths import is_generated, is_library, is_python, is_standard_library, normal
 from snapconv.stacks.project_frames import Project
@@ -199,7 +199,7 @@ def find_module_calls(stacks: StackTable, project: Project) -> tuple[str, ...]:
     functions = zip(stacks.frames.names, stacks.frames.filenames, strict=True)
     named = (name == _CALL and normal(path).endswith(_MODULE_FILE) for name, path in functions)
     is_call, is_place = np.array(list(named), np.bool_), np.array(_places(stacks), np.bool_)
-    places = np.flatnonzero(stacks.with_frames(is_call | is_place))
+    places = rows_of(stacks.with_frames(is_call | is_place))
     frames, owners = stacks.frame_ids[places], stacks.owners[places]
     # The next frame beyond a call of a module is what called it.
     is_caller = is_place[frames]

@@ -16,6 +16,7 @@ from snapconv.columns import (
     read_only,
     rows_of,
     stable_order,
+    unknown_column,
 )
 from snapconv.snapshot.stack_table import FrameTable, StackTable
 from snapconv.stacks.paths import for_every_frame, is_native, is_python, normal
@@ -104,9 +105,9 @@ def assign_roles(stacks: StackTable) -> StackRoles:
     of_stack = np.zeros(len(stacks), np.int64)
     of_stack[~is_empty] = np.bitwise_or.reduceat(rules, stacks.offsets[:-1][~is_empty])
     has = (of_stack & _BITS_OF_ROLE[:, None]) != 0
-    rule_id = np.full(has.shape, -1, np.int32)
+    rule_id = unknown_column(has.shape, np.int32)
     # Backwards, so that the first rule of a role is written last, and stays.
-    for number in np.flatnonzero(np.bitwise_or.reduce(of_stack) & _BITS)[::-1].tolist():
+    for number in rows_of(np.bitwise_or.reduce(of_stack) & _BITS)[::-1].tolist():
         rule_id[FRAME_RULES[number].role, (of_stack & _BITS[number]) != 0] = number
     in_closure = _in_closures(stacks, rules, has)
     has[Role.OPTIMIZER] &= ~in_closure
@@ -122,7 +123,7 @@ def _rules_of_entries(stacks: StackTable) -> Int64Column:
     of_frame = np.array(fitting_rules(stacks.frames, patterns), np.int64)
     found: Int64Column = np.take(of_frame, stacks.frame_ids)
     if (of_frame & _OF_OUTERMOST).any():  # these rules count only at the outermost Python frame of a stack
-        places = np.flatnonzero(stacks.with_frames(stacks.frames.in_files(is_python)))
+        places = rows_of(stacks.with_frames(stacks.frames.in_files(is_python)))
         number = np.searchsorted(places, stacks.offsets)
         is_inner = np.ones(len(found), np.bool_)
         is_inner[places[number[1:][number[1:] > number[:-1]] - 1]] = False
@@ -185,7 +186,7 @@ def _in_hooks(python: StackTable, has: BoolColumn, *, has_cpp: bool) -> BoolColu
     frames, is_any = python.frames, np.diff(python.offsets) > 0
     frame = np.where(is_any, np.append(python.frame_ids, np.int32(-1))[python.offsets[1:] - 1], np.int32(-1))
     number: dict[tuple[str, str], int] = {}
-    function_of = np.full(len(frames) + 1, -1, np.int64)
+    function_of = unknown_column(len(frames) + 1)
     for one in distinct(frame[is_any]).tolist():
         pair = normal(frames.filenames[one]), frames.names[one]
         function_of[one] = number.setdefault(pair, len(number))
@@ -204,7 +205,7 @@ _NOWHERE = np.iinfo(np.int64).max
 
 def innermost_places(stacks: StackTable, is_marked: BoolColumn) -> Int64Column:
     """For every stack the place of the first that is marked, among all frames of all stacks, or _NOWHERE."""
-    places = np.flatnonzero(is_marked)
+    places = rows_of(is_marked)
     number = np.searchsorted(places, stacks.offsets)
     first = np.append(places, _NOWHERE)[number[:-1]]
     return np.where(number[:-1] < number[1:], first, _NOWHERE)

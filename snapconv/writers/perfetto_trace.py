@@ -12,7 +12,7 @@ import numpy as np
 
 from snapconv.analysis import Analysis, DeviceAnalysis
 from snapconv.classification.categories import Category
-from snapconv.columns import Int32Column, Int64Column, plain_rows, run_starts, sums_by
+from snapconv.columns import Int32Column, Int64Column, plain_rows, rows_of, run_starts, sums_by
 from snapconv.files import new_files
 from snapconv.json_text import write_json
 from snapconv.phases.annotation_spans import find_span_lanes
@@ -55,7 +55,7 @@ def _events(analysis: DeviceAnalysis) -> Iterator[tuple[str, _Event]]:
             begin, length = int(times[first]), int(times[last] - times[first])
             yield "X", {"tid": tid, "name": text, "ts": begin, "dur": length, "args": details}
     for name, start, after in _curves(analysis):
-        changes = np.flatnonzero(np.diff(after, prepend=start))
+        changes = rows_of(np.diff(after, prepend=start))
         moments = np.append(times[:1] if len(times) else 0, times[changes])
         for time, value in zip(moments.tolist(), [start, *after[changes].tolist()], strict=True):
             yield "C", {"name": name, "ts": time, "args": {"bytes": value}}

@@ -80,7 +80,7 @@ class Demand:
         self.analysis = analysis
         curve, events = analysis.replay.allocated, analysis.device.events
         self._after = np.concatenate(([curve.start], curve.after))  # entry e + 1 is after event e
-        self._failed = np.flatnonzero(has_code(events.action, Action.OOM))
+        self._failed = rows_of(has_code(events.action, Action.OOM))
         self._requested = events.size[self._failed]
         self.n_events = len(events)
         self.peak = self.without(())
@@ -240,7 +240,7 @@ def _points(calls: AllocatorCalls, analysis: DeviceAnalysis, change: Change) -> 
     row, size = np.tile(change.rows, 2), np.append(left, requested)
     at, is_after = np.append(change.first, change.last), np.repeat([0, 1], len(left))
     is_within = is_known[row] & (at <= calls.event[-1]) & (at < analysis.features.end[row])
-    order = np.flatnonzero(is_within)
+    order = rows_of(is_within)
     order = order[np.lexsort((-is_after[order], at[order], row[order]))]
     row, size, at, is_after = row[order], size[order], np.maximum(at, begin - 1)[order], is_after[order]
     # Of several at one event the last counts: a range begins as another ends.
@@ -290,7 +290,7 @@ GROWS_WITH_BATCH = (
 def scaled_batch(analysis: DeviceAnalysis, scale: float) -> Change:
     """Return the change to another batch, or sequence; requests that failed are of it where all grow."""
     saved = analysis.allocations.requested_bytes - scaled_requests(analysis, scale)
-    rows = np.flatnonzero(saved > 0)
+    rows = rows_of(saved > 0)
     are_growing = all(_grows(analysis, event) for event in analysis.phases.oom_events.tolist())
     failed_scale = scale if are_growing else 1.0
     return replace(removed(analysis, rows), n_bytes=saved[rows], failed_scale=failed_scale)

@@ -121,7 +121,7 @@ def _idle_ranges(phases: Phases) -> Int64Column:
     """
     ends = phases.run_end[phases.begins_of(Phase.OPTIMIZER)].astype(np.int64) + 1
     if phases.has_steps:
-        ends = np.concatenate((ends, np.flatnonzero(np.diff(phases.iteration)) + 1))
+        ends = np.concatenate((ends, rows_of(np.diff(phases.iteration)) + 1))
     ends, backwards = distinct(np.append(ends, 0)), phases.begins_of(Phase.BACKWARD)
     begins = last_before(ends, backwards + 1)
     is_after_step = begins > np.append(-1, phases.run_end[backwards])[:-1]

@@ -23,6 +23,7 @@ from snapconv.columns import (
     next_of,
     plain_rows,
     rows_of,
+    unknown_column,
 )
 from snapconv.stacks.paths import normal
 from snapconv.torch_knowledge.frame_patterns import Role
@@ -61,8 +62,8 @@ class _Values:
         last = len(self.level) - 1
         found = np.full(len(self.level), last)
         for level in distinct(self.level).tolist():
-            mine = np.flatnonzero(self.level == level)
-            places = np.append(np.flatnonzero(self.level <= level + difference), last)
+            mine = rows_of(self.level == level)
+            places = np.append(rows_of(self.level <= level + difference), last)
             found[mine] = places[np.minimum(np.searchsorted(places, mine, side="right"), len(places) - 1)]
         return found
 
@@ -73,7 +74,7 @@ def ends_without_graph(calls: LineCalls, analysis: DeviceAnalysis, rows: Int64Co
     first = max(int(table.alloc_event[rows].min(initial=n_events)), 0)
     last = min(int(rows.max(initial=-1)) + 2, len(table))
     made = np.arange(np.searchsorted(table.alloc_event, first), last)
-    found = np.full(len(table), -1, np.int64)
+    found = unknown_column(len(table))
     found[made] = np.append(table.alloc_event[made[1:]], n_events)
     is_in_place = features.made_through(Role.IN_PLACE)
     found[is_in_place] = -1
@@ -215,7 +216,7 @@ def _keep_joined(
     is_join = is_operation(analysis, "cat")[values.rows] & (values.depth > 0)
     is_join &= ~analysis.features.made_through(Role.CACHE_UPDATE)[values.rows]
     is_join &= np.append(0, values.level[:-1]) < _NONE_BETWEEN
-    for joins in grouped(np.flatnonzero(is_join), values.call):
+    for joins in grouped(rows_of(is_join), values.call):
         rest = sizes[joins] - sizes[joins - 1]
         rest[1:][rest[1:] == sizes[joins[:-1]]] = 0  # a list that grows is read anew each time
         if len(distinct(rest[rest > 0])) < _LEAST_SIZES:

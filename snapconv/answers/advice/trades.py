@@ -97,10 +97,10 @@ def full_logits(evidence: Evidence) -> Iterator[Detected]:
     if not by_loss.any():
         return
     largest = int(sizes[by_loss].max())
-    rows = np.flatnonzero(_of_family(sizes, largest) & evidence.is_computed)
+    rows = rows_of(_of_family(sizes, largest) & evidence.is_computed)
     mine = rows[evidence.live[rows]]
     if evidence.is_large(mine, LEAST_SHARE_OF_TRADE):
-        losses, change = np.flatnonzero(by_loss), _in_chunks(analysis, rows)
+        losses, change = rows_of(by_loss), _in_chunks(analysis, rows)
         where, caller = evidence.analysis.main_line(losses), evidence.caller_of(losses)
         yield evidence.found(change, mine, where, chunks=_CHUNKS, caller=caller)
 
@@ -108,9 +108,9 @@ def full_logits(evidence: Evidence) -> Iterator[Detected]:
 def _in_chunks(analysis: DeviceAnalysis, rows: Int64Column) -> Change:
     """Return the change to chunks; beside theirs backward then has the sum of the last layer's gradients."""
     change, table = smaller(analysis, rows, 1 - 1 / _CHUNKS), analysis.allocations
-    gradients = np.flatnonzero(has_code(analysis.classification.category, Category.GRADIENT))
+    gradients = rows_of(has_code(analysis.classification.category, Category.GRADIENT))
     n_bytes = change.n_bytes.copy()
-    for part in grouped(np.flatnonzero(analysis.features.by_engine[rows]), analysis.iteration[rows]):
+    for part in grouped(rows_of(analysis.features.by_engine[rows]), analysis.iteration[rows]):
         events = table.alloc_event[rows[part]]
         most = part[
             np.argmax([table.block_bytes[rows[table.live_at(event)[rows]]].sum() for event in events])
@@ -252,13 +252,13 @@ def _function(evidence: Evidence, stack: int) -> tuple[str, str]:
 def foreach_temporaries(evidence: Evidence) -> Iterator[Detected]:
     """Find lists of temporaries in an optimizer's step: a tensor for each parameter, in use together."""
     table, in_step = evidence.table, _is_temporary_of_step(evidence.analysis)
-    live = np.flatnonzero(in_step & evidence.live)
+    live = rows_of(in_step & evidence.live)
     lists = [rows for rows in grouped(live, table.stack_id) if len(rows) >= _LEAST_OF_LIST]
     if not lists:
         return
     mine = np.concatenate(lists)
     if evidence.is_large(mine):
-        rows = np.flatnonzero(in_step & np.isin(table.stack_id, table.stack_id[mine]))
+        rows = rows_of(in_step & np.isin(table.stack_id, table.stack_id[mine]))
         where = evidence.analysis.main_line(mine)
         yield evidence.found(removed(evidence.analysis, rows), mine, where)
 
@@ -281,11 +281,11 @@ def full_states(evidence: Evidence) -> Iterator[Detected]:
         states, n_values = recorded.metadata.states, [*map(math.prod, recorded.metadata.parameters.shapes), 0]
         is_short = states.n_bytes < 4 * np.array(n_values, np.int64)[states.parameter]
         is_state[recorded.states[is_short & (recorded.states >= 0)]] = False
-    rows = np.flatnonzero(is_state & (table.block_bytes >= _LEAST_STATE_BYTES))
+    rows = rows_of(is_state & (table.block_bytes >= _LEAST_STATE_BYTES))
     mine = rows[evidence.live[rows]]
     if evidence.is_large(mine, LEAST_SHARE_OF_TRADE):
         change = smaller(analysis, rows, SAVED_BY_8_BITS)
-        alone = joined((change, removed(analysis, np.flatnonzero(is_temporary))))
+        alone = joined((change, removed(analysis, rows_of(is_temporary))))
         wrong = "the optimizer has no version with 8 bits" if recorded else "they have 16 bits already"
         yield replace(evidence.found(change, mine, None, wrong=wrong), alone=alone)
 
@@ -296,7 +296,7 @@ def offloaded(evidence: Evidence) -> Iterator[Detected]:
     is_saved = np.isin(analysis.classification.category, categories_with(Trait.SAVED))
     # What backward computes again is saved there, outside of the forward's hooks.
     is_saved &= features.is_freed_by_engine & features.is_traced & ~features.made_through(Role.RECOMPUTE)
-    rows = np.flatnonzero(is_saved)
+    rows = rows_of(is_saved)
     # Nothing but the graph holds it when backward begins; it comes back for its own operation.
     first = np.minimum(ends_without_graph(evidence.calls, analysis, rows), features.next_backward[rows])
     needed = last_before(np.sort(table.freed_event[rows]), table.freed_event[rows])

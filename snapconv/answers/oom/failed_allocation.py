@@ -16,7 +16,7 @@ from snapconv.answers.fragmentation import free_memory
 from snapconv.answers.moments import find_moment
 from snapconv.answers.oom.verdict import FreePieces, OomCause, OomVerdict, Shortage, decide_oom
 from snapconv.answers.peak import DeviceMemory, MomentState, state_at, sums_by_name
-from snapconv.columns import Int64Column, ObjectColumn, plain_rows
+from snapconv.columns import Int64Column, ObjectColumn, plain_rows, rows_of
 from snapconv.replay.memory_layout import MemoryLayout, layout_at
 from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.project_lines import SourceLine
@@ -148,7 +148,7 @@ def _module(analysis: DeviceAnalysis, stack: int) -> str:
     """Find the module of a stack: that of allocations with the same stack, else the lines of its call."""
     if stack < 0:
         return ""
-    same = np.flatnonzero((analysis.allocations.stack_id == stack) & (analysis.modules.module_id >= 0))
+    same = rows_of((analysis.allocations.stack_id == stack) & (analysis.modules.module_id >= 0))
     if len(same):
         return analysis.modules.names[int(analysis.modules.module_id[same[-1]])]
     return analysis.facts.module_calls[stack]

@@ -7,14 +7,13 @@ fields here are the keys of the JSON.
 from dataclasses import dataclass, field, replace
 from math import prod
 
-import numpy as np
-
 from snapconv.analysis import Analysis, DeviceAnalysis
 from snapconv.answers.causes import Cause, largest_causes
 from snapconv.answers.growth import find_growth
 from snapconv.answers.oom.failed_allocation import find_out_of_memory
 from snapconv.answers.peak import device_memory, summary_totals
 from snapconv.answers.verdict import find_verdict
+from snapconv.columns import rows_of
 from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK
 from snapconv.units import HOST, Device, device_name
 
@@ -222,7 +221,7 @@ def _input_shape(analysis: DeviceAnalysis) -> tuple[int, ...]:
     if analysis.recorded is None:
         return ()
     inputs = analysis.recorded.metadata.inputs
-    here = np.flatnonzero(inputs.device == analysis.device.device).tolist()
+    here = rows_of(inputs.device == analysis.device.device).tolist()
     shapes = [inputs.shapes[row] for row in here if len(inputs.shapes[row]) <= _MOST_DIMENSIONS]
     return max(shapes, key=prod, default=())
 

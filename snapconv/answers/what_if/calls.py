@@ -19,6 +19,7 @@ from snapconv.columns import (
     BoolColumn,
     Int8Column,
     Int64Column,
+    count_of,
     first_known,
     has_code,
     plain_rows,
@@ -156,7 +157,7 @@ class AllocatorCalls:
 
     def resized(self, requested_bytes: Int64Column, failed_scale: float = 1.0) -> "AllocatorCalls":
         """Return the same calls for other sizes; requests that failed are ``failed_scale`` times as large."""
-        failed, size = np.flatnonzero(self.events.action == Action.OOM), self.events.size.astype(np.int64)
+        failed, size = rows_of(self.events.action == Action.OOM), self.events.size.astype(np.int64)
         grown = np.minimum(size[failed] * failed_scale, MOST_BYTES).astype(np.int64)
         size[failed] = grown - grown % -MIN_BLOCK_BYTES
         return replace(self, requested_bytes=requested_bytes, events=replace(self.events, size=size))
@@ -175,7 +176,7 @@ def find_calls(
         *_of_allocations(events, replayed),
         _part(emptied, CallKind.EMPTY_CACHE, place=_BEFORE),
         _part(filled, CallKind.DEVICE_IS_FULL, place=_BEFORE),
-        _part(np.flatnonzero(events.action == Action.OOM), CallKind.FAILED_MALLOC, place=_ITSELF),
+        _part(rows_of(events.action == Action.OOM), CallKind.FAILED_MALLOC, place=_ITSELF),
     ]
     order, operation, row = (np.concatenate(column) for column in zip(*parts, strict=True))
     sort = np.argsort(order, kind="stable")
@@ -248,9 +249,9 @@ def _find_returns(
     """
     action, settings = events.action, replayed.rules.settings
     is_return = (action == Action.SEGMENT_FREE) | (action == Action.SEGMENT_UNMAP)
-    at = np.flatnonzero(is_return | np.isin(action, _CALLS_AND_GROWTH))
+    at = rows_of(is_return | np.isin(action, _CALLS_AND_GROWTH))
     starts = at[run_starts(is_return[at])]
-    runs = np.flatnonzero(is_return[starts])
+    runs = rows_of(is_return[starts])
     begins, follower = starts[runs], np.append(starts, len(events))[runs + 1]
     next_action = np.append(action, Action.UNKNOWN)[follower]
     is_growth = np.isin(next_action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP))
@@ -264,7 +265,7 @@ def _find_returns(
         wanted = np.append(events.size, 0)[follower]
         is_by_program |= is_growth & (before + wanted <= reserved.peak)
     is_sure = is_by_program | ((stack >= 0) & (stack == next_stack))
-    return begins[is_by_program], begins[~is_by_program], int(np.count_nonzero(~is_sure))
+    return begins[is_by_program], begins[~is_by_program], count_of(~is_sure)
 
 
 _CALLS_AND_GROWTH = (
@@ -315,8 +316,8 @@ def start_before(
     return ReplayStart(
         segments=tuple(_with_blocks(take(layout.segments, rows_of(is_first)), of_segment.values(), pools)),
         rows=dict(plain_rows(blocks.addr, live)),
-        n_inexact=int(np.count_nonzero(~rows.is_exact[live])),
-        n_outside=int(np.count_nonzero(is_live)) - len(blocks.addr),
+        n_inexact=count_of(~rows.is_exact[live]),
+        n_outside=count_of(is_live) - len(blocks.addr),
     )
 
 

@@ -5,15 +5,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 
-import numpy as np
-
 from snapconv.allocator.allocator_settings import MODELLED_SETTINGS, AllocatorSettings, split_conf
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.changes import GROWS_WITH_BATCH, scaled_batch, scaled_requests
 from snapconv.answers.peak import device_memory
 from snapconv.answers.what_if.calls import MOST_BYTES, AllocatorCalls, CallChange, find_calls
 from snapconv.answers.what_if.trial import Outcome, Trial, capacity_at_oom, try_out
-from snapconv.columns import distinct
+from snapconv.columns import count_of, distinct
 from snapconv.errors import SettingError
 from snapconv.notes import Progress
 from snapconv.phases.trace_phases import Phase
@@ -418,5 +416,5 @@ def _outside(analysis: DeviceAnalysis) -> tuple[int, str]:
 def _recorded(device: DeviceSnapshot, replayed: Replay) -> dict[str, int]:
     figures = {"peak_reserved": replayed.reserved.peak, "peak_allocated": replayed.allocated.peak}
     for action in (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP, Action.OOM):
-        figures[f"n_{action.name.lower()}s"] = int(np.count_nonzero(device.events.action == action))
+        figures[f"n_{action.name.lower()}s"] = count_of(device.events.action == action)
     return figures

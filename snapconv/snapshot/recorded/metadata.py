@@ -13,7 +13,15 @@ from pathlib import Path
 
 import numpy as np
 
-from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, plain_rows, read_only
+from snapconv.columns import (
+    BoolColumn,
+    Int8Column,
+    Int32Column,
+    Int64Column,
+    plain_rows,
+    read_only,
+    unknown_column,
+)
 from snapconv.errors import InputError, MalformedSnapshotError
 from snapconv.files import ENDING_NAME, SNAPSHOT_NAME
 from snapconv.notes import Note
@@ -270,7 +278,7 @@ def _tensors(rows: Rows, n_parameters: int, stacks: Stacks | None) -> RecordedTe
         is_buffer=np.array([kind == "buffer" for kind in rows.values("kind")], np.bool_),
         without_history=rows.flags("without_history"),
         is_written=rows.flags("written"),
-        stack_ids=np.full(len(rows), -1, np.int32),
+        stack_ids=unknown_column(len(rows), np.int32),
     )
     check_total(table.n_bytes, KEY)
     if stacks is not None:

@@ -15,7 +15,7 @@ from snapconv.answers.timeline import TimelineLevel, bytes_by_category, find_seg
 from snapconv.answers.verdict import FileVerdict, find_verdict
 from snapconv.classification.categories import Category, Certainty, Evidence
 from snapconv.classification.classify import reason_of
-from snapconv.columns import Int32Column, Int64Column, distinct
+from snapconv.columns import Int32Column, Int64Column, distinct, rows_of
 from snapconv.naming.weight_table import tensor_names
 from snapconv.phases.annotation_spans import AnnotationSpans, find_span_lanes
 from snapconv.phases.trace_phases import Phase
@@ -176,7 +176,7 @@ def _level_columns(level: TimelineLevel) -> Columns:
 
 def _span_columns(analysis: DeviceAnalysis, spans: AnnotationSpans, lanes: Int32Column) -> Columns:
     phase = analysis.phases.phase
-    begins = np.flatnonzero(np.diff(phase, prepend=-1)) if len(phase) else np.zeros(0, np.int64)
+    begins = rows_of(np.diff(phase, prepend=-1)) if len(phase) else np.zeros(0, np.int64)
     name = np.unique(spans.name_id, return_inverse=True)[1].reshape(-1)
     iterations = [it for it in analysis.iterations if it.first_event >= 0]
     return {
