@@ -150,7 +150,7 @@ def _conclusion(analysis: DeviceAnalysis, moments: Sequence[FreeMemory], *, is_o
     replayed, first, most = analysis.replay, moments[0], "most of it"
     unknown = "unknown how much of the reserved memory was not in use"
     if "reserved" in replayed.at_least:
-        return f"{unknown}: the file does not show all segments"
+        return f"{unknown}: the file does not show all segments; below are those that its trace requests"
     if replayed.allocated.peak > replayed.reserved.peak:
         return f"{unknown}: the trace contradicts the file's segments"
     if analysis.ran_out and not is_one_moment:

@@ -119,7 +119,7 @@ def _fault_sentence(faults: Sequence[Finding]) -> str:
     moment = "at the peak" if first.reserved_bytes is None else "of reserved memory"
     size = f"{format_bytes(first.held_bytes)} {moment}"
     if not first.held_bytes:
-        size = f"saves {format_bytes(first.saved_bytes)} beside others: snapconv advise"
+        size = f"saves {format_bytes(first.saved_bytes)} with others: snapconv advise"
     more = f" ({n_more} more: snapconv advise)" if n_more else ""
     sure = "" if first.is_certain else "likely "
     return f"{sure}fault: {first.what.removesuffix('.')} ({size}). {first.how[0]}{more}"

@@ -197,7 +197,7 @@ def unused_graphs(evidence: Evidence) -> Iterator[Detected]:
         evidence.calls.line_of(next(filter(None, callers), ())),
         # What the same call left before was freed without a backward.
         could_be=_could_be(analysis, mine, is_over=features.is_freed[rows].any()),
-        calls="the call" if thrown else "the call and those before it, whose graph is still there",
+        calls="this call" if thrown else "this call and earlier ones (their graph is still alive)",
     )
 
 

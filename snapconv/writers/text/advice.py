@@ -109,7 +109,7 @@ def _saving_rows(finding: Finding, advice: Advice) -> Iterator[tuple[str, str]]:
     if alone:
         yield "saves", f"{format_bytes(alone)}{about}: {_peaks(advice, peak)}"
     if alone < finding.saved_bytes:
-        beside = f"{saved} beside the others{about}"
+        beside = f"{saved} with the other changes{about}"
         why = "" if finding.needs_another_moment else f" ({other})"
         yield ("", beside) if alone else ("saves", f"nothing alone{why}; {beside}")
 

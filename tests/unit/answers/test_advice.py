@@ -322,7 +322,7 @@ def test_gradients_kept_where_the_step_has_the_peak_save_beside_its_temporaries(
     shown = capsys.readouterr().out
     assert "saves      nothing alone" in shown
     main([str(tmp_path / "s.pickle")])
-    assert "MiB beside others: snapconv advise)" in capsys.readouterr().out
+    assert "MiB with others: snapconv advise)" in capsys.readouterr().out
 
 
 def test_gradients_of_before_the_trace_that_are_freed_after_a_forward_are_a_fault(advice_on):

@@ -213,7 +213,7 @@ def test_a_goal_out_of_reach_says_the_most_that_can_be_saved(snapconv):
 def test_a_saving_that_shows_only_beside_others_says_so(snapconv):
     out = snapconv("advise", FIXTURES / "training_step.pickle", "--save", "1GiB").out
     why = "the backward pass in iteration 1 needs 1.23 GiB"
-    assert f"saves      nothing alone ({why}); 98.64 MiB beside the others" in out
+    assert f"saves      nothing alone ({why}); 98.64 MiB with the other changes" in out
 
 
 def test_a_line_that_may_grow_is_named_by_the_verdict_and_by_advice(tmp_path, snapconv):
