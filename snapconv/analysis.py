@@ -20,7 +20,7 @@ from snapconv.classification.decisions import Classification
 from snapconv.classification.facts import COPIES_OF_WEIGHTS
 from snapconv.classification.features import Features, find_features
 from snapconv.classification.user_rules import NO_RULES, UserRule, UserRules, match_rules, read_rules
-from snapconv.columns import Int32Column, Int64Column, grouped, has_code, rows_of, sums_by
+from snapconv.columns import BoolColumn, Int32Column, Int64Column, grouped, has_code, rows_of, sums_by
 from snapconv.errors import InputError
 from snapconv.naming.origins import Modules, find_modules, name_allocations
 from snapconv.naming.weight_table import WeightTable, match_weights, recorded_weights
@@ -138,8 +138,7 @@ class DeviceAnalysis:
 
     def fullest(self, rows: Int64Column, key: NDArray[Any]) -> Int64Column:
         """Return those of the rows with the key that has most bytes; of equals the least key."""
-        n_bytes = self.allocations.block_bytes
-        return max(grouped(rows, key), key=lambda group: int(n_bytes[group].sum()), default=rows)
+        return max(grouped(rows, key), key=self.allocations.bytes_of, default=rows)
 
     @cached_property
     def named(self) -> Operations:
@@ -204,6 +203,16 @@ class DeviceAnalysis:
     def peak_event(self) -> int:
         """The first event after which allocated bytes are maximal; -1: before the first event."""
         return self.replay.allocated.peak_event
+
+    @property
+    def n_events(self) -> int:
+        """The number of events in the trace."""
+        return len(self.device.events)
+
+    @property
+    def live_at_peak(self) -> BoolColumn:
+        """Whether each allocation is live just after the peak's event."""
+        return self.allocations.live_at(self.peak_event)
 
     @property
     def ran_out(self) -> bool:

@@ -242,7 +242,7 @@ class Session:
             "file": _texts([place[0] for place in places])[stacks],
             "line": np.array([place[1] for place in places], np.int32)[stacks],
             "function": _texts([place[2] for place in places])[stacks],
-            "is_live_at_peak": analysis.allocations.live_at(analysis.peak_event),
+            "is_live_at_peak": analysis.live_at_peak,
         }
 
     def report(self, device: int | None = None) -> MemoryReport:

@@ -202,7 +202,7 @@ def _of_device(found: DeviceAnalysis, budgets: Budgets) -> Iterator[Check]:
         if limit is not None:
             unknown, remark = _coverage(found, budgets, name)
             yield Check(what, device, limit, getattr(replay, name).peak, unknown, remark=remark)
-    live = found.allocations.live_at(found.peak_event)
+    live = found.live_at_peak
     for category in budgets.max_category:
         yield _of_category(found, live, category, budgets)
     if budgets.max_growth is not None:

@@ -199,7 +199,7 @@ def _compared(old: DeviceAnalysis, new: DeviceAnalysis) -> DeviceDiff:
 
 def _sums_at_peak(analysis: DeviceAnalysis) -> tuple[dict[str, Sum], dict[str, Sum], dict[str, Sum]]:
     """Sum up the peak by category, by module with a recorded path, and by operation."""
-    live, modules = analysis.allocations.live_at(analysis.peak_event), analysis.modules
+    live, modules = analysis.live_at_peak, analysis.modules
     has_path = np.array([*(one is Evidence.METADATA for one in modules.evidence), False])[modules.module_id]
     return (
         sums_by_name(analysis, live, lambda code: Category(code).label, analysis.classification.category),
@@ -227,7 +227,7 @@ def _lines(old: DeviceAnalysis, new: DeviceAnalysis) -> tuple[Change[Match], ...
     matches = [*reasons, *match_lines(_contents(old), _contents(new))]
     sides = []
     for side, one in enumerate((old, new)):
-        live = one.allocations.live_at(one.peak_event)
+        live = one.live_at_peak
         sums = sums_by_name(one, live, one.lines.line_or_reason, one.allocations.stack_id)
         sides.append({match: sums.get(name, NOTHING) for match in matches if (name := match[side])})
 

@@ -91,7 +91,7 @@ def _rows(analysis: DeviceAnalysis, event: int | None, address: int) -> Int64Col
         columns = (table.alloc_event, table.free_requested_event, table.free_completed_event)
         return rows_of(np.any([column == event for column in columns], axis=0))
     rows = rows_of(_contains_addr(table.addr, table.block_bytes, address))
-    is_live = table.live_at(analysis.peak_event)[rows]
+    is_live = analysis.live_at_peak[rows]
     order = np.lexsort((-table.alloc_event[rows], ~is_live, table.addr[rows] != address))
     return np.asarray(rows[order])
 
@@ -137,7 +137,7 @@ def _explain_allocations(analysis: DeviceAnalysis, rows: Int64Column) -> Iterato
     for row, found in opinions_of(analysis.features, rows, order):
         opinions[row].append(_opinion(analysis, found.category, found.evidence, found.slug))
     table, names = analysis.allocations, tensor_names(analysis.weights, analysis.recorded, analysis.lines)
-    is_live_at_peak = table.live_at(analysis.peak_event)
+    is_live_at_peak = analysis.live_at_peak
     for row, others in opinions.items():
         allocation = values_at(table, row)
         yield {
@@ -165,7 +165,7 @@ def _opinion(analysis: DeviceAnalysis, category: Category, evidence: Evidence, s
 
 
 def _lifetime(analysis: DeviceAnalysis, allocation: Any, *, is_live_at_peak: bool) -> Values:
-    n_events, end = len(analysis.device.events), allocation.end_event
+    n_events, end = analysis.n_events, allocation.end_event
     first, last = max(allocation.alloc_event, 0), max(n_events - 1, 0)
     for freed in (end, allocation.free_requested_event):
         last = freed if freed >= 0 else last

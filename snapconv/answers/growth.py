@@ -421,7 +421,7 @@ def unfreed_lines(analysis: DeviceAnalysis) -> tuple[UnfreedLine, ...]:
     for same in grouped(rows, frame.astype(np.int64) * len(_TRENDS_OF_KINDS) + kind):
         events, place = table.alloc_event[same].tolist(), int(frame[same[0]])
         trend = _TRENDS_OF_KINDS[kind[same[0]]] or _trend(analysis, events)
-        figures = (len(same), int(table.block_bytes[same].sum()), events[0], events[-1], trend)
+        figures = (len(same), table.bytes_of(same), events[0], events[-1], trend)
         unfreed.append(UnfreedLine(analysis.lines.of_frame(place), place >= -1, *figures))
     return most_first(unfreed, lambda unfreed: str(unfreed.line))
 
@@ -440,7 +440,7 @@ def growing_sentence(analysis: DeviceAnalysis) -> str:
 
 def _trend(analysis: DeviceAnalysis, events: Sequence[int]) -> Trend:
     """Decide by the parts of the trace in which a line left memory behind."""
-    last, parts = N_PARTS - 1, {event * N_PARTS // len(analysis.device.events) for event in events}
+    last, parts = N_PARTS - 1, {event * N_PARTS // analysis.n_events for event in events}
     if parts == {last}:
         return Trend.RECENT
     if len(events) == 1:
@@ -453,11 +453,11 @@ def _trend(analysis: DeviceAnalysis, events: Sequence[int]) -> Trend:
 
 def why_unknown(analysis: DeviceAnalysis) -> str:
     """Say why growth cannot be seen in a trace, and what would show it; empty where it can."""
-    phases, n_events = analysis.phases, len(analysis.device.events)
+    phases, n_events = analysis.phases, analysis.n_events
     is_recorded = analysis.snapshot.backend.is_recorded
     if not n_events:
         return "the file has no events"
-    if not (analysis.allocations.alloc_event >= 0).any():
+    if not analysis.features.is_traced.any():
         return f"the trace has {counted(n_events, 'event')} and no allocation"
     if not phases.has_steps:
         return (
@@ -487,11 +487,10 @@ def _why_unsure(analysis: DeviceAnalysis) -> str:
 
 def _record_more(analysis: DeviceAnalysis) -> str:
     """Return the command that records enough iterations, of the same program where the file names it."""
-    recorded = analysis.snapshot.metadata
-    program = dict(recorded.facts).get("command", "") if recorded else ""
-    simulate = " --simulate" if recorded and recorded.is_simulated else ""
+    simulate = " --simulate" * analysis.snapshot.is_simulated
+    program = analysis.snapshot.facts.get("command") or "SCRIPT"
     n = max(_STRONG_ITERATIONS, 2 * analysis.phases.n_iterations)
-    return f"snapconv record{simulate} --iterations {n} -o more.capture {program or 'SCRIPT'}"
+    return f"snapconv record{simulate} --iterations {n} -o more.capture {program}"
 
 
 def growth_notes(analysis: DeviceAnalysis, found: Sequence[Growth]) -> Iterator[Note]:
@@ -501,11 +500,9 @@ def growth_notes(analysis: DeviceAnalysis, found: Sequence[Growth]) -> Iterator[
         return
     most = found[0]
     where = optional("; most by {0.place}", most.line)
-    yield Note(
-        "growth",
+    sentence = (
         f"every iteration from {most.first_iteration} to {most.last_iteration} adds "
         f"{format_bytes(per_iteration)} that are never freed in this trace{where} "
-        f"({most.certainty}); see snapconv growth",
-        analysis.device.device,
-        is_minor=True,
+        f"({most.certainty}); see snapconv growth"
     )
+    yield Note("growth", sentence, analysis.device.device, is_minor=True)

@@ -206,7 +206,7 @@ def _moments(analysis: DeviceAnalysis) -> Iterator[Moment]:
         curve = getattr(analysis.replay, name)
         for which, event in (("start", -1), ("peak", curve.peak_event), ("end", len(events) - 1)):
             yield Moment(f"{which}_{name}", event, events.time_at(event), curve.at(event))
-    n_bytes = int(analysis.allocations.block_bytes[analysis.activation_rows].sum())
+    n_bytes = analysis.allocations.bytes_of(analysis.activation_rows)
     event = analysis.activation_event
     yield Moment(PEAK_ACTIVATIONS, event, events.time_at(event), n_bytes)
 

@@ -57,7 +57,7 @@ def parse_moment(text: str) -> tuple[str, int, str]:
 
 def find_moment(analysis: DeviceAnalysis, text: str) -> FoundMoment:
     """Find the event that is meant on a device; raises InputError where it has none, with what it has."""
-    (kind, number, name), n_events = parse_moment(text), len(analysis.device.events)
+    (kind, number, name), n_events = parse_moment(text), analysis.n_events
     failed, iterations = analysis.phases.oom_events.tolist(), analysis.iterations
     match kind:
         case "oom":

@@ -73,14 +73,14 @@ def _category_notes(found: DeviceAnalysis) -> Iterator[Note]:
             is_minor=True,
         )
         return
-    live = found.allocations.live_at(found.peak_event)
+    live = found.live_at_peak
     is_unknown = found.classification.category == Category.UNKNOWN
-    unknown = int(found.allocations.block_bytes[live & is_unknown].sum())
+    unknown = found.allocations.bytes_of(live & is_unknown)
     by_choice = LIKELY_ONLY in found.classification.reasons
     if unknown > found.replay.allocated.peak // 20 and not by_choice:
         yield Note(
             "much-unknown",
-            f"{format_bytes(unknown)} of the {'peak' if len(found.device.events) else 'dump'} could not be "
+            f"{format_bytes(unknown)} of the {'peak' if found.n_events else 'dump'} could not be "
             f"classified; {_better_recording(found)}"
             "give its lines a category with --rules FILE",
             found.device.device,

@@ -374,17 +374,11 @@ def state_at(
         history_verdict=analysis.history.verdict.value,
         history_reason=analysis.history.reason,
         memory=device_memory(analysis, event, given_total=device_total),
-        no_stack_bytes=_no_stack_bytes(analysis, live),
-        waiting_bytes=int(analysis.allocations.block_bytes[waiting].sum()),
+        no_stack_bytes=analysis.allocations.bytes_of(live & (analysis.project_frame < -1)),
+        waiting_bytes=analysis.allocations.bytes_of(waiting),
         waiting_lines=totals_by_line(analysis, waiting),
         at_least=tuple(sorted(replay.at_least)),
     )
-
-
-def _no_stack_bytes(analysis: DeviceAnalysis, live: BoolColumn) -> int:
-    is_recorded = np.append(np.diff(analysis.snapshot.stacks.offsets) > 0, [False])  # -1 is the last
-    is_without = live & ~is_recorded[analysis.allocations.stack_id]
-    return int(analysis.allocations.block_bytes[is_without].sum())
 
 
 def device_memory(analysis: DeviceAnalysis, event: int, *, given_total: int | None = None) -> DeviceMemory:
@@ -404,7 +398,7 @@ def device_memory(analysis: DeviceAnalysis, event: int, *, given_total: int | No
         measured_event=measured,
         outside_bytes=outside,
         at_most_bytes=None if total is None else max(total - reserved.peak, 0),
-        is_simulated=analysis.snapshot.metadata is not None and analysis.snapshot.metadata.is_simulated,
+        is_simulated=analysis.snapshot.is_simulated,
     )
 
 

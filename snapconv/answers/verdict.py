@@ -146,11 +146,9 @@ def _grows(analysis: DeviceAnalysis, growing: Sequence[Growth]) -> _Fact | None:
     if not any(growth_notes(analysis, growing)):
         return None
     per_iteration = sum(one.bytes_per_iteration for one in growing)
-    first = max(growing, key=lambda one: one.block_bytes).line
-    where = optional(", most of it at {0.place}", first)
-    grown = np.zeros(len(analysis.allocations), np.bool_)
-    grown[np.concatenate([one.rows for one in growing])] = True
-    live = grown & analysis.allocations.live_at(len(analysis.device.events) - 1)
+    where = optional(", most of it at {0.place}", growing[0].line)
+    grown = analysis.features.mask(np.concatenate([one.rows for one in growing]))
+    live = grown & analysis.allocations.live_at(analysis.n_events - 1)
     return "growth", f"memory grows by {format_bytes(per_iteration)} per iteration{where}", live
 
 
@@ -159,7 +157,7 @@ def _unused(analysis: DeviceAnalysis, reserve: str) -> _Fact | None:
     total = device_memory(analysis, analysis.peak_event).total_bytes
     if not reserve or total is None or analysis.replay.reserved.peak < _NEARLY_FULL * total:
         return None
-    return "fragmentation", reserve, analysis.allocations.live_at(analysis.peak_event)
+    return "fragmentation", reserve, analysis.live_at_peak
 
 
 def _reserve(analysis: DeviceAnalysis) -> str:
@@ -183,14 +181,14 @@ def _reserve(analysis: DeviceAnalysis) -> str:
 
 def _peak(analysis: DeviceAnalysis, reserve: str) -> _Fact:
     allocated, reserved = analysis.replay.allocated.peak, analysis.replay.reserved.peak
-    live = analysis.allocations.live_at(analysis.peak_event)
+    live = analysis.live_at_peak
     contradicts = allocated > reserved  # events that do not fit the segments: a note has their number
     held = f"{format_bytes(allocated)} allocated at the dump"
     if _has_trace(analysis):
         shown = analysis.replay.shown("allocated", allocated)
         held = f"peak {'about ' * contradicts}{shown}{_in_this_trace(analysis)}"
-    beside, is_waiting = "", analysis.allocations.waiting_at(analysis.peak_event)
-    waiting = int(analysis.allocations.block_bytes[is_waiting].sum())
+    beside = ""
+    waiting = analysis.allocations.bytes_of(analysis.allocations.waiting_at(analysis.peak_event))
     if waiting * _LEAST_SHOWN >= max(allocated, 1):
         beside = f"; {format_bytes(waiting)} more were freed and waited for another stream"
     if contradicts:

@@ -82,6 +82,10 @@ class AllocationTable:
         """The event at which each stopped counting as allocated: its free_requested, or else its end."""
         return first_known(self.free_requested_event, self.end_event)
 
+    def bytes_of(self, rows: Int64Column | BoolColumn) -> int:
+        """Return the bytes of some allocations."""
+        return int(self.block_bytes[rows].sum())
+
     def live_at(self, event: int) -> BoolColumn:
         """Return the mask of allocations that are allocated just after an event; -1: before the first one."""
         freed = self.freed_event

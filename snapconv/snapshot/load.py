@@ -142,6 +142,11 @@ class Snapshot:
         return replace(self.settings, expandable_segments=are_expandable(device.segments, [device.events]))
 
     @property
+    def is_simulated(self) -> bool:
+        """Whether a recorder simulated the device."""
+        return self.metadata is not None and self.metadata.is_simulated
+
+    @property
     def facts(self) -> dict[str, str]:
         """The plain values that a recorder wrote."""
         return dict(self.metadata.facts) if self.metadata else {}

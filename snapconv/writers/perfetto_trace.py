@@ -66,7 +66,7 @@ def _curves(analysis: DeviceAnalysis) -> Iterator[tuple[str, int, Int64Column]]:
     for name in ("allocated", "active", "reserved"):
         curve: Curve = getattr(analysis.replay, name)
         yield f"{name} bytes", curve.start, curve.after
-    rows, n_events = analysis.allocations, len(analysis.device.events)
+    rows, n_events = analysis.allocations, analysis.n_events
 
     def change(mine: Int64Column, event: Int32Column) -> Int64Column:
         mine = mine[event[mine] >= 0]

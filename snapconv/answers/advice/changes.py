@@ -269,7 +269,7 @@ def removed(analysis: DeviceAnalysis, rows: Int64Column) -> Change:
 
 def freed_from(analysis: DeviceAnalysis, rows: Int64Column, event: ArrayLike) -> Change:
     """Return the change that frees each allocation at an event, or all at one, before its own free."""
-    first, last = (np.full(len(rows), end, np.int64) for end in (event, len(analysis.device.events)))
+    first, last = (np.full(len(rows), end, np.int64) for end in (event, analysis.n_events))
     return Change(rows, first, last, analysis.allocations.block_bytes[rows])
 
 

@@ -133,7 +133,7 @@ class Evidence:
         """Look up what every detector needs."""
         self.analysis = self.demand.analysis
         self.table, self.features = self.analysis.allocations, self.analysis.features
-        self.live = self.table.live_at(self.moment.event)
+        self.live, self.bytes_of = self.table.live_at(self.moment.event), self.table.bytes_of
 
     @cached_property
     def is_computed(self) -> BoolColumn:
@@ -160,10 +160,6 @@ class Evidence:
     def is_large(self, rows: Int64Column, share: float = LEAST_SHARE) -> bool:
         """Return whether allocations are worth a finding."""
         return self.is_worth(self.bytes_of(rows), share)
-
-    def bytes_of(self, rows: Int64Column) -> int:
-        """Return the sum of allocations."""
-        return int(self.table.block_bytes[rows].sum())
 
     def found(
         self,

@@ -445,7 +445,7 @@ def advise(
     if replays and (goal_bytes is not None or not trades):
         findings = _without_needless(findings, goal_bytes, demand)
     failed = analysis.phases.oom_events[:1].tolist()
-    is_tried = trades and replays and not unknown and len(analysis.device.events) <= _MOST_SEARCHED
+    is_tried = trades and replays and not unknown and analysis.n_events <= _MOST_SEARCHED
     fits_already, setting = saving_setting(analysis, capacity) if is_tried else (False, None)
     changes = [finding.change for finding in findings]
     return Advice(
@@ -476,7 +476,7 @@ def quick_findings(analysis: DeviceAnalysis) -> list[Finding]:
     """
     if _why_unknown(analysis):
         return []
-    sorts = (FAULT, FREE) if len(analysis.device.events) <= _MOST_QUICK else (FAULT,)
+    sorts = (FAULT, FREE) if analysis.n_events <= _MOST_QUICK else (FAULT,)
     demand = Demand(analysis)
     evidence = Evidence(demand, LineCalls(analysis), demand.peak)
     return _without_needless(_search(evidence, sorts, demand.without), None, demand)

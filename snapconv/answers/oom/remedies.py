@@ -215,6 +215,5 @@ def _with_pieces(most: int, outcome: Outcome) -> int:
 
 def _model_bytes(rest: RestOfStep) -> int:
     """Return the bytes of the weights that are being placed; 0 where what is on the CPU was not recorded."""
-    metadata = rest.analysis.snapshot.metadata
-    on_cpu = dict(metadata.facts).get("parameters_on_cpu_bytes", "") if metadata else ""
+    on_cpu = rest.analysis.snapshot.facts.get("parameters_on_cpu_bytes", "")
     return rest.weight_bytes + int(on_cpu) if rest.is_setup and on_cpu.isdecimal() else 0

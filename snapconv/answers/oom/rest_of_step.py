@@ -56,7 +56,7 @@ class RestOfStep:
         self._kept = rows_of(self._stays & is_live)
         # All weights may be trained, and what is unknown may be weights.
         is_weight = is_among(category, (Category.WEIGHT, Category.UNKNOWN)) & is_live
-        self.weight_bytes = int(table.block_bytes[is_weight].sum())
+        self.weight_bytes = table.bytes_of(is_weight)
 
     @property
     def is_assumed(self) -> bool:
@@ -89,7 +89,7 @@ class RestOfStep:
         beside = self.demand.held([removed(analysis, self._kept), *changes])
         if self.earlier is not None:
             is_left = ~self._stays & table.live_at(self.begin - 1) & (table.alloc_event >= self.earlier)
-            kept = held[event] - beside[event] + table.block_bytes[is_left].sum()
+            kept = held[event] - beside[event] + table.bytes_of(is_left)
             return int(kept + beside[self.earlier : self.begin].max())
         most = beside[self.begin : event + 1].max() + self._most_of_weights(kind)
         if self.phase == Phase.BACKWARD:
@@ -110,5 +110,5 @@ class RestOfStep:
         """Return the most that weights still get; 0 where an earlier step shows it, or nothing does."""
         if not self.has_inventory:
             return 0
-        had = self.analysis.allocations.block_bytes[self._kept].sum()
+        had = self.analysis.allocations.bytes_of(self._kept)
         return max(self._most_of_weights() - int(had), 0)

@@ -167,7 +167,7 @@ def rank_device(analysis: DeviceAnalysis) -> RankDevice:
     """Reduce one device to its row."""
     growing, replay = find_growth(analysis), analysis.replay
     verdict = find_verdict(analysis, growing)
-    live = analysis.allocations.live_at(analysis.peak_event)
+    live = analysis.live_at_peak
     found = largest_causes(analysis, live, n_most=N_LINES + 1)
     totals = summary_totals(analysis, live)
     grown = max(growing, key=lambda one: one.bytes_per_iteration, default=None)
@@ -175,7 +175,7 @@ def rank_device(analysis: DeviceAnalysis) -> RankDevice:
     return RankDevice(
         device=analysis.device.device,
         peak_bytes=replay.allocated.peak,
-        end_bytes=replay.allocated.at(len(analysis.device.events) - 1),
+        end_bytes=replay.allocated.at(analysis.n_events - 1),
         reserved_bytes=replay.reserved.peak,
         usable_bytes=_usable(analysis, failed),
         categories={row.category: row.block_bytes for row in totals if row.block_bytes},
@@ -212,7 +212,7 @@ def _failed(analysis: DeviceAnalysis) -> FailedRequest | None:
 def _usable(analysis: DeviceAnalysis, failed: FailedRequest | None) -> int | None:
     if failed is not None and failed.free_bytes is not None:
         return failed.reserved_bytes + failed.free_bytes
-    memory = device_memory(analysis, len(analysis.device.events) - 1)
+    memory = device_memory(analysis, analysis.n_events - 1)
     return None if memory.total_bytes is None else memory.total_bytes - (memory.outside_bytes or 0)
 
 

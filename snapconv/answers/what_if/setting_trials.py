@@ -243,7 +243,7 @@ def try_settings(
     assumptions = [text for _, outcome in outcomes for text in outcome.assumptions]
     return SettingTrials(
         device=analysis.device.device,
-        n_events=len(analysis.device.events),
+        n_events=analysis.n_events,
         recorded=_recorded(analysis.device, replayed),
         capacity_bytes=capacity,
         capacity_from=capacity_from,
@@ -407,7 +407,7 @@ def _outside(analysis: DeviceAnalysis) -> tuple[int, str]:
     """Find the memory outside PyTorch when a request failed, of a real device; else estimate it."""
     metadata = analysis.snapshot.metadata
     if metadata is not None and not metadata.is_simulated:
-        found = device_memory(analysis, len(analysis.device.events) - 1).outside_bytes
+        found = device_memory(analysis, analysis.n_events - 1).outside_bytes
         if found is not None:
             return found, ", as when a request failed"
     return _USUAL_OUTSIDE_BYTES, " (estimated; --capacity is exact)"

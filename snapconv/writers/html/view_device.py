@@ -51,7 +51,7 @@ class ViewDevice:
 
 def view_device(analysis: DeviceAnalysis) -> ViewDevice:
     """Put together what a page shows of one device."""
-    most_bins = min(_MOST_BINS, max(_LEAST_BINS, len(analysis.device.events) // _EVENTS_PER_BIN))
+    most_bins = min(_MOST_BINS, max(_LEAST_BINS, analysis.n_events // _EVENTS_PER_BIN))
     level = timeline_level(analysis.replay, analysis.classification.category, most_bins=most_bins)
     segments = find_segment_lifetimes(analysis.device)
     streams = distinct(np.concatenate((analysis.allocations.stream, segments.stream)))
