@@ -218,8 +218,8 @@ def totals_by_module(analysis: DeviceAnalysis, live: BoolColumn) -> tuple[Module
     """Sum by module; what is of no known module is in no row."""
     modules = analysis.modules
     sums = sums_by_name(analysis, live & (modules.module_id >= 0), int, modules.module_id)
-    named = zip(modules.names, (kind.label for kind in modules.evidence), strict=True)
-    rows = (ModuleTotal(*name, *sums[i][:2]) for i, name in enumerate(named) if i in sums)
+    names, evidence = modules.names, modules.evidence
+    rows = (ModuleTotal(names[i], evidence[i].label, *total[:2]) for i, total in sums.items())
     return most_first(rows, attrgetter("module"))
 
 
