@@ -388,17 +388,6 @@ def users_place() -> str:
     return innermost or "(unknown line)"
 
 
-def users_own_place() -> str:
-    """Name the innermost line outside the standard library if it is the program's, nothing otherwise."""
-    for frame in program_frames():
-        filename = frame.f_code.co_filename
-        if any(folder in filename for folder in _LIBRARY_FOLDERS):
-            return ""
-        if not filename.startswith((_STANDARD_LIBRARY, "<")):
-            return f"{shortened(filename)}:{frame.f_lineno}"
-    return ""
-
-
 def shortened(filename: str) -> str:
     """Write a library's file from its package on, the program's from the current folder on."""
     for folder in _LIBRARY_FOLDERS:

@@ -1,39 +1,36 @@
 """A program's own versions of the files that were there, which stay as they are.
 
-The program finds what it has made of them: a changed file is a copy, in a folder that goes with the run, a
-removed one is hidden, and one by a new name is read where it is. That goes by names, in the functions of
-Python that take one. Other processes, and C code that opens files by itself, are not seen.
+``FileVersions.entries`` is the program's view of the file system: each name that it has made, changed, moved
+or removed, and the place where that lies. A changed file is a copy in a folder that goes with the run, so
+that the original stays even where the process is killed. Functions of Python that take a path, ``FUNCTIONS``,
+are given its place. Other processes, and C code that opens files by itself, are not seen.
 """
 
 import errno
-import io
 import os
-import pathlib
 import shutil
-import stat
 import sys
 import tempfile
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import partial, wraps
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 from urllib.parse import quote, unquote
 
 from snapconv.recorder.program.own_frames import for_program, is_in_our_work, stands_in
-from snapconv.simulation.branches import shortened, users_own_place
+from snapconv.recorder.program.script import when_imported
 from snapconv.simulation.patches import Patches
 
 # No larger file is copied to be changed.
 _MOST_BYTES = 1 << 30
+_MOST_LINKS = 40
 # Other names of files that are open.
 _NO_FILES = ("/dev/std", "/dev/fd", "/proc/")
-_MOST_LINKS = 40
-_MOST_NAMED = 100
 
 Real = Callable[..., Any]
 
@@ -42,68 +39,152 @@ class To(Enum):
     """The purpose for which a program names a file."""
 
     READ = auto()
+    LOOK = auto()  # at a link itself
     MAKE = auto()
     CHANGE = auto()
     OVERWRITE = auto()
-    REMOVE = auto()
+    SAVE = auto()  # where it is known what is computed
+    ARCHIVE = auto()  # where it is not known
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A name of a file, a folder or a link, and the place where it lies, if there is any.
+
+    ``is_users``: it was there before the run. ``has_arrays``: the program opened it for writing after it was
+    given an array of values that were not computed.
+    """
+
+    name: str
+    place: str
+    is_users: bool = False
+    has_arrays: bool = False
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is something."""
+        return os.path.lexists(self.place)
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether it is a folder, and no link to one."""
+        return os.path.isdir(self.place) and not os.path.islink(self.place)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it was there and has contents, which a device or a pipe has not."""
+        kinds = (os.path.isfile, os.path.isdir, os.path.islink)
+        return self.is_users and any(is_kind(self.place) for is_kind in kinds)
 
 
 class FileVersions:
-    """The files that a program has made, and its versions of those that were there.
+    """A program's view of the file system: entries by name; what has none lies in its folder's place."""
 
-    ``places``: where files lie that do not lie where their names say. ``made``: the program's files and
-    folders by place, and whether they may have values that were not computed. ``beyond``: what is not undone.
-    """
-
-    def __init__(self, may_be_uncomputed: Callable[[], bool]) -> None:
-        self._may_be_uncomputed = may_be_uncomputed
+    def __init__(self, has_given_arrays: Callable[[], bool]) -> None:
+        self._has_given_arrays = has_given_arrays
         self.folder = os.path.realpath(tempfile.mkdtemp(prefix="snapconv-"))
-        self.places: dict[str, str] = {}
-        self.made = {self.folder: False}
-        self._open, self._pid, self.by_others = io.open, os.getpid(), f"{self.folder}{os.sep}made"
-        self.beyond: dict[str, None] = {}
-        self._wrapped: dict[int, Real] = {}
-        self._is_closed = False
+        self.entries: dict[str, Entry] = {}
+        self._has_versions = self._is_closed = False
+        self._replacements: dict[int, Any] = {}
 
-    def _do(self, to: To, real: Real, *args: Any, **kwargs: Any) -> Any:
-        """Do to a file what a function that is given its path first does."""
-        follows = to is not To.MAKE and real.__name__ not in ("lstat", "readlink")
-        at = partial(self.at, to=to, follows=follows and kwargs.get("follow_symlinks", True))
-        if args:
-            return real(at(args[0]), *args[1:], **kwargs)
-        return real(
-            **{name: at(value) if i == 0 else value for i, (name, value) in enumerate(kwargs.items())}
-        )
+    def at(self, path: Any, to: To = To.READ, *, follows: bool = True) -> Any:
+        """Return the place of a file as the program sees it, of its own version if it is to be written."""
+        is_read = to in (To.READ, To.LOOK)
+        is_path = isinstance(path, str | bytes | os.PathLike) and path
+        if not is_path or os.fsdecode(path).startswith(_NO_FILES) or (is_read and not self._has_versions):
+            return path
+        entry = self.find(path, follows=follows and to not in (To.LOOK, To.MAKE))
+        place = entry.place if is_read else self._writable(entry, to)
+        if place == os.path.abspath(os.fsdecode(path)):
+            return path
+        return os.fsencode(place) if isinstance(path, bytes) else place
 
-    def open(self, real: Real, file: Any, mode: Any = "r", *args: Any, **kwargs: Any) -> Any:
-        """Open a file as ``open`` does."""
-        to = To.OVERWRITE if "w" in mode else To.CHANGE if set(mode) & set("a+") else To.READ
-        has_arrays = "b" in mode and self._may_be_uncomputed()
-        place = self.at(file, To.MAKE if "x" in mode else to, has_arrays=has_arrays)
-        return real(place, mode, *args, **kwargs)
+    def find(self, path: Any, *, follows: bool = True, n_links: int = 0) -> Entry:
+        """Return a file's entry, by its one name: in full, and without the links that the program sees."""
+        path = Path(os.fsdecode(path)).absolute()
+        if path == path.parent:
+            return Entry(str(path), str(path), is_users=True)
+        folder = self.find(path.parent, n_links=n_links)
+        if path.name == "..":
+            return self.find(Path(folder.name).parent)
+        name, place = (os.path.join(parent, path.name) for parent in (folder.name, folder.place))
+        entry = self.entries.get(name) or Entry(name, place, folder.is_users)
+        if follows and n_links < _MOST_LINKS and os.path.islink(entry.place):
+            return self.find(Path(folder.name, os.readlink(entry.place)), n_links=n_links + 1)
+        return entry
 
-    def open_number(self, real: Real, path: Any, flags: int, *args: Any, **kwargs: Any) -> Any:
+    def is_new(self, entry: Entry) -> bool:
+        """Whether an entry is the program's and no version, so that it stays."""
+        return not entry.is_users and not entry.place.startswith(self.folder)
+
+    def _writable(self, entry: Entry, to: To) -> str:
+        """Return a place where the program may write: of a file that was there it gets a version."""
+        place = entry.place
+        if entry.is_users and entry.exists:
+            if to is To.MAKE or not entry.is_kept:
+                return place  # the function says that it is there, or that is no file
+            if os.path.isdir(place):
+                return tempfile.mkdtemp(dir=self.folder)  # a folder's mode and times are forgotten
+            place = self.new_place(entry.name)
+            if to is To.CHANGE:
+                self._copy(entry, place)
+            else:
+                Path(place).touch()
+        has_arrays = to is To.ARCHIVE or (to is To.CHANGE and entry.has_arrays)
+        has_arrays |= to is not To.SAVE and self._has_given_arrays()
+        self.entries[entry.name] = Entry(entry.name, place, has_arrays=has_arrays)
+        return place
+
+    def _copy(self, entry: Entry, place: str) -> None:
+        if os.path.getsize(entry.place) > _MOST_BYTES:
+            why = "a file over 1 GiB is not copied to be changed where nothing is computed; open it to read"
+            raise for_program(OSError(errno.EFBIG, why, entry.name))
+        for ending in ("-wal", "-journal"):  # what SQLite left
+            with suppress(OSError):
+                shutil.copyfile(entry.place + ending, place + ending)
+        shutil.copy2(entry.place, place, follow_symlinks=False)
+
+    def new_place(self, name: str) -> str:
+        """Name a place for a version."""
+        self._has_versions = True
+        return os.path.join(self.folder, f"{uuid.uuid4().hex[:8]}-{os.path.basename(name)[-100:]}")
+
+    def _vacate(self, entry: Entry) -> dict[str, Entry]:
+        """Let there be nothing by a name; return what was below it. What lies there in truth is hidden."""
+        folder = entry.name + os.sep
+        below = {name: self.entries.pop(name) for name in [*self.entries] if name.startswith(folder)}
+        self.entries.pop(entry.name, None)
+        if entry.is_users or entry.place != entry.name:
+            self.entries[entry.name] = Entry(entry.name, self.new_place(entry.name))
+        return below
+
+    # The work of functions, which are given as the first argument.
+
+    def do(self, to: To, position: int, real: Real, *args: Any, **kwargs: Any) -> Any:
+        """Do what a function does that takes a path at a position of its arguments."""
+        at = partial(self.at, to=to, follows=kwargs.get("follow_symlinks", True))
+        given = [at(value) if i == position else value for i, value in enumerate(args)]
+        named = {name: at(value) if name in _NAMES_OF_PATHS else value for name, value in kwargs.items()}
+        return real(*given, **named)
+
+    def open(self, real: Real, file: Any, *args: Any, **kwargs: Any) -> Any:
+        """Open a file as ``open`` does, which has ``os.open`` do it."""
+        given = dict(zip(_OF_OPEN, args, strict=False)) | kwargs
+        opener = given.pop("opener", None) or partial(self.open_number, os.open, mode=0o666)
+        return real(file, opener=opener, **given)
+
+    def open_number(self, real: Real, path: Any, flags: int, mode: int = 0o777, **kwargs: Any) -> Any:
         """Open a file as ``os.open`` does."""
-        writes = flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
-        to = To.OVERWRITE if flags & os.O_TRUNC else To.CHANGE if writes else To.READ
-        to = To.MAKE if flags & os.O_EXCL else to
-        return real(self.at(path, to, has_arrays=self._may_be_uncomputed()), flags, *args, **kwargs)
-
-    def write(
-        self, real: Real, what: Any, path: Any, *args: Any, has_arrays: bool = False, **kwargs: Any
-    ) -> Any:
-        """Do what a function does that is given what it writes, then the path."""
-        place = self.at(path, To.OVERWRITE, has_arrays=has_arrays or self._may_be_uncomputed())
-        return real(what, place, *args, **kwargs)
+        to = next((to for flag, to in _OF_FLAGS if flags & flag), To.READ)
+        return real(self.at(path, to), flags, mode, **kwargs)
 
     def map_file(self, real: Real, filename: Any, shared: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Do what ``torch.from_file`` does."""
         return real(self.at(filename, To.CHANGE if shared else To.READ), shared, *args, **kwargs)
 
     def connect(self, real: Real, database: Any, *args: Any, **kwargs: Any) -> Any:
-        """Open a database as ``sqlite3.connect`` does."""
-        is_uri = kwargs.get("uri") or any(args[6:7])
-        if not is_uri or not str(database).startswith("file:"):
+        """Open a database as ``sqlite3.connect`` does, by its path or its address."""
+        if not str(database).startswith("file:"):
             return real(self.at(database, To.CHANGE), *args, **kwargs)
         path, _, query = str(database).removeprefix("file:").partition("?")
         place = self.at(unquote(path), To.READ if "mode=ro" in query else To.CHANGE)
@@ -111,200 +192,101 @@ class FileVersions:
 
     def remove(self, real: Real, path: Any, *args: Any, **kwargs: Any) -> None:
         """Remove a file, a link, an empty folder or a tree."""
-        name, place = self._find(path, follows=False)
-        if not self._is_users(place) or _is_folder(place) != (real.__name__ in ("rmdir", "rmtree")):
-            real(place if place != name else path, *args, **kwargs)
+        entry = self.find(path, follows=False)
+        if not entry.is_kept or entry.is_folder != (real.__name__ in ("rmdir", "rmtree")):
+            real(entry.place, *args, **kwargs)
+            if entry.exists:  # errors are ignored
+                return
         elif real.__name__ == "rmdir" and self.list_names(os.listdir, path):
             raise for_program(OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path))
-        else:
-            self._version(name, place, To.REMOVE)
-        self._forget(name)
+        for inner in self._vacate(entry).values():
+            if self.is_new(inner):  # in a folder that is hidden now
+                with suppress(OSError):
+                    (shutil.rmtree if inner.is_folder else os.unlink)(inner.place)
 
     def rename(self, real: Real, src: Any, dst: Any) -> Any:
-        """Rename; what was there keeps its name, and the program finds it by the other."""
-        name, before = self._find(src, follows=False)
-        new_name, after = self._find(dst, follows=False)
-        is_users = self._is_users(before)
-        is_into = _is_folder(after) and (not _is_folder(before) or os.listdir(after))
-        if is_into or not os.path.lexists(before) or before == after:
-            return real(before, after)  # it says what is wrong
-        if self._is_users(after):
-            after = self._version(new_name, after, To.REMOVE)
-        elif is_users:
-            erase(after)
-        self._forget(new_name)
-        moved = [key for key in self.places if key.startswith(name + os.sep)]
-        if is_users:
-            self._version(name, before, To.REMOVE)
-            self.places[new_name] = before
-        else:
-            # A version may be in another file system.
-            (shutil.move if (self.folder in before) != (self.folder in after) else real)(before, after)
-            for place in [place for place in self.made if f"{place}{os.sep}".startswith(before + os.sep)]:
-                self.made[after + place[len(before) :]] = self.made.pop(place)
-        for key in moved:
-            self.places[new_name + key[len(name) :]] = self.places.pop(key)
+        """Rename; only what is new is moved, all else is found by its new name in this run alone."""
+        entry, target = self.find(src, follows=False), self.find(dst, follows=False)
+        if not entry.exists or entry.name == target.name:
+            return real(entry.place, target.place)
+        if target.exists:
+            self.remove(os.rmdir if target.is_folder else os.unlink, target.name)
+            target = self.find(target.name, follows=False)
+        # Not by renaming: a version may be in another file system.
+        place = shutil.move(entry.place, target.place) if self.is_new(entry) else entry.place
+        below = self._vacate(entry)
+        self.entries[target.name] = replace(entry, name=target.name, place=place)
+        for inner in below.values():
+            name = target.name + inner.name.removeprefix(entry.name)
+            inner_place = inner.place.replace(entry.place + os.sep, place + os.sep)
+            self.entries[name] = replace(inner, name=name, place=inner_place)
         return None
 
     def link(self, real: Real, src: Any, dst: Any, *args: Any, **kwargs: Any) -> None:
-        """Make a link; a hard one to a file that was there is another name of it in this run alone."""
-        if real.__name__ == "link":
-            src, (name, after) = self._find(src)[1], self._find(dst, follows=False)
-            if self._is_users(src) and not os.path.lexists(after):
-                self.places[name] = src
-                return
-        self._do(To.MAKE, wraps(real)(partial(real, src)), dst, *args, **kwargs)
+        """Make a hard link; one to a file that was there is another name of it in this run alone."""
+        entry, target = self.find(src), self.find(dst, follows=False)
+        if target.exists or self.is_new(entry):
+            real(entry.place, self.at(dst, To.MAKE), *args, **kwargs)
+        else:
+            self.entries[target.name] = replace(entry, name=target.name)
+            self._has_versions = True
 
     def list_names(self, real: Real, path: Any = ".") -> Any:
-        """List a folder as the program has made it."""
-        names = real(self.at(path))
-        if isinstance(path, str | os.PathLike) and self.places:
-            folder = self._find(path)[0]
-            places = {os.path.split(name): place for name, place in self.places.items()}
-            names = [name for name in names if (folder, name) not in places]
-            names += [
-                name
-                for (parent, name), place in places.items()
-                if parent == folder and os.path.lexists(place)
-            ]
-        return names
+        """List a folder as the program sees it."""
+        if not isinstance(path, str | os.PathLike) or not self._has_versions:
+            return real(path)
+        folder = self.find(path)
+        entries = [each for each in [*self.entries.values()] if os.path.dirname(each.name) == folder.name]
+        inside = {os.path.basename(entry.name): entry.exists for entry in entries}
+        names = [name for name in real(folder.place) if name not in inside]
+        return names + [name for name, exists in inside.items() if exists]
 
     def scan(self, real: Real, path: Any = ".") -> Any:
         """Do what ``os.scandir`` does."""
-        if not isinstance(path, str | os.PathLike) or not self.places:
+        if not isinstance(path, str | os.PathLike) or not self._has_versions:
             return real(path)
-        return _Scan(_entry(path, name) for name in self.list_names(os.listdir, path))
-
-    def start(self, real: Real, *args: Any, **kwargs: Any) -> Any:
-        """Start another program, and name it if the program's own lines do."""
-        command = [*args, *kwargs.values()][real.__name__.startswith("posix_spawn")]
-        words = [command] if isinstance(command, str | bytes) else command
-        if (place := users_own_place()) and len(self.beyond) < _MOST_NAMED:
-            text = " ".join(map(os.fsdecode, words))
-            what = "a process of multiprocessing" if "from multiprocessing." in text else text[:80]
-            self.beyond.setdefault(f"{what} ({place})")
-        return real(*args, **kwargs)
-
-    def at(self, path: Any, to: To = To.READ, *, follows: bool = True, has_arrays: bool = False) -> Any:
-        """Return the place of the program's version of a file, which is made if need be."""
-        is_path = isinstance(path, str | bytes | os.PathLike)
-        if not is_path or os.fsdecode(path).startswith(_NO_FILES) or (to is To.READ and not self.places):
-            return path
-        name, place = self._find(path, follows=follows)
-        if to in (To.CHANGE, To.OVERWRITE) and self._is_users(place):
-            place = self._version(name, place, to)
-        if to is not To.READ and (place in self.made or not os.path.lexists(place)):
-            self.made[place] = has_arrays or (to is not To.OVERWRITE and self.made.get(place, False))
-            if os.getpid() != self._pid:
-                with self._open(self.by_others, "ab") as file:
-                    file.write(os.fsencode(f"{self.made[place]:d}{place}\0"))
-        if place == os.path.abspath(os.fsdecode(path)):
-            return path
-        return os.fsencode(place) if isinstance(path, bytes) else place
-
-    def add_others(self) -> dict[str, bool]:
-        """Return what the program and its forked children have made."""
-        with suppress(OSError), self._open(self.by_others, "rb") as file:
-            # One that is being written is not whole.
-            self.made |= {one[1:]: one[0] == "1" for one in os.fsdecode(file.read()).split("\0")[:-1]}
-        return self.made
-
-    def _find(self, path: Any, *, follows: bool = True) -> tuple[str, str]:
-        """Return a file's one name, in full and without the links that the program sees, and its place."""
-        full = Path(os.fsdecode(path)).absolute()
-        name = place = full.anchor
-        parts, n_links = [*reversed(full.parts[1:])], 0
-        while parts:
-            part = parts.pop()
-            inner = os.path.join(name, part)
-            inner_place = self.places.get(inner) or os.path.join(place, part)
-            is_followed = (parts or follows) and n_links < _MOST_LINKS and os.path.islink(inner_place)
-            if part == ".." or is_followed:
-                n_links += is_followed
-                target = Path(name, os.readlink(inner_place)) if is_followed else Path(name).parent
-                parts += reversed(target.parts[1:])
-                name = place = target.anchor
-            else:
-                name, place = inner, inner_place
-        return name, place
-
-    def _is_users(self, place: str) -> bool:
-        """Whether there is a file, a folder or a link that the program has not made."""
-        if not os.path.lexists(place) or not self.add_others().keys().isdisjoint(with_parents(place)):
-            return False
-        mode = os.lstat(place).st_mode
-        return stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)
-
-    def _version(self, name: str, place: str, to: To) -> str:
-        """Give the program a version of a file: a copy to change, an empty one, or none."""
-        is_kept = to is not To.REMOVE and os.path.isdir(place)
-        if is_kept or (to is To.CHANGE and os.path.getsize(place) > _MOST_BYTES):
-            self.beyond.setdefault(shortened(name))
-            return place
-        version = self.new_place(os.path.basename(name))
-        if to is To.CHANGE:
-            shutil.copy2(place, version)
-            for ending in ("-wal", "-journal"):  # what SQLite left
-                with suppress(OSError):
-                    shutil.copyfile(place + ending, version + ending)
-        elif to is To.OVERWRITE:
-            Path(version).touch()
-            shutil.copymode(place, version)
-        if to is not To.REMOVE:
-            self.made[version] = False
-        self.places[name] = version
-        return version
-
-    def new_place(self, name: str) -> str:
-        """Name a place for a version."""
-        return f"{self.folder}{os.sep}{uuid.uuid4().hex[:8]}-{name[-100:]}"
-
-    def _forget(self, folder: str) -> None:
-        """Forget what was in a folder that is no more."""
-        for name in [name for name in self.places if name.startswith(folder + os.sep)]:
-            del self.places[name]
-
-    def shown_name(self, place: str) -> str:
-        """Return the program's name of what lies somewhere; nothing if it has none any more."""
-        names = {place: name for name, place in self.places.items()}
-        part = next((part for part in with_parents(place) if part in names), "")
-        if not part and place.startswith(self.folder):
-            return ""
-        return shortened(names.get(part, "") + place[len(part) :])
+        return _Scan(_FolderEntry.inside(path, name) for name in self.list_names(os.listdir, path))
 
     def close(self) -> None:
         """Let all files be what they are, and remove the versions."""
         self._is_closed = True
-        for holder, name, ours in _held(self._wrapped):  # also in modules that the program has imported
+        for holder, name, ours in _held(self._replacements):  # also in modules that the program has imported
             setattr(holder, name, ours.__wrapped__)
-        self.places.clear()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def patch_all(self, patches: Patches) -> None:
-        """Let the program have versions of files, whatever function of Python it calls."""
-        replaced: dict[Real, Any] = {open: self.open, shutil.rmtree: self.remove}
-        for name, ours in _OF_OS.items():
-            if hasattr(os, name):
-                replaced[getattr(os, name)] = getattr(self, ours) if isinstance(ours, str) else ours
-        with suppress(ImportError):  # as on Windows
-            replaced[import_module("_posixsubprocess").fork_exec] = self.start
-        self.patch(patches, replaced)
+    def patch(self, patches: Patches, *tables: tuple["Functions", object]) -> None:
+        """Replace functions, as soon as their modules are imported, by what methods of an object do."""
+        modules: dict[str, dict[str, Real]] = {}
+        for functions, owner in tables:
+            for module, rows in functions.items():
+                works = modules.setdefault(module, {})
+                for path, method, *arguments in rows:
+                    works[path] = partial(method, owner, *arguments)
+        for module, works in modules.items():
+            patches.enter_context(when_imported(module, partial(self._patch_module, patches, module, works)))
 
-    def patch(self, patches: Patches, replaced: dict[Real, Any]) -> None:
-        """Replace functions by every name that a module has for them: ``tarfile`` has its own for ``open``.
-
-        Each has a function that does its work, called with the original first, or a ``To``: what it does to
-        the file that is its first argument.
-        """
-        # Not guarded: torch's own would write over files.
-        wrapped = {id(real): self.wrapped(real, ours) for real, ours in replaced.items()}
-        self._wrapped |= {id(ours): ours for ours in wrapped.values()}
+    def _patch_module(self, patches: Patches, module: str, works: dict[str, Real]) -> None:
+        wrapped: dict[int, Real] = {}
+        for path, work in works.items():
+            *owners, name = path.split(".")
+            owner: Any = sys.modules[module]
+            for each in owners:
+                owner = getattr(owner, each, None)
+            real = getattr(owner, name, None)
+            if real is None:  # not every Python has each, on every system
+                continue
+            ours = self._wrapped(real, work)
+            if owners:
+                is_static = isinstance(vars(owner).get(name), staticmethod)
+                patches.set(owner, name, staticmethod(ours) if is_static else ours)
+            else:
+                wrapped[id(real)] = ours
+        self._replacements |= {id(ours): ours for ours in wrapped.values()}
         for holder, name, real in _held(wrapped):
             patches.set(holder, name, wrapped[id(real)])
 
-    def wrapped(self, real: Real, ours: Any) -> Real:
+    def _wrapped(self, real: Real, work: Real) -> Real:
         """Make a function that does the program's calls of another, but for what is another file's."""
-        work = partial(self._do, ours) if isinstance(ours, To) else ours
 
         @stands_in
         @wraps(real)
@@ -312,15 +294,23 @@ class FileVersions:
             # An opener opens another file than is named: tempfile's one in that folder.
             is_elsewhere = any(kwargs.get(name) is not None for name in _ELSEWHERE)
             is_ours = is_elsewhere or self._is_closed or is_in_our_work(sys._getframe(1))
+            # Not guarded: torch's own would write over files.
             return real(*args, **kwargs) if is_ours else work(real, *args, **kwargs)
 
         return call
 
 
-class _Entry(type(Path())):  # type: ignore[misc]
+class _FolderEntry(type(Path())):  # type: ignore[misc]
     """An entry of a folder, as ``os.scandir`` has them."""
 
     path: str
+
+    @classmethod
+    def inside(cls, folder: Any, name: str) -> Any:
+        """Make the entry of a name in a folder."""
+        entry = cls(folder, name)
+        entry.path = os.path.join(folder, name)
+        return entry
 
     @stands_in
     def inode(self) -> int:
@@ -333,12 +323,6 @@ class _Entry(type(Path())):  # type: ignore[misc]
     @stands_in
     def is_file(self, *, follow_symlinks: bool = True) -> bool:
         return (follow_symlinks or not self.is_symlink()) and super().is_file()
-
-
-def _entry(folder: Any, name: str) -> _Entry:
-    entry = _Entry(folder, name)
-    entry.path = os.path.join(folder, name)
-    return entry
 
 
 class _Scan(closing):  # type: ignore[type-arg]
@@ -354,47 +338,91 @@ class _Scan(closing):  # type: ignore[type-arg]
         self.__exit__()
 
 
-def _held(functions: dict[int, Real]) -> list[tuple[Any, str, Any]]:
-    """List the names that modules have for functions, which are given by their ids."""
-    accessor = getattr(pathlib, "_normal_accessor", None)  # Python 3.10 has the functions there too
+def _held(functions: dict[int, Real]) -> list[tuple[ModuleType, str, Any]]:
+    """List the names that modules have for functions, by ids: ``tarfile`` has its own for ``open``."""
     # The import system has its own, of posix.
     modules = [each for name, each in [*sys.modules.items()] if name not in ("posix", "nt")]
-    holders = [(each, vars(each)) for each in modules if type(each) is ModuleType]
     return [
-        (holder, name, value)
-        for holder, names in [*holders, (accessor, vars(type(accessor)))]
-        for name, value in [*names.items()]
+        (module, name, value)
+        for module in modules
+        if type(module) is ModuleType
+        for name, value in [*vars(module).items()]
         if id(value) in functions
     ]
 
 
-def erase(path: str) -> None:
-    """Remove a file or an empty folder, if that is possible."""
-    with suppress(OSError):
-        (os.rmdir if _is_folder(path) else os.unlink)(path)
+Functions = Mapping[str, tuple[tuple[Any, ...], ...]]
 
-
-def _is_folder(path: str) -> bool:
-    return os.path.isdir(path) and not os.path.islink(path)
-
-
-def with_parents(path: str) -> list[str]:
-    """List a path and the folders that it is in."""
-    return [path, *map(str, Path(path).parents)]
-
-
-# How the program reaches files, beside ``open``: functions of os by their names, and what is done for them.
-_OF_OS: dict[str, str | To] = {
-    **dict.fromkeys(("stat", "lstat", "statvfs", "access", "readlink"), To.READ),
-    **dict.fromkeys(("remove", "unlink", "rmdir"), "remove"),
-    **dict.fromkeys(("rename", "replace"), "rename"),
-    **dict.fromkeys(("link", "symlink"), "link"),
-    **dict.fromkeys(("system", "posix_spawn", "posix_spawnp"), "start"),
-    "mkdir": To.MAKE,
-    **dict.fromkeys(("truncate", "utime", "chmod", "chown"), To.CHANGE),
-    "listdir": "list_names",
-    "scandir": "scan",
-    "open": "open_number",
+# How a program reaches files, by module: the function, the method that does its work, and that method's first
+# arguments. For ``do`` these are the purpose of a path and its position in the call.
+FUNCTIONS: Functions = {
+    "builtins": (("open", FileVersions.open),),
+    "os": (
+        ("stat", FileVersions.do, To.READ, 0),
+        ("statvfs", FileVersions.do, To.READ, 0),
+        ("access", FileVersions.do, To.READ, 0),
+        ("getxattr", FileVersions.do, To.READ, 0),
+        ("listxattr", FileVersions.do, To.READ, 0),
+        ("lstat", FileVersions.do, To.LOOK, 0),
+        ("readlink", FileVersions.do, To.LOOK, 0),
+        ("mkdir", FileVersions.do, To.MAKE, 0),
+        ("symlink", FileVersions.do, To.MAKE, 1),
+        ("truncate", FileVersions.do, To.CHANGE, 0),
+        ("utime", FileVersions.do, To.CHANGE, 0),
+        ("chmod", FileVersions.do, To.CHANGE, 0),
+        ("chown", FileVersions.do, To.CHANGE, 0),
+        ("setxattr", FileVersions.do, To.CHANGE, 0),
+        ("removexattr", FileVersions.do, To.CHANGE, 0),
+        ("remove", FileVersions.remove),
+        ("unlink", FileVersions.remove),
+        ("rmdir", FileVersions.remove),
+        ("rename", FileVersions.rename),
+        ("replace", FileVersions.rename),
+        ("link", FileVersions.link),
+        ("listdir", FileVersions.list_names),
+        ("scandir", FileVersions.scan),
+        ("open", FileVersions.open_number),
+    ),
+    # In Python 3.10 it has the functions of os under other names.
+    "pathlib": (
+        ("_normal_accessor.open", FileVersions.open),
+        ("_normal_accessor.stat", FileVersions.do, To.READ, 0),
+        ("_normal_accessor.readlink", FileVersions.do, To.LOOK, 0),
+        ("_normal_accessor.mkdir", FileVersions.do, To.MAKE, 0),
+        ("_normal_accessor.symlink", FileVersions.do, To.MAKE, 1),
+        ("_normal_accessor.chmod", FileVersions.do, To.CHANGE, 0),
+        ("_normal_accessor.unlink", FileVersions.remove),
+        ("_normal_accessor.rmdir", FileVersions.remove),
+        ("_normal_accessor.rename", FileVersions.rename),
+        ("_normal_accessor.replace", FileVersions.rename),
+        ("_normal_accessor.link", FileVersions.link),
+        ("_normal_accessor.listdir", FileVersions.list_names),
+        ("_normal_accessor.scandir", FileVersions.scan),
+    ),
+    "shutil": (("rmtree", FileVersions.remove),),
+    "sqlite3": (("connect", FileVersions.connect),),
+    "torch": (("from_file", FileVersions.map_file),),
+    "torch.jit": (
+        ("load", FileVersions.do, To.READ, 0),
+        ("RecursiveScriptModule.save", FileVersions.do, To.ARCHIVE, 1),
+    ),
+    # Of torch.export and torch.package.
+    "torch._C": (
+        ("PyTorchFileReader.__init__", FileVersions.do, To.READ, 1),
+        ("PyTorchFileWriter.__init__", FileVersions.do, To.ARCHIVE, 1),
+    ),
+    # Written in Rust.
+    "safetensors": (("serialize_file", FileVersions.do, To.OVERWRITE, 1),),
+    "tokenizers": (
+        ("Tokenizer.save", FileVersions.do, To.OVERWRITE, 1),
+        ("Tokenizer.from_file", FileVersions.do, To.READ, 0),
+    ),
 }
-
+_OF_FLAGS = (
+    (os.O_EXCL, To.MAKE),
+    (os.O_TRUNC, To.OVERWRITE),
+    (os.O_WRONLY | os.O_RDWR | os.O_CREAT, To.CHANGE),
+)
+_OF_OPEN = ("mode", "buffering", "encoding", "errors", "newline", "closefd", "opener")
+_NAMES_OF_PATHS = ("path", "dst", "f", "filename")
 _ELSEWHERE = ("dir_fd", "src_dir_fd", "dst_dir_fd", "opener")

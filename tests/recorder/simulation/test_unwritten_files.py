@@ -8,8 +8,10 @@ import multiprocessing
 import os
 import pickle
 import shutil
+import signal
 import sqlite3
 import subprocess
+import sys
 import tempfile
 from contextlib import closing
 from pathlib import Path
@@ -147,12 +149,23 @@ def by_rotating(state, path):
 
 
 def by_removing_the_folder(state, path):
+    (path.parent / "deep").mkdir()
+    torch.save(state, path.parent / "deep" / "new.pt")
     shutil.rmtree(path.parent)
     assert not path.parent.exists()
     path.parent.mkdir()
     assert os.listdir(path.parent) == []  # noqa: PTH208  # as programs do
     torch.save(state, path)
     assert torch.load(path)["weight"].shape == (1024, 512)
+
+
+def by_copying_the_folder(state, path):
+    shutil.rmtree(path.parent)
+    path.parent.mkdir()
+    torch.save(state, path)
+    shutil.copytree(path.parent, "copy")
+    assert torch.load("copy/model.npz")["weight"].shape == (1024, 512)
+    shutil.rmtree("copy")
 
 
 def by_renaming_the_folder(state, path):
@@ -233,6 +246,7 @@ def by_a_shared_tensor(_state, path):
 
 
 def by_its_mode_and_owner(_state, path):
+    path.parent.chmod(0o700)
     path.chmod(0o600)
     os.chown(path, os.getuid(), os.getgid())
     assert path.stat().st_mode & 0o777 == 0o600
@@ -292,7 +306,7 @@ CHANGES = [
         by_removing,
         by_rotating,
     ),
-    *(by_removing_the_folder, by_renaming_the_folder, through_a_link),
+    *(by_removing_the_folder, by_copying_the_folder, by_renaming_the_folder, through_a_link),
 ]
 
 
@@ -301,14 +315,14 @@ def test_a_file_that_was_there_is_not_touched(folder, change):
     path = folder / "run" / "model.npz"
     path.parent.mkdir()
     path.write_bytes(PRECIOUS)
-    before = path.stat()
+    before, folder_mode = path.stat(), path.parent.stat().st_mode
     with simulated(SimulationOptions(compute=False)) as simulation:
         change(torch.nn.Linear(512, 1024, device="cuda").state_dict(), path)
         notes = [note.message for note in simulation.notes() if note.slug == "files-not-written"]
 
     assert path.read_bytes() == PRECIOUS
     assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
-    assert path.stat().st_mode == before.st_mode
+    assert (path.stat().st_mode, path.parent.stat().st_mode) == (before.st_mode, folder_mode)
     assert sorted(entry.name for entry in folder.rglob("*")) == ["model.npz", "run"]
     assert "run/model.npz" in notes[0]
 
@@ -403,52 +417,82 @@ def test_what_is_beside_a_file_in_its_new_folder_goes_with_it(folder):
     ]
 
 
-def test_a_process_of_multiprocessing_is_named_as_one(folder):
-    with simulated(SimulationOptions(compute=False)) as simulation:
-        torch.save(torch.ones(64, device="cuda"), "model.pt")
-        process = multiprocessing.get_context("spawn").Process(target=len, args=("",))
-        process.start()
-        process.join()
-        said = " ".join(note.message for note in simulation.notes())
-    assert "a process of multiprocessing (" in said
-    assert "import" not in said
-
-
-def test_programs_that_are_started_are_named_and_their_copies_removed(folder):
+def test_what_other_processes_copy_says_that_it_has_no_values(folder):
     Path("best.pt").write_bytes(PRECIOUS)
-    with simulated(SimulationOptions(compute=False)) as simulation:
+    with simulated(SimulationOptions(compute=False)):
         torch.save(torch.ones(512, 1024, device="cuda"), "model.pt")
         torch.save(torch.ones(512, 1024, device="cuda"), "best.pt")
         subprocess.run(["cp", "model.pt", "copied.pt"], check=True)
-        os.system("mv model.pt moved.pt")
-        [note] = simulation.notes()
 
-    assert "not undone: cp model.pt copied.pt (" in note.message
-    assert "mv model.pt moved.pt (" in note.message
-    assert ([*folder.iterdir()], Path("best.pt").read_bytes()) == ([folder / "best.pt"], PRECIOUS)
+    assert sorted(entry.name for entry in folder.iterdir()) == ["best.pt", "copied.pt"]
+    assert Path("best.pt").read_bytes() == PRECIOUS
+    assert b"the values of this file were not computed" in Path("copied.pt").read_bytes()
+    with pytest.raises(pickle.UnpicklingError):
+        torch.load("copied.pt")
 
 
-def test_a_large_file_that_is_changed_in_place_is_named(folder):
+def test_a_large_file_is_not_changed_in_place(folder):
     with Path("large").open("wb") as file:
         file.truncate((1 << 30) + 1)
-    with simulated(SimulationOptions(compute=False)) as simulation, Path("large").open("r+b"):
-        assert [note.message for note in simulation.notes()] == [
-            "what these do to files is not undone: large"
-        ]
+    with simulated(SimulationOptions(compute=False)):
+        with pytest.raises(OSError, match="a file over 1 GiB"):
+            os.truncate("large", 1)
+        with Path("large").open("rb") as file:
+            assert file.read(1) == b"\0"
+        Path("large").write_bytes(b"new")
+        assert Path("large").read_bytes() == b"new"
+    assert Path("large").stat().st_size == (1 << 30) + 1
 
 
-def test_what_a_forked_child_saves_is_read_back_and_gone_afterwards(folder):
-    with simulated(SimulationOptions(compute=False)) as simulation:
+def test_what_a_forked_child_saves_is_read_back(folder):
+    with simulated(SimulationOptions(compute=False)):
         state = torch.nn.Linear(512, 1024, device="cuda").state_dict()
-        torch.save(state, "before.pt")
         arguments = (state | {"order": torch.arange(3)}, "model.pt")
         worker = multiprocessing.get_context("fork").Process(target=torch.save, args=arguments)
         worker.start()
         worker.join()
         back = torch.load("model.pt")
         assert (back["weight"].shape, back["order"].tolist()) == ((1024, 512), [0, 1, 2])
-        assert [one["path"] for one in simulation.values()["files_not_written"]] == ["before.pt", "model.pt"]
-    assert [*folder.iterdir()] == []
+
+
+KILLED = """
+import os, shutil, signal, sys
+from pathlib import Path
+import torch
+from snapconv.simulation import SimulationOptions, simulated
+with simulated(SimulationOptions(compute=False)):
+    torch.save(torch.ones(512, 1024, device="cuda"), "model.pt")
+    with open("log", "a") as log:
+        log.write("new")
+    os.replace("log", "old")
+    shutil.rmtree("run")
+    os.mkdir("run")
+    Path("run", "model.pt").write_bytes(b"new")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_process_that_is_killed_leaves_all_files_that_were_there(folder):
+    Path("run").mkdir()
+    names = ("model.pt", "log", "old", "run/model.pt")
+    for name in names:
+        Path(name).write_bytes(PRECIOUS)
+    done = subprocess.run([sys.executable, "-c", KILLED], check=False, stderr=subprocess.PIPE)
+
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert sorted(str(path) for path in Path().rglob("*")) == sorted(("run", *names))
+    assert {Path(name).read_bytes() for name in names} == {PRECIOUS}
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_and_a_device_are_themselves(folder):
+    os.mkfifo("pipe")
+    reader = os.open("pipe", os.O_RDONLY | os.O_NONBLOCK)
+    with simulated(SimulationOptions(compute=False)):
+        for name in ("pipe", os.devnull):
+            Path(name).write_bytes(b"new")
+    assert os.read(reader, 10) == b"new"
+    os.close(reader)
 
 
 def test_temporary_files_are_the_programs(folder):
