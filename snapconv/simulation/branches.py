@@ -11,7 +11,7 @@ import linecache
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -128,27 +128,26 @@ def _decisions(filename: str) -> tuple[list[_Test], list[ast.expr]]:
         nodes = [*ast.walk(ast.parse("".join(linecache.getlines(filename))))]
     except (SyntaxError, ValueError):
         return [], []
-    tests: list[_Test] = []
-    for node in nodes:
-        if isinstance(node, ast.IfExp):
-            tests.append(_Test(node, [node.body], [node.orelse]))
-        elif isinstance(node, ast.Assert):
-            tests.append(_Test(node, [], [ast.Raise()]))
-        elif isinstance(node, ast.While):
-            tests.append(_Test(node, node.body, [ast.Break()]))
-        elif isinstance(node, _COMPREHENSIONS):
-            conditions = [condition for part in node.generators for condition in part.ifs]
-            for condition in conditions:
-                choice = ast.copy_location(ast.IfExp(condition, _KEPT, _KEPT), node)
-                tests.append(_Test(choice, [_KEPT], []))
-        for _, block in ast.iter_fields(node):
-            if isinstance(block, list):
-                tests += [
-                    _if_statement(item, block[i + 1 :])
-                    for i, item in enumerate(block)
-                    if isinstance(item, ast.If)
-                ]
+    tests = [test for node in nodes for test in _tests(node)]
     return tests, [node.value for node in nodes if isinstance(node, ast.Return) and node.value]
+
+
+def _tests(node: ast.AST) -> Iterator[_Test]:
+    """List the tests of a node of the source: its own, and those of the ``if`` statements in its blocks."""
+    if isinstance(node, ast.IfExp):
+        yield _Test(node, [node.body], [node.orelse])
+    elif isinstance(node, ast.Assert):
+        yield _Test(node, [], [ast.Raise()])
+    elif isinstance(node, ast.While):
+        yield _Test(node, node.body, [ast.Break()])
+    elif isinstance(node, _COMPREHENSIONS):
+        for condition in [condition for part in node.generators for condition in part.ifs]:
+            choice = ast.IfExp(condition, _KEPT, _KEPT)
+            yield _Test(ast.copy_location(choice, node), [_KEPT], [])
+    for _, block in ast.iter_fields(node):
+        for i, statement in enumerate(block if isinstance(block, list) else []):
+            if isinstance(statement, ast.If):
+                yield _if_statement(statement, block[i + 1 :])
 
 
 def _if_statement(node: ast.If, behind: list[ast.stmt]) -> _Test:
@@ -363,9 +362,10 @@ class ValuesRead:
 
 def shown(listed: Iterable[str], noun: str = "place") -> str:
     """Name the first ones of a list, and how many more there are."""
-    every = [*listed]
-    n_more = len(every) - _MAX_SHOWN
-    return ", ".join(every[:_MAX_SHOWN]) + (f" and {counted(n_more, f'more {noun}')}" if n_more > 0 else "")
+    names = [*listed]
+    text = ", ".join(names[:_MAX_SHOWN])
+    n_more = len(names) - _MAX_SHOWN
+    return f"{text} and {counted(n_more, f'more {noun}')}" if n_more > 0 else text
 
 
 def torch_folder() -> str:
@@ -379,19 +379,20 @@ def users_place() -> str:
     innermost = None
     for frame in program_frames():
         filename = frame.f_code.co_filename
-        if not filename.startswith((of_torch, "<")):
-            place = f"{shortened(filename)}:{frame.f_lineno}"
-            is_library = any(folder in filename for folder in _LIBRARY_FOLDERS)
-            if not is_library and not filename.startswith(_STANDARD_LIBRARY):
-                return place if innermost is None else f"{innermost} called at {place}"
-            innermost = innermost or place
+        if filename.startswith((of_torch, "<")):
+            continue
+        line = f"{shortened(filename)}:{frame.f_lineno}"
+        is_installed = any(folder in filename for folder in _LIBRARY_FOLDERS)
+        if not is_installed and not filename.startswith(_STANDARD_LIBRARY):
+            return line if innermost is None else f"{innermost} called at {line}"
+        innermost = innermost or line
     return innermost or "(unknown line)"
 
 
 def shortened(filename: str) -> str:
     """Write a library's file from its package on, the program's from the current folder on."""
     for folder in _LIBRARY_FOLDERS:
-        _, found, rest = filename.replace("\\", "/").rpartition(f"/{folder}/")
-        if found:
+        _, separator, rest = filename.replace("\\", "/").rpartition(f"/{folder}/")
+        if separator:
             return rest
     return filename.removeprefix(f"{Path.cwd()}{os.sep}")

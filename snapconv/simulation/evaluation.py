@@ -272,9 +272,13 @@ class Evaluation:
             return self._shape_out(call, fake_storages)
         if operation.kind is not Kind.FRESH or operation.name in _READS_VALUES or has_sparse:
             return call.run(args, kwargs)
+        return self._make(call, fake_storages)
+
+    def _make(self, call: Invocation, fake_storages: FakeStorages) -> Any:
+        """Make an operation's results in new memory, by their shapes."""
         shapes = self._shapes(call)
         if self._has_sparse((shapes,)):
-            return call.run(args, kwargs)
+            return call.run(call.args, call.kwargs)
         shapes = self._routing.assume(call, shapes)
         comes_back = call.device is None and any(
             placement is not None and placement.device is not None for placement in call.inputs

@@ -26,13 +26,19 @@ _LIST = Path(torch.__file__).parents[1] / "torchgen/packaged/ATen/native/native_
 _HAS_KERNEL = re.compile(r"^    [\w, ]*\bCUDA\b[\w, ]*:|^  structured", re.MULTILINE)
 _IS_UNCHECKED = "device_check: NoCheck"
 _IS_ITERATED = re.compile(rf"{_IS_UNCHECKED}.*TensorIterator")
-_INDEXING = "index _unsafe_index index_put index_put_ _index_put_impl_ _unsafe_index_put".split()
-# They or what they call checks their arguments (native/Embedding.cpp, TensorShape.cpp, Blas.cpp,
-# Convolution.cpp, RNN.cpp).
-_ALSO_CHECKED = [*_INDEXING, *"embedding stack mv convolution mkldnn_rnn_layer".split()]
-# These copy a number (native/Fill.cpp) and chances (cuda/DistributionTemplates.h) to the device. The last is
-# called while a mode is active, as here, in place of one that takes the CPU's targets (LossCTC.cpp).
-_TAKES_ANY = "fill_ bernoulli_ _ctc_loss".split()
+_INDEXING = ("index", "_unsafe_index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index_put")
+# Whether operations are checked of which the list says something else.
+_EXCEPTIONS = {
+    # They or what they call checks their arguments (native/TensorAdvancedIndexing.cpp, Embedding.cpp,
+    # TensorShape.cpp, Blas.cpp, Convolution.cpp, RNN.cpp).
+    **dict.fromkeys(_INDEXING, True),
+    **dict.fromkeys(("embedding", "stack", "mv", "convolution", "mkldnn_rnn_layer"), True),
+    # They copy a number (native/Fill.cpp) and chances (cuda/DistributionTemplates.h) to the device.
+    "fill_": False,
+    "bernoulli_": False,
+    # Called while a mode is active, as here, in place of one that takes the CPU's targets (LossCTC.cpp).
+    "_ctc_loss": False,
+}
 # The sentence of aten/src/ATen/TensorIterator.cpp and, up to 2.7, core/adaption.cpp; the end is ours.
 _ERROR = (
     "Expected all tensors to be on the same device, but found at least two devices, {} and {}! "
@@ -52,8 +58,8 @@ def _is_checked(func: Any) -> bool:
     """Say whether CUDA refuses tensors of several devices for an operation."""
     full_name = func.name().removeprefix("aten::")
     name, row = full_name.partition(".")[0], _rows().get(full_name, "")
-    if name in _ALSO_CHECKED or name in _TAKES_ANY:
-        return name in _ALSO_CHECKED
+    if name in _EXCEPTIONS:
+        return _EXCEPTIONS[name]
     if _IS_UNCHECKED in row:
         return _IS_ITERATED.search(row) is not None
     return _HAS_KERNEL.search(row) is not None
