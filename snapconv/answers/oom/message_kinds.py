@@ -942,6 +942,15 @@ _KINDS = (
         cause=OomCause.HOST,
     ),
     MessageKind(
+        "a step that Slurm killed",
+        backend="host",
+        level=2,
+        seen=(r"detected \d{1,9} oom[_-]kill event(?:\(s\)|s)? in step",),
+        means="the step used more host memory than the job had asked Slurm for: not the GPU's",
+        next_step="ask for more (--mem), or fewer DataLoader workers",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
         "a killed process",
         backend="host",
         level=2,

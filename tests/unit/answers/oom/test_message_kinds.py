@@ -939,6 +939,14 @@ TEXTS = (
         {},
         "ask for more",
     ),
+    *(
+        (text, "a step that Slurm killed", HOST, {}, "ask for more (--mem)")
+        for text in (
+            "slurmstepd: error: Detected 1 oom_kill event in StepId=41.batch.",
+            "slurmstepd: error: Detected 2 oom-kill event(s) in StepId=41.0 cgroup.",
+            "srun: error: nid001: task 0: Out Of Memory\nerror: Detected 1 oom_kill event in StepId=41.7.",
+        )
+    ),
     (
         "TERM_MEMLIMIT: job killed after reaching LSF memory usage limit.",
         "a job's memory limit",
@@ -974,7 +982,6 @@ TEXTS = (
         (text, "a killed process", HOST, figures, "fewer DataLoader workers")
         for text, figures in (
             ("RuntimeError: DataLoader worker (pid 41) is killed by signal: Killed.", {}),
-            ("slurmstepd: error: Detected 1 oom_kill event in StepId=41.batch.", {}),
             (
                 "Memory cgroup out of memory: Killed process 41 (python) total-vm:99kB, "
                 "anon-rss:1048576kB, file-rss:0kB",
