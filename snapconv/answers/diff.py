@@ -311,7 +311,7 @@ def _aligned(
         pairs: list[Match] = [(line, numbers.pop(line.line_number, None)) for line in old]
         return pairs + [(None, line) for line in numbers.values()]
     # By the place in both: the most likeness of all that follows, and how many lines of each come next.
-    steps = dict[tuple[int, int], tuple[float, int, int]]()
+    steps: dict[tuple[int, int], tuple[float, int, int]] = {}
     for i, j in product(range(len(old), -1, -1), range(len(new), -1, -1)):
         is_within = i < len(old) and j < len(new)
         likeness = _likeness(old[i], new[j], in_old, in_new) if is_within else 0.0
@@ -319,7 +319,8 @@ def _aligned(
         rests = ((steps.get((i + m, j + n)), more, m, n) for m, n, more in choices)
         totals = [(rest[0] + more, m, n) for rest, more, m, n in rests if rest]
         steps[i, j] = max(totals, key=itemgetter(0), default=(0.0, 0, 0))
-    matches, i, j = list[Match](), 0, 0
+    i, j = 0, 0
+    matches: list[Match] = []
     while i < len(old) or j < len(new):
         _, m, n = steps[i, j]
         matches.append((old[i] if m else None, new[j] if n else None))

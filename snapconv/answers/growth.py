@@ -211,7 +211,7 @@ def report_growth(analysis: DeviceAnalysis) -> GrowthReport:
 
 def by_line(found: Sequence[Growth]) -> tuple[Growth, ...]:
     """Sum up the stacks by their innermost line and their fate; most bytes first."""
-    lines = dict[tuple[SourceLine | None, Fate], Growth]()
+    lines: dict[tuple[SourceLine | None, Fate], Growth] = {}
     for growth in found:
         place = growth.line, growth.fate
         lines[place] = lines[place].with_stack(growth) if place in lines else growth
@@ -269,7 +269,7 @@ def find_growth(analysis: DeviceAnalysis) -> tuple[Growth, ...]:
     if not phases.has_steps or n_iterations < LEAST_ITERATIONS:
         return ()
     kept = _kept(analysis)
-    found = list[Growth]()
+    found: list[Growth] = []
     for key, run, one in _runs(kept, n_iterations):
         is_weak = run.n_iterations < _FAIR_ITERATIONS
         if not is_weak or (one.is_weak_evidence.all() and run.sums.min() * 2 >= run.sums.max()):

@@ -71,7 +71,8 @@ def sums_by_name(
 
     ``name`` is called once for each combination of values.
     """
-    rows, sums = rows_of(live), dict[_Name, Sum]()
+    rows = rows_of(live)
+    sums: dict[_Name, Sum] = {}
     first, group = number_groups(*(key[rows] for key in keys))
     values = plain_rows(*(key[rows[first]] for key in keys))
     figures = _figures_by(analysis, rows, group, len(first))

@@ -74,7 +74,8 @@ def find_verdict(
     )
     findings, may_grow = quick_findings(analysis), growing_sentence(analysis)
     faults = [finding for finding in findings if finding.sort == FAULT]
-    also, moment, command = list[str](), _MOMENTS.get(about, "at the peak"), about
+    moment, command = _MOMENTS.get(about, "at the peak"), about
+    also: list[str] = []
     if about == "peak":
         also = [reserve] if reserve else []
         moment = moment if _has_trace(analysis) else "at the dump"

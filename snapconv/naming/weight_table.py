@@ -49,7 +49,8 @@ def weight_names(given: Sequence[str], stack_ids: Int32Column, lines: ProjectLin
 
     The line is the innermost one of the project that it was allocated from, with its number there.
     """
-    names, numbers = [], Counter[str]()
+    names = []
+    numbers: Counter[str] = Counter()
     for number, (name, stack_id) in enumerate(zip(given, stack_ids.tolist(), strict=True), 1):
         line = lines.innermost(stack_id)
         if line:

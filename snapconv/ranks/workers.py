@@ -126,7 +126,8 @@ def answers(
 
 def _together(requests: Mapping[str, int | None], n_waiting: int) -> Iterator[str]:
     """Join requests of small files, one a line: fewer towards the end, so that all workers end together."""
-    lines, room = list[str](), _MOST_BYTES_TOGETHER
+    room = _MOST_BYTES_TOGETHER
+    lines: list[str] = []
     for number, (text, n_bytes) in enumerate(requests.items()):
         needed = _MOST_BYTES_TOGETHER if n_bytes is None else n_bytes
         n_lines = min(_MOST_TOGETHER, (len(requests) - number + len(lines)) // n_waiting)

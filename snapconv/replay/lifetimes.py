@@ -163,7 +163,8 @@ def _pair_compiled(events: EventTable, is_release: BoolColumn) -> _Pairs | None:
 
 def _pair(events: EventTable, is_release: BoolColumn) -> _Pairs:
     """Pair events in Python, as the compiled core does."""
-    rows, last = list[list[int]](), dict[int, list[int]]()
+    rows: list[list[int]] = []
+    last: dict[int, list[int]] = {}
     n_orphans = n_implicit = 0
     for event, (action, addr, is_end) in enumerate(plain_rows(events.action, events.addr, is_release)):
         step = _STEPS.get(action)

@@ -213,7 +213,8 @@ def _read(
     progress: Progress | None,
 ) -> Snapshot:
     """Turn the dictionary into a Snapshot; the raw lists are emptied on the way."""
-    form, n_bytes, notes = collected.form, container.n_unpacked_bytes, list[Note]()
+    form, n_bytes = collected.form, container.n_unpacked_bytes
+    notes: list[Note] = []
     memory = read_segments(_list(raw, "segments"), collected, "segments")
     traits = traits_of_raw(raw) | ({BLOCK_ADDRESSES} if collected.has_addresses else set())
     host_memory = read_segments(_list(raw, "host_segments"), collected, "host_segments", device=HOST)

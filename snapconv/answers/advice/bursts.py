@@ -108,7 +108,8 @@ class Bursts:
             is_of_name &= ~self.features.freed_through(role)
         self.freed = np.where(is_of_name, table.freed_event, -1)
         self.burst = at(calls.n_allocs, self.freed, -1)
-        python, known = analysis.facts.roles.python, dict[bytes, int]()
+        python = analysis.facts.roles.python
+        known: dict[bytes, int] = {}
         line_of = np.zeros(len(analysis.snapshot.stacks) + 1, np.int32)  # the last: no stack
         for stack in distinct(table.free_stack_id).tolist():
             line_of[stack] = known.setdefault(python.frames_of(stack).tobytes(), stack)

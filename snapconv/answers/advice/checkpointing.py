@@ -48,7 +48,8 @@ def checkpointed_modules(evidence: Evidence) -> Iterator[Detected]:
     every, most = _modules(evidence)
     modules = [one for one in every if 0 < one.held_bytes <= most]
     goal = evidence.goal_bytes or 0
-    wanted, change, chosen = evidence.moment.n_bytes - goal, None, list[Module]()
+    wanted, change = evidence.moment.n_bytes - goal, None
+    chosen: list[Module] = []
     for _ in range(_MOST_REPLAYS):
         before, chosen = chosen, cheapest(modules, wanted)
         if not chosen or chosen == before:
@@ -130,7 +131,8 @@ def _modules(evidence: Evidence) -> tuple[list[Module], float]:
             inside.setdefault(path[:depth], []).append(mine)
     times = {tuple(name.split(".")): ms for name, ms in evidence.forward_ms.items()}
     whole = sum(times.values()) or max(int(features.in_forward.sum()), 1)
-    most, found = _MOST_OF_MODULE * evidence.bytes_of(rows[evidence.live[rows]]), list[Module]()
+    most = _MOST_OF_MODULE * evidence.bytes_of(rows[evidence.live[rows]])
+    found: list[Module] = []
     for path in sorted(inside):
         change, n_operations = _again(evidence, np.concatenate(inside[path]))
         held = evidence.demand.bytes_at(change, evidence.moment.event)
@@ -146,7 +148,8 @@ def _again(evidence: Evidence, rows: Int64Column) -> tuple[Change, int]:
     Its first large tensor stands for its input, which stays. The others are live until the last of them is
     allocated, and again from where backward frees the first.
     """
-    table, parts, n_operations = evidence.table, list[Change](), 0
+    table, n_operations = evidence.table, 0
+    parts: list[Change] = []
     for mine in grouped(rows, evidence.features.next_backward):
         mine = np.sort(mine)  # in the order of their allocs
         n_bytes = table.block_bytes[mine]
@@ -176,7 +179,8 @@ def cheapest(modules: Sequence[Module], wanted: int) -> list[Module]:
         best[number] = best[number + 1]
         with_it = one.held_bytes + best[after[number], : max(_PARTS + 1 - one.cost, 0)]
         best[number, one.cost :] = np.maximum(best[number, one.cost :], with_it)
-    chosen, number = list[Module](), 0
+    number = 0
+    chosen: list[Module] = []
     cost = int(np.searchsorted(best[0], min(wanted, best[0, -1])))
     while number < n:
         is_taken = best[number, cost] > best[number + 1, cost]

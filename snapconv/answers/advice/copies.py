@@ -285,7 +285,8 @@ def gathered_shards(evidence: Evidence) -> Iterator[Detected]:
     by_fsdp = features.made_through(Role.GATHERED)
     number = np.searchsorted(table.alloc_event[features.in_forward & ~by_fsdp], table.alloc_event)
     rows = rows_of(by_fsdp & features.reaches_backward & features.is_traced)
-    parts, ends = list[Change](), [*_ends_of_losses(evidence)]
+    ends = [*_ends_of_losses(evidence)]
+    parts: list[Change] = []
     for iteration in grouped(rows, features.next_backward):
         parts += _resharded(evidence, grouped(iteration, number), ends)
     if len(parts) < _LEAST_GATHERED:

@@ -59,9 +59,9 @@ class LineCalls:
         self._python, self._events = analysis.facts.roles.python, analysis.device.events
         is_alloc = has_code(self._events.action, Action.ALLOC)
         self.n_allocs, self.alloc_events = np.cumsum(is_alloc, dtype=np.int32), rows_of(is_alloc)
-        self._paths = dict[int, tuple[int, ...]]()
-        self._marks = dict[tuple[int, ...], BoolColumn]()
-        self._begins = dict[tuple[int, ...], Int64Column]()
+        self._paths: dict[int, tuple[int, ...]] = {}
+        self._marks: dict[tuple[int, ...], BoolColumn] = {}
+        self._begins: dict[tuple[int, ...], Int64Column] = {}
 
     @cached_property
     def _with_frame(self) -> Callable[[int], Int32Column]:

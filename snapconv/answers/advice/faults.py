@@ -43,7 +43,8 @@ def previous_kept(evidence: Evidence) -> Iterator[Detected]:
     """Find what lines keep until its replacement is made, at the moment and everywhere else in the trace."""
     if not evidence.analysis.phases.free_sites_known:
         return
-    bursts, of_line = Bursts(evidence.analysis, evidence.calls), dict[int, list[Burst]]()
+    bursts = Bursts(evidence.analysis, evidence.calls)
+    of_line: dict[int, list[Burst]] = {}
     finished = list(bursts.finished(evidence))
     for burst in (*finished, *bursts.unfinished(evidence, finished)):
         of_line.setdefault(burst.line, []).append(burst)
@@ -140,7 +141,8 @@ def _without(evidence: Evidence, rows: Int64Column, idle: Int64Column) -> Change
     first, last = last_before(begins, alloc + 1), phases.run_end[alloc]
     place = (alloc - first) / np.maximum(last - first + 1, 1)
     is_gradient = has_code(evidence.analysis.classification.category, Category.GRADIENT)
-    incoming, parts = rows_of(features.by_engine & ~is_gradient), list[Change]()
+    incoming = rows_of(features.by_engine & ~is_gradient)
+    parts: list[Change] = []
     for ends, backward in idle.tolist():
         is_kept = (alloc < ends) & (features.end[rows] > ends)
         after = int(phases.run_end[backward]) + 1
@@ -229,7 +231,7 @@ def _replaced_graphs(evidence: Evidence, unused: BoolColumn) -> list[Int64Column
     analysis, calls, table = evidence.analysis, evidence.calls, evidence.table
     if not analysis.phases.free_sites_known or len(analysis.phases.events_of_training):
         return []
-    parts = list[Int64Column]()
+    parts: list[Int64Column] = []
     for burst in Bursts(analysis, calls).finished(evidence):
         if burst.is_graph and not burst.maker:
             is_new = unused & (table.stack_id >= 0) & (table.alloc_event >= burst.call)
@@ -358,7 +360,8 @@ def _by_forward(
     evidence: Evidence, rows: Int64Column
 ) -> Iterator[tuple[tuple[int, ...], Int64Column, Int64Column]]:
     """Group allocations by the call of the model, each with its path and the events at which calls began."""
-    stack_id, of_root = evidence.table.stack_id, dict[tuple[int, ...], list[Int64Column]]()
+    stack_id = evidence.table.stack_id
+    of_root: dict[tuple[int, ...], list[Int64Column]] = {}
     for same in grouped(rows, stack_id):
         root = evidence.calls.module_call(int(stack_id[same[0]]), outermost=True)
         of_root.setdefault(root, []).append(same)

@@ -513,7 +513,7 @@ def _measured(found: Finding, peak_of: Callable[[Sequence[Change]], Peak], deman
 
 def _enough(found: Sequence[Finding], goal_bytes: int, demand: Demand) -> Iterator[tuple[int, ...]]:
     """Yield the findings that reach a goal alone, then the first of the others that do together."""
-    others = list[int]()
+    others: list[int] = []
     for number, one in enumerate(found, 1):
         if one.peak.n_bytes <= goal_bytes:
             yield (number,)
@@ -591,8 +591,10 @@ _PASSES = (((FAULT,), False), ((FREE,), False), ((FAULT,), True), ((FREE, TRADE)
 
 def _allocated(evidence: Evidence, kinds: Sequence[Kind]) -> Iterator[Finding]:
     """Find faults at the peak, at the peak that is left without them, and so on; then all others so."""
-    demand, changes, n_faults = evidence.demand, list[Change](), 0
-    known, seen = set[tuple[object, ...]](), np.zeros(len(evidence.table), np.bool_)
+    demand, n_faults = evidence.demand, 0
+    changes: list[Change] = []
+    seen = np.zeros(len(evidence.table), np.bool_)
+    known: set[tuple[object, ...]] = set()
     for sorts, is_beside in _PASSES:
         if is_beside and len(changes) == n_faults:
             continue

@@ -168,7 +168,8 @@ class _Paths:
         self.files = analysis.snapshot.stacks.frames.filenames
         self.function = _functions(analysis, {frame for one in kinds for frame in calls.path(one)})
         self.first: dict[int, int] = {}
-        nodes, begun = dict[tuple[int, int], int](), dict[tuple[int, int], int]()
+        nodes: dict[tuple[int, int], int] = {}
+        begun: dict[tuple[int, int], int] = {}
         for one in kinds:
             above = -1
             for depth, frame in enumerate(calls.path(one)):
@@ -195,7 +196,8 @@ class _Paths:
 
 def _functions(analysis: DeviceAnalysis, used: set[int]) -> dict[int, int]:
     """Return a number for the function of each frame: classes of one file have methods of one name."""
-    frames, found = analysis.snapshot.stacks.frames, dict[int, int]()
+    frames = analysis.snapshot.stacks.frames
+    found: dict[int, int] = {}
     line = dict(enumerate(zip(frames.filenames, frames.names, frames.lines, strict=True)))
     number, before = 0, ("", "", 0)
     for frame in sorted(used, key=line.__getitem__):

@@ -216,7 +216,8 @@ def _layers(
 
 def _originals(analysis: DeviceAnalysis, copies: Int64Column, others: Int64Column) -> int:
     """Return the bytes of what copies were made of: in use then, and one to three times as large."""
-    table, room = analysis.allocations, dict[int, int]()
+    table = analysis.allocations
+    room: dict[int, int] = {}
     for copy in copies.tolist():
         event, size = table.alloc_event[copy], int(table.requested_bytes[copy])
         live = others[(table.alloc_event[others] < event) & (analysis.features.end[others] > event)]

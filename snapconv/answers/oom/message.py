@@ -227,7 +227,7 @@ def _explained(log: CompactText) -> MessageAnswer | None:
 
 def _of_devices(messages: list[MessageAnswer], server: MessageAnswer | None) -> MessageAnswer:
     """Return the first message of each device; that of a server around torch has the better next step."""
-    devices = dict[object, MessageAnswer]()
+    devices: dict[object, MessageAnswer] = {}
     for answer in messages:
         if answer.message not in [other.message for other in devices.values()]:
             devices.setdefault((answer.rank, answer.message.device), answer)
@@ -291,7 +291,7 @@ def _values_of_kind(kind: MessageKind, match: re.Match[str], log: CompactText) -
 
 def _values(patterns: Iterable[re.Pattern[str]], text: str) -> dict[str, Any]:
     """Return the figures of a text by their names: numbers, and the texts of shapes and names."""
-    values = dict[str, Any]()
+    values: dict[str, Any] = {}
     for pattern in patterns:
         match = pattern.search(text)
         for name, figure in match.groupdict().items() if match else ():

@@ -93,7 +93,8 @@ def compacted(text: str, check: Check = no_check) -> CompactText:
     """Remove white space from a text, and what terminals and launchers put between its words."""
     lines = _near_signs(_ESCAPED.sub("\n", text).split("\n"), check)
     width, is_broken = max(map(len, lines)), False
-    parts, ranks = list[str](), list[str]()
+    parts: list[str] = []
+    ranks: list[str] = []
     for raw in lines:
         check()
         _, prefix, line = _PREFIX.split(_NOISE.sub(" ", raw), maxsplit=1)

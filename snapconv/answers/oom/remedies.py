@@ -175,7 +175,7 @@ def _changes_tried(trials: _Trials) -> Iterator[Remedy]:
 
 def _first_enough_batch(trials: _Trials, smaller: Remedy, largest: float) -> list[Remedy]:
     """Try smaller and smaller batches, and return the first that is enough, or the last."""
-    tried = list[Remedy]()
+    tried: list[Remedy] = []
     for share in batch_shares(trials.rest.analysis):
         if share <= largest:
             named = replace(smaller, name=f"batch or sequence × {share:g}")

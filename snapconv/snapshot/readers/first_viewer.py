@@ -43,7 +43,8 @@ def read_first_viewer(data: object) -> tuple[object, Form | None]:
     tensors = list(_tensors(data))
     known = Bounds(0, len(tensors) - 1, f"an element from 0 to {len(tensors) - 1}")
     before, actions = (_items(data, key, known) for key in ("initially_allocated", "actions"))
-    before, events, live = list(dict.fromkeys(before)), [], set[int]()
+    before, events = list(dict.fromkeys(before)), []
+    live: set[int] = set()
     for number in (*before, *actions):
         live ^= {number}
         event = {"action": "alloc" if number in live else "free", "addr": number}

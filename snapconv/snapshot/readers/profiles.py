@@ -56,7 +56,7 @@ def _changes(rows: Rows) -> Iterator[Raw]:
     """
     columns = [rows.ints(name, bounds).tolist() for name, bounds in _COLUMNS.items()]
     begin = min(filter((-1).__lt__, columns[0]), default=0)
-    live = defaultdict[tuple[int, int], list[int]](list)
+    live: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
     for i, (time, _, size, position) in enumerate(zip(*columns, strict=True)):
         is_free, addresses = size < 0, live[position, abs(size)]
         addresses += [] if is_free else [i]
@@ -100,7 +100,10 @@ def _whole(rows: Rows, sizes_at_end: list[int]) -> tuple[list[Raw], list[Raw]]:
     That is what is freed without one, or only there at the end. A tensor that is written to is freed, and
     begins again at once at its address: where its category stays, it keeps its life.
     """
-    before, events, live, ended = list[Raw](), list[Raw](), dict[int, Raw](), Raw()
+    ended = Raw()
+    before: list[Raw] = []
+    events: list[Raw] = []
+    live: dict[int, Raw] = {}
     columns = rows.texts("action"), rows.ints("addr", ADDRESS).tolist(), rows.texts("category")
     rows.ints("size", BYTES)
     for row, action, address, category in zip(rows.rows, *columns, strict=True):

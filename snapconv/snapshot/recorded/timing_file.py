@@ -260,7 +260,8 @@ def _text_ids(values: Sequence[str | None], texts: Interner) -> Int32Column:
 
 
 def _stacks(trace: _Object) -> tuple[StackTable, BoolColumn]:
-    interner, stacks = Interner(), list[Int32Column]()
+    interner = Interner()
+    stacks: list[Int32Column] = []
     for i, stack in enumerate(trace.value("stacks", list)):
         frames = []
         for k, frame in enumerate(expect(stack, list, f"stacks[{i}]")):

@@ -77,7 +77,7 @@ def _rank_lines(report: JobReport, n_rows: int) -> Iterator[str]:
     """Show a line for each rank, or for ranks that are equal: remarkable ones first, then by their peaks."""
     kinds = list(Kind)
     first = {one.file: kinds.index(one.kind) for one in reversed(report.findings)}
-    alike = defaultdict[tuple[int, int, int, str], list[tuple[RankFile, str]]](list)
+    alike: defaultdict[tuple[int, int, int, str], list[tuple[RankFile, str]]] = defaultdict(list)
     for file in report.last_dumps:
         place = first.get(file.file, len(kinds))
         for device in file.devices:

@@ -39,7 +39,7 @@ def _table(trials: SettingTrials) -> Iterator[str]:
     failed = f", {counted(recorded['n_ooms'], 'failed request')}" if recorded["n_ooms"] else ""
     n_calls = recorded["n_segment_allocs"] + recorded["n_segment_maps"]
     yield _row(recorded["peak_reserved"], recorded["peak_allocated"], n_calls, f"as recorded{failed}")
-    groups = defaultdict[object, list[Tried]](list)
+    groups: defaultdict[object, list[Tried]] = defaultdict(list)
     for tried in trials.tried:
         outcome = tried.outcome
         has_effect = tried.is_own or not own.fits or outcome.reserved_bytes != own.reserved_bytes
@@ -56,7 +56,7 @@ def _table(trials: SettingTrials) -> Iterator[str]:
 def _refused_lines(trials: SettingTrials) -> Iterator[str]:
     """Say which settings the job's release may refuse, and what else keeps its variable from being read."""
     tried = {tried.name for tried in trials.tried}
-    groups = defaultdict[str, list[str]](list)
+    groups: defaultdict[str, list[str]] = defaultdict(list)
     for name in sorted(trials.refused, key=tried.__contains__):
         how = "tried, although" if name in tried else "not tried, as"
         groups[f"{how} {trials.refused[name]}"].append(name)
