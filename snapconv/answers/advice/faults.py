@@ -35,6 +35,7 @@ from snapconv.phases.trace_phases import Phase, Phases
 from snapconv.torch_knowledge.frame_patterns import Role
 from snapconv.units import format_bytes
 
+_CALLS_OF_BEFORE = "this call and those of before the trace (their graph is still alive)"
 # Lines whose operations left two results each, such as a norm its statistics: so many show a graph.
 _LEAST_OF_TWO = 3
 
@@ -177,7 +178,7 @@ def unused_graphs(evidence: Evidence) -> Iterator[Detected]:
     unused, number_of = _unused(evidence)
     burst = at(evidence.calls.n_allocs, table.freed_event, -1).astype(np.int64)
     thrown = _thrown_away(evidence, unused, burst * (evidence.demand.n_events + 1) + number_of)
-    parts = thrown or _replaced_graphs(evidence, unused & ~features.is_cache)
+    parts = [*thrown, *_replaced_graphs(evidence, unused & ~features.is_cache)]
     if not parts:
         return
     stacks = distinct(table.stack_id[np.concatenate(parts)])
@@ -199,7 +200,7 @@ def unused_graphs(evidence: Evidence) -> Iterator[Detected]:
         evidence.calls.line_of(next(filter(None, callers), ())),
         # What the same call left before was freed without a backward.
         could_be=_could_be(analysis, mine, is_over=features.is_freed[rows].any()),
-        calls="this call" if thrown else "this call and earlier ones (their graph is still alive)",
+        calls="this call" if features.is_traced[rows].all() else _CALLS_OF_BEFORE,
     )
 
 
@@ -347,8 +348,12 @@ def _could_be(analysis: DeviceAnalysis, rows: Int64Column, *, is_over: bool | np
 
 
 def _is_whole_graph(evidence: Evidence, rows: Int64Column) -> bool:
-    """Return whether allocations are nearly all that their forward left."""
-    if not is_graph(evidence.analysis, rows):
+    """Return whether allocations are nearly all that their forward left.
+
+    A node of autograd on the stack that frees them shows a graph of any size.
+    """
+    is_of_nodes = len(rows) > 0 and bool(evidence.features.freed_through(Role.RELEASE)[rows].any())
+    if not (is_of_nodes or is_graph(evidence.analysis, rows)):
         return False
     n_bytes, end = evidence.table.block_bytes, evidence.features.end
     span = slice(rows[0], rows[-1] + 1)  # rows are in the order of their allocs

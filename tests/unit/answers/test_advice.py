@@ -100,6 +100,19 @@ def test_a_graph_of_before_the_trace_that_no_backward_frees_is_unused_like_that_
     assert previous.how[0].startswith("If a backward is meant, `del`")
 
 
+def test_graphs_of_few_operations_are_known_by_the_nodes_that_free_them(advice_on):
+    """An evaluation that keeps its loss: two graphs at the peak, the last one freed as the function ends."""
+    loop = Loop()
+    for _ in range(3):
+        loop.assign("loss", 20, *[2 * MIB] * 4, by=NODE)
+    loop.delete("loss", 22, by=NODE)
+    advice = advice_on(loop)
+    unused = next(one for one in advice.faults if one.kind == "unused-graph")
+    # Without them the newest value of each call is there.
+    assert (unused.held_bytes, unused.is_certain) == (12 * MIB, True)
+    assert unused.how[0].endswith("around this call.")
+
+
 def test_an_output_that_is_freed_with_temporaries_of_its_successor_is_a_fault(advice_on):
     """Nothing else runs in the loop: a call's own temporaries and the old output are freed at once."""
     loop = Loop()
