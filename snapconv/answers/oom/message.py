@@ -234,6 +234,10 @@ def _of_devices(messages: list[MessageAnswer], server: MessageAnswer | None) -> 
     first, *others = devices.values()
     if server:
         notes = (*first.notes, f"{server.kind}: {server.meaning}")
+        if first.verdict and first.cause == OomCause.OTHER_POOL:
+            # A server's graphs have pools of their own by design, and use their free memory again.
+            verdict = replace(first.verdict, cause=server.cause)
+            first = replace(first, cause=server.cause, verdict=verdict)
         first = replace(first, next_step=server.next_step, notes=notes, figures=server.figures)
     return replace(first, others=tuple(others))
 

@@ -535,6 +535,16 @@ def test_a_server_around_torch_has_the_better_remedy():
     assert not served.next_step.startswith("lower")
 
 
+def test_free_memory_of_a_servers_own_graphs_is_not_the_cause():
+    """vLLM sizes its cache so that the device is full: its graphs use what is free in their pools again."""
+    torchs = from_2_1(2 * GIB, 95 * GIB, GIB, 88 * GIB, 92 * GIB, pools=3 * GIB)
+    warm_up = "CUDA out of memory occurred when warming up sampler with 1024 dummy requests."
+    assert explain_message(torchs).cause == "wrong pool or stream"
+    found = explain_message(f"{torchs}\nRuntimeError: {warm_up}")
+    assert (found.cause, found.verdict.cause, found.message.private_pool_bytes) == ("full", "full", 3 * GIB)
+    assert found.next_step.startswith("lower --max-num-seqs below 1024")
+
+
 def test_active_memory_is_a_figure_where_the_text_has_it():
     assert explain_message(from_1_4(*FULL, backend="NPU", name="NPU")).message.active_bytes == 77 * GIB
 
