@@ -161,7 +161,8 @@ class Check:
 
 def outcome(file: str, checks: Sequence[Check]) -> str:
     """Say in a line how many limits of a file held."""
-    n_unknown, limits = sum(check.is_unknown for check in checks), counted(len(checks), "limit")
+    n_unknown = sum(check.is_unknown for check in checks)
+    limits = counted(len(checks), "limit")
     n_exceeded = sum(not check.holds for check in checks) - n_unknown
     counts = ((n_exceeded, "did not hold"), (n_unknown, "could not be checked"))
     found = [f"{n} of {limits} {what}" for n, what in counts if n]
@@ -196,7 +197,8 @@ _RAN_OUT = "memory ran out before the program was over: record with more memory"
 
 
 def _of_device(found: DeviceAnalysis, budgets: Budgets) -> Iterator[Check]:
-    device, replay = found.device.device, found.replay
+    device = found.device.device
+    replay = found.replay
     limits = ((_PEAK, budgets.max_peak, "allocated"), ("peak reserved", budgets.max_reserved, "reserved"))
     for what, limit, name in limits:
         if limit is not None:
@@ -230,7 +232,8 @@ def _of_category(found: DeviceAnalysis, live: BoolColumn, category: Category, bu
     gradient or an optimizer state is none of the other categories.
     """
     totals = {row.category: row for row in totals_by_category(found, live)}
-    own, unknown = totals[category.label], totals[Category.UNKNOWN.label].block_bytes
+    own = totals[category.label]
+    unknown = totals[Category.UNKNOWN.label].block_bytes
     if category not in (Category.GRADIENT, Category.OPTIMIZER_STATE):
         unknown -= total_of_either(found, live).block_bytes
     likely = sum(row.likely_bytes for row in totals.values()) - own.likely_bytes
@@ -266,7 +269,8 @@ def _against(
     pairs, _, only_new = paired(baseline, devices)
     for old, new in pairs:
         if not new.device.is_host:
-            before, actual = old.replay.allocated.peak, new.replay.allocated.peak
+            before = old.replay.allocated.peak
+            actual = new.replay.allocated.peak
             limit_is = f"{format_bytes(before)} of the baseline, and {per_cent:g} %"
             limit = before + int(before * per_cent / 100)
             is_alike = new.history.verdict is old.history.verdict
@@ -287,7 +291,8 @@ def _faults(
     for found in devices:
         faults = [fault for fault in advise(found, replays=False).faults if _fault_key(fault) not in known]
         largest = max(faults, key=lambda fault: fault.held_bytes, default=None)
-        held, limit = largest.held_bytes if largest else 0, budgets.no_faults_above or 0
+        held = largest.held_bytes if largest else 0
+        limit = budgets.no_faults_above or 0
         unknown, remark = _coverage(found, budgets)
         remark = largest.what.removesuffix(".") if largest else remark
         if not _shows_frees(found):

@@ -147,7 +147,9 @@ def find_fragmentation(analysis: DeviceAnalysis, moment: str | None = None) -> F
 
 def _conclusion(analysis: DeviceAnalysis, moments: Sequence[FreeMemory], *, is_one_moment: bool) -> str:
     """Say how much is reserved and never in use, whether that is a problem, and where most of it lies."""
-    replayed, first, most = analysis.replay, moments[0], "most of it"
+    replayed = analysis.replay
+    first = moments[0]
+    most = "most of it"
     unknown = "unknown how much of the reserved memory was not in use"
     if "reserved" in replayed.at_least:
         return f"{unknown}: the file does not show all segments; below are those that its trace requests"
@@ -156,17 +158,22 @@ def _conclusion(analysis: DeviceAnalysis, moments: Sequence[FreeMemory], *, is_o
     if analysis.ran_out and not is_one_moment:
         return _at_failure(analysis, first)
     if is_one_moment or first.event is None:
-        worst, wasted, reserved = first, first.free_bytes, first.reserved_bytes
+        worst = first
+        wasted = first.free_bytes
+        reserved = first.reserved_bytes
         share = f"{_share(wasted, reserved)} is free at {first.moment}"
     else:
         reserved = replayed.reserved.peak
         wasted = max(reserved - replayed.active.peak, 0)
         share = f"{_share(wasted, reserved)} was never in use"
         # At the worst moment much is free that the peak uses: it shows the waste only if the peak does not.
-        worst, most = moments[1], "at the peak most"
+        worst = moments[1]
+        most = "at the peak most"
         if 2 * worst.free_bytes < wasted:
-            worst, most = max(moments, key=attrgetter("free_bytes")), "when most was free, most of it"
-    much, waiting = much_waste(reserved), max(memory.pending_bytes for memory in moments)
+            worst = max(moments, key=attrgetter("free_bytes"))
+            most = "when most was free, most of it"
+    much = much_waste(reserved)
+    waiting = max(memory.pending_bytes for memory in moments)
     if wasted < much <= waiting:
         return f"{share}; {format_bytes(waiting, like=reserved)} was freed and waited for another stream"
     if wasted < much:
@@ -200,10 +207,13 @@ def _at_failure(analysis: DeviceAnalysis, memory: FreeMemory) -> str:
 
 def free_memory(analysis: DeviceAnalysis, layout: MemoryLayout, name: str) -> FreeMemory:
     """Sum up the free pieces of a layout by what could become of them."""
-    segments, blocks, free = layout.segments, layout.blocks, layout.free
+    segments = layout.segments
+    blocks = layout.blocks
+    free = layout.free
     returnable = whole_pages(layout)
     is_private = is_of_private_pool(analysis.snapshot, segments.pool_id)[free.segment]
-    rows, active = blocks.allocation, int(blocks.n_bytes.sum())
+    rows = blocks.allocation
+    active = int(blocks.n_bytes.sum())
     padding = blocks.n_bytes - analysis.allocations.requested_bytes[rows]
     is_allocated = analysis.allocations.live_at(layout.event)[rows]
     return FreeMemory(
@@ -224,10 +234,12 @@ def free_memory(analysis: DeviceAnalysis, layout: MemoryLayout, name: str) -> Fr
 
 def pool_memory(snapshot: Snapshot, layout: MemoryLayout) -> list[PoolMemory]:
     """Sum up a layout by pool, stream and size, with the most free bytes first."""
-    segments, free = layout.segments, layout.free
+    segments = layout.segments
+    free = layout.free
     keys = (segments.pool_id, segments.stream, segments.is_small)
     first, group = number_groups(*keys)
-    kinds, n = plain_rows(*(key[first] for key in keys)), len(first)
+    kinds = plain_rows(*(key[first] for key in keys))
+    n = len(first)
     of_free = group[free.segment]
     largest = np.zeros(n, np.int64)
     np.maximum.at(largest, of_free, free.n_bytes)
@@ -254,7 +266,8 @@ def is_of_private_pool(snapshot: Snapshot, pool_id: Int32Column) -> BoolColumn:
 
 def whole_pages(layout: MemoryLayout) -> Int64Column:
     """Of every free piece, the bytes that could be returned: all of a free segment, or whole free pages."""
-    segments, free = layout.segments, layout.free
+    segments = layout.segments
+    free = layout.free
     start = free.addr - segments.addr[free.segment]
     end = start + free.n_bytes
     page = np.where(segments.is_small[free.segment], SMALL_SEGMENT_BYTES, LARGE_SEGMENT_BYTES)
@@ -265,7 +278,9 @@ def whole_pages(layout: MemoryLayout) -> Int64Column:
 
 def _holders(analysis: DeviceAnalysis, layout: MemoryLayout) -> tuple[SegmentHolder, ...]:
     """Find the lines whose blocks keep free bytes enclosed, those that keep most first."""
-    blocks, free, lines = layout.blocks, layout.free, analysis.lines
+    blocks = layout.blocks
+    free = layout.free
+    lines = analysis.lines
     enclosed = sums_by(free.segment, free.n_bytes - whole_pages(layout), len(layout.segments))
     segment = unknown_column(len(analysis.allocations))
     segment[blocks.allocation] = np.where(enclosed[blocks.segment] > 0, blocks.segment, -1)

@@ -49,9 +49,12 @@ def describe(path: Path, *, progress: Progress | None = None) -> tuple[Facts, tu
 
 def _device_facts(snapshot: Snapshot, device: DeviceSnapshot, replayed: Replay) -> Facts:
     """Describe one device; bytes are those at the dump."""
-    events, is_recorded = device.events, device.has_segments
-    segments, blocks = device.segments, device.blocks
-    times, live = events.time_us, blocks.is_live
+    events = device.events
+    is_recorded = device.has_segments
+    segments = device.segments
+    blocks = device.blocks
+    times = events.time_us
+    live = blocks.is_live
     history = decide_history(snapshot, device, replayed)
     counts = {action.name.lower(): count_of(has_code(events.action, action)) for action in Action}
     return {

@@ -99,7 +99,8 @@ def _walk_compiled(
             if not goes_on(status):
                 return None
         n = compiled.snapconv_walk_least_space(walk, None, None)
-        addrs, spaces = np.empty(n, np.int64), np.empty(n, np.int64)
+        addrs = np.empty(n, np.int64)
+        spaces = np.empty(n, np.int64)
         compiled.snapconv_walk_least_space(walk, address(addrs), address(spaces))
         least_space = dict(np.column_stack((addrs, spaces)).tolist())
         return BlockSizes(rules, sizes, least_space, compiled.snapconv_walk_conflicts(walk))
@@ -109,7 +110,8 @@ def _walk(
     kind: Int8Column, events: EventTable, segments: SegmentTable, blocks: BlockTable, rules: RoundingRules
 ) -> BlockSizes:
     """Walk back in Python."""
-    memory, sizes = _Memory(segments, blocks), np.zeros(len(kind), np.int64)
+    memory = _Memory(segments, blocks)
+    sizes = np.zeros(len(kind), np.int64)
     for part, inputs in _newest_first(kind, events, rules):
         rows = plain_rows(*(column[::-1] for column in inputs))
         sizes[part] = [memory.undo(*row) for row in rows][::-1]
@@ -121,7 +123,8 @@ def _newest_first(
 ) -> Iterator[tuple[slice, tuple[NDArray[Any], ...]]]:
     """Yield what a walk needs of the events, some at a time, so that Ctrl-C never waits long."""
     for part in reversed(list(chunks(len(kind)))):
-        addr, size = events.addr[part], events.size[part]
+        addr = events.addr[part]
+        size = events.size[part]
         rounded = rules.rounded(size)
         yield part, (kind[part], addr, size, rounded, rules.least_remainder(rounded, addr))
 
@@ -166,17 +169,20 @@ class SegmentRanges(Generic[_Facts]):
 
     def give_back(self, start: int, end: int, facts: _Facts) -> None:
         """Add a range that the undone event had released, joined to expandable segments that it touches."""
-        starts, ends = self.starts, self.ends
+        starts = self.starts
+        ends = self.ends
         first = last = bisect_right(starts, start)
         if (first > 0 and ends[first - 1] > start) or (last < len(starts) and starts[last] < end):
             self.n_conflicts += 1
             return
         if first > 0 and ends[first - 1] == start and self._is_one(self.facts[first - 1], facts):
             first -= 1
-            start, facts = starts[first], self.facts[first]
+            start = starts[first]
+            facts = self.facts[first]
         if last < len(starts) and starts[last] == end and self._is_one(facts, self.facts[last]):
             # What is still there at the dump is known by the file itself.
-            end, facts = ends[last], self.facts[last]
+            end = ends[last]
+            facts = self.facts[last]
             last += 1
         starts[first:last] = [start]
         ends[first:last] = [end]
@@ -210,7 +216,9 @@ class _Memory:
             if kind:
                 self._undo_segment(kind, addr, size)
             return 0
-        starts, ends, live = self.segments.starts, self.segments.ends, self.live
+        starts = self.segments.starts
+        ends = self.segments.ends
+        live = self.live
         segment = bisect_right(starts, addr) - 1
         if segment < 0 or addr >= ends[segment]:
             self._n_conflicts += 1

@@ -190,7 +190,8 @@ def replay(snapshot: Snapshot, device: DeviceSnapshot) -> Replay:
     """Replay one device of a snapshot; pure, linear in its events (plus a sort by address)."""
     device = replace(device, events=real_events(device.events))
     lifetimes = pair_events(device.events, device.blocks)
-    settings, backend = snapshot.settings_of(device), snapshot.era.backend
+    settings = snapshot.settings_of(device)
+    backend = snapshot.era.backend
     sizes, check = derive_checked_sizes(device, lifetimes, settings, backend=backend)
     allocations = _allocation_table(device, lifetimes, sizes)
     curves = {name: _block_curve(allocations, len(device.events), name) for name in _CURVES_OF_BLOCKS}
@@ -215,14 +216,18 @@ def replay(snapshot: Snapshot, device: DeviceSnapshot) -> Replay:
 
 
 def _allocation_table(device: DeviceSnapshot, lifetimes: Lifetimes, sizes: BlockSizes) -> AllocationTable:
-    events, blocks, segments = device.events, device.blocks, device.segments
+    events = device.events
+    blocks = device.blocks
+    segments = device.segments
     alloc = lifetimes.alloc_event
     # Where a column's value comes from: the alloc, else the final block, else the first free.
     event = first_known(alloc, lifetimes.free_requested_event, lifetimes.end_event)
     live = rows_of(lifetimes.block_id >= 0)
     block = lifetimes.block_id[live]
-    segment, is_old = blocks.segment_id[block], alloc[live] < 0
-    requested, stream = _rows(events.size, event), _rows(events.stream, event)
+    segment = blocks.segment_id[block]
+    is_old = alloc[live] < 0
+    requested = _rows(events.size, event)
+    stream = _rows(events.stream, event)
     requested[live[is_old]] = blocks.requested_bytes[block[is_old]]
     stream[live[is_old]] = segments.stream[segment[is_old]]
     known = _rows(sizes.of_event, alloc)
@@ -275,7 +280,8 @@ def _sizes_from_space(
     block of the pool is either: a smaller gap up to the next neighbour belongs to the block itself
     (0 of 17,295 wrong when cutting real traces where the size is known).
     """
-    rounded, space = sizes.rules.rounded(requested), _space(addr, sizes.least_space)
+    rounded = sizes.rules.rounded(requested)
+    space = _space(addr, sizes.least_space)
     least_remainder = sizes.rules.least_remainder(rounded, addr)
     fills = (space >= rounded) & (space < rounded + least_remainder)
     is_tight = (space >= rounded) & (_most_more(space, rounded, least_remainder) == 0)
@@ -323,10 +329,12 @@ def _block_curve(allocations: AllocationTable, n_events: int, name: str) -> Curv
 
 def _reserved_curve(device: DeviceSnapshot, active: Curve) -> tuple[Curve, bool]:
     """Return the curve, and whether it was raised: to 0, or without the file's segments to what is in use."""
-    events, moves = device.events, segment_moves(device.events)
+    events = device.events
+    moves = segment_moves(device.events)
     if not len(moves) and not device.has_segments:
         return active, True
-    action, n_bytes = events.action[moves], events.size[moves]
+    action = events.action[moves]
+    n_bytes = events.size[moves]
     is_more = has_code(action, Action.SEGMENT_ALLOC) | has_code(action, Action.SEGMENT_MAP)
     recorded = np.cumsum(np.concatenate(([0], np.where(is_more, n_bytes, -n_bytes))))
     recorded += int(device.segments.total_bytes.sum()) - int(recorded[-1])
@@ -410,7 +418,8 @@ def _segments_note(device: DeviceSnapshot, result: Replay) -> Note | None:
 def _pending_note(events: EventTable, rows: AllocationTable) -> Note | None:
     # A trace that has no request at all lost none: recording was set to skip them.
     completes = (rows.free_completed_event >= 0) & np.any(has_code(events.action, Action.FREE_REQUESTED))
-    earlier, waits = (rows.alloc_event < 0) & (rows.free_requested_event < 0), rows.is_pending_at_end
+    earlier = (rows.alloc_event < 0) & (rows.free_requested_event < 0)
+    waits = rows.is_pending_at_end
     parts = []
     for which, when in (
         (waits & ~earlier, "but still in use by a stream at the dump"),
@@ -424,11 +433,13 @@ def _pending_note(events: EventTable, rows: AllocationTable) -> Note | None:
 
 
 def _inexact_note(result: Replay, sizes: BlockSizes) -> Note | None:
-    allocations, rules = result.allocations, result.rules
+    allocations = result.allocations
+    rules = result.rules
     rows = ~allocations.is_exact
     if not rows.any():
         return None
-    rounded, addr = allocations.block_bytes[rows], allocations.addr[rows]
+    rounded = allocations.block_bytes[rows]
+    addr = allocations.addr[rows]
     more = _most_more(_space(addr, sizes.least_space), rounded, rules.least_remainder(rounded, addr))
     most = int(more.sum())
     if not most:

@@ -100,7 +100,8 @@ def _what_was_there(replay: Replay) -> str:
     if not before.any():
         return ""
     freed = before & (rows.end_event >= 0)
-    n_before, n_freed = np.count_nonzero(before), np.count_nonzero(freed)
+    n_before = np.count_nonzero(before)
+    n_freed = np.count_nonzero(freed)
     requested, given_back = (format_bytes(int(rows.requested_bytes[of].sum())) for of in (before, freed))
     were = "was" if n_before == 1 else "were"
     freed_later = f", and {n_freed} of them ({given_back}) freed in the trace" if n_freed else ""
@@ -128,7 +129,8 @@ def _begins_within_a_free(events: EventTable) -> bool:
     if not is_real.any() or events.action[first] != Action.FREE_COMPLETED:
         return False
     happened = rows_of(is_real)
-    action, addr = events.action[happened], events.addr[happened]
+    action = events.action[happened]
+    addr = events.addr[happened]
     if not np.any(action == Action.FREE_REQUESTED):
         return False
     completed = rows_of(action == Action.FREE_COMPLETED)[1:]

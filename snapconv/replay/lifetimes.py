@@ -117,7 +117,8 @@ def releases(events: EventTable, blocks: BlockTable) -> BoolColumn:
     A trace recorded with ``skip_actions`` may lack every free_completed; then a request frees at once,
     unless it is the last one at an address where the dump shows that the block still waits.
     """
-    completed, free = has_code(events.action, Action.FREE_COMPLETED), has_code(events.action, Action.FREE)
+    completed = has_code(events.action, Action.FREE_COMPLETED)
+    free = has_code(events.action, Action.FREE)
     if completed.any():
         return completed | free
     requests = has_code(events.action, Action.FREE_REQUESTED)
@@ -149,7 +150,8 @@ def _pair_compiled(events: EventTable, is_release: BoolColumn) -> _Pairs | None:
     new = compiled.snapconv_pairing_new(random_seed(), address(is_release), *map(address, columns))
     with closing(new, compiled.snapconv_pairing_free) as pairing:
         for part in chunks(len(kind)):
-            kinds, addrs = np.ascontiguousarray(kind[part]), np.ascontiguousarray(events.addr[part])
+            kinds = np.ascontiguousarray(kind[part])
+            addrs = np.ascontiguousarray(events.addr[part])
             status = compiled.snapconv_pairing_add(
                 pairing, part.start, len(kinds), address(kinds), address(addrs)
             )
@@ -206,14 +208,16 @@ def real_events(events: EventTable) -> EventTable:
     memory outside the caching allocator, which was there at some time or other, and the first real
     event follows at once: so no more than these three are left out.
     """
-    action, addr = events.action, events.addr
+    action = events.action
+    addr = events.addr
     marker = rows_of(has_code(action[:-2], Action.WORKSPACE_SNAPSHOT))
     if not len(marker):
         return events
     is_pair = (action[marker + 1] == Action.SEGMENT_ALLOC) & (action[marker + 2] == Action.ALLOC)
     marker = marker[is_pair & (addr[marker + 1] == addr[marker + 2])]
     described = np.concatenate((marker, marker + 1, marker + 2))
-    action, stack_id = action.copy(), events.stack_id.copy()
+    action = action.copy()
+    stack_id = events.stack_id.copy()
     action[described] = Action.UNKNOWN
     stack_id[described] = -1
     return read_only(replace(events, action=action, stack_id=stack_id))

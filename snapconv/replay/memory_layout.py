@@ -78,11 +78,13 @@ def layouts(
     device: DeviceSnapshot, allocations: AllocationTable, events: Sequence[int]
 ) -> dict[int, MemoryLayout]:
     """Return the layout after each of some events; one walk back from the dump finds them all."""
-    final, moves = device.segments, real_events(device.events)
+    final = device.segments
+    moves = real_events(device.events)
     facts = plain_rows(*(getattr(final, name) for name in SegmentFacts._fields))
     ends = (final.addr + final.total_bytes).tolist()
     segments = SegmentRanges(final.addr.tolist(), ends, [SegmentFacts(*row) for row in facts], is_one=is_one)
-    left, found = segment_moves(moves), {}
+    left = segment_moves(moves)
+    found = {}
     for event in sorted(set(events), reverse=True):
         left, undone = np.split(left, [np.searchsorted(left, event, side="right")])
         move_segments(segments, moves, undone[::-1], is_undone=True)
@@ -144,7 +146,8 @@ def _layout(
     ended = allocations.end_event
     active = rows_of((allocations.alloc_event <= event) & ((ended < 0) | (ended > event)))
     active = rows_by(allocations.addr, active)
-    addr, n_bytes = allocations.addr[active], allocations.block_bytes[active]
+    addr = allocations.addr[active]
+    n_bytes = allocations.block_bytes[active]
     segment, is_inside = segments_of(segments, addr, n_bytes)
     n_outside = count_of(~is_inside)
     blocks = Pieces(segment[is_inside], addr[is_inside], n_bytes[is_inside], active[is_inside])
@@ -171,13 +174,16 @@ def segments_of(
 
 def _between(segments: SegmentTable, blocks: Pieces) -> tuple[Pieces, int]:
     """Return the free pieces of all segments, by address, and how many blocks overlap the one before them."""
-    every, ends = np.arange(len(segments)), segments.addr + segments.total_bytes
+    every = np.arange(len(segments))
+    ends = segments.addr + segments.total_bytes
     # Both ends of a segment are pieces of no bytes, so that space beside them is found like any other.
     segment = np.concatenate((every, blocks.segment, every))
     start = np.concatenate((segments.addr, blocks.addr, ends))
     stop = np.concatenate((segments.addr, blocks.addr + blocks.n_bytes, ends))
     order = np.lexsort((start, segment))
-    segment, start, stop = segment[order], start[order], stop[order]
+    segment = segment[order]
+    start = start[order]
+    stop = stop[order]
     space = np.where(segment[1:] == segment[:-1], start[1:] - stop[:-1], 0)
     rows = rows_of(space > 0)
     free = Pieces(segment[rows], stop[rows], space[rows], unknown_column(len(rows)))

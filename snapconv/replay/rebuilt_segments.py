@@ -34,9 +34,11 @@ def with_segments(snapshot: Snapshot, device: DeviceSnapshot) -> DeviceSnapshot:
     if len(device.segments) or not len(device.events) or device.is_host:
         return device
     events = real_events(device.events)
-    moves, ranges = segment_moves(events), SegmentRanges[SegmentFacts]([], [], [], is_one=is_one)
+    moves = segment_moves(events)
+    ranges = SegmentRanges[SegmentFacts]([], [], [], is_one=is_one)
     move_segments(ranges, events, moves, is_undone=False)
-    lifetimes, segments = pair_events(events, device.blocks), segment_table(ranges, device.device)
+    lifetimes = pair_events(events, device.blocks)
+    segments = segment_table(ranges, device.device)
     if len(moves) and not len(segments) and np.all(lifetimes.end_event >= 0):
         return device
     blocks, alloc = _open_blocks(events, lifetimes, segments)
@@ -64,7 +66,8 @@ def _open_blocks(
     rows = rows_by(lifetimes.addr, rows)
     alloc = lifetimes.alloc_event[rows]
     segment, is_inside = segments_of(segments, lifetimes.addr[rows], events.size[alloc])
-    rows, alloc = rows[is_inside], alloc[is_inside]
+    rows = rows[is_inside]
+    alloc = alloc[is_inside]
     is_pending = lifetimes.free_requested_event[rows] >= 0
     blocks = BlockTable(
         segment_id=segment[is_inside],

@@ -102,7 +102,8 @@ def expandable_ranges(segments: SegmentTable, events: EventTable) -> ExpandableR
     start = np.concatenate((segments.addr[grows], events.addr[moves]))
     end = start + np.concatenate((segments.total_bytes[grows], events.size[moves]))
     order = np.argsort(start, kind="stable")
-    start, reached = start[order], np.maximum.accumulate(end[order])
+    start = start[order]
+    reached = np.maximum.accumulate(end[order])
     first = rows_of(np.concatenate((np.ones(1, np.bool_), start[1:] > reached[:-1]))[: len(start)])
     return ExpandableRanges(start[first], np.maximum.reduceat(reached, first) if len(first) else reached)
 
@@ -122,8 +123,10 @@ def infer_rules(settings: AllocatorSettings, blocks: BlockTable, *, backend: str
     # Large blocks of ordinary segments may keep a remainder, which would look like padding.
     keeps_none = (blocks.block_bytes <= SMALL_REQUEST_BYTES) | settings.expandable_segments
     shows = blocks.is_live & keeps_none
-    requested, actual = blocks.requested_bytes[shows], blocks.block_bytes[shows]
-    plain, padded = RoundingRules(settings), RoundingRules(replace(settings, padding_bytes=NPU_PADDING_BYTES))
+    requested = blocks.requested_bytes[shows]
+    actual = blocks.block_bytes[shows]
+    plain = RoundingRules(settings)
+    padded = RoundingRules(replace(settings, padding_bytes=NPU_PADDING_BYTES))
 
     def n_explained(rules: RoundingRules) -> int:
         return count_of(rules.rounded(requested) == actual)

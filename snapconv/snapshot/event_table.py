@@ -106,9 +106,11 @@ class EventTable:
 
 def read_trace(trace: list[object], where: str, collected: Collected) -> EventTable:
     """Turn one device's trace into columns, and empty the list, which frees its memory."""
-    rows, texts = Rows(trace, lambda i: f"{where}[{i}]"), collected.texts
+    rows = Rows(trace, lambda i: f"{where}[{i}]")
+    texts = collected.texts
     action = _actions(rows, collected)
-    addr, size = rows.ints("addr", missing=0), rows.ints("size", missing=0)
+    addr = rows.ints("addr", missing=0)
+    size = rows.ints("size", missing=0)
     addr = np.where(action == Action.OOM, rows.ints("device_free", missing=0), addr)
     time_us = rows.optional_ints("time_us", missing=-1)
     check_numbers(action, addr, size, time_us, place=rows.place)
@@ -183,7 +185,8 @@ class CompiledTraceReader:
 
     def __init__(self, collected: Collected, stacks: CompiledStacks) -> None:
         self._collected, self._events = collected, stacks.events
-        core, objects = stacks.events.core, stacks.events.objects
+        core = stacks.events.core
+        objects = stacks.events.objects
         texts = FirstSeen(core, len(objects), lambda key: collected.texts.id(objects[key])).ids
         pools = FirstSeen(core, len(objects), self._pool_id).ids
         self._ids = dict.fromkeys(_IDS, texts) | {"stack_id": stacks.ids_of_rows, "pool_id": pools}
@@ -210,7 +213,8 @@ class CompiledTraceReader:
                 continue
             for rows in chunks(n):
                 self._ids[name](column[rows])
-        action, time_us = columns["action"], _times(columns["time_us"])
+        action = columns["action"]
+        time_us = _times(columns["time_us"])
         addr, size, stream = (_or_zeros(columns[name], n) for name in ("addr", "size", "stream"))
         check_numbers(action, addr, size, time_us, place=lambda i: f"{where}[{i}]")
         check_sizes(action, size, where)

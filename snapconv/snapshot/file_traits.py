@@ -73,7 +73,8 @@ _RELEASES = (
 
 def infer_era(traits: AbstractSet[str], places: AbstractSet[str], backend: str = "cuda") -> Era:
     """Narrow the range of releases down by the traits that are there, and the places where others are not."""
-    first, last = _SNAPSHOTS_SINCE.get(backend, "2.0"), None
+    first = _SNAPSHOTS_SINCE.get(backend, "2.0")
+    last = None
     later = _NPU_SINCE if backend == "npu" else {}
     for since, until, trait, place in _RELEASES:
         since = later.get(trait, since)
@@ -124,7 +125,8 @@ def _is_padded(segments: SegmentTable, blocks: BlockTable) -> bool:
     """
     is_exact = (blocks.block_bytes <= SMALL_REQUEST_BYTES) | segments.is_expandable[blocks.segment_id]
     tells = is_exact & blocks.is_live & (blocks.requested_bytes > 0)
-    requested, granules = blocks.requested_bytes[tells], blocks.block_bytes[tells] / MIN_BLOCK_BYTES
+    requested = blocks.requested_bytes[tells]
+    granules = blocks.block_bytes[tells] / MIN_BLOCK_BYTES
     plain, padded = (-(-(requested + more) // MIN_BLOCK_BYTES) for more in (0, NPU_PADDING_BYTES))
     # A rounding to powers of two may do the same to a few blocks.
     is_whole = requested % MIN_BLOCK_BYTES == 0

@@ -91,7 +91,8 @@ class DeviceSnapshot:
 
     def __repr__(self) -> str:
         """Return a line: the device, and how much of it the file has."""
-        n_events, n_blocks = counted(len(self.events), "event"), counted(len(self.blocks), "block")
+        n_events = counted(len(self.events), "event")
+        n_blocks = counted(len(self.blocks), "block")
         return f"{device_name(self.device)} {n_events}, {n_blocks} at the dump"
 
     @property
@@ -213,7 +214,8 @@ def _read(
     progress: Progress | None,
 ) -> Snapshot:
     """Turn the dictionary into a Snapshot; the raw lists are emptied on the way."""
-    form, n_bytes = collected.form, container.n_unpacked_bytes
+    form = collected.form
+    n_bytes = container.n_unpacked_bytes
     notes: list[Note] = []
     memory = read_segments(_list(raw, "segments"), collected, "segments")
     traits = traits_of_raw(raw) | ({BLOCK_ADDRESSES} if collected.has_addresses else set())
@@ -263,7 +265,8 @@ def _read_traces(
         )
     lists = {where: _list(named, where) for where in named} | {"host_traces": _list(raw, "host_traces")}
     reject_shared(list(lists.values()), list(lists).__getitem__)
-    stacks, traces = collected.stacks, []
+    stacks = collected.stacks
+    traces = []
     compiled = CompiledTraceReader(collected, stacks) if isinstance(stacks, CompiledStacks) else None
     for where, trace in lists.items():
         table = compiled.read(trace, where) if compiled else read_trace(trace, where, collected)

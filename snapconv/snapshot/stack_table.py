@@ -200,7 +200,9 @@ class CompiledStacks:
 
     def table(self) -> StackTable:
         """Return everything collected so far, as read-only columns."""
-        events, rows, ends = self.events, self._seen.keys, self._ends
+        events = self.events
+        rows = self._seen.keys
+        ends = self._ends
         lengths = np.diff(ends)[rows]
         offsets = np.append(0, np.cumsum(lengths))
         entries = np.arange(offsets[-1]) + np.repeat(ends[rows] - offsets[:-1], lengths)

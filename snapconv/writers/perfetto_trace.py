@@ -52,7 +52,8 @@ def _events(analysis: DeviceAnalysis) -> Iterator[tuple[str, _Event]]:
     for tid, (name, spans) in enumerate((track for track in tracks if track[1]), 1):
         yield "M", {"tid": tid, "name": "thread_name", "args": {"name": name}}
         for text, first, last, details in spans:
-            begin, length = int(times[first]), int(times[last] - times[first])
+            begin = int(times[first])
+            length = int(times[last] - times[first])
             yield "X", {"tid": tid, "name": text, "ts": begin, "dur": length, "args": details}
     for name, start, after in _curves(analysis):
         changes = rows_of(np.diff(after, prepend=start))
@@ -66,7 +67,8 @@ def _curves(analysis: DeviceAnalysis) -> Iterator[tuple[str, int, Int64Column]]:
     for name in ("allocated", "active", "reserved"):
         curve: Curve = getattr(analysis.replay, name)
         yield f"{name} bytes", curve.start, curve.after
-    rows, n_events = analysis.allocations, analysis.n_events
+    rows = analysis.allocations
+    n_events = analysis.n_events
 
     def change(mine: Int64Column, event: Int32Column) -> Int64Column:
         mine = mine[event[mine] >= 0]

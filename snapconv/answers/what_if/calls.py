@@ -140,7 +140,8 @@ class AllocatorCalls:
         """Return the calls with a change; a trial skips the completion of what is free already."""
         is_request = has_code(self.operation, CallKind.REQUEST_FREE)
         is_free = is_request & np.isin(self.row, change.completed)
-        start, events = self.start, self.events
+        start = self.start
+        events = self.events
         if change.merged:
             segments = (replace(one, stream=int(change.stream_of(one.stream))) for one in start.segments)
             start = replace(start, segments=tuple(segments))
@@ -157,7 +158,8 @@ class AllocatorCalls:
 
     def resized(self, requested_bytes: Int64Column, failed_scale: float = 1.0) -> "AllocatorCalls":
         """Return the same calls for other sizes; requests that failed are ``failed_scale`` times as large."""
-        failed, size = rows_of(self.events.action == Action.OOM), self.events.size.astype(np.int64)
+        failed = rows_of(self.events.action == Action.OOM)
+        size = self.events.size.astype(np.int64)
         grown = np.minimum(size[failed] * failed_scale, MOST_BYTES).astype(np.int64)
         size[failed] = grown - grown % -MIN_BLOCK_BYTES
         return replace(self, requested_bytes=requested_bytes, events=replace(self.events, size=size))
@@ -167,7 +169,8 @@ def find_calls(
     snapshot: Snapshot, device: DeviceSnapshot, replayed: Replay, *, first_event: int = 0
 ) -> AllocatorCalls:
     """Find the calls from ``first_event`` on, and the memory just before it."""
-    events, rows = real_events(device.events), replayed.allocations
+    events = real_events(device.events)
+    rows = replayed.allocations
     device = DeviceSnapshot(device.device, events, device.segments, device.blocks)
     pools = tuple(dict.fromkeys((*snapshot.pools, DEFAULT_POOL)))
     default = pools.index(DEFAULT_POOL)
@@ -215,7 +218,8 @@ def _part(event: NDArray[Any], operation: CallKind, *, place: int, row: ArrayLik
 def _of_allocations(events: EventTable, replayed: Replay) -> list[_Part]:
     """List mallocs and frees. A free that completes right after its request is one call."""
     rows = replayed.allocations
-    requested, ended = rows.free_requested_event, rows.end_event
+    requested = rows.free_requested_event
+    ended = rows.end_event
     # Where a free is missing, the block was freed before the malloc that found its memory free.
     action = np.append(events.action, Action.UNKNOWN)  # for those without an end
     is_implied = (ended >= 0) & has_code(action[ended], Action.ALLOC)
@@ -247,15 +251,18 @@ def _find_returns(
     follows; where a stack says so (stacks of all events have the name); and where the device had more at
     another time than would have been needed, unless garbage was collected.
     """
-    action, settings = events.action, replayed.rules.settings
+    action = events.action
+    settings = replayed.rules.settings
     is_return = (action == Action.SEGMENT_FREE) | (action == Action.SEGMENT_UNMAP)
     at = rows_of(is_return | np.isin(action, _CALLS_AND_GROWTH))
     starts = at[run_starts(is_return[at])]
     runs = rows_of(is_return[starts])
-    begins, follower = starts[runs], np.append(starts, len(events))[runs + 1]
+    begins = starts[runs]
+    follower = np.append(starts, len(events))[runs + 1]
     next_action = np.append(action, Action.UNKNOWN)[follower]
     is_growth = np.isin(next_action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP))
-    stack, next_stack = events.stack_id[begins], np.append(events.stack_id, -1)[follower]
+    stack = events.stack_id[begins]
+    next_stack = np.append(events.stack_id, -1)[follower]
     is_by_program = ~(is_growth | (next_action == Action.OOM))
     is_by_program |= (stack >= 0) & _stacks_that_empty(stacks)[stack]
     if settings.garbage_collection_threshold == 0:
@@ -307,7 +314,8 @@ def start_before(
     n_bytes = np.minimum(layout.blocks.n_bytes, np.diff(layout.blocks.addr, append=_NO_ADDRESS))
     is_there = (n_bytes > 0) & is_first[layout.blocks.segment]
     blocks = take(replace(layout.blocks, n_bytes=n_bytes), rows_of(is_there))
-    live, is_pending = blocks.allocation, _is_pending(device.events, rows, event)
+    live = blocks.allocation
+    is_pending = _is_pending(device.events, rows, event)
     columns = (blocks.addr, blocks.n_bytes, rows.requested_bytes[live], is_pending[live])
     of_segment: dict[int, list[LiveBlock]] = {segment: [] for segment in rows_of(is_first).tolist()}
     for segment, *fields in plain_rows(blocks.segment, *columns):

@@ -20,7 +20,8 @@ def conclude(trials: SettingTrials) -> str:
 
 def _fit(trials: SettingTrials, *, has_limit: bool) -> str:
     """Say whether the job fits under the file's own settings, with what is left, lacking or needed."""
-    own, capacity = trials.reference, trials.capacity_bytes or 0
+    own = trials.reference
+    capacity = trials.capacity_bytes or 0
     if own.ran_out:
         limit = format_bytes(capacity) if has_limit else "what torch had"
         return f"does not fit in {limit}: {_shortage(trials, own.ran_out, capacity)}"
@@ -29,7 +30,8 @@ def _fit(trials: SettingTrials, *, has_limit: bool) -> str:
         return f"needs {format_bytes(own.reserved_bytes)} reserved, {allocated} allocated"
     if trials.unsure:
         return f"unknown whether it fits: {trials.unsure}"
-    most, recorded = own.reserved_bytes, trials.recorded["peak_reserved"]
+    most = own.reserved_bytes
+    recorded = trials.recorded["peak_reserved"]
     # A replay may reserve somewhat less than the program did, and needed.
     most = max(most, recorded) if trials.batch_scale >= 1 and recorded <= capacity else most
     left = format_bytes(max(capacity - most, 0))
@@ -57,9 +59,11 @@ def _best_setting(trials: SettingTrials) -> str:
     if unsure:
         return f"no setting is recommended: {unsure}"
     own = trials.reference
-    baseline, source = own.reserved_bytes, "in a replay of the file's own settings"
+    baseline = own.reserved_bytes
+    source = "in a replay of the file's own settings"
     if trials.batch_scale == 1 and trials.recorded["peak_reserved"] <= baseline:
-        baseline, source = trials.recorded["peak_reserved"], "recorded"
+        baseline = trials.recorded["peak_reserved"]
+        source = "recorded"
     fitting = [tried for tried in trials.others if tried.outcome.fits]
     if own.fits:
         fitting = [tried for tried in fitting if tried.outcome.reserved_bytes < baseline]

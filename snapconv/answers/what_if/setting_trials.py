@@ -111,7 +111,8 @@ class Tried:
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""
-        outcome, ledger = self.outcome, self.outcome.ledger
+        outcome = self.outcome
+        ledger = self.outcome.ledger
         failed = None
         if outcome.ran_out is not None:
             place = self.line.place if self.line else None
@@ -177,12 +178,14 @@ class SettingTrials:
     @property
     def unsure(self) -> str:
         """Return why the trials prove nothing: how a replay of the file's own settings differs."""
-        own, recorded = self.tried[0].outcome, self.recorded["peak_reserved"]
+        own = self.tried[0].outcome
+        recorded = self.recorded["peak_reserved"]
         if own.served and self.capacity_from.startswith(AS_AT_OOM):
             return (
                 f"a replay of the file's own settings serves the request that failed at event {own.served[0]}"
             )
-        replayed, capacity = own.reserved_bytes, self.capacity_bytes
+        replayed = own.reserved_bytes
+        capacity = self.capacity_bytes
         differs = abs(replayed - recorded)
         if self.batch_scale != 1:  # a larger batch that fits reserves no less, a smaller one anything
             differs = recorded - replayed if self.batch_scale > 1 and own.fits else 0
@@ -276,7 +279,9 @@ def saving_setting(analysis: DeviceAnalysis, capacity: int | None) -> tuple[bool
     trials = try_settings(analysis, Request(is_search=True)) if analysis.has_allocator else None
     if trials is None or not trials.others or trials.unsure or not trials.model_is_exact:
         return False, None
-    own, name, outcome = trials.reference, trials.others[0].name, trials.others[0].outcome
+    own = trials.reference
+    name = trials.others[0].name
+    outcome = trials.others[0].outcome
     fits = [analysis.ran_out]
     again = try_settings(analysis, Request((name,), capacity=capacity)) if capacity is not None else None
     if again:
@@ -289,7 +294,8 @@ def saving_setting(analysis: DeviceAnalysis, capacity: int | None) -> tuple[bool
 
 def _difference(calls: AllocatorCalls, replayed: Replay, progress: Progress | None) -> str:
     """Say where a replay under the file's own settings differs from the trace; empty: nowhere."""
-    found, reserved = try_out(calls, Trial(calls.own, is_check=True), progress=progress), replayed.reserved
+    found = try_out(calls, Trial(calls.own, is_check=True), progress=progress)
+    reserved = replayed.reserved
     if found.differs_at is not None:
         return f"from event {found.differs_at} on"
     return "" if found.ledger.reserved_bytes == reserved.end else "at the end"
@@ -297,7 +303,9 @@ def _difference(calls: AllocatorCalls, replayed: Replay, progress: Progress | No
 
 def _with_place(name: str, outcome: Outcome, analysis: DeviceAnalysis) -> Tried:
     """Add the line and the phase of a request that failed; one that failed in the trace has no row."""
-    failed, line, phase = outcome.ran_out, None, ""
+    failed = outcome.ran_out
+    line = None
+    phase = ""
     if failed and failed.row >= 0:
         line = analysis.lines.innermost(int(analysis.allocations.stack_id[failed.row]))
     elif failed and failed.event >= 0:

@@ -140,7 +140,8 @@ def capacity_at_oom(calls: AllocatorCalls, event: int) -> int:
     Reserved and free memory together. Where the segment would have fit into what was free, a memory fraction
     was the limit: it lies less than that segment above what was reserved, which is returned.
     """
-    reserved, free = int(calls.reserved_after[event]), int(calls.events.addr[event])
+    reserved = int(calls.reserved_after[event])
+    free = int(calls.events.addr[event])
     wanted = calls.own.segment_size(int(calls.events.size[event]))
     return reserved + free if free < wanted else reserved
 
@@ -173,7 +174,8 @@ class _Run:
 
     def start(self) -> bool:
         """Fill the model with the memory before the first call; False where it does not fit."""
-        layout, reserved = self.calls.start, sum(s.size for s in self.calls.start.segments)
+        layout = self.calls.start
+        reserved = sum(s.size for s in self.calls.start.segments)
         fits = all(most is None or reserved <= most for most in (self.trial.capacity, self.trial.limit))
         same = {name: getattr(self.calls.own, name) for name in _MOVES_NOTHING}
         is_alike = replace(self.trial.settings, **same) == self.calls.own and all(
@@ -218,7 +220,9 @@ class _Run:
 
         One flat loop: at millions of events a function call per event would cost as much as the rest.
         """
-        calls, allocator, ledger = self.calls, self.allocator, self.allocator.ledger
+        calls = self.calls
+        allocator = self.allocator
+        ledger = self.allocator.ledger
         part = slice(first, last)
         rows = calls.row[part]
         blocks, sizes = self.blocks, self.sizes
@@ -278,7 +282,8 @@ class _Run:
         elif self.trial.capacity is None and self.trial.limit is None:
             self.outcome.served.append(event)
             return
-        calls, events = self.calls, self.calls.events
+        calls = self.calls
+        events = self.calls.events
         pool = int(events.pool_id[event]) if events.pool_id is not None else -1
         pool_id = calls.pools[pool if pool >= 0 else calls.default_pool]
         block = self._take(event, -1, pool_id, int(events.stream[event]), int(events.size[event]))
@@ -309,7 +314,8 @@ class _Run:
     def _fail(self, event: int, row: int, pool: BlockPool, stream: int) -> None:
         if self.outcome.ran_out is not None:
             return
-        fitting, ledger = [size for size, _, _ in pool.free_of(stream)], self.allocator.ledger
+        fitting = [size for size, _, _ in pool.free_of(stream)]
+        ledger = self.allocator.ledger
         # What a trace began with has no event.
         size = self.calls.requested_bytes[row] if row >= 0 else self.calls.events.size[event]
         rounded = self.sizes[row] if row >= 0 else int(size)
@@ -328,7 +334,8 @@ class _Run:
 
     def assumptions(self) -> Iterator[str]:
         """List what the outcome assumes beside the trace."""
-        start, calls = self.calls.start, self.calls
+        start = self.calls.start
+        calls = self.calls
         if self.trial.settings.garbage_collection_threshold and self.trial.limit is None:
             yield (
                 "garbage_collection_threshold did nothing: it needs per_process_memory_fraction below 1, and "

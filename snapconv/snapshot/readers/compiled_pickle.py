@@ -104,7 +104,9 @@ class FirstSeen:
 
     def ids(self, keys: NDArray[np.int32]) -> NDArray[np.int32]:
         """Replace many keys by their ids, in place, and return them."""
-        numbers, met, n_met = address(self._numbers), address(self._met), len(self.keys)
+        numbers = address(self._numbers)
+        met = address(self._met)
+        n_met = len(self.keys)
         n = self._core.snapconv_number(address(keys), len(keys), numbers, len(self._numbers), met, n_met)
         if n < 0:
             raise OddFile
@@ -175,7 +177,8 @@ class _Reader:
         if not self.address:
             raise MemoryError
         for word in dict.fromkeys((*_FIELDS, *actions)):
-            text, action = word.encode(), actions.get(word, 0)
+            text = word.encode()
+            action = actions.get(word, 0)
             field = _FIELDS.index(word) + 1 if word in _FIELDS else 0
             is_oom = action == oom
             if core.snapconv_reader_define(self.address, text, len(text), field, action, is_oom) != MORE:
@@ -197,7 +200,8 @@ class _Reader:
 def _feed(core: ctypes.CDLL, reader: int, fill: Fill) -> None:
     """Push the bytes through, a window at a time; a token that is cut off comes again with the next."""
     window = bytearray(_WINDOW_BYTES)
-    n_left, taken = 0, ctypes.c_int64()
+    n_left = 0
+    taken = ctypes.c_int64()
     while True:
         with memoryview(window) as view:
             n_new = fill(view[n_left:])

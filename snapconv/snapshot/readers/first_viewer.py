@@ -43,7 +43,8 @@ def read_first_viewer(data: object) -> tuple[object, Form | None]:
     tensors = list(_tensors(data))
     known = Bounds(0, len(tensors) - 1, f"an element from 0 to {len(tensors) - 1}")
     before, actions = (_items(data, key, known) for key in ("initially_allocated", "actions"))
-    before, events = list(dict.fromkeys(before)), []
+    before = list(dict.fromkeys(before))
+    events = []
     live: set[int] = set()
     for number in (*before, *actions):
         live ^= {number}
@@ -54,10 +55,12 @@ def read_first_viewer(data: object) -> tuple[object, Form | None]:
 
 def _tensors(data: Raw) -> Iterator[Raw]:
     """Yield the size, the category and the frames of every element."""
-    strings, suffixes = _items(data, "string_table", str), _items(data, "suffix_table", list)
+    strings = _items(data, "string_table", str)
+    suffixes = _items(data, "suffix_table", list)
     texts = [{"name": text, "filename": NO_FILE, "line": 0} for text in strings]
     elements = _elements(data)
-    sizes, infos = elements.ints("size", BYTES).tolist(), elements.values("info")
+    sizes = elements.ints("size", BYTES).tolist()
+    infos = elements.values("info")
     for i, (size, info) in enumerate(zip(sizes, infos, strict=True)):
         stack = _stack(info, suffixes, texts, f"{elements.place(i)}.info")
         title, *frames = islice(stack, _MOST_TEXTS)
@@ -75,18 +78,21 @@ def _elements(data: Raw) -> Rows:
     """Return the elements; some writers have two columns in their place."""
     if "elements" in data:
         return Rows.of(data["elements"], "alloc_data.elements")
-    sizes, infos = _items(data, "elements_size", BYTES), _items(data, "elements_info", list)
+    sizes = _items(data, "elements_size", BYTES)
+    infos = _items(data, "elements_info", list)
     rows = [{"size": size, "info": info} for size, info in zip(sizes, infos, strict=False)]
     return Rows.of(rows, "alloc_data.elements")
 
 
 def _stack(info: Any, suffixes: list[Any], texts: list[Raw], where: str) -> Iterator[Raw]:
     """Yield the texts of a stack; its first row may stand in line."""
-    text, below = Bounds(0, len(texts) - 1, f"a text below {len(texts)}"), len(suffixes)
+    text = Bounds(0, len(texts) - 1, f"a text below {len(texts)}")
+    below = len(suffixes)
     while True:
         if not isinstance(info, list):
             below = expect(info, Bounds(0, below - 1, f"a row below {below}"), where)
-            info, where = suffixes[below], f"alloc_data.suffix_table[{below}]"
+            info = suffixes[below]
+            where = f"alloc_data.suffix_table[{below}]"
         if len(info) != 2:
             raise MalformedSnapshotError(f"{where}: expected a pair")
         yield texts[expect(info[0], text, where)]

@@ -58,7 +58,8 @@ def _changes(rows: Rows) -> Iterator[Raw]:
     begin = min(filter((-1).__lt__, columns[0]), default=0)
     live: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
     for i, (time, _, size, position) in enumerate(zip(*columns, strict=True)):
-        is_free, addresses = size < 0, live[position, abs(size)]
+        is_free = size < 0
+        addresses = live[position, abs(size)]
         addresses += [] if is_free else [i]
         address = addresses.pop() if is_free and addresses else i
         yield {
@@ -89,7 +90,8 @@ def read_plot(raw: Raw) -> tuple[Raw, Form | None]:
         _whole(rows, blocks.block_bytes[blocks.is_live & (devices == device)].tolist())
         for device, rows in enumerate(traces)
     ]
-    n_before, kinds = sum(len(before) for before, _ in whole), ("cuda",) * (len(whole) - 1) + ("cpu",)
+    n_before = sum(len(before) for before, _ in whole)
+    kinds = ("cuda",) * (len(whole) - 1) + ("cpu",)
     events = [[*before, *events] for before, events in whole]
     return {"device_traces": events}, replace(_PLOT, kinds=kinds, n_before=n_before)
 
@@ -135,5 +137,6 @@ def _is_written(ended: Raw, row: Raw) -> bool:
     stacks = [Rows.of(event.get("frames"), "device_traces[].frames").texts("name") for event in (ended, row)]
     if stacks[0] != stacks[1]:
         return False
-    category, earlier = row.get("category"), ended.get("category")
+    category = row.get("category")
+    earlier = ended.get("category")
     return category == earlier or (not earlier and category in _LASTING)

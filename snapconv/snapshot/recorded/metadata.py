@@ -223,7 +223,9 @@ def _read(raw: dict[object, object], stacks: Stacks, n_bytes: int) -> Metadata:
     parameters = _tensors(_rows(raw, "parameters"), 0, stacks if stacks.has_frames else None)
     if "" in parameters.names:
         raise MalformedSnapshotError(f"{KEY}.parameters: expected a name for each")
-    ended, simulated, overflowed = raw.get("ended"), raw.get("simulated"), raw.get("overflowed")
+    ended = raw.get("ended")
+    simulated = raw.get("simulated")
+    overflowed = raw.get("overflowed")
     ended = ended if isinstance(ended, dict) else {}
     return Metadata(
         project=RecordedProject(
@@ -309,13 +311,15 @@ def _phases(rows: Rows, key: str) -> PhaseTable:
     began = rows.ints("began_us", TIME)
     phase = np.array([_PHASE_CODES.get(word, 0) for word in _names(rows, key)], np.int8)
     order = np.argsort(began, kind="stable")
-    iteration, ended = rows.ints("iteration", _ITERATION, missing=0), rows.ints("ended_us", TIME, missing=-1)
+    iteration = rows.ints("iteration", _ITERATION, missing=0)
+    ended = rows.ints("ended_us", TIME, missing=-1)
     return read_only(PhaseTable(phase[order], iteration[order], began[order], ended[order]))
 
 
 def _device_bytes(rows: Rows) -> dict[int, int]:
     """Return the memory of every device that has it."""
-    devices, n_bytes = rows.ints("device", _ITERATION, missing=0), rows.ints("total_bytes", missing=-1)
+    devices = rows.ints("device", _ITERATION, missing=0)
+    n_bytes = rows.ints("total_bytes", missing=-1)
     return {d: n for d, n in plain_rows(devices, n_bytes) if n >= 0}
 
 

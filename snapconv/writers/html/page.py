@@ -58,7 +58,8 @@ def write_view(files: Sequence[Analysis], output: Path, *, force: bool) -> View:
         shown = pairs[0] if pairs else tuple(file.devices[0] for file in files)
         files = [replace(file, devices=(found,)) for file, found in zip(files, shown, strict=True)]
     title = page_text(" → ".join(file.path.name for file in files))
-    facts, notes = [], []
+    facts = []
+    notes = []
     for file in files:
         timing, its_notes = times_of_device(file.path, None)
         is_shown = timing is not None and timing.device in [found.device.device for found in file.devices]
@@ -72,7 +73,8 @@ def write_view(files: Sequence[Analysis], output: Path, *, force: bool) -> View:
 
 
 def _parts(files: Sequence[Analysis], facts: list[dict[str, object]], title: str) -> Iterator[bytes]:
-    program, style = _PROGRAM.read_bytes(), _STYLE.read_bytes()
+    program = _PROGRAM.read_bytes()
+    style = _STYLE.read_bytes()
     devices = [(number, view_device(found)) for number, file in enumerate(files) for found in file.devices]
     directory = {
         **vocabulary(),
@@ -128,7 +130,8 @@ def _head(title: str, program: bytes, style: bytes) -> str:
 
 
 def _file_facts(file: Analysis) -> dict[str, object]:
-    snapshot, container = file.snapshot, file.snapshot.container
+    snapshot = file.snapshot
+    container = file.snapshot.container
     return {
         "name": file.path.name or str(file.path),
         "bytes": container.n_bytes,

@@ -70,7 +70,8 @@ def _cell(text: str, title: str = "") -> str:
 
 
 def _bar(device: RankDevice, greatest: int) -> str:
-    parts, left = [], 0.0
+    parts = []
+    left = 0.0
     for name, n_bytes in sorted(device.categories.items(), key=lambda one: _order(one[0])):
         width = _BAR_WIDTH * n_bytes / max(greatest, 1)
         tip = f"<title>{_text(f'{name} {format_bytes(n_bytes)}')}</title>"

@@ -91,8 +91,10 @@ def view_device(analysis: DeviceAnalysis) -> ViewDevice:
 
 
 def _facts(analysis: DeviceAnalysis) -> dict[str, object]:
-    replay, peak = analysis.replay, analysis.peak_event
-    device, table = analysis.device, analysis.allocations
+    replay = analysis.replay
+    peak = analysis.peak_event
+    device = analysis.device
+    table = analysis.allocations
     times = device.events.time_us
     return {
         "name": device_name(device.device),

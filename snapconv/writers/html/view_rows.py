@@ -36,7 +36,9 @@ def view_rows(analysis: DeviceAnalysis, streams: Int64Column) -> ViewRows:
     kind, first = _kinds(list(keys.values()))
     order = np.argsort(kind, kind="stable")  # within a kind by event, as the table is
     addrs, addr_id = np.unique(table.addr[order], return_inverse=True)
-    freed, end, alloc = table.freed_event[order], table.end_event[order], table.alloc_event[order]
+    freed = table.freed_event[order]
+    end = table.end_event[order]
+    alloc = table.alloc_event[order]
     block, requested = (keys.pop(name)[first] for name in ("block", "requested"))
     trait, first_of_trait = _kinds([values[first] for values in keys.values()])
     traits = {name: values[first][first_of_trait] for name, values in keys.items()}
@@ -70,7 +72,8 @@ def base_addr(analysis: DeviceAnalysis) -> int:
 
 def _keys(analysis: DeviceAnalysis, streams: Int64Column) -> dict[str, NDArray[Any]]:
     """Return what allocations of one kind have in common; ids one higher, so that 0 is none."""
-    table, found = analysis.allocations, analysis.classification
+    table = analysis.allocations
+    found = analysis.classification
     return {
         "stack": table.stack_id,
         "category": found.category,

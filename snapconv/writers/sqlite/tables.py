@@ -92,7 +92,8 @@ def key(at: str | Get, meaning: str = "0, 1, 2, …", name: str = "id") -> Colum
 
 def row_of(table: str, name: str, null: str | None = None, at: str | Get = "", meaning: str = "") -> Column:
     """Make a column of ids of another table's rows; ``null`` is what a missing one means."""
-    reference, stand_in = f"INTEGER REFERENCES {table} (id)", None if null is None else -1
+    reference = f"INTEGER REFERENCES {table} (id)"
+    stand_in = None if null is None else -1
     meaning = meaning or f"row of `{table}`"
     return Column(name, meaning, at, null, sql_type=reference, stands_for_null=stand_in)
 
@@ -210,7 +211,8 @@ def write_databases(
     Raises OutputError; an output that exists needs ``force``.
     """
     found = [[(table, *table.rows_of(one.report)) for table in one.tables] for one in databases]
-    total, done = sum(n_rows for tables in found for _, n_rows, _ in tables), 0
+    total = sum(n_rows for tables in found for _, n_rows, _ in tables)
+    done = 0
     with new_files([database.path for database in databases], force=force, token=token) as temporaries:
         for database, tables, temporary in zip(databases, found, temporaries, strict=True):
             with _new_database(temporary, output=database.path) as connection:

@@ -74,7 +74,9 @@ def _signed(n_bytes: int, scale: int) -> str:
 
 
 def _change(change: AnyChange) -> str:
-    old, new, more = change.old_bytes, change.new_bytes, change.more_bytes
+    old = change.old_bytes
+    new = change.new_bytes
+    more = change.more_bytes
     shown = f"{format_bytes(old)} → {format_bytes(new)}"
     if not more:
         return f"{shown} (the same)"
@@ -83,7 +85,8 @@ def _change(change: AnyChange) -> str:
 
 
 def _iterations(found: DeviceDiff) -> str:
-    old, new = found.old_iterations, found.new_iterations
+    old = found.old_iterations
+    new = found.new_iterations
     return (
         f"{len(old)} → {counted(len(new), 'iteration')}, the last peaks at {format_bytes(old[-1])} → "
         f"{format_bytes(new[-1])}"

@@ -18,7 +18,8 @@ _SILENT = {"", "0", "0.0", "False", "-1"}
 def info_lines(found: "Facts") -> Iterator[str]:
     """Show the facts of a file."""
     protocol = "" if found["pickle_protocol"] is None else f", protocol {found['pickle_protocol']}"
-    form, size = found["form"].removeprefix("a "), format_bytes(found["n_bytes"])
+    form = found["form"].removeprefix("a ")
+    size = format_bytes(found["n_bytes"])
     yield f"{found['path']}: {form}, {found['format']}{protocol}, {size}"
     yield f"  written by {found['written_by']}; {counted(found['n_visible_devices'], 'visible device')}"
     stacks, frames = (counted(found[f"n_{one}s"], f"distinct {one}") for one in ("stack", "frame"))

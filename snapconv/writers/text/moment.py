@@ -178,7 +178,8 @@ def tree_lines(tree: "MemoryTree", *, n_most: int = MOST_NODES) -> Iterator[str]
     yield f"  {'total':>12} {'own':>12} {'blocks':>7}"
     shown = tree.largest(n_most).nodes
     for node in shown:
-        total, own = format_bytes(node.block_bytes), format_bytes(node.self_bytes) if node.self_bytes else ""
+        total = format_bytes(node.block_bytes)
+        own = format_bytes(node.self_bytes) if node.self_bytes else ""
         yield f"  {total:>12} {own:>12} {node.n_blocks:>7}  {' ' * min(node.depth, 20)}{node.name}"
     if len(shown) < n_all:
         by_size = sorted((node.block_bytes for node in tree.nodes), reverse=True)
@@ -241,7 +242,8 @@ def _pool_lines(pools: "Sequence[PoolMemory]", moment: str) -> Iterator[str]:
 def _holder_lines(holders: "Sequence[SegmentHolder]", moment: str) -> Iterator[str]:
     rows = []
     for row in holders:
-        size, segments = format_bytes(row.block_bytes), counted(row.n_segments, "segment")
+        size = format_bytes(row.block_bytes)
+        segments = counted(row.n_segments, "segment")
         blocks = f"1 block of {size}" if row.n_blocks == 1 else f"{row.n_blocks} blocks, {size} in all,"
         rows.append(
             (row.enclosed_bytes, f"{where(row.line, has_stack=row.has_stack)}: {blocks} in {segments}")
@@ -256,7 +258,8 @@ def summary_lines(
     """Yield the summary of all devices, and of the times where there are any, line by line."""
     for number, (path, report) in enumerate(reports):
         yield from [""] * bool(number)
-        peak, n_bytes = report.peak, report.peak.allocated_bytes
+        peak = report.peak
+        n_bytes = report.peak.allocated_bytes
         place = "before the first event" if peak.event is None else position(peak.event, peak.n_events)
         allocated = _amount(peak, "allocated", n_bytes)
         yield f"{device_name(peak.device)}  peak allocated {allocated} ({n_bytes} bytes), {place}"

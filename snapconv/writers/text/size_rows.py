@@ -59,7 +59,8 @@ def size_rows(
     """
     if title and rows:
         yield f"  {title}"
-    shown, more = rows[: most_rows()], rows[most_rows() :]
+    shown = rows[: most_rows()]
+    more = rows[most_rows() :]
     n_more = sum(n_bytes for n_bytes, _ in more)
     others = [(n_more, counted(len(more), f"more {noun}", plural and f"more {plural}")), *rest]
     for n_bytes, text in (*shown, *(row for row in others if row[0] > 0)):
@@ -105,7 +106,8 @@ def category_lines(categories: "tuple[CategoryTotal, ...]", whole: int) -> Itera
     nonzero = [total for total in categories if total.n_allocations]
     width = max(_CATEGORY_WIDTH, *(len(total.category) + 1 for total in nonzero)) if nonzero else 0
     for total in sorted(nonzero, key=lambda total: -total.block_bytes):
-        size, share = format_bytes(total.block_bytes), format_share(total.block_bytes, whole)
+        size = format_bytes(total.block_bytes)
+        share = format_share(total.block_bytes, whole)
         allocations = "allocation" if total.n_allocations == 1 else "allocations"
         likely = optional(", {}", total.certainty)
         name = f"{total.category:<{width}}"

@@ -35,7 +35,8 @@ def _table(trials: SettingTrials) -> Iterator[str]:
     """Show a row of what was recorded and of each trial; trials without an effect share a line."""
     calls = "cudaMalloc" if device_kind(trials.device) == "cuda" else "segments"
     yield _columns("reserved", "allocated", "unused", calls)
-    recorded, own = trials.recorded, trials.reference
+    recorded = trials.recorded
+    own = trials.reference
     failed = f", {counted(recorded['n_ooms'], 'failed request')}" if recorded["n_ooms"] else ""
     n_calls = recorded["n_segment_allocs"] + recorded["n_segment_maps"]
     yield _row(recorded["peak_reserved"], recorded["peak_allocated"], n_calls, f"as recorded{failed}")
@@ -83,7 +84,8 @@ def _row(reserved: int, allocated: int, n_calls: int, name: str) -> str:
 
 
 def _trial_lines(tried: Tried, names: Sequence[str]) -> Iterator[str]:
-    outcome, failed = tried.outcome, tried.outcome.ran_out
+    outcome = tried.outcome
+    failed = tried.outcome.ran_out
     if failed is None:
         allocated_bytes = outcome.ledger.max_allocated_bytes
         yield _row(outcome.reserved_bytes, allocated_bytes, outcome.n_driver_calls, tried.name)
