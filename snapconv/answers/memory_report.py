@@ -194,8 +194,7 @@ def _source(snapshot: Snapshot, project: Project) -> tuple[tuple[str, str], ...]
     ]
     if container.pickle_protocol is not None:
         rows.append(("pickle_protocol", str(container.pickle_protocol)))
-    if snapshot.metadata is not None:
-        rows += [(f"recorder.{key}", text) for key, text in snapshot.metadata.facts]
+    rows += [(f"recorder.{key}", text) for key, text in snapshot.facts.items()]
     return (*rows, *((f"allocator_settings.{key}", text) for key, text in snapshot.settings_entries))
 
 

@@ -248,7 +248,7 @@ def _totals(timing: Timing, iteration: int, ids: Int32Column) -> tuple[TimeTotal
         )
         for own in grouped(rows, ids)
     ]
-    return tuple(sorted(totals, key=lambda total: (-total.total_ms, total.name)))
+    return _most_first(totals)
 
 
 def module_times(report: TimeReport) -> tuple[TimeTotal[str], ...]:
@@ -278,6 +278,10 @@ def _lines(entries: Iterable[RunTimeEntry]) -> tuple[TimeTotal[SourceLine], ...]
         )
         for line, own in by_line.items()
     ]
+    return _most_first(totals)
+
+
+def _most_first(totals: Iterable[TimeTotal[_Name]]) -> tuple[TimeTotal[_Name], ...]:
     return tuple(sorted(totals, key=lambda total: (-total.total_ms, total.name)))
 
 

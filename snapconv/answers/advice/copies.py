@@ -24,7 +24,6 @@ from snapconv.columns import (
     last_before,
     plain_rows,
     rows_of,
-    run_starts,
     sums_by,
 )
 from snapconv.phases.trace_phases import Phase
@@ -153,9 +152,7 @@ def _bursts_of_inputs(evidence: Evidence) -> list[Int64Column]:
 
 def _steps(evidence: Evidence, event: int) -> Int64Column:
     """Return the backwards after an event; without any the calls of the model, by what they make first."""
-    phase, table = evidence.analysis.phases.phase, evidence.table
-    begins = run_starts(phase)
-    begins = begins[has_code(phase[begins], Phase.BACKWARD)]
+    begins, table = evidence.analysis.phases.begins_of(Phase.BACKWARD), evidence.table
     if len(begins):
         return begins
     made = rows_of(evidence.features.in_forward & (table.alloc_event > event))

@@ -362,7 +362,7 @@ class Finding:
     saved_bytes: int
     peak: Peak
     change: Change = field(metadata={"json": False})
-    next_place: str = field(metadata={"json": False})
+    next_place: str = field(default="", metadata={"json": False})
     reserved_bytes: int | None = None
 
     @property
@@ -679,5 +679,4 @@ def _finding(kind: Kind, found: Detected, evidence: Evidence, others: Sequence[C
         saved_bytes=saved,
         peak=alone,
         change=change,
-        next_place=demand.place_of(alone),
     )

@@ -182,8 +182,7 @@ def tree_lines(tree: "MemoryTree", *, n_most: int = MOST_NODES) -> Iterator[str]
         own = format_bytes(node.self_bytes) if node.self_bytes else ""
         yield f"  {total:>12} {own:>12} {node.n_blocks:>7}  {' ' * min(node.depth, 20)}{node.name}"
     if len(shown) < n_all:
-        by_size = sorted((node.block_bytes for node in tree.nodes), reverse=True)
-        most = format_bytes(by_size[len(shown)])
+        most = format_bytes(sorted(node.block_bytes for node in tree.nodes)[-len(shown) - 1])
         yield f"  {n_all - len(shown)} more of at most {most} each: --top {n_all} shows all"
     if tree.n_cut_stacks:
         stacks = counted(tree.n_cut_stacks, "stack")
