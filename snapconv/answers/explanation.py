@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -73,7 +74,7 @@ def explain(analysis: Analysis, question: str) -> Explanation:
         reasons = dict.fromkeys(_why_nothing(device, event, address) for device in analysis.devices)
         raise InputError(f"{analysis.snapshot.path}: {'; '.join(reasons)}")
     by_device = (_explain_allocations(device, rows[:_MOST_EXPLAINED]) for device, rows in found)
-    return Explanation(question, n_found, tuple(row for rows in by_device for row in rows))
+    return Explanation(question, n_found, tuple(chain.from_iterable(by_device)))
 
 
 def _unsigned(addr: int) -> str:

@@ -193,7 +193,6 @@ def fragmentation_lines(found: "Fragmentation", file: str) -> Iterator[str]:
     """Show the memory that is reserved and not in use, and what to do about it."""
     has_trace = any(column.event is not None for column in found.moments) and not found.n_conflicts
     columns = found.moments if has_trace else found.moments[:1]
-    first = columns[0]
     yield f"{device_name(found.device)}  {found.conclusion}"
     if len(columns) > 1:
         names = [one.moment.replace("the moment with most unused memory", "most unused") for one in columns]
@@ -217,8 +216,8 @@ def fragmentation_lines(found: "Fragmentation", file: str) -> Iterator[str]:
     if found.has_expandable:
         yield "  estimated: where the pages of expandable segments lie, which empty_cache() returns whole"
     yield from history_lines(found.history_verdict)
-    has_events = max(-1 if one.event is None else one.event for one in found.moments) >= FEW_EVENTS
-    if first.enclosed_bytes and not found.has_expandable and has_events:
+    has_events = any((one.event or 0) >= FEW_EVENTS for one in found.moments)
+    if found.moments[0].enclosed_bytes and not found.has_expandable and has_events:
         yield next_line("what-if --search", file)
 
 

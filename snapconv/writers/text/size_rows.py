@@ -104,7 +104,7 @@ def project_shown(root: str | None, includes: Iterable[str]) -> str:
 def category_lines(categories: "tuple[CategoryTotal, ...]", whole: int) -> Iterator[str]:
     """Yield the categories that have memory, largest first, with their shares, and what of them is likely."""
     nonzero = [total for total in categories if total.n_allocations]
-    width = max(_CATEGORY_WIDTH, *(len(total.category) + 1 for total in nonzero)) if nonzero else 0
+    width = max((_CATEGORY_WIDTH, *(len(total.category) + 1 for total in nonzero)))
     for total in sorted(nonzero, key=lambda total: -total.block_bytes):
         size = format_bytes(total.block_bytes)
         share = format_share(total.block_bytes, whole)
