@@ -19,7 +19,7 @@ from snapconv.answers.what_if.calls import MOST_BYTES, AllocatorCalls, CallChang
 from snapconv.answers.what_if.trial import Trial, block_sizes, try_out
 from snapconv.classification.categories import Category, Trait, categories_with
 from snapconv.classification.features import at
-from snapconv.columns import Int64Column, columns_of, has_code, rows_of, take
+from snapconv.columns import BoolColumn, Int64Column, columns_of, has_code, rows_of, take
 from snapconv.phases.trace_phases import Phase
 from snapconv.snapshot.event_table import Action
 from snapconv.stacks.project_lines import SourceLine
@@ -139,9 +139,8 @@ class Demand:
         start = self._after[0] + (sizes[before] - self.analysis.allocations.block_bytes[before]).sum()
         needed = np.cumsum(np.append(start, _SIGN[calls.operation] * sizes[calls.row]))
         needed[1:] += calls.events.size[calls.event] * has_code(calls.operation, CallKind.FAILED_MALLOC)
-        first = int(
-            np.searchsorted(calls.event, self._calls.event[:1]).sum()
-        )  # what is gone before the trace
+        # What is gone before the trace.
+        first = int(np.searchsorted(calls.event, self._calls.event[:1]).sum())
         place = first + int(needed[first:].argmax())
         return self._peak(int(calls.event[place - 1]) if place > first else -1, int(needed[place]))
 
@@ -200,52 +199,71 @@ def changed_calls(
         calls = calls.resized(calls.requested_bytes, change.failed_scale)
     if not len(calls) or not len(change.rows):
         return calls
-    row, size, at, is_after = _points(calls, analysis, change)
-    is_own = (at == table.alloc_event[row]) & (at >= calls.event[0])
-    is_own |= (at < calls.event[0]) & (size > 0)
+    points, begin = _points(calls, analysis, change), int(calls.event[0])
+    row, size, event = points.row, points.size, points.event
+    is_own = (event == table.alloc_event[row]) & (event >= begin)
+    is_own |= (event < begin) & (size > 0)
     number, requested = np.where(is_own, row, n + np.arange(len(row))), calls.requested_bytes.copy()
     requested[row[is_own]] = size[is_own]
-    is_first = np.diff(row, prepend=-1) != 0
-    freed, had = np.where(is_first, row, np.roll(number, 1)), np.where(is_first, 1, np.roll(size, 1))
-    # Each call that is left is of what is there then; -1 stays what it is.
-    of_malloc, of_free = np.append(np.arange(n), -1), np.append(np.arange(n), -1)
-    now = np.where(size > 0, number, _DROPPED)
-    of_malloc[row[is_own]] = now[is_own]
-    of_free[row] = now  # the last of each
-    is_malloc = has_code(calls.operation, CallKind.MALLOC)
-    now = np.where(is_malloc, of_malloc[calls.row], of_free[calls.row])
     changed = replace(
-        calls.kept(now != _DROPPED),
-        row=now[now != _DROPPED],
+        _renumbered(calls, points, number, is_own),
         requested_bytes=np.append(requested, size),
         stream=np.append(calls.stream, calls.stream[row]),
         pool=np.append(calls.pool, calls.pool[row]),
     )
+    is_first = np.diff(row, prepend=-1) != 0
+    freed, had = np.where(is_first, row, np.roll(number, 1)), np.where(is_first, 1, np.roll(size, 1))
     exists = (np.column_stack((had, size)).ravel() > 0) & ~np.repeat(is_own, 2)
     operation = np.tile([CallKind.FREE, CallKind.MALLOC], len(row))
-    columns = operation, np.column_stack((freed, number)).ravel(), np.repeat(at, 2), np.repeat(is_after, 2)
+    rows, events = np.column_stack((freed, number)).ravel(), np.repeat(event, 2)
+    columns = (operation, rows, events, np.repeat(points.is_after, 2))
     return changed.with_others(*(column[exists] for column in columns))
 
 
-def _points(calls: AllocatorCalls, analysis: DeviceAnalysis, change: Change) -> tuple[Int64Column, ...]:
-    """Return the changes of sizes: allocation, size, event, and 1 for those that come after their event.
+@dataclass(frozen=True, slots=True)
+class _Points:
+    """The changes of sizes, by allocation and event; ``is_after``: 1 for what comes after its event."""
 
-    A range has two: at its first event the size is another, and after its last it is as it was.
-    """
+    row: Int64Column
+    size: Int64Column
+    event: Int64Column
+    is_after: Int64Column
+
+
+def _points(calls: AllocatorCalls, analysis: DeviceAnalysis, change: Change) -> _Points:
+    """Return where sizes change; at the first event of a range, and after its last it is as it was."""
     table, begin = analysis.allocations, int(calls.event[0])
-    is_known = table.alloc_event >= begin
-    is_known[list(calls.start.rows.values())] = True
     requested, is_part = table.requested_bytes[change.rows], change.n_bytes < table.block_bytes[change.rows]
     left = np.where(is_part, np.maximum(requested - change.n_bytes, 1), 0)
-    row, size = np.tile(change.rows, 2), np.append(left, requested)
-    at, is_after = np.append(change.first, change.last), np.repeat([0, 1], len(left))
-    is_within = is_known[row] & (at <= calls.event[-1]) & (at < analysis.features.end[row])
-    order = rows_of(is_within)
-    order = order[np.lexsort((-is_after[order], at[order], row[order]))]
-    row, size, at, is_after = row[order], size[order], np.maximum(at, begin - 1)[order], is_after[order]
+    points = _Points(
+        row=np.tile(change.rows, 2),
+        size=np.append(left, requested),
+        event=np.append(change.first, change.last),
+        is_after=np.repeat([0, 1], len(left)),
+    )
+    is_known = table.alloc_event >= begin
+    is_known[list(calls.start.rows.values())] = True
+    is_within = is_known[points.row] & (points.event <= calls.event[-1])
+    is_within &= points.event < analysis.features.end[points.row]
+    points = take(points, rows_of(is_within))
+    points = take(points, np.lexsort((-points.is_after, points.event, points.row)))
+    points = replace(points, event=np.maximum(points.event, begin - 1))
     # Of several at one event the last counts: a range begins as another ends.
-    is_last = (np.diff(row, append=-1) != 0) | (np.diff(at, append=-1) != 0)
-    return row[is_last], size[is_last], at[is_last], is_after[is_last]
+    is_last = (np.diff(points.row, append=-1) != 0) | (np.diff(points.event, append=-1) != 0)
+    return take(points, rows_of(is_last))
+
+
+def _renumbered(
+    calls: AllocatorCalls, points: _Points, number: Int64Column, is_own: BoolColumn
+) -> AllocatorCalls:
+    """Return the calls that are left, each under the number of what is there then; -1 stays what it is."""
+    now, n = np.where(points.size > 0, number, _DROPPED), len(calls.requested_bytes)
+    of_malloc, of_free = np.append(np.arange(n), -1), np.append(np.arange(n), -1)
+    of_malloc[points.row[is_own]] = now[is_own]
+    of_free[points.row] = now  # the last of each
+    is_malloc = has_code(calls.operation, CallKind.MALLOC)
+    row = np.where(is_malloc, of_malloc[calls.row], of_free[calls.row])
+    return replace(calls.kept(row != _DROPPED), row=row[row != _DROPPED])
 
 
 def called_otherwise(change: CallChange) -> Change:

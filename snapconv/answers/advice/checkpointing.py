@@ -131,15 +131,14 @@ def _modules(evidence: Evidence) -> tuple[list[Module], float]:
             inside.setdefault(path[:depth], []).append(mine)
     times = {tuple(name.split(".")): ms for name, ms in evidence.forward_ms.items()}
     whole = sum(times.values()) or max(int(features.in_forward.sum()), 1)
-    most = _MOST_OF_MODULE * evidence.bytes_of(rows[evidence.live[rows]])
-    found: list[Module] = []
-    for path in sorted(inside):
+    modules: list[Module] = []
+    for path in sorted(inside)[:_MOST_MODULES]:
         change, n_operations = _again(evidence, np.concatenate(inside[path]))
         held = evidence.demand.bytes_at(change, evidence.moment.event)
-        if len(found) < _MOST_MODULES:
-            own = [ms for name, ms in times.items() if name[: len(path)] == path] if times else [n_operations]
-            found.append(Module(path, change, held, max(round(_PARTS * sum(own) / whole), 1)))
-    return found, most
+        ms = sum(ms for name, ms in times.items() if name[: len(path)] == path)
+        cost = max(round(_PARTS * (ms if times else n_operations) / whole), 1)
+        modules.append(Module(path, change, held, cost))
+    return modules, _MOST_OF_MODULE * evidence.bytes_of(rows[evidence.live[rows]])
 
 
 def _again(evidence: Evidence, rows: Int64Column) -> tuple[Change, int]:

@@ -71,9 +71,8 @@ class _Values:
 def ends_without_graph(calls: LineCalls, analysis: DeviceAnalysis, rows: Int64Column) -> Int64Column:
     """Return the event from which each allocation would be free; -1 for what would not be made."""
     table, features, n_events = analysis.allocations, analysis.features, analysis.n_events
-    first = max(int(table.alloc_event[rows].min(initial=n_events)), 0)
-    last = min(int(rows.max(initial=-1)) + 2, len(table))
-    made = np.arange(np.searchsorted(table.alloc_event, first), last)
+    made = np.arange(rows.min(initial=len(table)), min(rows.max(initial=-1) + 2, len(table)))
+    made = made[features.is_traced[made]]
     found = unknown_column(len(table))
     found[made] = np.append(table.alloc_event[made[1:]], n_events)
     is_in_place = features.made_through(Role.IN_PLACE)
