@@ -16,7 +16,7 @@ from snapconv.answers.advice.changes import Change, joined
 from snapconv.answers.advice.evidence import LEAST_SHARE_OF_TRADE, Detected, Evidence
 from snapconv.classification.categories import Category
 from snapconv.classification.categories import Evidence as Known
-from snapconv.columns import Int64Column, grouped, has_code, rows_of
+from snapconv.columns import Int64Column, grouped, rows_of
 from snapconv.units import format_bytes
 
 _PARTS, _MOST_MODULES, _MOST_REPLAYS, _MOST_NAMES = 1000, 2000, 8, 12
@@ -122,7 +122,7 @@ def _modules(evidence: Evidence) -> tuple[list[Module], float]:
     analysis, features = evidence.analysis, evidence.features
     names, ids = analysis.modules.names, analysis.modules.module_id
     is_path = np.array([*(one is Known.METADATA for one in analysis.modules.evidence), False])
-    is_saved = has_code(analysis.classification.category, Category.ACTIVATION) & is_path[ids]
+    is_saved = evidence.is_a(Category.ACTIVATION) & is_path[ids]
     rows = rows_of(is_saved & features.is_freed_by_engine & features.is_traced)
     inside: dict[tuple[str, ...], list[Int64Column]] = {}
     for mine in grouped(rows, ids):

@@ -146,8 +146,11 @@ class Evidence:
     @cached_property
     def is_of_forward(self) -> BoolColumn:
         """What forward makes, but for caches of keys and values, and copies of weights, as of autocast's."""
-        is_weight = has_code(self.analysis.classification.category, Category.WEIGHT)
-        return np.asarray(self.features.in_forward & ~(self.features.is_cache | is_weight))
+        return self.features.in_forward & ~(self.features.is_cache | self.is_a(Category.WEIGHT))
+
+    def is_a(self, category: Category) -> BoolColumn:
+        """Mark the allocations of a category."""
+        return has_code(self.analysis.classification.category, category)
 
     def is_worth(self, n_bytes: int, share: float = LEAST_SHARE) -> bool:
         """Return whether bytes are a large enough part of the memory at the moment."""

@@ -25,7 +25,6 @@ from snapconv.columns import (
     Int64Column,
     distinct,
     grouped,
-    has_code,
     is_among,
     last_before,
     rows_of,
@@ -93,7 +92,7 @@ def kept_gradients(evidence: Evidence) -> Iterator[Detected]:
     step_end, backward = begun[-1].tolist()
     # Those of before the trace may be a sum, unless they are freed before the first backward.
     is_idle = features.is_traced | (features.end <= idle[0, 1])
-    rows = rows_of(is_idle & has_code(analysis.classification.category, Category.GRADIENT))
+    rows = rows_of(is_idle & evidence.is_a(Category.GRADIENT))
     mine = rows[evidence.live[rows] & (features.alloc[rows] < step_end)]
     if not evidence.is_large(mine) or len(rows) * len(idle) > _MOST_RANGES:
         return
@@ -138,11 +137,10 @@ def _without(evidence: Evidence, rows: Int64Column, idle: Int64Column) -> Change
     """
     table, features = evidence.table, evidence.features
     phases = evidence.analysis.phases
-    alloc, begins = table.alloc_event[rows].astype(np.int64), run_starts(phases.phase)
+    alloc, begins = table.alloc_event[rows], run_starts(phases.phase)
     first, last = last_before(begins, alloc + 1), phases.run_end[alloc]
     place = (alloc - first) / np.maximum(last - first + 1, 1)
-    is_gradient = has_code(evidence.analysis.classification.category, Category.GRADIENT)
-    incoming = rows_of(features.by_engine & ~is_gradient)
+    incoming = rows_of(features.by_engine & ~evidence.is_a(Category.GRADIENT))
     parts: list[Change] = []
     for ends, backward in idle.tolist():
         is_kept = (alloc < ends) & (features.end[rows] > ends)
@@ -190,7 +188,7 @@ def unused_graphs(evidence: Evidence) -> Iterator[Detected]:
         return
     # Without a graph, too, a cache is a part of what the call returns, and an input stays up to its end.
     is_other = unused & features.is_cache
-    is_other |= has_code(analysis.classification.category, Category.INPUT)
+    is_other |= evidence.is_a(Category.INPUT)
     is_other &= features.is_freed & features.is_traced & is_among(burst, burst[rows])
     rows = np.concatenate((rows, rows_of(is_other)))
     callers = (evidence.calls.module_call(stack, outermost=True) for stack in stacks.tolist())
@@ -214,7 +212,7 @@ def _thrown_away(evidence: Evidence, unused: BoolColumn, burst: Int64Column) -> 
 def _unused(evidence: Evidence) -> tuple[BoolColumn, Int64Column]:
     """Mark what forwards made for a backward that does not come, and number the calls of each line."""
     analysis = evidence.analysis
-    unused, number_of = _never_used(analysis), np.zeros(len(analysis.allocations), np.int64)
+    unused, number_of = _never_used(evidence), np.zeros(len(analysis.allocations), np.int64)
     for _, of_call, begins in _by_forward(evidence, rows_of(unused)):
         number_of[of_call] = number = _number(evidence, of_call, begins)
         # In use while two more forwards of its line began: something keeps it. Of graphs see kept_graphs.
@@ -244,7 +242,7 @@ def _replaced_graphs(evidence: Evidence, unused: BoolColumn) -> list[Int64Column
 def kept_graphs(evidence: Evidence) -> Iterator[Detected]:
     """Find graphs of several earlier forwards, in use together, that no backward has used."""
     analysis, features = evidence.analysis, evidence.features
-    unused = _never_used(analysis, is_interrupted=analysis.ran_out) & features.is_traced
+    unused = _never_used(evidence, is_interrupted=analysis.ran_out) & features.is_traced
     for root, of_call, begins in _by_forward(evidence, rows_of(unused)):
         number_of = np.zeros(len(features.alloc), np.int64)
         number_of[of_call] = _number(evidence, of_call, begins)
@@ -269,8 +267,8 @@ def kept_graphs(evidence: Evidence) -> Iterator[Detected]:
 
 def _number(evidence: Evidence, rows: Int64Column, begins: Int64Column) -> Int64Column:
     """Return the number of the forward that each allocation belongs to: an input to the next."""
-    is_input = has_code(evidence.analysis.classification.category[rows], Category.INPUT)
-    begun = np.searchsorted(begins, evidence.features.alloc[rows], side="right").astype(np.int64)
+    is_input = evidence.is_a(Category.INPUT)[rows]
+    begun: Int64Column = np.searchsorted(begins, evidence.features.alloc[rows], side="right")
     return begun - 1 + is_input
 
 
@@ -282,7 +280,7 @@ def _with_its_losses(
     is_part = features.is_freed.copy()
     if line:  # what the trace does not free has no burst: then the same line
         is_part |= evidence.calls.is_within(line)[table.stack_id]
-    is_input = has_code(evidence.analysis.classification.category, Category.INPUT)
+    is_input = evidence.is_a(Category.INPUT)
     is_part &= (evidence.is_computed | is_input) & features.is_traced
     others = rows_of(is_part | features.mask(rows))
     burst = at(evidence.calls.n_allocs, table.freed_event[others], -1) + 1
@@ -315,24 +313,24 @@ def garbage(evidence: Evidence) -> Iterator[Detected]:
         yield evidence.found(change, mine, waiting.line, could_be=could_be)
 
 
-def _never_used(analysis: DeviceAnalysis, *, is_interrupted: bool = False) -> BoolColumn:
+def _never_used(evidence: Evidence, *, is_interrupted: bool = False) -> BoolColumn:
     """Mark what a forward made and the program itself freed, or nobody, with no backward in between.
 
     Where memory ran out meanwhile, the exception may have kept it from its backward: only ``is_interrupted``.
     """
-    features = analysis.features
+    features, phases = evidence.features, evidence.analysis.phases
     # autocast's cache keeps copies of weights, without a graph too.
-    is_cast = features.in_forward & has_code(analysis.classification.category, Category.WEIGHT)
+    is_cast = features.in_forward & evidence.is_a(Category.WEIGHT)
     unused = (features.in_forward | features.preexisting_in_forward) & ~is_cast
     unused &= ~features.is_freed_by_engine
-    if not analysis.phases.free_sites_known:
+    if not phases.free_sites_known:
         return np.zeros_like(unused)
     # A backward may come in between that is of a later forward alone.
     used = rows_of(features.in_forward & features.is_freed_by_engine)
     began = first_before(features.next_backward, features.alloc, used, features.n_events)
     began[began == features.n_events] = -1
     unused &= (features.next_backward >= features.end) | (features.alloc < began)
-    failed = analysis.phases.oom_events[: 0 if is_interrupted else None]
+    failed = phases.oom_events[: 0 if is_interrupted else None]
     unused &= np.searchsorted(failed, features.alloc) == np.searchsorted(failed, features.end)
     # What is freed within a module's call is no graph.
     return np.asarray(unused & ~features.freed_through(Role.MODULE_CALL))

@@ -100,17 +100,17 @@ def full_logits(evidence: Evidence) -> Iterator[Detected]:
     rows = rows_of(_of_family(sizes, largest) & evidence.is_computed)
     mine = rows[evidence.live[rows]]
     if evidence.is_large(mine, LEAST_SHARE_OF_TRADE):
-        losses, change = rows_of(by_loss), _in_chunks(analysis, rows)
+        losses, change = rows_of(by_loss), _in_chunks(evidence, rows)
         where, caller = evidence.analysis.main_line(losses), evidence.caller_of(losses)
         yield evidence.found(change, mine, where, chunks=_CHUNKS, caller=caller)
 
 
-def _in_chunks(analysis: DeviceAnalysis, rows: Int64Column) -> Change:
+def _in_chunks(evidence: Evidence, rows: Int64Column) -> Change:
     """Return the change to chunks; beside theirs backward then has the sum of the last layer's gradients."""
-    change, table = smaller(analysis, rows, 1 - 1 / _CHUNKS), analysis.allocations
-    gradients = rows_of(has_code(analysis.classification.category, Category.GRADIENT))
+    change, table = smaller(evidence.analysis, rows, 1 - 1 / _CHUNKS), evidence.table
+    gradients = rows_of(evidence.is_a(Category.GRADIENT))
     n_bytes = change.n_bytes.copy()
-    for part in grouped(rows_of(analysis.features.by_engine[rows]), analysis.iteration[rows]):
+    for part in grouped(rows_of(evidence.features.by_engine[rows]), evidence.analysis.iteration[rows]):
         events = table.alloc_event[rows[part]]
         most = part[
             np.argmax([table.block_bytes[rows[table.live_at(event)[rows]]].sum() for event in events])
@@ -123,7 +123,7 @@ def _in_chunks(analysis: DeviceAnalysis, rows: Int64Column) -> Change:
 
 def _of_family(sizes: Int64Column, size: int) -> BoolColumn:
     """Mark the same tensor in 32 and 16 bits."""
-    return np.isin(sizes, (size, size * 2, size // 2))
+    return is_among(sizes, (size, size * 2, size // 2))
 
 
 def attention_scores(evidence: Evidence) -> Iterator[Detected]:
@@ -234,8 +234,8 @@ def _originals(analysis: DeviceAnalysis, copies: Int64Column, others: Int64Colum
 
 def _is_near(alloc: EventColumn, others: EventColumn) -> BoolColumn:
     """Mark what backward allocates a few events before or after others, such as those of a softmax."""
-    first, last = alloc.astype(np.int64) - _NEAR, alloc.astype(np.int64) + _NEAR
-    return np.asarray(np.searchsorted(others, last, side="right") > np.searchsorted(others, first))
+    first, last = np.searchsorted(others, alloc - _NEAR), np.searchsorted(others, alloc + _NEAR, side="right")
+    return np.asarray(first < last)
 
 
 def _function(evidence: Evidence, stack: int) -> tuple[str, str]:
@@ -259,7 +259,7 @@ def foreach_temporaries(evidence: Evidence) -> Iterator[Detected]:
         return
     mine = np.concatenate(lists)
     if evidence.is_large(mine):
-        rows = rows_of(in_step & np.isin(table.stack_id, table.stack_id[mine]))
+        rows = rows_of(in_step & is_among(table.stack_id, table.stack_id[mine]))
         where = evidence.analysis.main_line(mine)
         yield evidence.found(removed(evidence.analysis, rows), mine, where)
 
@@ -277,7 +277,7 @@ def full_states(evidence: Evidence) -> Iterator[Detected]:
     """Find states of optimizers that fit into 8 bits; the step of one with such states is one kernel."""
     analysis, table = evidence.analysis, evidence.table
     is_temporary = _is_temporary_of_step(analysis)
-    is_state = has_code(analysis.classification.category, Category.OPTIMIZER_STATE) & ~is_temporary
+    is_state = evidence.is_a(Category.OPTIMIZER_STATE) & ~is_temporary
     if recorded := analysis.recorded:
         states, n_values = recorded.metadata.states, [*map(math.prod, recorded.metadata.parameters.shapes), 0]
         is_short = states.n_bytes < 4 * np.array(n_values, np.int64)[states.parameter]
@@ -294,7 +294,7 @@ def full_states(evidence: Evidence) -> Iterator[Detected]:
 def offloaded(evidence: Evidence) -> Iterator[Detected]:
     """Find what autograd saved, and keep of it on the GPU what a few operations need at once."""
     analysis, table, features = evidence.analysis, evidence.table, evidence.features
-    is_saved = np.isin(analysis.classification.category, categories_with(Trait.SAVED))
+    is_saved = is_among(analysis.classification.category, categories_with(Trait.SAVED))
     # What backward computes again is saved there, outside of the forward's hooks.
     is_saved &= features.is_freed_by_engine & features.is_traced & ~features.made_through(Role.RECOMPUTE)
     rows = rows_of(is_saved)

@@ -22,6 +22,7 @@ from snapconv.columns import (
     count_of,
     first_known,
     has_code,
+    is_among,
     plain_rows,
     read_only,
     rows_of,
@@ -36,7 +37,7 @@ from snapconv.snapshot.load import DeviceSnapshot, Snapshot
 from snapconv.snapshot.segment_table import SegmentTable
 from snapconv.snapshot.stack_table import StackTable
 
-# Above every address of a device.
+# Above every address of a device, and its negative below: those of Intel GPUs may be negative.
 _NO_ADDRESS = 1 << 62
 # No memory is as large, and sums of it are still integers of 64 bits.
 MOST_BYTES = 1 << 50
@@ -139,7 +140,7 @@ class AllocatorCalls:
     def changed(self, change: CallChange) -> "AllocatorCalls":
         """Return the calls with a change; a trial skips the completion of what is free already."""
         is_request = has_code(self.operation, CallKind.REQUEST_FREE)
-        is_free = is_request & np.isin(self.row, change.completed)
+        is_free = is_request & is_among(self.row, change.completed)
         start = self.start
         events = self.events
         if change.merged:
@@ -253,14 +254,14 @@ def _find_returns(
     """
     action = events.action
     settings = replayed.rules.settings
-    is_return = (action == Action.SEGMENT_FREE) | (action == Action.SEGMENT_UNMAP)
-    at = rows_of(is_return | np.isin(action, _CALLS_AND_GROWTH))
+    is_return = is_among(action, (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP))
+    at = rows_of(is_return | is_among(action, _CALLS_AND_GROWTH))
     starts = at[run_starts(is_return[at])]
     runs = rows_of(is_return[starts])
     begins = starts[runs]
     follower = np.append(starts, len(events))[runs + 1]
     next_action = np.append(action, Action.UNKNOWN)[follower]
-    is_growth = np.isin(next_action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP))
+    is_growth = is_among(next_action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP))
     stack = events.stack_id[begins]
     next_stack = np.append(events.stack_id, -1)[follower]
     is_by_program = ~(is_growth | (next_action == Action.OOM))
@@ -310,7 +311,7 @@ def start_before(
     layout = layout_at(device, rows, event - 1)
     # Of segments that overlap the first, and of blocks that do what lies before the next.
     ends = np.maximum.accumulate(layout.segments.addr + layout.segments.total_bytes)
-    is_first = layout.segments.addr >= np.append(0, ends[:-1])
+    is_first = layout.segments.addr >= np.append(-_NO_ADDRESS, ends[:-1])
     n_bytes = np.minimum(layout.blocks.n_bytes, np.diff(layout.blocks.addr, append=_NO_ADDRESS))
     is_there = (n_bytes > 0) & is_first[layout.blocks.segment]
     blocks = take(replace(layout.blocks, n_bytes=n_bytes), rows_of(is_there))

@@ -1,6 +1,7 @@
 """The trace of a program, tried under other settings, against the program run under these settings."""
 
 import pickle
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,8 @@ from snapconv.answers.what_if.trial import Trial, capacity_at_oom, try_out
 from snapconv.replay.device_replay import replay
 from snapconv.snapshot.load import load_snapshot
 from tests.builders import TraceBuilder
+
+FIXTURES = Path(__file__).parents[4] / "fixtures"
 
 
 @pytest.fixture
@@ -185,6 +188,18 @@ def test_a_range_begins_with_the_memory_of_then(calls_of):
     assert other.assumptions == (
         "2 blocks from before the trace placed anew, in the order of their addresses",
     )
+
+
+def test_memory_at_addresses_below_zero_is_there_before_a_range():
+    """As torch.xpu has it."""
+    snapshot = load_snapshot(FIXTURES / "torch_xpu.pickle")
+    (device,) = snapshot.devices
+    replayed = replay(snapshot, device)
+    calls = find_calls(snapshot, device, replayed, first_event=len(device.events) // 2)
+    assert (len(calls.start.segments), calls.start.n_outside) == (4, 0)
+    assert all(segment.addr < 0 for segment in calls.start.segments)
+    outcome = try_out(calls, Trial(calls.own))
+    assert (outcome.ledger.max_reserved_bytes, outcome.assumptions) == (replayed.reserved.peak, ())
 
 
 def test_what_is_live_before_the_trace_may_not_fit(calls_of):
