@@ -7,7 +7,7 @@ allocator then cuts blocks differently. Lifetimes are the file's own, so either 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -211,13 +211,7 @@ def changed_calls(
         stream=np.append(calls.stream, calls.stream[row]),
         pool=np.append(calls.pool, calls.pool[row]),
     )
-    is_first = np.diff(row, prepend=-1) != 0
-    freed, had = np.where(is_first, row, np.roll(number, 1)), np.where(is_first, 1, np.roll(size, 1))
-    exists = (np.column_stack((had, size)).ravel() > 0) & ~np.repeat(is_own, 2)
-    operation = np.tile([CallKind.FREE, CallKind.MALLOC], len(row))
-    rows, events = np.column_stack((freed, number)).ravel(), np.repeat(event, 2)
-    columns = (operation, rows, events, np.repeat(points.is_after, 2))
-    return changed.with_others(*(column[exists] for column in columns))
+    return changed.with_others(*_calls_at(points, number, is_own))
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +258,17 @@ def _renumbered(
     is_malloc = has_code(calls.operation, CallKind.MALLOC)
     row = np.where(is_malloc, of_malloc[calls.row], of_free[calls.row])
     return replace(calls.kept(row != _DROPPED), row=row[row != _DROPPED])
+
+
+def _calls_at(points: _Points, number: Int64Column, is_own: BoolColumn) -> Iterator[Int64Column]:
+    """Yield the frees and requests at points as columns, in the order of ``AllocatorCalls.with_others``."""
+    row, size, is_first = points.row, points.size, np.diff(points.row, prepend=-1) != 0
+    freed, had = np.where(is_first, row, np.roll(number, 1)), np.where(is_first, 1, np.roll(size, 1))
+    exists = (np.column_stack((had, size)).ravel() > 0) & ~np.repeat(is_own, 2)
+    yield np.tile([CallKind.FREE, CallKind.MALLOC], len(row))[exists]
+    yield np.column_stack((freed, number)).ravel()[exists]
+    yield np.repeat(points.event, 2)[exists]
+    yield np.repeat(points.is_after, 2)[exists]
 
 
 def called_otherwise(change: CallChange) -> Change:

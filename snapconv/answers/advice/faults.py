@@ -22,6 +22,7 @@ from snapconv.classification.categories import ABOUT, Category
 from snapconv.classification.features import at, first_before
 from snapconv.columns import (
     BoolColumn,
+    Int32Column,
     Int64Column,
     distinct,
     grouped,
@@ -180,9 +181,7 @@ def unused_graphs(evidence: Evidence) -> Iterator[Detected]:
     if not parts:
         return
     stacks = distinct(table.stack_id[np.concatenate(parts)])
-    is_last = unused & ~features.is_freed & is_among(table.stack_id, stacks[stacks >= 0])
-    last = rows_of(is_last & ~features.is_cache)
-    rows = distinct(np.concatenate(parts + [last] * _is_whole_graph(evidence, last)))
+    rows = distinct(np.concatenate([*parts, *_last_graph(evidence, unused, stacks)]))
     mine = rows[evidence.live[rows]]
     if not evidence.is_large(mine):
         return
@@ -209,16 +208,24 @@ def _thrown_away(evidence: Evidence, unused: BoolColumn, burst: Int64Column) -> 
     return [rows for rows in graphs if _is_whole_graph(evidence, rows)]
 
 
+def _last_graph(evidence: Evidence, unused: BoolColumn, stacks: Int32Column) -> Iterator[Int64Column]:
+    """Yield the whole graph of the same stacks that is still in use at the end, if there is one."""
+    is_last = unused & ~evidence.features.is_freed & ~evidence.features.is_cache
+    last = rows_of(is_last & is_among(evidence.table.stack_id, stacks[stacks >= 0]))
+    if _is_whole_graph(evidence, last):
+        yield last
+
+
 def _unused(evidence: Evidence) -> tuple[BoolColumn, Int64Column]:
     """Mark what forwards made for a backward that does not come, and number the calls of each line."""
-    analysis = evidence.analysis
-    unused, number_of = _never_used(evidence), np.zeros(len(analysis.allocations), np.int64)
-    for _, of_call, begins in _by_forward(evidence, rows_of(unused)):
-        number_of[of_call] = number = _number(evidence, of_call, begins)
+    unused, numbers = _never_used(evidence), np.zeros(len(evidence.table), np.int64)
+    for _, of_call, begins, number_of in _by_forward(evidence, unused):
+        numbers += number_of
         # In use while two more forwards of its line began: something keeps it. Of graphs see kept_graphs.
-        is_kept = np.searchsorted(begins, analysis.features.end[of_call]) - number >= _LEAST_GRAPHS
-        unused[of_call] = ~is_kept & (not is_graph(analysis, of_call[is_kept]))
-    return unused, number_of
+        began_since = np.searchsorted(begins, evidence.features.end[of_call]) - number_of[of_call]
+        is_kept = began_since >= _LEAST_GRAPHS
+        unused[of_call] = ~is_kept & (not is_graph(evidence.analysis, of_call[is_kept]))
+    return unused, numbers
 
 
 def _replaced_graphs(evidence: Evidence, unused: BoolColumn) -> list[Int64Column]:
@@ -243,9 +250,7 @@ def kept_graphs(evidence: Evidence) -> Iterator[Detected]:
     """Find graphs of several earlier forwards, in use together, that no backward has used."""
     analysis, features = evidence.analysis, evidence.features
     unused = _never_used(evidence, is_interrupted=analysis.ran_out) & features.is_traced
-    for root, of_call, begins in _by_forward(evidence, rows_of(unused)):
-        number_of = np.zeros(len(features.alloc), np.int64)
-        number_of[of_call] = _number(evidence, of_call, begins)
+    for root, of_call, begins, number_of in _by_forward(evidence, unused):
         graphs = grouped(of_call[evidence.live[of_call]], number_of)
         graphs = [part for part in graphs if is_graph(analysis, part)]
         if len(graphs) < _LEAST_GRAPHS:
@@ -360,15 +365,20 @@ def _is_whole_graph(evidence: Evidence, rows: Int64Column) -> bool:
 
 
 def _by_forward(
-    evidence: Evidence, rows: Int64Column
-) -> Iterator[tuple[tuple[int, ...], Int64Column, Int64Column]]:
-    """Group allocations by the call of the model, each with its path and the events at which calls began."""
+    evidence: Evidence, is_made: BoolColumn
+) -> Iterator[tuple[tuple[int, ...], Int64Column, Int64Column, Int64Column]]:
+    """Group allocations by the call of the model: its path, they, the events at which calls began.
+
+    And the number of the call that each belongs to, of which other allocations have 0.
+    """
     stack_id = evidence.table.stack_id
     of_root: dict[tuple[int, ...], list[Int64Column]] = {}
-    for same in grouped(rows, stack_id):
+    for same in grouped(rows_of(is_made), stack_id):
         root = evidence.calls.module_call(int(stack_id[same[0]]), outermost=True)
         of_root.setdefault(root, []).append(same)
     for root, parts in of_root.items():
         of_call = np.sort(np.concatenate(parts))
         if root and evidence.is_large(of_call[evidence.live[of_call]]):
-            yield root, of_call, evidence.calls.begins(root)
+            begins, number_of = evidence.calls.begins(root), np.zeros(len(stack_id), np.int64)
+            number_of[of_call] = _number(evidence, of_call, begins)
+            yield root, of_call, begins, number_of
