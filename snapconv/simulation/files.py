@@ -12,7 +12,7 @@ import shutil
 import sys
 import tempfile
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from enum import Enum, auto
@@ -351,7 +351,7 @@ def _held(functions: dict[int, Real]) -> list[tuple[ModuleType, str, Any]]:
     ]
 
 
-Functions = Mapping[str, tuple[tuple[Any, ...], ...]]
+Functions = dict[str, tuple[tuple[Any, ...], ...]]
 
 # How a program reaches files, by module: the function, the method that does its work, and that method's first
 # arguments. For ``do`` these are the purpose of a path and its position in the call.
@@ -418,6 +418,11 @@ FUNCTIONS: Functions = {
         ("Tokenizer.from_file", FileVersions.do, To.READ, 0),
     ),
 }
+if sys.version_info[:2] == (3, 13):  # no other has functions of os there
+    FUNCTIONS["glob"] = (
+        ("_StringGlobber.lstat", FileVersions.do, To.LOOK, 0),
+        ("_StringGlobber.scandir", FileVersions.scan),
+    )
 _OF_FLAGS = (
     (os.O_EXCL, To.MAKE),
     (os.O_TRUNC, To.OVERWRITE),

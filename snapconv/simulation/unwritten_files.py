@@ -47,7 +47,7 @@ class UnwrittenFiles:
         self._head = f"# snapconv: the values of this file were not computed, {run} ".encode()
         self.files = FileVersions(lambda: tracker.has_given_arrays)
 
-    def _unwritten(self, saved: Any) -> bytes | None:
+    def _stand_in(self, saved: Any) -> bytes | None:
         """Return what is written in place of an object, None where all of it is computed."""
         rows: dict[int, tuple[Any, tuple[int, int, str, bytes | None]]] = {}
 
@@ -86,8 +86,6 @@ class UnwrittenFiles:
             with suppress(OSError), open(self.files.at(source), "rb") as file:
                 return self._restored(file, map_location)
             return None
-        if not hasattr(source, "seek") or not hasattr(source, "tell"):
-            return None
         begin = source.tell()
         if source.read(len(self._head)) != self._head:
             source.seek(begin)
@@ -122,16 +120,18 @@ class UnwrittenFiles:
             with self._opened(f) as file:
                 return self.save(real, obj, file, *args, **kwargs)
         try:
-            unwritten = self._unwritten(obj)
+            stand_in = self._stand_in(obj)
         except Exception:  # noqa: BLE001  # it cannot be pickled: torch has its own error for that
-            unwritten = None
-        return real(obj, f, *args, **kwargs) if unwritten is None else f.write(unwritten)
+            stand_in = None
+        return real(obj, f, *args, **kwargs) if stand_in is None else f.write(stand_in)
 
     def save_file(self, _real: object, tensors: Any, filename: Any, metadata: Any = None, **_: Any) -> None:
         """Do what safetensors.torch.save_file does, as far as it was computed."""
-        unwritten = self._unwritten((dict(tensors), metadata))
-        with self._opened(filename) as file:
-            file.write(unwritten or sys.modules["safetensors.torch"].save(tensors, metadata))
+
+        def write(_saved: object, file: Any) -> None:
+            file.write(sys.modules["safetensors.torch"].save(tensors, metadata))
+
+        self.save(write, (dict(tensors), metadata), filename)
 
     def _opened(self, path: Any) -> Any:
         try:
