@@ -35,7 +35,7 @@ from snapconv.phases.trace_phases import Phase, Phases
 from snapconv.torch_knowledge.frame_patterns import Role
 from snapconv.units import format_bytes
 
-_CALLS_OF_BEFORE = "this call and those of before the trace (their graph is still alive)"
+_CALLS_OF_BEFORE = "this call and the calls before the trace (their graph is still alive)"
 # Lines whose operations left two results each, such as a norm its statistics: so many show a graph.
 _LEAST_OF_TWO = 3
 

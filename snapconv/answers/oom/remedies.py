@@ -214,6 +214,10 @@ def _with_pieces(most: int, outcome: Outcome) -> int:
 
 
 def _model_bytes(rest: RestOfStep) -> int:
-    """Return the bytes of the weights that are being placed; 0 where what is on the CPU was not recorded."""
+    """Return the bytes of the weights that are being placed; 0 where what is on the CPU was not recorded.
+
+    With nothing there, a model is built on the device or moved from none: the rest of it is not known.
+    """
     on_cpu = rest.analysis.snapshot.facts.get("parameters_on_cpu_bytes", "")
-    return rest.weight_bytes + int(on_cpu) if rest.is_setup and on_cpu.isdecimal() else 0
+    is_moved = rest.is_setup and on_cpu.isdecimal() and int(on_cpu) > 0
+    return rest.weight_bytes + int(on_cpu) if is_moved else 0

@@ -19,6 +19,7 @@ from snapconv.answers.oom.rest_of_step import RestOfStep
 from snapconv.cli.app import main
 from snapconv.writers.text.oom import oom_lines
 from tests.builders import MIB, TraceBuilder, frame
+from tests.metadata_builder import metadata
 
 FIXTURES = Path(__file__).parents[4] / "fixtures"
 MODEL = [frame("forward", "/home/me/project/model.py", 5), frame("main", "/home/me/project/train.py", 9)]
@@ -357,6 +358,19 @@ def test_no_smaller_batch_is_named_where_the_request_does_not_grow_with_it(
     assert main(["oom", str(tmp_path / "snapshot.pickle"), "--json"]) == 0
     (values,) = json.loads(capsys.readouterr().out)["devices"]
     assert [one["is_enough"] for one in values["remedies"]["tried"] if not one["is_setting"]] == [False]
+
+
+@pytest.mark.parametrize(("on_cpu", "model"), [(60 * MIB, 150 * MIB), (0, 0)])
+def test_a_model_that_is_built_on_the_device_has_no_size_yet(tmp_path, on_cpu, model):
+    """What is still to be built, or is on the meta device, is in no file."""
+    job = Job(100 * MIB)
+    for i in range(3):
+        job.alloc(f"weight {i}", 30 * MIB, frames=MOVED)
+    with pytest.raises(ModelOutOfMemory):
+        job.alloc("more", 30 * MIB, frames=MOVED)
+    raw = job.model.snapshot() | {"snapconv": metadata(parameters_on_cpu_bytes=on_cpu)}
+    _, remedies = job.explained(tmp_path, raw=raw)
+    assert (remedies.is_setup, remedies.model_bytes) == (True, model)
 
 
 BACKWARD = [frame("backward", "/site-packages/torch/autograd/__init__.py", 388), *OTHER]
