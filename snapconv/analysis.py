@@ -154,7 +154,9 @@ class DeviceAnalysis:
     @cached_property
     def weights(self) -> WeightTable:
         """The weights that are live at the peak, with their gradients, and names where they were recorded."""
-        allocations, category, event = self.allocations, self.classification.category, self.peak_event
+        allocations = self.allocations
+        category = self.classification.category
+        event = self.peak_event
         if self.recorded is not None and len(self.recorded.parameters):
             return recorded_weights(self.recorded, self.device, allocations, event=event)
         category = np.where(self.classification.has_reason(*COPIES_OF_WEIGHTS), Category.UNKNOWN, category)
@@ -173,7 +175,8 @@ class DeviceAnalysis:
 
     @cached_property
     def _activations(self) -> tuple[int, Int64Column]:
-        allocations, iteration = self.allocations, self.peak_iteration
+        allocations = self.allocations
+        iteration = self.peak_iteration
         rows = np.concatenate([self.rows(one) for one in categories_with(Trait.SKYLINE_ACTIVATION)])
         rows.sort()
         n_bytes = allocations.block_bytes[rows]
@@ -299,7 +302,8 @@ def analyze(
     progress: Progress | None = None,
 ) -> Analysis:
     """Analyse a file that was read, or some of its devices; their stacks are looked at once."""
-    options, stacks = read_options(options), snapshot.stacks
+    options = read_options(options)
+    stacks = snapshot.stacks
     rules = options.rules
     assert not isinstance(rules, Path)
     project = find_project(
@@ -309,8 +313,10 @@ def analyze(
         recorded=snapshot.recorded_project,
         includes=options.includes,
     )
-    facts, user_rules = StackFacts(stacks, project), match_rules(rules, stacks)
-    chosen, found = snapshot.devices if devices is None else devices, []
+    facts = StackFacts(stacks, project)
+    user_rules = match_rules(rules, stacks)
+    chosen = snapshot.devices if devices is None else devices
+    found = []
     for number, device in enumerate(chosen):
         if progress:
             progress("analysing", number, len(chosen))
@@ -336,7 +342,8 @@ def _requested_by_stack(snapshot: Snapshot) -> Int64Column:
     """Sum the bytes of all allocations of the trace, and of the blocks in the segments, by their stack."""
     totals = np.zeros(len(snapshot.stacks), np.int64)
     for device in snapshot.devices:
-        events, blocks = device.events, device.blocks
+        events = device.events
+        blocks = device.blocks
         allocs = rows_of(has_code(events.action, Action.ALLOC) & (events.stack_id >= 0))
         totals += sums_by(events.stack_id[allocs], events.size[allocs], len(totals))
         has_stack = blocks.stack_id >= 0

@@ -55,8 +55,10 @@ def to_sqlite(
     All of them are written, or none. Raises SnapconvError; a given output that exists already is refused
     before anything is read.
     """
-    path, options = Path(path), options or ConvertOptions()
-    given, force = options.output, options.force
+    path = Path(path)
+    options = options or ConvertOptions()
+    given = options.output
+    force = options.force
     if given is not None:
         given = given_output(given)
         check_outputs([given], force=True, inputs=[path])

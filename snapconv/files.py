@@ -74,7 +74,8 @@ def timing_file(path: Path) -> Path | None:
 
 def files_of(path: Path) -> tuple[Path, ...]:
     """Return all files of the input at a path: those of a capture, or the file itself."""
-    file, timing = snapshot_file(path), timing_file(path)
+    file = snapshot_file(path)
+    timing = timing_file(path)
     return (file,) if timing is None else (file, timing)
 
 
@@ -143,7 +144,8 @@ def report_output(
         return default_output(path, f"{ordinal}.{kind}.sqlite")
     name, own_kind, ending = _REPORT_NAME.fullmatch(given.name).groups("")  # type: ignore[union-attr]  # any text
     if has_times or own_kind == ".time":
-        own_kind, ending = f".{kind}", ending or ".sqlite"
+        own_kind = f".{kind}"
+        ending = ending or ".sqlite"
     return given.with_name(f"{name}{ordinal}{own_kind}{ending}")
 
 

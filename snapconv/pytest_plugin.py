@@ -89,7 +89,8 @@ def _limits(item: pytest.Item) -> tuple[int | None, bool | None]:
         return None, None
     wrong = [*map(repr, mark.args), *(name for name in mark.kwargs if name not in ("max_peak", "simulate"))]
     mistake = f" takes max_peak and simulate by their names, not {', '.join(wrong)}" if wrong else ""
-    limit, given = None, mark.kwargs.get("max_peak")
+    limit = None
+    given = mark.kwargs.get("max_peak")
     try:
         limit = None if given is None else parse_bytes(str(given))
     except ValueError as error:

@@ -182,7 +182,8 @@ class AddressSpace:
         first = last = bisect_left(self._gaps, (addr,))
         if first and sum(self._gaps[first - 1]) == addr:
             first -= 1
-            addr, size = self._gaps[first][0], self._gaps[first][1] + size
+            addr = self._gaps[first][0]
+            size = self._gaps[first][1] + size
         if last < len(self._gaps) and self._gaps[last][0] == addr + size:
             size += self._gaps[last][1]
             last += 1
@@ -280,7 +281,8 @@ def raw_segment(head: Block, *, device: int) -> dict[str, Any]:
 
 def layout_blocks(layout: SegmentLayout, pool: BlockPool) -> Iterator[Block]:
     """Link up the live and the free blocks of a segment, in order; put none of them anywhere."""
-    addr, end = layout.addr, layout.addr + layout.size
+    addr = layout.addr
+    end = layout.addr + layout.size
     before: Block | None = None
     for live in (*layout.live, None):
         until = end if live is None else live.addr
@@ -296,7 +298,8 @@ def layout_blocks(layout: SegmentLayout, pool: BlockPool) -> Iterator[Block]:
             block.is_pending = live.is_pending
             block.link(before, None)
             yield block
-            before, addr = block, live.addr + live.size
+            before = block
+            addr = live.addr + live.size
 
 
 def _raw_block(block: Block) -> dict[str, Any]:

@@ -39,7 +39,8 @@ class ModelOutOfMemory(RecorderError):
 
     def __str__(self) -> str:
         """Write the message as malloc in CUDACachingAllocator.cpp does (2.13)."""
-        in_use, unallocated = self.capacity - self.free_bytes, self.reserved_bytes - self.allocated_bytes
+        in_use = self.capacity - self.free_bytes
+        unallocated = self.reserved_bytes - self.allocated_bytes
         return (
             f"CUDA out of memory. Tried to allocate {_format(self.segment_bytes)}. "
             f"GPU {self.device} has a total capacity of {_format(self.capacity)} of which "
@@ -285,7 +286,8 @@ class CachingAllocator:
     def _hand_out(self, block: Block, size: int, n_bytes: int, frames: Frames | None) -> Block:
         """Split the found block if the rule requires it, and mark it allocated (alloc_found_block)."""
         if self.settings.should_split(block.size, size, is_small=block.pool.is_small):
-            rest, block = block, block.cut_front(size)
+            rest = block
+            block = block.cut_front(size)
             rest.pool.insert(rest)
         block.is_allocated = True
         block.requested_size = n_bytes

@@ -65,7 +65,8 @@ class ExpandableMemory:
             self._reserve_around(group, end)
 
     def _is_of_one_segment(self, group: list[list[Block]], blocks: list[Block]) -> bool:
-        first, other = group[0][0], blocks[0]
+        first = group[0][0]
+        other = blocks[0]
         page_size = self._page_size(group)
         return (
             (first.pool, first.stream) == (other.pool, other.stream)
@@ -80,7 +81,8 @@ class ExpandableMemory:
         return page_size if fits else SMALL_SEGMENT_BYTES
 
     def _reserve_around(self, group: list[list[Block]], end: int | None) -> None:
-        page_size, addr = self._page_size(group), group[0][0].addr
+        page_size = self._page_size(group)
+        addr = group[0][0].addr
         size = max(self._reserved_size(page_size), _end(group[-1]) - addr)
         if end is not None:
             size = min(size, (end - addr) // page_size * page_size)
@@ -146,7 +148,8 @@ class ExpandableMemory:
         pages = whole_pages(block)
         if not pages:
             return False
-        start, end = pages.start, pages.stop
+        start = pages.start
+        end = pages.stop
         block.pool.discard(block)
         if start > block.addr:
             block.pool.insert(block.cut_front(start - block.addr))
@@ -171,7 +174,8 @@ def whole_pages(block: Block) -> range:
     """Return the addresses of whole pages inside a block of an expandable segment; empty in any other."""
     if block.reservation is None:
         return range(0)
-    base, page_size = block.reservation.addr, block.reservation.page_size
+    base = block.reservation.addr
+    page_size = block.reservation.page_size
     start = base + -(-(block.addr - base) // page_size) * page_size
     end = base + (block.addr + block.size - base) // page_size * page_size
     return range(start, max(start, end))

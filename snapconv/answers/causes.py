@@ -62,10 +62,12 @@ def largest_causes(
     n_most: int = N_CAUSES,
 ) -> tuple[Cause, ...]:
     """Find the largest parts of the live memory, and of what is ``waiting``, by category and line."""
-    lines, frames = analysis.lines, analysis.project_frame
+    lines = analysis.lines
+    frames = analysis.project_frame
     codes = np.where(is_either(analysis), np.int8(_EITHER_CODE), analysis.classification.category)
     if waiting is not None:
-        codes, live = np.where(waiting, np.int8(_WAITING_CODE), codes), live | waiting
+        codes = np.where(waiting, np.int8(_WAITING_CODE), codes)
+        live = live | waiting
 
     def part(code: int, frame: int) -> tuple[str, SourceLine | None, bool]:
         return _LABELS[code], lines.of_frame(frame), frame >= _LIBRARY_FRAME
@@ -89,7 +91,8 @@ def _library_origin(analysis: DeviceAnalysis, is_library: BoolColumn) -> str:
 
     Empty where neither is known.
     """
-    table, rows = analysis.allocations, rows_of(is_library & analysis.features.is_traced)
+    table = analysis.allocations
+    rows = rows_of(is_library & analysis.features.is_traced)
     if not len(rows):
         return ""
     largest = rows[table.block_bytes[rows].argmax()]
@@ -104,7 +107,8 @@ def _backward_origin(analysis: DeviceAnalysis, event: int) -> str:
 
     Autograd runs it in threads of its own, which have no line of the project.
     """
-    table, last_of_run = analysis.allocations, analysis.phases.run_last
+    table = analysis.allocations
+    last_of_run = analysis.phases.run_last
     begin = np.searchsorted(last_of_run, last_of_run[event])
     is_earlier = analysis.features.is_traced & (table.alloc_event < begin)
     earlier = rows_of(is_earlier & (analysis.project_frame >= 0))

@@ -46,7 +46,8 @@ class Garbage:
     def sentence(self) -> str:
         """Say what stays, and until when."""
         place = self.line.place if self.line else "library code"
-        size, runs = format_bytes(self.most_bytes), counted(self.n_collections, "time")
+        size = format_bytes(self.most_bytes)
+        runs = counted(self.n_collections, "time")
         return (
             f"up to {size} of earlier steps stays in reference cycles until Python's garbage collector runs "
             f"({runs} in this trace; {self.certainty}); {place} made most of it"
@@ -64,10 +65,13 @@ class Garbage:
 
 def find_garbage(analysis: DeviceAnalysis) -> Garbage | None:
     """Find the stacks whose memory of several steps nothing but the collector frees so; None for none."""
-    table, features, steps = analysis.allocations, analysis.features, _steps(analysis)
+    table = analysis.allocations
+    features = analysis.features
+    steps = _steps(analysis)
     if not analysis.phases.free_sites_known or not len(steps):
         return None
-    made, freed = at(steps, table.alloc_event, -1), at(steps, table.freed_event, int(steps[-1]) + 1)
+    made = at(steps, table.alloc_event, -1)
+    freed = at(steps, table.freed_event, int(steps[-1]) + 1)
     outlives = ~features.has_no_frames & (made >= 0) & (freed > made)
     # A burst is of frees without an allocation between them.
     burst = at(np.cumsum(has_code(analysis.device.events.action, Action.ALLOC)), table.freed_event)
@@ -76,7 +80,8 @@ def find_garbage(analysis: DeviceAnalysis) -> Garbage | None:
         return None
     rows = rows_of(outlives & is_among(table.stack_id, table.stack_id[collected]))
     ends = np.searchsorted(steps, made[rows], side="right")
-    n_bytes, n = table.block_bytes[rows], len(steps) + 1
+    n_bytes = table.block_bytes[rows]
+    n = len(steps) + 1
     change = sums_by(ends, n_bytes, n) - sums_by(features.end[rows], n_bytes, n)
     return Garbage(
         rows,
@@ -95,7 +100,8 @@ def _collected(
 
     It is on a stack, or the places of the stack's bursts differ.
     """
-    features, stack = analysis.features, analysis.allocations.stack_id.astype(np.int64)
+    features = analysis.features
+    stack = analysis.allocations.stack_id.astype(np.int64)
     place = features.lines_of(analysis.allocations.free_stack_id)
     is_torch = features.freed_through(Role.OPTIMIZER) | features.freed_through(Role.ZERO_GRAD)
     is_torch |= features.is_freed_by_engine

@@ -199,7 +199,8 @@ def _compared(old: DeviceAnalysis, new: DeviceAnalysis) -> DeviceDiff:
 
 def _sums_at_peak(analysis: DeviceAnalysis) -> tuple[dict[str, Sum], dict[str, Sum], dict[str, Sum]]:
     """Sum up the peak by category, by module with a recorded path, and by operation."""
-    live, modules = analysis.live_at_peak, analysis.modules
+    live = analysis.live_at_peak
+    modules = analysis.modules
     has_path = np.array([*(one is Evidence.METADATA for one in modules.evidence), False])[modules.module_id]
     return (
         sums_by_name(analysis, live, lambda code: Category(code).label, analysis.classification.category),
@@ -241,7 +242,8 @@ def _lines(old: DeviceAnalysis, new: DeviceAnalysis) -> tuple[Change[Match], ...
 def _contents(analysis: DeviceAnalysis) -> Contents:
     """Find what every line of the project allocates at any time: the operations, and the categories."""
     everything = np.ones(len(analysis.allocations), np.bool_)
-    category, innermost = analysis.classification.category, analysis.lines.innermost
+    category = analysis.classification.category
+    innermost = analysis.lines.innermost
     names: dict[SourceLine, set[str]] = defaultdict(set)
     columns = (analysis.allocations.stack_id, analysis.operation_id, category)
     for stack, operation, code in sums_by_name(analysis, everything, lambda *key: key, *columns):
@@ -324,13 +326,15 @@ def _aligned(
     while i < len(old) or j < len(new):
         _, m, n = steps[i, j]
         matches.append((old[i] if m else None, new[j] if n else None))
-        i, j = i + m, j + n
+        i = i + m
+        j = j + n
     return matches
 
 
 def _likeness(old: SourceLine, new: SourceLine, in_old: Contents, in_new: Contents) -> float:
     """Score how likely two lines of one function are the same, by the contents that both have."""
-    both, is_same_number = in_old[old] & in_new[new], old.line_number == new.line_number
+    both = in_old[old] & in_new[new]
+    is_same_number = old.line_number == new.line_number
     if not both:
         return 0.25 * is_same_number
     return 1.0 + len(both) / len(in_old[old] | in_new[new]) + 0.5 * is_same_number

@@ -250,9 +250,11 @@ class _Run(NamedTuple):
 
     def growth(self, key: int, fate: Fate) -> Growth:
         """Return it as the growth of a stack; what is replaced grows between its iterations."""
-        n_bytes, n_grown = int(self.sums.sum()), self.n_iterations * self.period
+        n_bytes = int(self.sums.sum())
+        n_grown = self.n_iterations * self.period
         if fate is Fate.REPLACED:
-            n_bytes, n_grown = int(self.sums[-1] - self.sums[0]), self.last - self.first
+            n_bytes = int(self.sums[-1] - self.sums[0])
+            n_grown = self.last - self.first
         return Growth(
             key, fate, self.first, self.last, self.n_iterations, n_bytes, n_bytes // n_grown, self.rows
         )
@@ -281,7 +283,9 @@ def find_growth(analysis: DeviceAnalysis) -> tuple[Growth, ...]:
 
 
 def _kept(analysis: DeviceAnalysis) -> _Kept:
-    table, phases, made = analysis.allocations, analysis.phases, analysis.iteration
+    table = analysis.allocations
+    phases = analysis.phases
+    made = analysis.iteration
     freed = at(phases.iteration, table.freed_event, phases.n_iterations)
     # Without frames it may be anyone's; where the last iteration was cut short, what it would have freed is
     # still there.
@@ -362,7 +366,8 @@ def _last_run(one: _Kept, n_iterations: int) -> _Run | None:
     made, sums = _sums(one.made, one.n_bytes)
     # The last iteration counts only where it has no more than the others kept: the rest may be freed yet.
     if len(made) > 1 and made[-1] == n_iterations - 1 and sums[-1] > sums[:-1].max():
-        made, sums = made[:-1], sums[:-1]
+        made = made[:-1]
+        sums = sums[:-1]
     if len(made) < LEAST_ITERATIONS:
         return None
     gaps = np.diff(made)
@@ -371,7 +376,8 @@ def _last_run(one: _Kept, n_iterations: int) -> _Run | None:
     least = LEAST_ITERATIONS + (period > 1)
     if len(made) - start < least or int(made[-1]) + period < n_iterations - 1:
         return None
-    first, last = int(made[start]), int(made[-1])
+    first = int(made[start])
+    last = int(made[-1])
     return _Run(first, last, period, one.row[(one.made >= first) & (one.made <= last)], sums[start:])
 
 
@@ -410,8 +416,10 @@ def _replaced(kept: _Kept, n_iterations: int, requested_bytes: Int64Column) -> I
 
 def unfreed_lines(analysis: DeviceAnalysis) -> tuple[UnfreedLine, ...]:
     """Sum up what was allocated in the trace and is live at its end, by line; most bytes first."""
-    table, frame = analysis.allocations, analysis.project_frame
-    classified, ends_in_forward = analysis.classification, Phase.FORWARD in analysis.phases.phase[-1:]
+    table = analysis.allocations
+    frame = analysis.project_frame
+    classified = analysis.classification
+    ends_in_forward = Phase.FORWARD in analysis.phases.phase[-1:]
     # The trace ends before the backward that frees them: no leak.
     waits = has_code(classified.category, Category.ACTIVATION) & ~classified.is_likely & ends_in_forward
     is_usual = is_among(classified.category, categories_with(Trait.USUALLY_KEPT))
@@ -419,7 +427,8 @@ def unfreed_lines(analysis: DeviceAnalysis) -> tuple[UnfreedLine, ...]:
     unfreed = []
     rows = rows_of(analysis.features.is_traced & ~analysis.features.is_freed)
     for same in grouped(rows, frame.astype(np.int64) * len(_TRENDS_OF_KINDS) + kind):
-        events, place = table.alloc_event[same].tolist(), int(frame[same[0]])
+        events = table.alloc_event[same].tolist()
+        place = int(frame[same[0]])
         trend = _TRENDS_OF_KINDS[kind[same[0]]] or _trend(analysis, events)
         figures = (len(same), table.bytes_of(same), events[0], events[-1], trend)
         unfreed.append(UnfreedLine(analysis.lines.of_frame(place), place >= -1, *figures))
@@ -440,7 +449,8 @@ def growing_sentence(analysis: DeviceAnalysis) -> str:
 
 def _trend(analysis: DeviceAnalysis, events: Sequence[int]) -> Trend:
     """Decide by the parts of the trace in which a line left memory behind."""
-    last, parts = N_PARTS - 1, {event * N_PARTS // analysis.n_events for event in events}
+    last = N_PARTS - 1
+    parts = {event * N_PARTS // analysis.n_events for event in events}
     if parts == {last}:
         return Trend.RECENT
     if len(events) == 1:
@@ -453,7 +463,8 @@ def _trend(analysis: DeviceAnalysis, events: Sequence[int]) -> Trend:
 
 def why_unknown(analysis: DeviceAnalysis) -> str:
     """Say why growth cannot be seen in a trace, and what would show it; empty where it can."""
-    phases, n_events = analysis.phases, analysis.n_events
+    phases = analysis.phases
+    n_events = analysis.n_events
     is_recorded = analysis.snapshot.backend.is_recorded
     if not n_events:
         return "the file has no events"
@@ -471,7 +482,8 @@ def why_unknown(analysis: DeviceAnalysis) -> str:
 def _why_unsure(analysis: DeviceAnalysis) -> str:
     """Say why the iterations of a trace show neither growth nor its absence; empty where they do."""
     n_cut = int(not _is_last_complete(analysis.phases))
-    n_whole, noun = analysis.phases.n_iterations - n_cut, "whole iteration" if n_cut else "iteration"
+    n_whole = analysis.phases.n_iterations - n_cut
+    noun = "whole iteration" if n_cut else "iteration"
     if n_whole < LEAST_ITERATIONS:
         return f"the trace has {counted(n_whole, noun)}, and {LEAST_ITERATIONS} are needed"
     allocated = analysis.replay.allocated

@@ -49,7 +49,8 @@ def parse_moment(text: str) -> tuple[str, int, str]:
     if words.startswith("annotation:") and words != "annotation:":
         return "annotation", 1, text.strip().removeprefix("annotation:")
     if found := _NUMBERED.fullmatch(words):
-        kind, number = found["kind"] or "event", int(found["number"] or found["event"])
+        kind = found["kind"] or "event"
+        number = int(found["number"] or found["event"])
         if kind != "oom" or number >= 1:
             return kind, number, ""
     raise ValueError(f"expected {EXPECTED}; got {text!r}")
@@ -58,7 +59,8 @@ def parse_moment(text: str) -> tuple[str, int, str]:
 def find_moment(analysis: DeviceAnalysis, text: str) -> FoundMoment:
     """Find the event that is meant on a device; raises InputError where it has none, with what it has."""
     (kind, number, name), n_events = parse_moment(text), analysis.n_events
-    failed, iterations = analysis.phases.oom_events.tolist(), analysis.iterations
+    failed = analysis.phases.oom_events.tolist()
+    iterations = analysis.iterations
     match kind:
         case "oom":
             if number > len(failed):
@@ -90,12 +92,14 @@ def find_moment(analysis: DeviceAnalysis, text: str) -> FoundMoment:
 
 def worst_event(analysis: DeviceAnalysis) -> int:
     """Return the first event after which the most is reserved and not in use; -1: before the first event."""
-    reserved, active = analysis.replay.reserved, analysis.replay.active
+    reserved = analysis.replay.reserved
+    active = analysis.replay.active
     return Curve(reserved.start - active.start, lambda: reserved.after - active.after).peak_event
 
 
 def _annotation(analysis: DeviceAnalysis, name: str) -> FoundMoment:
-    spans, texts = find_spans(analysis.snapshot, analysis.device), analysis.snapshot.texts
+    spans = find_spans(analysis.snapshot, analysis.device)
+    texts = analysis.snapshot.texts
     shown = shortened(name, _MOST_OF_NAME)
     named = np.flatnonzero([texts[i] == name for i in spans.name_id.tolist()])
     if not len(named):
@@ -106,7 +110,8 @@ def _annotation(analysis: DeviceAnalysis, name: str) -> FoundMoment:
         raise _nothing(analysis, f"annotation {shown!r}", has)
     # Levels before the first event, and after each: a span has that of before it, and those of its events.
     levels = np.append(analysis.replay.allocated.start, analysis.replay.allocated.after)
-    first, last = spans.first_event[named], spans.last_event[named]
+    first = spans.first_event[named]
+    last = spans.last_event[named]
     change = np.bincount(first, minlength=len(levels) + 1)
     change -= np.bincount(np.maximum(last + 2, first + 1), minlength=len(levels) + 1)
     is_inside = np.cumsum(change)[: len(levels)] > 0

@@ -31,7 +31,9 @@ def main_notes(analysis: Analysis) -> tuple[Note, ...]:
 
 def _notes(found: DeviceAnalysis, growth: Sequence[Growth]) -> Iterator[Note]:
     project = found.project
-    ordinal, history, weights = found.device.device, found.history, found.weights
+    ordinal = found.device.device
+    history = found.history
+    weights = found.weights
     yield from found.snapshot.notes
     yield from found.replay.notes
     if history.verdict is Verdict.TRUNCATED:

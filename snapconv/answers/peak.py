@@ -110,7 +110,8 @@ class CategoryTotal:
 
 def totals_by_category(analysis: DeviceAnalysis, live: BoolColumn) -> tuple[CategoryTotal, ...]:
     """Sum every category, also those without memory."""
-    order, rows = (*list(Category)[1:], Category.UNKNOWN), rows_of(live)
+    order = (*list(Category)[1:], Category.UNKNOWN)
+    rows = rows_of(live)
     figures = _figures_by(analysis, rows, analysis.classification.category[rows], len(order))
     return tuple(CategoryTotal(one.label, *figures[one]) for one in order)
 
@@ -142,7 +143,8 @@ def is_either(analysis: DeviceAnalysis) -> BoolColumn:
 
 def job_sentence(analysis: DeviceAnalysis) -> str | None:
     """Say which hypothesis about the job explains the memory from before the trace; None: no part."""
-    explanation, reasons = analysis.classification.explanation, analysis.classification.reasons
+    explanation = analysis.classification.explanation
+    reasons = analysis.classification.reasons
     has_decided = not {SLUG, GRADIENT_OR_STATE}.isdisjoint(reasons)
     return explanation if explanation and has_decided else None
 
@@ -151,7 +153,8 @@ def _figures_by(
     analysis: DeviceAnalysis, rows: Int64Column, group: NDArray[np.integer[Any]], n_groups: int
 ) -> list[tuple[int, ...]]:
     """Sum allocations by group: their number, requested bytes, block bytes, and those that are likely."""
-    allocations, is_likely = analysis.allocations, analysis.classification.is_likely
+    allocations = analysis.allocations
+    is_likely = analysis.classification.is_likely
     n_bytes = allocations.block_bytes[rows]
     columns = (
         np.bincount(group, minlength=n_groups),
@@ -219,7 +222,8 @@ def totals_by_module(analysis: DeviceAnalysis, live: BoolColumn) -> tuple[Module
     """Sum by module; what is of no known module is in no row."""
     modules = analysis.modules
     sums = sums_by_name(analysis, live & (modules.module_id >= 0), int, modules.module_id)
-    names, evidence = modules.names, modules.evidence
+    names = modules.names
+    evidence = modules.evidence
     rows = (ModuleTotal(names[i], evidence[i].label, *total[:2]) for i, total in sums.items())
     return most_first(rows, attrgetter("module"))
 
@@ -233,7 +237,8 @@ def totals_by_operation(analysis: DeviceAnalysis, live: BoolColumn) -> tuple[Ope
 
 def totals_by_pool(analysis: DeviceAnalysis, live: BoolColumn, layout: MemoryLayout) -> tuple[PoolTotal, ...]:
     """Sum by memory pool and stream; a block whose events name no pool has that of its segment."""
-    allocations, pools = analysis.allocations, analysis.snapshot.pools
+    allocations = analysis.allocations
+    pools = analysis.snapshot.pools
     of_segment = unknown_column(len(allocations))
     of_segment[layout.blocks.allocation] = layout.segments.pool_id[layout.blocks.segment]
     pool_id = first_known(allocations.pool_id.astype(np.int64), of_segment)
@@ -385,7 +390,8 @@ def state_at(
 def device_memory(analysis: DeviceAnalysis, event: int, *, given_total: int | None = None) -> DeviceMemory:
     """Find what of the device is not torch's, just after an event, or at the failed allocation before it."""
     total = _device_total(analysis) if given_total is None else given_total
-    reserved, failed = analysis.replay.reserved, analysis.phases.oom_events
+    reserved = analysis.replay.reserved
+    failed = analysis.phases.oom_events
     measured = next(map(int, (*failed[failed <= event][-1:], *failed[:1])), None)
     free = outside = None
     if measured is not None:
@@ -405,7 +411,8 @@ def device_memory(analysis: DeviceAnalysis, event: int, *, given_total: int | No
 
 def _device_total(analysis: DeviceAnalysis) -> int | None:
     """Return the device's total as recorded, or as torch's message in a capture has it."""
-    device, metadata = analysis.device.device, analysis.snapshot.metadata
+    device = analysis.device.device
+    metadata = analysis.snapshot.metadata
     if metadata is None or device == HOST:
         return None
     from snapconv.answers.oom.message import read_message

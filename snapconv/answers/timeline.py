@@ -134,7 +134,8 @@ def find_segment_lifetimes(device: DeviceSnapshot) -> "np.recarray[Any, Any]":
     ``begin_event`` is -1 for what was there before the first event, ``end_event`` -1 for what is there at the
     dump, ``pool_id`` -1 where the file does not have it.
     """
-    segments, events = device.segments, real_events(device.events)
+    segments = device.segments
+    events = real_events(device.events)
     final = (segments.addr, segments.total_bytes, segments.stream, segments.pool_id)
     kinds = (segments.is_small, segments.is_expandable)
     there = [_Piece(*row) for row in plain_rows(*final, *kinds)]
@@ -165,7 +166,8 @@ def _take_away(there: list[_Piece], addr: int, end: int, event: int) -> Iterator
         if piece_end <= addr:
             place += 1
             continue
-        first, last = max(piece.addr, addr), min(piece_end, end)
+        first = max(piece.addr, addr)
+        last = min(piece_end, end)
         yield piece.part(first, last, event)
         rest = [piece.part(a, b) for a, b in ((piece.addr, first), (last, piece_end)) if a < b]
         there[place : place + 1] = rest

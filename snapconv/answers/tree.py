@@ -74,7 +74,8 @@ def find_tree(
 
     Raises ValueError for levels that there are not.
     """
-    live, stacks = analysis.allocations.live_at(moment.event), analysis.allocations.stack_id
+    live = analysis.allocations.live_at(moment.event)
+    stacks = analysis.allocations.stack_id
     groups, path_of = _levels(analysis, by, _lines(analysis, all_frames=all_frames))
     by_stack = np.full(len(stacks), -1) if by == "module" else stacks
     sums = sums_by_name(analysis, live, lambda *key: key, groups, by_stack)
@@ -134,7 +135,9 @@ def _levels(
     analysis: DeviceAnalysis, by: str, lines: Callable[[int], _Path]
 ) -> tuple[NDArray[np.integer[Any]], Callable[[int, int], _Path]]:
     """Return a number for what every allocation is grouped by; and the names on the way to it and a stack."""
-    names, operations, found = analysis.modules.names, analysis.operations, analysis.classification
+    names = analysis.modules.names
+    operations = analysis.operations
+    found = analysis.classification
     match by:
         case "line":
             return np.zeros(len(found.category), np.int64), lambda _, stack: lines(stack)
@@ -152,7 +155,8 @@ def _levels(
 
 def _lines(analysis: DeviceAnalysis, *, all_frames: bool) -> Callable[[int], _Path]:
     """Return a function that gives the lines of a stack, outermost first."""
-    frames, project = analysis.snapshot.stacks.frames, analysis.project
+    frames = analysis.snapshot.stacks.frames
+    project = analysis.project
 
     @cache
     def line(frame: int) -> str:

@@ -72,9 +72,11 @@ def find_verdict(
         or _unused(analysis, reserve)
         or _peak(analysis, reserve)
     )
-    findings, may_grow = quick_findings(analysis), growing_sentence(analysis)
+    findings = quick_findings(analysis)
+    may_grow = growing_sentence(analysis)
     faults = [finding for finding in findings if finding.sort == FAULT]
-    moment, command = _MOMENTS.get(about, "at the peak"), about
+    moment = _MOMENTS.get(about, "at the peak")
+    command = about
     also: list[str] = []
     if about == "peak":
         also = [reserve] if reserve else []
@@ -116,7 +118,8 @@ def _has_trace(analysis: DeviceAnalysis) -> bool:
 
 def _fault_sentence(faults: Sequence[Finding]) -> str:
     """Say what the first fault holds and how to repair it, and how many others there are."""
-    first, n_more = faults[0], len(faults) - 1
+    first = faults[0]
+    n_more = len(faults) - 1
     moment = "at the peak" if first.reserved_bytes is None else "of reserved memory"
     size = f"{format_bytes(first.held_bytes)} {moment}"
     if not first.held_bytes:
@@ -163,7 +166,8 @@ def _unused(analysis: DeviceAnalysis, reserve: str) -> _Fact | None:
 
 def _reserve(analysis: DeviceAnalysis) -> str:
     """Say how much of what is reserved was never used, and where it was at worst; empty for little."""
-    reserved, used = analysis.replay.reserved.peak, analysis.replay.active.peak
+    reserved = analysis.replay.reserved.peak
+    used = analysis.replay.active.peak
     if reserved - used < much_waste(reserved):
         return ""
     layout = layout_at(analysis.device, analysis.allocations, worst_event(analysis))
@@ -181,7 +185,8 @@ def _reserve(analysis: DeviceAnalysis) -> str:
 
 
 def _peak(analysis: DeviceAnalysis, reserve: str) -> _Fact:
-    allocated, reserved = analysis.replay.allocated.peak, analysis.replay.reserved.peak
+    allocated = analysis.replay.allocated.peak
+    reserved = analysis.replay.reserved.peak
     live = analysis.live_at_peak
     contradicts = allocated > reserved  # events that do not fit the segments: a note has their number
     held = f"{format_bytes(allocated)} allocated at the dump"

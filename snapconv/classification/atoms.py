@@ -170,7 +170,9 @@ def cast_of_weight(decided: Decided) -> BoolColumn:
     By its frames; without them it comes right before a result of its line. An operation casts its input last:
     it is the third cast, or comes after one that is no smaller, as a bias is smaller than its weight.
     """
-    features, sizes, stack = decided.features, decided.features.sizes, decided.features.allocations.stack_id
+    features = decided.features
+    sizes = decided.features.sizes
+    stack = decided.features.allocations.stack_id
     is_repeated = features.in_forward & np.append(stack[1:] == stack[:-1], False)
     may_be = features.made_through(Role.CAST) if features.has_cpp else is_repeated
     follows = np.append(False, may_be[1:] & (may_be & is_repeated)[:-1])
@@ -198,7 +200,8 @@ def replaces_weights(decided: Decided) -> BoolColumn:
     if not (features.phases.free_sites_known and former.any()):
         return np.zeros(len(features.alloc), np.bool_)
     table = features.allocations
-    freeing, line = features.lines_of(table.free_stack_id), features.lines_of(table.stack_id)
+    freeing = features.lines_of(table.free_stack_id)
+    line = features.lines_of(table.stack_id)
     kept = in_step.of(decided) & (line >= 0) & (features.end > features.alloc_run_last)
     freeing_weights = distinct(freeing[former & (freeing >= 0)])
     freed_so = kept & features.is_freed & is_among(freeing, freeing_weights)
@@ -252,7 +255,8 @@ def outlives_forward(decided: Decided) -> BoolColumn:
 @atom
 def lengthened(decided: Decided) -> BoolColumn:
     """Made anew by one stack, kept until then, and each time longer by the same."""
-    features, stack = decided.features, decided.features.allocations.stack_id
+    features = decided.features
+    stack = decided.features.allocations.stack_id
     unfinished = features.is_live_at_dump & ~features.has_next_backward
     kept = features.in_forward & features.has_stack & (outlives_forward.of(decided) | unfinished)
     rows = rows_of(kept)

@@ -40,14 +40,16 @@ def _propagate(decided: Decided) -> Iterator[Proposal]:
 
 def _replaced(decided: Decided) -> Iterator[Proposal]:
     """Follow lines that give a variable a new value: they make it first, then free the one before."""
-    features, table = decided.features, decided.features.allocations
+    features = decided.features
+    table = decided.features.allocations
     rows = rows_of(~features.is_traced & decided.is_open & features.is_freed & ~features.is_freed_by_engine)
     if not len(rows):
         return
     found = np.zeros(len(features.alloc), np.int8)
     new = features.is_traced & ~features.is_freed_by_engine
     new &= is_among(features.sizes, distinct(features.sizes[rows]))
-    line, stacks_with = features.lines_of(table.free_stack_id), stacks_by_frame(features.roles.stacks)
+    line = features.lines_of(table.free_stack_id)
+    stacks_with = stacks_by_frame(features.roles.stacks)
     made = rows_of(new)
     made = made[stable_order(table.stack_id[made])]
     for here in grouped(rows[line[rows] >= 0], line):
@@ -65,7 +67,8 @@ def _replaced(decided: Decided) -> Iterator[Proposal]:
 def _youngest_in_use(decided: Decided, made: Int64Column, row: int) -> int:
     """Return the category of the youngest of a row's size that was made before its end and is in use then."""
     features = decided.features
-    size, end = features.sizes[row], features.end[row]
+    size = features.sizes[row]
+    end = features.end[row]
     first, last = (int(np.searchsorted(features.sizes[made], size, side)) for side in ("left", "right"))
     place = first + int(np.searchsorted(features.alloc[made[first:last]], end))
     for other in made[max(first, place - _MOST_PASSED_OVER) : place][::-1].tolist():
@@ -76,7 +79,9 @@ def _youngest_in_use(decided: Decided, made: Int64Column, row: int) -> int:
 
 def _freed_by_line(decided: Decided) -> Iterator[Proposal]:
     """Follow lines that free one category only; of temporaries, none that lived longer than its own."""
-    features, site, category = decided.features, decided.features.allocations.free_stack_id, decided.category
+    features = decided.features
+    site = decided.features.allocations.free_stack_id
+    category = decided.category
     compiled = features.freed_through(Role.COMPILED) & features.is_freed_by_engine
     by_program = features.is_freed & (~features.is_freed_by_engine | compiled) & (site >= 0)
     older = by_program & ~features.is_traced & decided.is_open

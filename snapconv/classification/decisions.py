@@ -122,7 +122,8 @@ class Decided:
 
     def result(self) -> Classification:
         """Return the finished columns."""
-        columns, reasons = (self.category, self._evidence, self._reason_id), tuple(self._reasons)
+        columns = (self.category, self._evidence, self._reason_id)
+        reasons = tuple(self._reasons)
         by_certainty = self._certainty, self._probability
         return read_only(Classification(*columns, reasons, *by_certainty, self.explanation))
 
@@ -200,7 +201,8 @@ class Fact:
 
     def __call__(self, decided: Decided) -> Iterator[Proposal]:
         """Propose the category for the allocations that the condition holds for."""
-        where, column = self.where.of(decided), None
+        where = self.where.of(decided)
+        column = None
         by_record = self.by_phases and decided.features.phases.is_recorded and not self.probability
         by_record &= self.evidence not in (Evidence.SIZES, Evidence.NONE)
         if self.probability:
@@ -221,11 +223,14 @@ class FrameFact:
     def __call__(self, decided: Decided) -> Iterator[Proposal]:
         """Yield what each frame rule of the role has evidence for."""
         features = decided.features
-        table, roles = features.allocations, features.roles
+        table = features.allocations
+        roles = features.roles
         if self.is_free_site:
-            has_role, stack = features.freed_through(self.role), table.free_stack_id
+            has_role = features.freed_through(self.role)
+            stack = table.free_stack_id
         else:
-            has_role, stack = features.made_through(self.role), table.stack_id
+            has_role = features.made_through(self.role)
+            stack = table.stack_id
         if not has_role.any():
             return
         evidence = Evidence.FREE_SITE if self.is_free_site else Evidence.FRAMES

@@ -208,7 +208,8 @@ class Features:
 
         With Python-only stacks the engine's blocks have none either: gradients of what was placed there.
         """
-        n_bytes, found = self.sizes, self.lasts_throughout & self.has_no_frames
+        n_bytes = self.sizes
+        found = self.lasts_throughout & self.has_no_frames
         named = self.lasts_throughout & ~self.has_no_frames
         n_placed = n_bytes[named & self.made_through(Role.PLACEMENT)].sum()
         # The engine may keep workspaces beside the gradients. A metric may be all that was placed.
@@ -232,7 +233,9 @@ class Features:
         Not what may be part of a batch and was made before the first module that keeps anything for the next
         backward: what ran before that was another forward, such as one that acts or labels without gradients.
         """
-        phase, alloc, n_events = self.phases.phase, self.alloc, self.n_events
+        phase = self.phases.phase
+        alloc = self.alloc
+        n_events = self.n_events
         # Gradients may be freed just before backward. What comes after a run is where another one begins.
         begins = run_starts(phase)
         after = next_of(
@@ -255,7 +258,9 @@ class Features:
         spectrogram is, or an augmentation: but not what layers made of it, such as the answers of a teacher.
         What is as large as a copied batch is that batch, mixed or augmented.
         """
-        stack, sizes, alloc = self.allocations.stack_id, self.sizes, self.alloc
+        stack = self.allocations.stack_id
+        sizes = self.sizes
+        alloc = self.alloc
         collected = self.made_through(Role.COLLECTED)
         is_copied = self.outside & (self.made_through(Role.COPY) | collected)
         of_layers = self.made_through(Role.LAYER) | self.made_through(Role.COMPILED)
@@ -300,10 +305,12 @@ def find_features(
     profiler_category: Int8Column | None = None,
 ) -> Features:
     """Return the features of one device."""
-    reserved, allocated = replayed.reserved, replayed.allocated
+    reserved = replayed.reserved
+    allocated = replayed.allocated
     grown = allocated.peak - allocated.at(-1)
     reserves_more = reserved.peak - reserved.at(-1) > _LEAST_RESERVED * grown if grown else None
-    table, n_events = replayed.allocations, len(phases.certain)
+    table = replayed.allocations
+    n_events = len(phases.certain)
     profiled = None if profiler_category is None else at(profiler_category, table.alloc_event, -1)
     shared = (n_events, roles.has_cpp, table.requested_bytes, table.alloc_event, profiled)
     return Features(table, phases, roles, user_rules, recorded, reserves_more, *shared)

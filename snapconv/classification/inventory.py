@@ -179,8 +179,10 @@ class Job:
 
 def jobs(decided: Decided, rows: Int64Column) -> list[Job]:
     """Gather the evidence, once for each candidate for the parameters."""
-    features, found = decided.features, candidates(decided, rows)
-    older, newer = ~features.is_traced, features.is_traced & features.is_live_at_dump
+    features = decided.features
+    found = candidates(decided, rows)
+    older = ~features.is_traced
+    newer = features.is_traced & features.is_live_at_dump
     known = {Category.GRADIENT: counted(features.sizes[decided.has(Category.GRADIENT) & older])}
     for category in (Category.WEIGHT, Category.OPTIMIZER_STATE):
         mine = decided.has(category)
@@ -231,7 +233,8 @@ def hypotheses(job: Job) -> Iterator[tuple[Hypothesis, float]]:
 
 
 def _of_training(job: Job) -> Iterator[tuple[Hypothesis, float]]:
-    of_gradients, of_all = _bits_of_gradients(job), BITS.trains_all
+    of_gradients = _bits_of_gradients(job)
+    of_all = BITS.trains_all
     if job.optimizers.may_be_several or job.parameters.source is Source.BEFORE:
         of_all = 0.0
     # In full precision a block is twice as large as in half.
@@ -307,9 +310,12 @@ def bits_of_count(n: int, n_layers: int) -> float:
 
 def missed(hypothesis: Hypothesis, job: Job, n_layers: int, sizes: list[int]) -> tuple[float, int]:
     """Return the bits of all counts that a hypothesis misses, and the bytes that it explains."""
-    bits, explained, every = 0.0, 0, max(1, bytes_of(job.n))
+    bits = 0.0
+    explained = 0
+    every = max(1, bytes_of(job.n))
     for size in sizes:
-        n, each = job.n[size], job.sizes[size]
+        n = job.n[size]
+        each = job.sizes[size]
         n_explained = 0
         if job.explains(size, hypothesis):
             of_size, n_explained = _bits_of_size(hypothesis, job, size)
@@ -339,7 +345,9 @@ def _bits_without_parameters(n: int, times: int, n_layers: int) -> tuple[float, 
 
 def _bits_of_size(hypothesis: Hypothesis, job: Job, size: int) -> tuple[float, int]:
     """Return the bits of a size that parameters have, and how many blocks of it are explained."""
-    n, each, expected = job.n[size], job.sizes[size], sum(predicted(hypothesis, size, job))
+    n = job.n[size]
+    each = job.sizes[size]
+    expected = sum(predicted(hypothesis, size, job))
     if n == expected:
         return 0.0, n
     if n > expected:  # one block more, an ids tensor, spoils nothing
@@ -381,7 +389,8 @@ class Weighed:
 
 def weigh(of_jobs: list[Job]) -> list[Weighed]:
     """Weigh all hypotheses, the most probable first."""
-    n_of, found = of_jobs[0].n, []
+    n_of = of_jobs[0].n
+    found = []
     every = set(n_of).union(*({size, 2 * size} for job in of_jobs for size in job.sizes))
     sizes = sorted((size for size in every if size >= SMALL_BYTES), key=lambda size: -size * n_of[size])
     sizes = sizes[:_MOST_SIZES] or sorted(n_of)[:_MOST_SIZES]
@@ -420,7 +429,8 @@ def layouts(hypothesis: Hypothesis, job: Job, size: int, n: int) -> list[Layout]
         return [(1.0, ((Category.WEIGHT, n),))]
     if not job.explains(size, hypothesis):
         each, rest = divmod(n, without_gradient(hypothesis, job))
-        weights, states = each * (1 + hypothesis.copies) + rest, each * hypothesis.states
+        weights = each * (1 + hypothesis.copies) + rest
+        states = each * hypothesis.states
         return _in_order((weights, states, n - weights - states), job)
     counts = predicted(hypothesis, size, job)
     more = n - sum(counts)
@@ -434,7 +444,8 @@ def layouts(hypothesis: Hypothesis, job: Job, size: int, n: int) -> list[Layout]
 
 def _as_whole_copies(hypothesis: Hypothesis, job: Job, size: int, n: int, more: int) -> Counts | None:
     """Count by another number of parameters of this size, if that leaves no rest."""
-    times, n_every = hypothesis.per_parameter, n + job.n_known(size)
+    times = hypothesis.per_parameter
+    n_every = n + job.n_known(size)
     each, rest = divmod(n_every, times)
     if rest or not (each > job.sizes[size] or (times > 1 and n_every and more < 0)):
         return None
@@ -479,7 +490,9 @@ def _mark_size(
     found: Probabilities, members: Int64Column, one: Weighed, others: OtherSizes, size: int
 ) -> None:
     """Add what a hypothesis says of one size: of its rows, by ``others`` where they are no parameters."""
-    hypothesis, job, n = one.hypothesis, one.job, len(members)
+    hypothesis = one.hypothesis
+    job = one.job
+    n = len(members)
     of_model = layouts(hypothesis, job, size, n)
     trains_it = hypothesis.trains_all and n % without_gradient(hypothesis, job) == 0
     if trains_it or job.explains(size, hypothesis):

@@ -47,7 +47,8 @@ class OtherSizes:
 
     def seen(self, size: int) -> dict[str, bool]:
         """Say which of the ``EVIDENCE`` holds for the blocks of one size."""
-        job, n = self._job, self._job.n[size]
+        job = self._job
+        n = self._job.n[size]
         is_repeated = n >= LEAST_REPEATED
         return {
             "any size": True,

@@ -118,8 +118,10 @@ def find_parameters(decided: Decided) -> Parameters:
 
 def candidates(decided: Decided, rows: Int64Column) -> list[Parameters]:
     """Find further parameters, after the best: of lines of steps of which the open rows have as many."""
-    best, lines = find_parameters(decided), decided.shared(_step_lines)
-    n_of, total = counted(decided.features.sizes[rows]), bytes_of(best.sizes)
+    best = find_parameters(decided)
+    lines = decided.shared(_step_lines)
+    n_of = counted(decided.features.sizes[rows])
+    total = bytes_of(best.sizes)
     found = {frozenset(best.sizes.items()): best}
     union: Sizes = Counter()
     for made in lines:
@@ -172,7 +174,8 @@ def _fullest_run(features: Features, rows: Int64Column) -> Sizes:
 
 def _whole_iterations(decided: Decided) -> Int32Column:
     """Find the iterations whose backward the trace has from its beginning: a forward comes before it."""
-    shown, iteration = decided.features.phases.certain, decided.features.phases.iteration
+    shown = decided.features.phases.certain
+    iteration = decided.features.phases.iteration
     backward = rows_of(has_code(shown, Phase.BACKWARD))
     first = backward[run_starts(iteration[backward])]
     forward = last_before(rows_of(has_code(shown, Phase.FORWARD)), first)
@@ -194,7 +197,8 @@ def halves_of_every_parameter(decided: Decided) -> Int8Column:
 
     0 for all else, where not nearly all bytes agree, and where they are of one size, as any two may be equal.
     """
-    features, wanted = decided.features, find_parameters(decided).sizes
+    features = decided.features
+    wanted = find_parameters(decided).sizes
     found = np.zeros(len(features.alloc), np.int8)
     if len(wanted) < 2:
         return found

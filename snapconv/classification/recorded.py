@@ -115,7 +115,8 @@ def _like_inputs(decided: Decided) -> BoolColumn | bool:
     features = decided.features
     if features.recorded is None:
         return False
-    stack, is_input = features.allocations.stack_id, decided.has(INPUT)
+    stack = features.allocations.stack_id
+    is_input = decided.has(INPUT)
     of_inputs = distinct(stack[features.has_stack & is_input])
     of_others = distinct(stack[features.has_stack & ~is_input & ~decided.is_open])
     by_same_code = is_among(stack, np.setdiff1d(of_inputs, of_others))

@@ -70,7 +70,8 @@ def answer_by_device(
     """
     from snapconv.answers.notes import file_notes, main_notes
 
-    devices, answers = analysis.devices, list(found)
+    devices = analysis.devices
+    answers = list(found)
     most = weights or [0] * len(devices)
     order = sorted(range(len(devices)), key=lambda at: (-most[at], *devices[at].urgency))
     n_shown = 1 if weights else sum(one.ran_out for one in devices) or 1
@@ -108,7 +109,8 @@ def question(*documents: str) -> Callable[[Callable[..., Answer]], Callable[...,
     """Make a command of a question: it prints the answer, with ``--top`` and ``--json`` as more options."""
 
     def command_of(function: Callable[..., Answer]) -> Callable[..., None]:
-        name, parameters = function.__name__.replace("_", "-"), inspect.signature(function).parameters
+        name = function.__name__.replace("_", "-")
+        parameters = inspect.signature(function).parameters
 
         def run(*, as_json: bool, top: int | None, **given: Any) -> None:
             from snapconv.writers.text.size_rows import table_rows

@@ -214,7 +214,8 @@ def no_pipe(path: Path | None) -> Path | None:
 
 def declared(command: str, one: inspect.Parameter) -> inspect.Parameter:
     """Return a parameter with what typer needs; its help stands in its annotation, or in the table above."""
-    name, kind = one.name, one.annotation
+    name = one.name
+    kind = one.annotation
     table = _ARGUMENTS if name in _ARGUMENTS else _OPTIONS
     kind, text = get_args(kind) if get_origin(kind) is Annotated else (kind, "")
     text = text or table.get(f"{command}.{name}") or table[name]

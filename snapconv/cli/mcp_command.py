@@ -69,7 +69,8 @@ async def _serve(tools: "ToolBox") -> None:
     from mcp.server.stdio import stdio_server
 
     sys.stdout.flush()
-    spoken, heard = os.fdopen(os.dup(1), "wb"), os.fdopen(os.dup(0), "rb")
+    spoken = os.fdopen(os.dup(1), "wb")
+    heard = os.fdopen(os.dup(0), "rb")
     os.dup2(2, 1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     async with stdio_server(
@@ -134,10 +135,12 @@ class ToolBox:
         from mcp.types import CallToolResult, TextContent
 
         try:
-            text, failed = self._answer(name, arguments, check), False
+            text = self._answer(name, arguments, check)
+            failed = False
         except (SnapconvError, typer.BadParameter, MemoryError) as error:
             values = {"untrusted": _UNTRUSTED, "error": error_values(error)}
-            text, failed = limited_text(values, _written, MOST_CHARACTERS)[0], True
+            text = limited_text(values, _written, MOST_CHARACTERS)[0]
+            failed = True
         return CallToolResult(content=[TextContent(type="text", text=text)], isError=failed)
 
     def _answer(

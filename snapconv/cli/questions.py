@@ -37,7 +37,8 @@ def verdict(snapshot: Path, *, read: ReadOptions, top: int | None = None) -> Ans
     from snapconv.answers.verdict import find_verdict
     from snapconv.writers.text.moment import verdict_lines
 
-    analysis, n_causes = analysis_of(snapshot, read), N_CAUSES if top is None else top
+    analysis = analysis_of(snapshot, read)
+    n_causes = N_CAUSES if top is None else top
     found = (find_verdict(device, n_causes=n_causes) for device in analysis.devices)
     return answer_by_device(analysis, ((one, verdict_lines(one, str(snapshot))) for one in found))
 
@@ -55,7 +56,8 @@ def summary(
     from snapconv.answers.peak import state_at
     from snapconv.writers.text.moment import moment_lines
 
-    shown, total = moment(at), size_of(device_total, "--device-total")
+    shown = moment(at)
+    total = size_of(device_total, "--device-total")
     analysis = analysis_of(snapshot, read)
     states = [state_at(one, find_moment(one, shown), device_total=total) for one in analysis.devices]
     found = ((state, moment_lines(state)) for state in states)
@@ -115,7 +117,8 @@ def oom(
     assert snapshot is not None
     total = size_of(device_total, "--device-total")
     every = analysis_of(snapshot, read)
-    failed, found = tuple(one for one in every.devices if one.ran_out), []
+    failed = tuple(one for one in every.devices if one.ran_out)
+    found = []
     analysis = replace(every, devices=failed or every.devices)
     with progress_bar(shown=True) as progress:
         for one in analysis.devices:
@@ -206,11 +209,13 @@ def advise(
 
     if capacity is not None and save is not None:
         raise typer.BadParameter("give --capacity or --save, not both", param_hint="--save")
-    fits, saved = size_of(capacity, "--capacity"), size_of(save, "--save")
+    fits = size_of(capacity, "--capacity")
+    saved = size_of(save, "--save")
     analysis = analysis_of(snapshot, read)
     found = []
     for one in analysis.devices:
-        goal, times = goal_of(one, capacity=fits, save=saved), forward_times(snapshot, one.device.device)
+        goal = goal_of(one, capacity=fits, save=saved)
+        times = forward_times(snapshot, one.device.device)
         advice = find_advice(one, goal_bytes=goal, capacity=fits, forward_ms=times)
         cached = 0 if save else kept_cached(one)
         found.append((advice.to_json(), advice_lines(advice, str(snapshot), cached, growing_sentence(one))))
@@ -362,7 +367,8 @@ def check(
     budgets = replace(_read_limits(limits, baseline), in_trace=in_trace)
     analysis = analysis_of(snapshot, read)
     before = analysis_of(baseline, read).devices if baseline else None
-    file, checks = str(snapshot), check_budgets(analysis.devices, budgets, baseline=before)
+    file = str(snapshot)
+    checks = check_budgets(analysis.devices, budgets, baseline=before)
     holds = all(one.holds for one in checks)
     return Answer(
         {"file": file, "holds": holds, "checks": [one.to_json() for one in checks]},

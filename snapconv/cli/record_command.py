@@ -48,7 +48,8 @@ class RecordCommand(Command):
         given = list(args)
         rest = super().parse_args(ctx, args)
         found = ctx.params
-        entry, behind = found["entry"], found["args"] or []
+        entry = found["entry"]
+        behind = found["args"] or []
         before = given[: len(given) - len(behind) - 1]
         command = ["snapconv", "record", *(option for option in before if option not in ("--", "-m"))]
         if not found["is_module"]:

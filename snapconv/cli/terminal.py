@@ -85,7 +85,8 @@ def fitted(line: str, width: int | None, *, shortens_paths: bool) -> list[str]:
 
 def _with_short_folders(line: str, width: int) -> str:
     """Leave out outer folders of the places in a line that is too wide, such as ``net/model.py:35``."""
-    words, too_many = line.split(" "), len(line) - width
+    words = line.split(" ")
+    too_many = len(line) - width
     for number, word in enumerate(words):
         folder, _, name = word.rpartition("/")
         if too_many > 0 and folder and _LINE_NUMBER.search(name):

@@ -81,7 +81,8 @@ def tensor_names(
 def _recorded_names(recorded: RecordedMatches) -> Iterator[tuple[int, str]]:
     """Yield the rows and names of what a recorder wrote: parameters, their gradients, their states."""
     metadata = recorded.metadata
-    names, states = metadata.parameters.names, metadata.states
+    names = metadata.parameters.names
+    states = metadata.states
     tensors = (
         (recorded.parameters, np.arange(len(names)), repeat("")),
         (recorded.gradients, metadata.gradients.parameter, repeat(".grad")),
@@ -139,7 +140,8 @@ def _most_at_once(allocations: AllocationTable, rows: Int64Column, first: int) -
     Those of the iteration before, which live on until zero_grad, must not count beside their successors: a
     batch norm's buffers have the size of its weights.
     """
-    sizes, made = allocations.requested_bytes[rows], allocations.alloc_event[rows]
+    sizes = allocations.requested_bytes[rows]
+    made = allocations.alloc_event[rows]
     end = allocations.end_event[rows]
     end = np.where(end >= 0, end, np.iinfo(end.dtype).max)
     return counted(sizes[made >= first]) | most_at_once(sizes, made, end)
@@ -169,7 +171,8 @@ def recorded_weights(
     one that was recorded. Parameters whose memory is nowhere in the trace are there too, with row -1, unless
     they were last seen before ``event``.
     """
-    parameters, gradients = recorded.metadata.parameters, recorded.metadata.gradients
+    parameters = recorded.metadata.parameters
+    gradients = recorded.metadata.gradients
     places = _places_at(recorded, device, allocations, event)
     chosen, rows, sizes = (column[~parameters.is_buffer[places[0]]] for column in places)
     iteration = iteration_at(recorded.metadata, device.events, event)
@@ -197,7 +200,8 @@ def _places_at(
     is the first that was recorded afterwards, or else the last that was recorded before. One whose memory is
     nowhere in the trace counts if it was the first place recorded afterwards.
     """
-    parameters, earlier = recorded.metadata.parameters, recorded.metadata.earlier
+    parameters = recorded.metadata.parameters
+    earlier = recorded.metadata.earlier
     moved = rows_of(earlier.parameter >= 0)
     owner = np.concatenate((earlier.parameter[moved], np.arange(len(parameters))))
     found = np.concatenate((recorded.earlier[moved], recorded.parameters))

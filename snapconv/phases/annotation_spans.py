@@ -125,7 +125,8 @@ def recorded_functions(snapshot: Snapshot, device: DeviceSnapshot, prefix: str =
     device, though a program may work on several: a device without such ranges of its own is taken to be in
     those of the others.
     """
-    notes, times = snapshot.annotations, device.events.time_us
+    notes = snapshot.annotations
+    times = device.events.time_us
     if times is None or not len(notes) or not len(times):
         return _no_spans()
     is_wanted = np.ones(len(notes), np.bool_)
@@ -138,7 +139,8 @@ def recorded_functions(snapshot: Snapshot, device: DeviceSnapshot, prefix: str =
         return _no_spans()
     open_at: dict[int, list[int]] = {}
     found: list[tuple[int, int, int]] = []
-    first, last = int(times[0]), int(times[-1])
+    first = int(times[0])
+    last = int(times[-1])
     columns = (notes.name_id[rows], notes.is_start[rows], notes.time_us[rows])
     for name, is_start, time in plain_rows(*columns):
         if is_start:

@@ -84,7 +84,8 @@ def recorded_phases(metadata: Metadata, events: EventTable) -> Int8Column | None
 
     Phases follow each other, so that it is the last that began.
     """
-    table, time_us = metadata.phases, events.time_us
+    table = metadata.phases
+    time_us = events.time_us
     if time_us is None or not len(table.phase):
         return None
     place = np.searchsorted(table.began_us, time_us, side="right") - 1

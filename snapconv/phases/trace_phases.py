@@ -194,9 +194,11 @@ def _runs(certain: Int8Column) -> tuple[Int8Column, Int64Column, Int64Column, In
         return certain, none, none, none
     shows = rows_of(certain > 0)
     # What comes before the first event that shows a phase is a run of its own, of none.
-    kind, first = np.append(certain[:1], certain[shows]), np.append(0, shows)
+    kind = np.append(certain[:1], certain[shows])
+    first = np.append(0, shows)
     starts = run_starts(kind)
-    begins, ends = first[starts], first[np.append(starts[1:], len(first)) - 1]
+    begins = first[starts]
+    ends = first[np.append(starts[1:], len(first)) - 1]
     lasts = np.append(begins[1:] - 1, n - 1)
     return np.repeat(kind[starts], lasts - begins + 1), begins, ends, lasts
 
@@ -226,7 +228,8 @@ def _frees_have_stacks(events: EventTable, allocations: AllocationTable, roles: 
     """Return whether frees have stacks of their own: with context='alloc' they repeat those of allocs."""
     requested = allocations.free_requested_event
     both = (allocations.alloc_event >= 0) & (requested >= 0)
-    alloc, free = events.stack_id[allocations.alloc_event[both]], allocations.free_stack_id[both]
+    alloc = events.stack_id[allocations.alloc_event[both]]
+    free = allocations.free_stack_id[both]
     # Two stacks without a frame are the same stack, and are no evidence.
     captured = np.append(~roles.is_empty, False)[alloc] & (free >= 0)
     if not captured.any():
@@ -248,7 +251,8 @@ def _labels(
         stack = np.where(has_code(events.action, Action.ALLOC), stack, -1).astype(np.int32)
     # One entry per stack, the last for stack -1. The second row is for a step without a closure, in which the
     # engine runs no backward.
-    has, of_stack = roles.has, np.zeros((2, len(roles.stacks) + 1), np.int8)
+    has = roles.has
+    of_stack = np.zeros((2, len(roles.stacks) + 1), np.int8)
     forward = np.append(has[Role.MODULE_CALL] | has[Role.LOSS], False)
     of_stack[:, forward] = Phase.FORWARD
     of_stack[0, :-1][_engine_stacks(roles)] = Phase.BACKWARD
@@ -299,7 +303,8 @@ def _iterations(phase: Int8Column, run_ends: Int64Column, silent_steps: Int64Col
 
 def find_optimizers(snapshot: Snapshot, roles: StackRoles) -> Optimizers:
     """Find the optimizers, by the names in torch's annotations, or else by the files of their frames."""
-    stacks, named = snapshot.stacks, snapshot.annotations.name_id
+    stacks = snapshot.stacks
+    named = snapshot.annotations.name_id
     steps = (_STEP_NAME.match(snapshot.texts[name]) for name in distinct(named[named >= 0]).tolist())
     names = {step[1] for step in steps if step}
     in_optimizer = np.repeat(roles.has[Role.OPTIMIZER], np.diff(stacks.offsets))

@@ -77,7 +77,8 @@ def read_job(
     _refuse_reports(options.reports)
     _placed([one.place for one in inputs], mesh)  # a wrong mesh is known before a long reading
     rows: list[RankFile] = []
-    began, n_errors = time.monotonic(), 0
+    began = time.monotonic()
+    n_errors = 0
     try:
         with closing(_rows(inputs, options)) as found:
             for row in found:

@@ -118,7 +118,8 @@ def answers(
     with _no_imports_from_here():
         yield from _run(workers, read_rank, deque(_together(beside, workers.n_waiting)), lost)
         if workers.is_elsewhere:
-            again, lost = lost, deque()
+            again = lost
+            lost = deque()
             yield from _run(replace(workers, n_waiting=1), read_alone, again, lost)
         # Whoever is lost alone, with the worker that waited for it, has no other way.
         yield from ((text, read_alone(text)) for text in lost)
@@ -133,7 +134,8 @@ def _together(requests: Mapping[str, int | None], n_waiting: int) -> Iterator[st
         n_lines = min(_MOST_TOGETHER, (len(requests) - number + len(lines)) // n_waiting)
         if lines and (needed > room or len(lines) >= n_lines):
             yield "\n".join(lines)
-            lines, room = [], _MOST_BYTES_TOGETHER
+            lines = []
+            room = _MOST_BYTES_TOGETHER
         lines.append(text)
         room -= needed
     if lines:
@@ -174,7 +176,8 @@ def _run(
                     continue
                 at_work[future] = waiting.popleft()
             for future in wait(at_work, return_when=FIRST_COMPLETED).done:
-                text, answer = at_work.pop(future), _result(future, workers.worker_died)
+                text = at_work.pop(future)
+                answer = _result(future, workers.worker_died)
                 if answer is None:
                     lost.extend(text.split("\n"))
                 else:

@@ -63,7 +63,8 @@ def write_ending(capture: Path, devices: list[dict[str, int]], notes: list[dict[
 
 def free_name(path: Path) -> Path:
     """Return a path that nothing has: this one, or one with a number."""
-    free, n = path, 1
+    free = path
+    n = 1
     while os.path.lexists(free):
         n += 1
         free = path.with_name(f"{path.stem}-{n}{path.suffix}")

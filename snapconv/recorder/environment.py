@@ -44,7 +44,8 @@ def _build() -> tuple[str, bool, bool] | None:
     spec = find_spec("torch")
     try:
         values = runpy.run_path(str(Path(str(spec and spec.origin)).with_name("version.py")))
-        is_nvidia, is_amd = values["cuda"] is not None, values.get("hip") is not None
+        is_nvidia = values["cuda"] is not None
+        is_amd = values.get("hip") is not None
         return str(values["__version__"]), is_nvidia or is_amd, is_nvidia
     except (OSError, KeyError):
         return None

@@ -230,7 +230,8 @@ def fault_note(guard: Guard) -> Note:
     what = "a fault of snapconv"
     cost = guard.cost or _COSTS.get(guard.feature, "they are missing from there on; bytes are as recorded")
     if isinstance(guard.failure, _BrokenOff):
-        what, then = f"{guard.failure}, raised in the midst of snapconv's work,", ""
+        what = f"{guard.failure}, raised in the midst of snapconv's work,"
+        then = ""
     else:
         text = " ".join(f"{type(guard.failure).__name__}: {guard.failure}".split())
         then = f". The program ran on. Please report {text[:_MAX_MESSAGE]} ({guard.place})"

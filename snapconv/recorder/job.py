@@ -198,7 +198,8 @@ def _connected() -> Any:
     """Connect to the job's store by a connection of our own: its own may be waiting for other ranks."""
     import torch
 
-    address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT", "")
+    address = os.environ.get("MASTER_ADDR")
+    port = os.environ.get("MASTER_PORT", "")
     if not address or not port.isdecimal() or not torch.distributed.is_initialized():
         return None
     from datetime import timedelta

@@ -63,7 +63,8 @@ class Peaks:
 
     def ending(self, options: RecordingOptions) -> tuple[list[dict[str, int]], list[Note]]:
         """Return the peaks as a capture has them, and a note of each that came after the snapshot."""
-        rows, notes = [], []
+        rows = []
+        notes = []
         for device, (n_bytes, iteration) in self.look().items():
             rows.append({"device": device, "max_memory_allocated": n_bytes, "iteration": iteration})
             recorded, _ = self.recorded.get(device, (0, 0))

@@ -211,7 +211,8 @@ class OneCapture:
 
     def _write(self, driver: Driver, ended: Ended) -> None:
         assert self._contents is not None
-        options, times = self._options, driver.guards.of(Feature.TIMES)
+        options = self._options
+        times = driver.guards.of(Feature.TIMES)
         timing = times.run(driver.timer.trace) if driver.timer else None
         if ended is not _COMPLETE:
             self._note("ended-early", self._how_early(ended, driver.iteration))
@@ -310,7 +311,8 @@ def _outcome(
 ) -> RecordOutcome:
     late = (*driver.guards.notes(), *(simulation.faults() if simulation is not None else ()))
     policy.notes += [note for note in late if note not in policy.notes]
-    exit_code, guard = exit_code_of(raised), driver.guard
+    exit_code = exit_code_of(raised)
+    guard = driver.guard
     return RecordOutcome(
         path=policy.path,
         exit_code=exit_code,

@@ -238,7 +238,8 @@ class Recording:
         environment.require_torch()
         environment.refuse_without_cuda()
         if is_store(self._output):
-            say, warn = partial(_LOG.info, "snapconv: %s"), partial(_LOG.warning, "snapconv: %s")
+            say = partial(_LOG.info, "snapconv: %s")
+            warn = partial(_LOG.warning, "snapconv: %s")
             self._policy.upload = Upload(self._output, say=say, warn=warn)
             driver.options = replace(driver.options, output=self._policy.upload.folder)
         driver.options.output.mkdir(parents=True, exist_ok=True)

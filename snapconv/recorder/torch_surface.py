@@ -228,7 +228,8 @@ def _is_there(name: str) -> bool:
     for part in parts[n_modules:]:
         # torch.backends.cudnn is an object that stands for its module.
         is_plain = not isinstance(found, ModuleType) or type(found) is ModuleType
-        owner, found = found, (inspect.getattr_static if is_plain else getattr)(found, part, _ABSENT)
+        owner = found
+        found = (inspect.getattr_static if is_plain else getattr)(found, part, _ABSENT)
         if found is _ABSENT:
             is_module = owner is sys.modules[module] and hasattr(owner, "__path__")
             return is_module and find_spec(f"{module}.{part}") is not None

@@ -59,7 +59,8 @@ class Simulation:
 
     def values(self) -> dict[str, Any]:
         """Return what was simulated up to now, in plain types, for the metadata of a capture."""
-        options, files = self.machine.options, self._files
+        options = self.machine.options
+        files = self._files
         sizes = files.unwritten() if files else {}
         return {
             "compute": options.compute,
@@ -86,7 +87,8 @@ class Simulation:
         )
         from snapconv.simulation.patches import Patches, dispatch_mode, patch_threads
 
-        machine, tracker = self.machine, self.tracker
+        machine = self.machine
+        tracker = self.tracker
         with Patches(tracker.guard) as patches:
             cuda.patch_cuda(machine, patches)
             tensors.TensorPatches(tracker).apply(patches)
@@ -117,7 +119,8 @@ class Simulation:
         """Replace what a simulation can do without, as far as this torch has it."""
         from snapconv.simulation import cuda, kernels, process_groups, tensors, unwritten_files
 
-        machine, tracker = self.machine, self.tracker
+        machine = self.machine
+        tracker = self.tracker
         added = kernels.Kernels(patches)
         kernels.add_gpu_choices(added, tracker.placements)
         parts: dict[Feature, Callable[[], object]] = {

@@ -82,7 +82,8 @@ def _holds(decision: _Decision, likelihood: float, n_asked: int) -> bool:
     leaves = ast.Break | ast.Return
     if _ends_by(test.taken, leaves) != _ends_by(test.other, leaves) and _has_waited(decision, n_asked):
         return _ends_by(test.taken, leaves)
-    n_taken, n_other = _calls(test.taken), _calls(test.other)
+    n_taken = _calls(test.taken)
+    n_other = _calls(test.other)
     return likelihood > 0.5 if n_taken == n_other else n_taken > n_other
 
 
@@ -105,9 +106,11 @@ def _reading_frame() -> FrameType | None:
 
 def _decision() -> _Decision | None:
     """Find the test that the value decides which is being read: the caller's, if a function returns it."""
-    frame, is_plain = _reading_frame(), True
+    frame = _reading_frame()
+    is_plain = True
     while frame is not None:
-        span, filename = _span(frame), frame.f_code.co_filename
+        span = _span(frame)
+        filename = frame.f_code.co_filename
         tests, returned = _decisions(filename)
         asking = [test for test in tests if _asks(test.node, span)]
         if asking:
@@ -189,7 +192,8 @@ def _is_plain(test: ast.expr, span: _Span) -> bool:
     is_plain = True
     while True:
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-            is_plain, test = not is_plain, test.operand
+            is_plain = not is_plain
+            test = test.operand
         elif isinstance(test, ast.BoolOp):
             test = next((value for value in test.values if _contains(value, span)), test.values[0])
         else:
@@ -243,7 +247,8 @@ _SOME = {"any": 0.9, "all": 0.1}
 
 def likelihood_of(call: Any) -> float:
     """Estimate how likely a truth value is True that an operation has for its result, and did not compute."""
-    name, args = call.operation.name, call.args
+    name = call.operation.name
+    args = call.args
     inputs = [0.5 if placement is None else placement.likelihood for placement in call.inputs]
     first = inputs[0] if inputs else 0.5
     if name in ("eq", "ne"):
@@ -317,7 +322,8 @@ class ValuesRead:
         if _calls(entered) and not isinstance(test.node, ast.While):
             self._entered.setdefault(decision.place)
         if _calls(skipped):
-            first, last = skipped[0].lineno, skipped[-1].end_lineno
+            first = skipped[0].lineno
+            last = skipped[-1].end_lineno
             lines = f"{first}-{last}" if last != first else str(first)
             self._skipped.setdefault(f"{shortened(decision.filename)}:{lines}")
 

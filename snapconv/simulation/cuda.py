@@ -158,7 +158,8 @@ def _accelerator(machine: Machine) -> dict[str, Callable[..., Any]]:
 
 def _patch_module(machine: Machine, patches: Patches) -> None:
     """Replace what torch.cuda decided when it was imported without CUDA."""
-    cuda, pid = torch.cuda, os.getpid()
+    cuda = torch.cuda
+    pid = os.getpid()
     runtime = SimpleNamespace(
         cudaMemGetInfo=machine.free_and_total,
         cudaError=SimpleNamespace(success=0),

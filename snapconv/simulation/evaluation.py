@@ -139,7 +139,8 @@ class Evaluation:
 
     def _value(self, call: Invocation) -> Any:
         """Return the number or the truth value that the program reads; an uncomputed number is 0."""
-        name, values_read = call.operation.name, self._values_read
+        name = call.operation.name
+        values_read = self._values_read
         if name not in _GIVES_VALUES or are_computed(call.inputs):
             return self._compute(call)
         called = values_read.name_of_call(name)
@@ -199,7 +200,8 @@ class Evaluation:
 
     def _is_computed(self, call: Invocation) -> bool:
         """Say whether an operation whose arguments have values is computed: it and its results are small."""
-        operation, args = call.operation, call.args
+        operation = call.operation
+        args = call.args
         if not self._is_small(call.tensors) and operation.name not in FILLING:
             return False
         if operation.kind is Kind.IN_PLACE and not operation.may_resize:
@@ -229,7 +231,8 @@ class Evaluation:
         """Say whether an operation gives values back to a tensor that had lost them; it has them then."""
         if call.operation.name not in _OVERWRITING or not has_values(call.inputs[1:]):
             return False
-        target, tensor = call.inputs[0], call.args[0]
+        target = call.inputs[0]
+        tensor = call.args[0]
         assert target is not None  # else it would have values
         is_all = tensor.is_contiguous() and tensor.numel() * tensor.element_size() == target.n_bytes
         if is_all and target.is_own_memory and self._is_small(call.tensors):
@@ -242,7 +245,8 @@ class Evaluation:
 
         ``False & x`` is False: so a loop that waits for a maximum length ends.
         """
-        name, args = call.operation.name, call.args
+        name = call.operation.name
+        args = call.args
         absorbing = _ABSORBING.get(name.removesuffix("_"))
         if absorbing is None or len(args) != 2 or len(call.inputs) != 2 or not self._is_small(args):
             return False
@@ -257,7 +261,9 @@ class Evaluation:
     # --- by shape alone
 
     def _evaluate(self, call: Invocation, fake_storages: FakeStorages) -> Any:
-        operation, args, kwargs = call.operation, call.args, call.kwargs
+        operation = call.operation
+        args = call.args
+        kwargs = call.kwargs
         if operation.name == "resize_":
             return fake_storages.resize(args[0], args[1])
         if operation.name in RESIZING or torch.Tag.inplace_view in getattr(call.func, "tags", ()):

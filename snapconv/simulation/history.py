@@ -334,7 +334,8 @@ def _without_own(python: list[dict[str, Any]]) -> list[dict[str, Any]]:
     is_own = False
     for frame in python:
         filename: str = frame["filename"]
-        was_own, is_mode = is_own, any(frame["name"] == n and filename.endswith(f) for n, f in _MODE_FRAMES)
+        was_own = is_own
+        is_mode = any(frame["name"] == n and filename.endswith(f) for n, f in _MODE_FRAMES)
         is_own = filename.startswith(OWN_FOLDER) or (was_own and is_mode)
         if not is_own:
             kept.append(frame)

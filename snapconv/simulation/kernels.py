@@ -88,8 +88,10 @@ def _fused(
     **options: Any,
 ) -> Any:
     """Attend by one of CUDA's fused kernels; None where none of them can."""
-    aten, cuda = torch.ops.aten, torch.backends.cuda
-    tensors, scale = (query, key, value), options.get("scale")
+    aten = torch.ops.aten
+    cuda = torch.backends.cuda
+    tensors = (query, key, value)
+    scale = options.get("scale")
     has_learnt_mask = attn_mask is not None and attn_mask.requires_grad
     if options.get("enable_gqa") or has_learnt_mask or not _is_fusable(tensors):
         return None

@@ -300,7 +300,8 @@ class Machine:
 
     def _read(self) -> tuple[list[dict[str, Any]], list[list[dict[str, object]]], list[dict[str, Any]]]:
         """Read segments, traces and annotations at one moment, and let the next snapshot know of it."""
-        traces, annotations = self.history.traces(), self.history.annotations()
+        traces = self.history.traces()
+        annotations = self.history.annotations()
         segments = [segment for device in self.devices for segment in device.allocator.segments()]
         for device in self.devices:
             device.allocator.note_snapshot()

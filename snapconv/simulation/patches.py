@@ -172,7 +172,8 @@ class LibraryKernel(TorchDispatchMode):  # type: ignore[misc]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        args, kwargs = [*map(_cpu_for_cuda, args)], _with_cpu(kwargs or {})
+        args = [*map(_cpu_for_cuda, args)]
+        kwargs = _with_cpu(kwargs or {})
         return self.run(func, args, kwargs) if is_of_library(func) else func(*args, **kwargs)
 
     def run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -195,7 +196,8 @@ def dispatch_mode(handle: Handler) -> Any:
     `linear`), though a GPU is given their parts. So they go its way after all, by our own kernels too.
     """
     own = torch.Tensor.__torch_dispatch__
-    mode_of, fake = torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.FAKE
+    mode_of = torch._C._get_dispatch_mode
+    fake = torch._C._TorchDispatchModeKey.FAKE
 
     class OperationMode(TorchDispatchMode):  # type: ignore[misc]
         supports_higher_order_operators = True
@@ -212,7 +214,8 @@ def dispatch_mode(handle: Handler) -> Any:
                 with self:  # a torch.library.custom_op, whose own operations are to be seen
                     return OPDEFS[func._schema.name]._init_fn(*args, **kwargs)
             if torch.is_inference_mode_enabled() and getattr(func, "_can_decompose", bool)():
-                keys, has_kernel = torch._C.DispatchKey, torch._C._dispatch_has_kernel_for_dispatch_key
+                keys = torch._C.DispatchKey
+                has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
                 # Of what only Python takes apart (`native_batch_norm`, torch 2.13) there is neither; to call
                 # it all the same would crash.
                 for key in (keys.AutogradCPU, keys.CompositeImplicitAutograd):

@@ -78,7 +78,8 @@ class Routing:
 
     def _indices(self, call: Any, index: Any) -> Any:
         """Make indices of a shape, if they can be those of experts."""
-        chosen_from, given = call.args[0], call.given()
+        chosen_from = call.args[0]
+        given = call.given()
         dim = -1 if call.operation.name == "multinomial" else given.get("dim", -1)
         if dim is None or chosen_from.dim() == 0:
             return index

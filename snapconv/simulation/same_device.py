@@ -57,7 +57,8 @@ def _rows() -> dict[str, str]:
 def _is_checked(func: Any) -> bool:
     """Say whether CUDA refuses tensors of several devices for an operation."""
     full_name = func.name().removeprefix("aten::")
-    name, row = full_name.partition(".")[0], _rows().get(full_name, "")
+    name = full_name.partition(".")[0]
+    row = _rows().get(full_name, "")
     if name in _EXCEPTIONS:
         return _EXCEPTIONS[name]
     if _IS_UNCHECKED in row:
@@ -97,7 +98,9 @@ class SameDevice:
 
     def _is_certain(self, tensor: Any) -> bool:
         """Say whether the program handed a tensor over, or a view of its memory, and put it on the CPU."""
-        placement, current, memory = self._of(tensor), self._calls.current, torch._C._storage_id
+        placement = self._of(tensor)
+        current = self._calls.current
+        memory = torch._C._storage_id
         if current is None or (placement and placement.is_doubtful):
             return False
         try:

@@ -69,7 +69,8 @@ class TensorPatches:
     # The three properties are read all the time: a closure is called faster.
 
     def _device(self, real: Any) -> Callable[[Any], Any]:
-        of, devices = self._device_of, self._devices
+        of = self._device_of
+        devices = self._devices
         return lambda tensor: real.__get__(tensor) if (index := of(tensor)) is None else devices[index]
 
     def _is_cuda(self, real: Any) -> Callable[[Any], bool]:
@@ -204,7 +205,8 @@ class TensorPatches:
 
 def patch_storages(tracker: Tracker, patches: Patches) -> None:
     """Replace attributes of torch.UntypedStorage."""
-    kind, placed = torch.UntypedStorage, tracker.placements.of_storage
+    kind = torch.UntypedStorage
+    placed = tracker.placements.of_storage
     real_device, real_pointer, real_clone = kind.device, kind.data_ptr, kind.clone
     real_resize = kind.resize_
 
@@ -228,7 +230,8 @@ def patch_storages(tracker: Tracker, patches: Patches) -> None:
         return tracker.clone_storage(storage, placement.device)
 
     def cuda(storage: Any, device: Any = None, *_: Any, **__: Any) -> Any:
-        index, placement = tracker.machine.ordinal("cuda" if device is None else device) or 0, placed(storage)
+        index = tracker.machine.ordinal("cuda" if device is None else device) or 0
+        placement = placed(storage)
         is_there = placement is not None and placement.device == index
         return storage if is_there else tracker.clone_storage(storage, index)
 

@@ -220,7 +220,8 @@ class Tracker:
 
     def clone_storage(self, storage: Any, device: int) -> Any:
         """Copy a storage into new memory on a device."""
-        n_bytes, fake_storages = storage.nbytes(), self.evaluation.fake_storages
+        n_bytes = storage.nbytes()
+        fake_storages = self.evaluation.fake_storages
         if fake_storages is None:
             copy = torch.UntypedStorage(n_bytes).copy_(storage)
         else:
@@ -354,7 +355,8 @@ class Transfers:
     def settle_used(self, placements: Iterable[Placement | None]) -> None:
         """Allocate what another thread deferred and this one uses."""
         if self._undecided:
-            thread, used = threading.get_ident(), [*placements]
+            thread = threading.get_ident()
+            used = [*placements]
             self._settle(lambda undecided: undecided.thread != thread and undecided.placement in used)
 
     def _take(self, undecided: _Undecided) -> bool:

@@ -46,7 +46,8 @@ def is_under(path: str, root: str) -> bool:
     if root == "/":
         return path.startswith("/")
     if len(root) > 1 and root[1] == ":":
-        path, root = path.lower(), root.lower()
+        path = path.lower()
+        root = root.lower()
     return path.startswith(root + "/")
 
 

@@ -200,7 +200,8 @@ def _infer_root(
     ``paths`` are those of the distinct files. What starts a program, as a launcher does, is in all stacks
     too, but never innermost.
     """
-    names, file_id = stacks.frames.names, stacks.frames.file_id
+    names = stacks.frames.names
+    file_id = stacks.frames.file_id
     is_own = np.array([p in mine and is_absolute(p) and not is_notebook(p) for p in paths], np.bool_)
     if not is_own.any():
         return None

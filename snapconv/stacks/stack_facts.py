@@ -105,7 +105,8 @@ class StackFacts:
 
 def infer_operations(stacks: StackTable) -> Operations:
     """Infer the operation of every stack, by stack id."""
-    names, files = stacks.frames.names, stacks.frames.filenames
+    names = stacks.frames.names
+    files = stacks.frames.filenames
     python_frames = [is_python(name) for name in files]
     functions = list(zip(names, map(normal, files), strict=True))
     known = {UNNAMED: 0}
@@ -137,7 +138,8 @@ def _operation_of(python: list[_Frame], native: list[str]) -> str:
     else:
         python = list(dropwhile(_is_passing, python))
     library = list(takewhile(lambda frame: is_library(frame[1]), python))
-    functional, of_file = _name_of_functional(library), _name_of_module_file(library)
+    functional = _name_of_functional(library)
+    of_file = _name_of_module_file(library)
     in_cpp = name_in_native(native)
     if is_compiled:  # here C++ shows the very kernel, and the original line only what it was made from
         names = [in_cpp, functional, of_file, _COMPILED]
@@ -198,9 +200,11 @@ def find_module_calls(stacks: StackTable, project: Project) -> tuple[str, ...]:
     """
     functions = zip(stacks.frames.names, stacks.frames.filenames, strict=True)
     named = (name == _CALL and normal(path).endswith(_MODULE_FILE) for name, path in functions)
-    is_call, is_place = np.array(list(named), np.bool_), np.array(_places(stacks), np.bool_)
+    is_call = np.array(list(named), np.bool_)
+    is_place = np.array(_places(stacks), np.bool_)
     places = rows_of(stacks.with_frames(is_call | is_place))
-    frames, owners = stacks.frame_ids[places], stacks.owners[places]
+    frames = stacks.frame_ids[places]
+    owners = stacks.owners[places]
     # The next frame beyond a call of a module is what called it.
     is_caller = is_place[frames]
     is_caller[1:] &= is_call[frames[:-1]] & (owners[1:] == owners[:-1])

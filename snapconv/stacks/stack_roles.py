@@ -100,7 +100,8 @@ def assign_roles(stacks: StackTable) -> StackRoles:
 
     A stack of a closure that was given to an optimizer's step has not the role of an optimizer.
     """
-    python, is_empty = stacks.only(stacks.frames.in_files(is_python)), np.diff(stacks.offsets) == 0
+    python = stacks.only(stacks.frames.in_files(is_python))
+    is_empty = np.diff(stacks.offsets) == 0
     rules = _rules_of_entries(stacks)
     of_stack = np.zeros(len(stacks), np.int64)
     of_stack[~is_empty] = np.bitwise_or.reduceat(rules, stacks.offsets[:-1][~is_empty])
@@ -133,13 +134,16 @@ def _rules_of_entries(stacks: StackTable) -> Int64Column:
 
 def _in_closures(stacks: StackTable, rules: Int64Column, has: BoolColumn) -> BoolColumn:
     """Mark the stacks of closures: work that no optimizer does itself is further in than the optimizer."""
-    found, steps = np.any(has[list(_IN_CLOSURE)], axis=0), rows_of(has[Role.OPTIMIZER])
-    mine, rules = stacks.take(steps), rules[np.repeat(has[Role.OPTIMIZER], np.diff(stacks.offsets))]
+    found = np.any(has[list(_IN_CLOSURE)], axis=0)
+    steps = rows_of(has[Role.OPTIMIZER])
+    mine = stacks.take(steps)
+    rules = rules[np.repeat(has[Role.OPTIMIZER], np.diff(stacks.offsets))]
 
     def innermost(bits: int) -> Int64Column:
         return innermost_places(mine, (rules & bits) != 0)
 
-    step, place = innermost(_BITS_OF_ROLE[Role.OPTIMIZER]), innermost(_OPTIMIZERS_OF_TORCH)
+    step = innermost(_BITS_OF_ROLE[Role.OPTIMIZER])
+    place = innermost(_OPTIMIZERS_OF_TORCH)
     within = innermost(np.bitwise_or.reduce(_BITS_OF_ROLE[list(_IN_CLOSURE)])) < step
     is_foreign = stacks.frames.in_files(
         lambda name: is_python(normal(name)) and not _OF_TORCH.search(normal(name))
@@ -162,7 +166,8 @@ def _through_closures(
     the device, and computes what no module does. In the step's own file, where states are made too, it is
     known by its name. ``stacks`` are those of steps, ``step`` the places of the optimizers' frames.
     """
-    names, files = stacks.frames.names, list(map(normal, stacks.frames.filenames))
+    names = stacks.frames.names
+    files = list(map(normal, stacks.frames.filenames))
 
     def called(stack: int) -> tuple[str, str, str] | None:
         """Return the step's file, and the first closure or function of another file that it calls, if any."""
@@ -183,7 +188,8 @@ def _in_hooks(python: StackTable, has: BoolColumn, *, has_cpp: bool) -> BoolColu
     outermost function is torch's, or threading's, it does not distinguish threads. ``python``: the Python
     frames of the stacks.
     """
-    frames, is_any = python.frames, np.diff(python.offsets) > 0
+    frames = python.frames
+    is_any = np.diff(python.offsets) > 0
     frame = np.where(is_any, np.append(python.frame_ids, np.int32(-1))[python.offsets[1:] - 1], np.int32(-1))
     number: dict[tuple[str, str], int] = {}
     function_of = unknown_column(len(frames) + 1)

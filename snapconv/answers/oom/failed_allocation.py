@@ -67,8 +67,11 @@ class OutOfMemory:
 
 def failed_allocations(analysis: DeviceAnalysis) -> tuple[FailedAllocation, ...]:
     """Find the allocations of a device that failed, in their order."""
-    events, snapshot, replay = analysis.device.events, analysis.snapshot, analysis.replay
-    lines, operations = analysis.lines, analysis.facts.operations
+    events = analysis.device.events
+    snapshot = analysis.snapshot
+    replay = analysis.replay
+    lines = analysis.lines
+    operations = analysis.facts.operations
     found = []
     for event in analysis.phases.oom_events.tolist():
         pool = int(events.pool_id[event]) if events.pool_id is not None else -1
@@ -112,7 +115,9 @@ def find_out_of_memory(analysis: DeviceAnalysis, *, device_total: int | None = N
 
 def _owners(snapshot: Snapshot, request: FailedAllocation, layout: MemoryLayout) -> ObjectColumn:
     """Name, of every segment, the pool that a request cannot use; empty where it can use the segment."""
-    wanted, is_small, names = request.pool or DEFAULT_POOL, request.block_bytes <= SMALL_REQUEST_BYTES, []
+    wanted = request.pool or DEFAULT_POOL
+    is_small = request.block_bytes <= SMALL_REQUEST_BYTES
+    names = []
     columns = (layout.segments.pool_id, layout.segments.stream, layout.segments.is_small)
     for pool_id, stream, is_for_small in plain_rows(*columns):
         pool = tuple(snapshot.pools[pool_id]) if pool_id >= 0 else wanted
@@ -131,11 +136,13 @@ def _explained(
     analysis: DeviceAnalysis, request: FailedAllocation, layout: MemoryLayout, owners: ObjectColumn
 ) -> FailedAllocation:
     """Add the module of a request, and the bytes that were requested from the device for it."""
-    settings, block_bytes = analysis.replay.rules.settings, request.block_bytes
+    settings = analysis.replay.rules.settings
+    block_bytes = request.block_bytes
     segment_bytes = settings.segment_size(block_bytes)
     if settings.expandable_segments:
         # An expandable segment grows by what its own free end lacks, in whole pages.
-        free, segments = layout.free, layout.segments
+        free = layout.free
+        segments = layout.segments
         end = segments.addr[free.segment] + segments.total_bytes[free.segment]
         is_end = (owners[free.segment] == "") & (free.addr + free.n_bytes == end)
         lacking = max(block_bytes - int(free.n_bytes[is_end].max(initial=0)), 1)
@@ -162,7 +169,9 @@ def _shortage(
     owners: ObjectColumn,
 ) -> Shortage:
     """Return the figures at a failed request."""
-    free, total, settings = layout.free, memory.total_bytes, analysis.snapshot.settings
+    free = layout.free
+    total = memory.total_bytes
+    settings = analysis.snapshot.settings
     fraction = settings.memory_fraction
     owner_of_free = owners[free.segment]
     others = {

@@ -184,7 +184,8 @@ def explain_message(text: str, *, check: Check = no_check) -> MessageAnswer:
     about memory that ran out.
     """
     log = compacted(text, check)
-    answer, summary = _explained(log), _read_summary(log)
+    answer = _explained(log)
+    summary = _read_summary(log)
     if answer is None:
         raise InputError(
             "no out-of-memory message is in the text: expected 'CUDA out of memory. Tried to allocate …', "
@@ -256,7 +257,8 @@ def _first_match(kind: MessageKind, log: CompactText) -> re.Match[str] | None:
 def read_message(text: str) -> OomMessage:
     """Read the figures of one message, of any release; ``text`` is one of compacted()."""
     values = _values(map(squeezed, ALLOCATOR.also), text)
-    allocated, unallocated = values.get("allocated_bytes"), values.pop("unallocated_bytes", None)
+    allocated = values.get("allocated_bytes")
+    unallocated = values.pop("unallocated_bytes", None)
     if allocated is not None:
         if unallocated is not None:
             values.setdefault("reserved_bytes", allocated + unallocated)
@@ -331,7 +333,8 @@ def _of_kind(kind: MessageKind, match: re.Match[str], log: CompactText, n_messag
     values = _values_of_kind(kind, match, log)
     backend = values.pop("backend", kind.backend)
     next_step = _next_step(kind, values, backend_of_kind(backend).monitor)
-    tried, device = values.pop("tried", None), values.pop("device", None)
+    tried = values.pop("tried", None)
+    device = values.pop("device", None)
     figures = [
         MessageFigure(FIGURES[name].noun, FIGURES[name].unit.replace("GiB", "bytes"), value)
         for name, value in values.items()
@@ -368,7 +371,8 @@ def _next_step(kind: MessageKind, values: dict[str, Any], monitor: str) -> str:
 
 def _messages(log: CompactText) -> Iterator[tuple[int, str]]:
     """Yield every message of torch's allocator and its begin, also one whose first words were cut."""
-    text, starts = log.text, [match.start() for match in BEGINNINGS.finditer(log.text)]
+    text = log.text
+    starts = [match.start() for match in BEGINNINGS.finditer(log.text)]
     if not starts and (middle := _MIDDLE.search(text)):
         figures = read_message(text[middle.start() : middle.start() + _MOST_OF_MESSAGE])
         if figures.total_bytes is not None or figures.allocated_bytes is not None:
@@ -414,7 +418,8 @@ def _of_allocator(log: CompactText, start: int, text: str, n_messages: int) -> M
 
 def _exact_step(answer: MessageAnswer, text: str) -> str:
     """Return the next step that the figures ask for, else the usual one of the cause."""
-    message, cause = answer.message, answer.cause
+    message = answer.message
+    cause = answer.cause
     if cause == OomCause.OUTSIDE and 2 * (answer.own_outside_bytes or 0) > (answer.outside_bytes or 0):
         return SAME_PROCESS
     if cause == OomCause.FULL and (message.tried_bytes or 0) > (message.reserved_bytes or math.inf):
@@ -435,7 +440,8 @@ def _verdict(message: OomMessage, found: Shortage, text: str) -> tuple[OomVerdic
     for words, cause, sentence, next_step in WORDS:
         if squeezed(words).search(text):
             return OomVerdict(cause, sentence, "torch's own words", is_inferred=False), next_step
-    verdict, tried = decide_oom(found), message.tried_bytes
+    verdict = decide_oom(found)
+    tried = message.tried_bytes
     figures = {message.free_bytes, found.live_bytes, message.reserved_bytes}
     if tried is None or (verdict.cause == OomCause.FULL and figures == {None}):
         return None, NEXT_STEPS[OomCause.UNKNOWN]
@@ -451,8 +457,11 @@ def _verdict(message: OomMessage, found: Shortage, text: str) -> tuple[OomVerdic
 
 def _shortage(message: OomMessage, unallocated: int | None, why_free: str) -> Shortage:
     """Put the figures of a text in the form in which files have theirs."""
-    total, free, allowed = message.total_bytes, message.free_bytes, message.allowed_bytes
-    reserved, tried = message.reserved_bytes, message.tried_bytes or 0
+    total = message.total_bytes
+    free = message.free_bytes
+    allowed = message.allowed_bytes
+    reserved = message.reserved_bytes
+    tried = message.tried_bytes or 0
     is_shared = total is not None and free is not None and free > total
     live = reserved if message.allocated_bytes is None else message.allocated_bytes
     return Shortage(
@@ -477,7 +486,9 @@ def _shortage(message: OomMessage, unallocated: int | None, why_free: str) -> Sh
 
 def _notes(message: OomMessage, backend: str) -> Iterator[str]:
     """Explain the figures that are easily misread."""
-    whole, private, allocated = message.total_bytes, message.private_pool_bytes, message.allocated_bytes
+    whole = message.total_bytes
+    private = message.private_pool_bytes
+    allocated = message.allocated_bytes
     if message.tried_bytes in _SHARED_SEGMENTS and backend != "MPS":
         yield _SHARED_SEGMENTS[message.tried_bytes][1]
     if private and allocated is not None:

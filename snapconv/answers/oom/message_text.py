@@ -92,7 +92,8 @@ class CompactText:
 def compacted(text: str, check: Check = no_check) -> CompactText:
     """Remove white space from a text, and what terminals and launchers put between its words."""
     lines = _near_signs(_ESCAPED.sub("\n", text).split("\n"), check)
-    width, is_broken = max(map(len, lines)), False
+    width = max(map(len, lines))
+    is_broken = False
     parts: list[str] = []
     ranks: list[str] = []
     for raw in lines:
@@ -110,7 +111,8 @@ def compacted(text: str, check: Check = no_check) -> CompactText:
 
 def _near_signs(lines: list[str], check: Check) -> list[str]:
     """Leave out of a long log the lines far from every word that texts about memory have."""
-    near, end = lines[:_NEAR], _NEAR
+    near = lines[:_NEAR]
+    end = _NEAR
     for begin in range(0, len(lines), _NEAR):
         check()
         block = "\n".join(lines[begin : begin + _NEAR]).lower()

@@ -109,10 +109,12 @@ class _Trials:
         self, remedy: Remedy, changes: Sequence[Change] = (), *, settings: AllocatorSettings | None = None
     ) -> Remedy:
         """Try a remedy: changes of the program, or of the settings."""
-        calls, rest = changed_calls(self.calls, self.rest.analysis, changes), self.rest
+        calls = changed_calls(self.calls, self.rest.analysis, changes)
+        rest = self.rest
         trial = Trial(settings or calls.own, self.usable_bytes)
         outcome = try_out(calls, trial, progress=self.progress)
-        is_enough, detail = None, _UNKNOWN
+        is_enough = None
+        detail = _UNKNOWN
         if rest.event not in outcome.served:
             is_enough, detail = False, "memory still runs out"
         elif rest.is_known:
@@ -166,10 +168,12 @@ def _changes_tried(trials: _Trials) -> Iterator[Remedy]:
         together = Remedy(f"all {len(others)} changes of the program together")
         yield trials.replayed(together, [finding.change for finding in others])
     # Bytes alone may be enough where free memory is in pieces: then no batch is found.
-    smaller, largest = Remedy("", assumptions=(GROWS_WITH_BATCH,), how=FEWER, kind="batch"), 1.0
+    smaller = Remedy("", assumptions=(GROWS_WITH_BATCH,), how=FEWER, kind="batch")
+    largest = 1.0
     for finding in findings:
         if finding.kind == "batch":
-            smaller, largest = _remedy(finding), finding.change.failed_scale
+            smaller = _remedy(finding)
+            largest = finding.change.failed_scale
     yield from _first_enough_batch(trials, smaller, largest)
 
 
@@ -187,7 +191,8 @@ def _first_enough_batch(trials: _Trials, smaller: Remedy, largest: float) -> lis
 
 def _settings_tried(trials: _Trials) -> Iterator[Remedy]:
     """Try an empty cache at every iteration, and settings other than the file's."""
-    calls, analysis = trials.calls, trials.rest.analysis
+    calls = trials.calls
+    analysis = trials.rest.analysis
     first = int(calls.event[0])
     begins = [iteration.first_event for iteration in analysis.iterations[1:]]
     ends = [event for event in begins if first < event <= int(calls.event[-1])]
@@ -203,7 +208,8 @@ def _settings_tried(trials: _Trials) -> Iterator[Remedy]:
 def _remedy(finding: Finding) -> Remedy:
     """Return a finding as the remedy to try."""
     estimated = (finding.estimated,) if finding.estimated else ()
-    how, name = finding.how[0].rstrip(";"), finding.what.removesuffix(".")
+    how = finding.how[0].rstrip(";")
+    name = finding.what.removesuffix(".")
     return Remedy(name, assumptions=estimated, how=how, kind=finding.kind)
 
 

@@ -37,7 +37,8 @@ class RestOfStep:
     """
 
     def __init__(self, analysis: DeviceAnalysis, event: int) -> None:
-        phases, table = analysis.phases, analysis.allocations
+        phases = analysis.phases
+        table = analysis.allocations
         self.analysis = analysis
         self.event = event
         self.demand = Demand(analysis)
@@ -66,8 +67,10 @@ class RestOfStep:
 
     def _find_earlier(self) -> int | None:
         """Find the last whole step with this request: of several of its line that of the same number."""
-        analysis, table = self.analysis, self.analysis.allocations
-        stack, now = analysis.device.events.stack_id[self.event], analysis.phases.iteration[self.event]
+        analysis = self.analysis
+        table = self.analysis.allocations
+        stack = analysis.device.events.stack_id[self.event]
+        now = analysis.phases.iteration[self.event]
         same = rows_of((table.stack_id == stack) & (stack >= 0) & (table.alloc_event < self.event))
         steps = analysis.iteration[same]
         last = int(steps[steps < now].max(initial=-1))
@@ -83,7 +86,9 @@ class RestOfStep:
         They are what stays from step to step, and the most beside it: of the earlier step with what else it
         left, or of this one until the request.
         """
-        analysis, table, event = self.analysis, self.analysis.allocations, self.event
+        analysis = self.analysis
+        table = self.analysis.allocations
+        event = self.event
         category = analysis.classification.category
         held = self.demand.held(changes)  # entry e is before event e
         beside = self.demand.held([removed(analysis, self._kept), *changes])
@@ -93,7 +98,8 @@ class RestOfStep:
             return int(kept + beside[self.earlier : self.begin].max())
         most = beside[self.begin : event + 1].max() + self._most_of_weights(kind)
         if self.phase == Phase.BACKWARD:
-            change, n_bytes = combined(analysis, changes), table.block_bytes.copy()
+            change = combined(analysis, changes)
+            n_bytes = table.block_bytes.copy()
             n_bytes[change.rows] -= change.n_bytes
             largest = n_bytes[is_among(category, GROWING)].max(initial=0)
             most += _LARGEST_IN_BACKWARD * largest

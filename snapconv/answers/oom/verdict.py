@@ -202,7 +202,9 @@ def decide_oom(found: Shortage) -> OomVerdict:
     verdict = _without_shortage(found) or _unused_memory(found)
     if verdict:
         return verdict
-    total, free, reserved = found.device_total_bytes, found.device_free_bytes, found.reserved_bytes
+    total = found.device_total_bytes
+    free = found.device_free_bytes
+    reserved = found.reserved_bytes
     missing = found.segment_bytes - (free or 0)
     if total is not None and free is not None and reserved is not None:
         # What is not torch's is to blame where it is more than usual, than was missing, and than free pieces.
@@ -218,8 +220,11 @@ def decide_oom(found: Shortage) -> OomVerdict:
 
 def _without_shortage(found: Shortage) -> OomVerdict | None:
     """Explain a failure beside enough memory: by its size, by a limit, or by nothing that is known."""
-    need, total, free = found.segment_bytes, found.device_total_bytes, found.device_free_bytes
-    allowed, reserved = found.allowed_bytes, found.reserved_bytes
+    need = found.segment_bytes
+    total = found.device_total_bytes
+    free = found.device_free_bytes
+    allowed = found.allowed_bytes
+    reserved = found.reserved_bytes
     is_free_enough = free is None or free >= need
     if total is not None and need > total:
         return _verdict(found, "too large")
@@ -240,7 +245,9 @@ def _without_shortage(found: Shortage) -> OomVerdict | None:
 
 def _unused_memory(found: Shortage) -> OomVerdict | None:
     """Explain free memory of torch's that is enough, and did not serve the request."""
-    here, elsewhere, block = found.here, found.elsewhere, found.block_bytes
+    here = found.here
+    elsewhere = found.elsewhere
+    block = found.block_bytes
     if here is None:
         return None
     if not found.has_pieces:
@@ -270,7 +277,8 @@ def _least_notable(found: Shortage, least: int) -> float:
 
 def _verdict(found: Shortage, reason: str, *, is_inferred: bool = False, **more: str) -> OomVerdict:
     """Write the sentences of a reason with the figures."""
-    here, free = found.here or FreePieces(), found.device_free_bytes
+    here = found.here or FreePieces()
+    free = found.device_free_bytes
     shown = _shown(asdict(found)) | more
     shown["source"] = "file" if found.has_pieces else "text"
     shown["n_blocks"] = counted(here.n_pieces, "block")

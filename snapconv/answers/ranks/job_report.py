@@ -168,7 +168,8 @@ def _missing(files: Sequence[RankFile], n_ranks: int | None) -> list[RankFile]:
     """Return a row with an error for each rank that has no file, from 0 or the least on, if they are few."""
     known = {file.rank for file in files if file.rank is not None}
     n_ranks = n_ranks or max((file.n_ranks or 0 for file in files), default=0)
-    first, end = 0 if n_ranks else min(known, default=0), max([n_ranks, *(rank + 1 for rank in known)])
+    first = 0 if n_ranks else min(known, default=0)
+    end = max([n_ranks, *(rank + 1 for rank in known)])
     if end - first - len(known) > _MISSING * (end - first):
         return []
     error = InputError("no file of this rank was found")
@@ -336,7 +337,8 @@ def _signed(n_bytes: int) -> str:
 def _exhausted(entries: Sequence[Entry]) -> Iterator[Finding]:
     """Report the ranks whose memory ran out, and what the others of the group had left, if it is known."""
     for entry in entries:
-        device, failed = entry.device, entry.device.failed
+        device = entry.device
+        failed = entry.device.failed
         if failed is None:
             continue
         where = f" at {failed.place}" if failed.place else ""
@@ -349,7 +351,8 @@ def _exhausted(entries: Sequence[Entry]) -> Iterator[Finding]:
             if other.failed is None and device.usable_bytes is not None
         ]
         if left:
-            least, most = format_bytes(min(left)), format_bytes(max(left))
+            least = format_bytes(min(left))
+            most = format_bytes(max(left))
             range_ = least if least == most else f"{least} to {most}"
             words += f"; {counted(len(left), 'other rank')} of its group had {range_} left at their peaks"
         yield _about(Kind.OUT_OF_MEMORY, entry, failed.needed_bytes, words)
@@ -377,11 +380,13 @@ def _uneven(axis: str, entries: Sequence[Entry], *, n_least: int) -> Finding | N
     medians = {place: int(median(some)) for place, some in sorted(peaks.items()) if len(some) >= n_least}
     if not medians:
         return None
-    most, least = max(medians, key=medians.__getitem__), min(medians, key=medians.__getitem__)
+    most = max(medians, key=medians.__getitem__)
+    least = min(medians, key=medians.__getitem__)
     more = medians[most] - medians[least]
     if not more or more < _UNEVEN * medians[most]:
         return None
-    high, low = format_bytes(medians[most]), format_bytes(medians[least])
+    high = format_bytes(medians[most])
+    low = format_bytes(medians[least])
     return Finding(Kind.IMBALANCE, f"{axis}={most} peaks at {high}, {axis}={least} at {low} (medians)", more)
 
 
@@ -392,7 +397,8 @@ def _uneven_inputs(entries: Sequence[Entry]) -> Iterator[Finding]:
         return
     sizes = [prod(entry.device.input_shape) for entry in sized]
     if max(sizes) - min(sizes) >= _UNEVEN * max(sizes) > 0:
-        most, least = sized[sizes.index(max(sizes))], sized[sizes.index(min(sizes))]
+        most = sized[sizes.index(max(sizes))]
+        least = sized[sizes.index(min(sizes))]
         yield Finding(
             Kind.IMBALANCE,
             f"the inputs of {most.file.name} are {_shape(most)}, those of {least.file.name} {_shape(least)}",

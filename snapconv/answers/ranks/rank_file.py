@@ -165,7 +165,8 @@ def _number(text: str) -> int | None:
 
 def rank_device(analysis: DeviceAnalysis) -> RankDevice:
     """Reduce one device to its row."""
-    growing, replay = find_growth(analysis), analysis.replay
+    growing = find_growth(analysis)
+    replay = analysis.replay
     verdict = find_verdict(analysis, growing)
     live = analysis.live_at_peak
     found = largest_causes(analysis, live, n_most=N_LINES + 1)
@@ -196,7 +197,8 @@ def rank_device(analysis: DeviceAnalysis) -> RankDevice:
 
 def _failed(analysis: DeviceAnalysis) -> FailedRequest | None:
     found = find_out_of_memory(analysis)
-    request, verdict = found.request, found.verdict
+    request = found.request
+    verdict = found.verdict
     if request is None or verdict is None:
         return None
     return FailedRequest(
@@ -229,7 +231,8 @@ def _input_shape(analysis: DeviceAnalysis) -> tuple[int, ...]:
 def _line(cause: Cause) -> RankLine:
     if (line := cause.line) is None:
         return RankLine(cause.category, None, None, None, cause.block_bytes, cause.has_stack)
-    file, function = _cut(line.file_path), _cut(line.function)
+    file = _cut(line.file_path)
+    function = _cut(line.function)
     return RankLine(cause.category, file, line.line_number, function, cause.block_bytes, cause.has_stack)
 
 

@@ -49,7 +49,8 @@ class SavedTensors:
         """Prepare to remove our hooks in custom functions and torch.func, which refuses to run with any."""
         import torch
 
-        autograd, name = torch._C._autograd, "_saved_tensors_hooks_disable"
+        autograd = torch._C._autograd
+        name = "_saved_tensors_hooks_disable"
         self._thread = threading.get_ident()
         context = torch.autograd.function.FunctionCtx
         self._replace(autograd, name, self.close, lambda call, *_, **__: call())

@@ -68,7 +68,8 @@ def refuse_launcher(entry: str, args: Sequence[str], *, is_module: bool, command
         raise EntryPointError(f"-m comes before --: {shlex.join([*command, '-m', *args])}")
     name = entry if is_module else Path(entry).name
     if name == "trl" and args:
-        line, how = [*command, "-m", f"trl.scripts.{args[0]}", *args[1:]], ""
+        line = [*command, "-m", f"trl.scripts.{args[0]}", *args[1:]]
+        how = ""
     elif name in _LAUNCHERS:
         script = next(
             (i for i, a in enumerate(args) if a in ("-m", "--module") or a.endswith(".py")), len(args)

@@ -65,7 +65,8 @@ def _run_as_main(code: CodeType, file: str, spec: ModuleSpec | None = None) -> M
 @contextmanager
 def _restored(argv: list[str], *, first_on_path: str) -> Iterator[None]:
     """Set the arguments and the first folder of the search path, for as long as the program runs."""
-    argv_before, path_before = sys.argv, sys.path[:]
+    argv_before = sys.argv
+    path_before = sys.path[:]
     sys.argv = argv
     if not getattr(sys.flags, "safe_path", False):  # ``python -P``, since 3.11
         sys.path[:1] = [first_on_path]

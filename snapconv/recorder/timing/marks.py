@@ -146,7 +146,8 @@ def lines_of_methods(base: type) -> Lines:
     A function inside of a method counts if it uses that ``self``, and so do a subclass's other bases.
     """
     found: Lines = defaultdict(list)
-    classes, seen = [base], {base}
+    classes = [base]
+    seen = {base}
     for kind in classes:  # grows as it goes
         subclasses: list[type] = type.__subclasses__(kind)
         new = [subclass for subclass in subclasses if subclass not in seen]

@@ -175,7 +175,8 @@ class Timer:
         self._number, self._is_warm_up = iteration, warm_up
         self._clock.settle()
         timed = self._iteration = Iteration(self._clock, self._columns.stacks, self._guards)
-        listening, times = self._listening, self._guards.of(Feature.TIMES)
+        listening = self._listening
+        times = self._guards.of(Feature.TIMES)
         of_backward = self._guards.of(Feature.BACKWARD_TIMES)
         listeners: Listeners = {
             Event.STEP_BEGINS: lambda _: times.run(timed.optimizer_began),

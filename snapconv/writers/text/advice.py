@@ -96,12 +96,15 @@ def finding_rows(finding: Finding, advice: Advice) -> Iterator[tuple[str, str]]:
 
 def _saving_rows(finding: Finding, advice: Advice) -> Iterator[tuple[str, str]]:
     """Yield what a finding saves of what is reserved, or alone and beside the others."""
-    saved, about = format_bytes(finding.saved_bytes), " (estimated)" if finding.estimated else ""
+    saved = format_bytes(finding.saved_bytes)
+    about = " (estimated)" if finding.estimated else ""
     if finding.reserved_bytes is not None:
-        before, after = finding.reserved_bytes + finding.saved_bytes, format_bytes(finding.reserved_bytes)
+        before = finding.reserved_bytes + finding.saved_bytes
+        after = format_bytes(finding.reserved_bytes)
         yield "saves", f"{saved} of reserved memory{about}: {format_bytes(before)} → {after}"
         return
-    peak, alone = finding.peak, advice.peak.n_bytes - finding.peak.n_bytes
+    peak = finding.peak
+    alone = advice.peak.n_bytes - finding.peak.n_bytes
     passed = _PASSES.get(peak.phase, peak.phase or "the program")
     other = f"{passed} {finding.next_place} needs {format_bytes(peak.n_bytes)}"
     if finding.needs_another_moment:
@@ -116,7 +119,8 @@ def _saving_rows(finding: Finding, advice: Advice) -> Iterator[tuple[str, str]]:
 
 def _peaks(advice: Advice, after: Peak) -> str:
     then = optional("; the new peak is in {}", _PASSES.get(after.phase, after.phase))
-    before, left = advice.peak.n_bytes, after.n_bytes
+    before = advice.peak.n_bytes
+    left = after.n_bytes
     return f"{format_bytes(before)} → {format_bytes(left, like=before)}{then}"
 
 
@@ -144,7 +148,8 @@ def _contents(advice: Advice) -> str:
 
 
 def _goal(advice: Advice, cached: int) -> str:
-    goal, left = advice.goal_bytes or 0, advice.together.n_bytes
+    goal = advice.goal_bytes or 0
+    left = advice.together.n_bytes
     peak, most = (format_bytes(size) for size in (advice.peak.n_bytes, advice.peak.n_bytes - left))
     if not goal:
         return f"impossible: it leaves nothing of the peak of {peak}; the most that can be saved is {most}"
@@ -164,7 +169,8 @@ def _goal(advice: Advice, cached: int) -> str:
 
 def _cached(advice: Advice, cached: int) -> str:
     """Say what of the capacity is left for the peak."""
-    capacity, kept = format_bytes((advice.goal_bytes or 0) + cached), format_bytes(cached)
+    capacity = format_bytes((advice.goal_bytes or 0) + cached)
+    kept = format_bytes(cached)
     if advice.setting and not advice.is_failed:
         fewer = max(advice.setting.reserved_bytes - advice.peak.n_bytes, 0)
         return f"{capacity}, of which PyTorch keeps {kept} cached ({format_bytes(fewer)} with the setting)"

@@ -19,7 +19,8 @@ def explanation_lines(found: Explanation, *, whole_stack: bool = False) -> Itera
     first, *others = found.allocations
     at_peak = "live at the peak" if first["lifetime"]["is_live_at_peak"] else "not live at the peak"
     named = f" {first['name'].replace('#', ', tensor ')}" if first["name"] else ""
-    category, size = first["verdict"]["decision"]["category"], format_bytes(first["block_bytes"])
+    category = first["verdict"]["decision"]["category"]
+    size = format_bytes(first["block_bytes"])
     yield f"{first['address']} on {device_name(first['device'])}: {category}{named}, {size}, {at_peak}"
     event, _ = parse_question(found.question)
     for name, does in (("free_requested", "frees it"), ("free_completed", "makes it reusable")):
@@ -37,7 +38,9 @@ def explanation_lines(found: Explanation, *, whole_stack: bool = False) -> Itera
 
 
 def _rows(explained: Values, *, whole_stack: bool) -> Iterator[_Row]:
-    requested, block, place = explained["requested_bytes"], explained["block_bytes"], explained["place"]
+    requested = explained["requested_bytes"]
+    block = explained["block_bytes"]
+    place = explained["place"]
     block_shown = f"{'' if explained['is_exact'] else 'at least '}{format_bytes(block)} ({block} bytes)"
     yield "size", [f"requested {format_bytes(requested)} ({requested} bytes), block {block_shown}"]
     yield "place", [f"{_segment(place['segment'])}; {pool_shown(place['pool'])}; stream {place['stream']}"]
@@ -67,8 +70,10 @@ def _segment(segment: Values | None) -> str:
 
 
 def _life(lifetime: Values) -> Iterator[_Row]:
-    allocated, requested = lifetime["allocated"], lifetime["free_requested"]
-    completed, end = lifetime["free_completed"], lifetime["end_event"]
+    allocated = lifetime["allocated"]
+    requested = lifetime["free_requested"]
+    completed = lifetime["free_completed"]
+    end = lifetime["end_event"]
     yield "allocated", [_event(allocated) if allocated else "before the trace begins"]
     if requested:
         yield "freed", [_event(requested)]
@@ -89,7 +94,8 @@ def _life(lifetime: Values) -> Iterator[_Row]:
 
 
 def _event(found: Values) -> str:
-    after, phase = found["after_us"], found["phase"]
+    after = found["after_us"]
+    phase = found["phase"]
     when = "" if after is None else f", {format_duration_us(after)} into the trace"
     phase = "phase unknown" if phase == "unknown" else phase
     iteration = optional(", iteration {}", found["iteration"])
@@ -115,7 +121,8 @@ def _frame(frame: Values) -> str:
 
 
 def _category(verdict: Values) -> Iterator[_Row]:
-    decision, certainty = verdict["decision"], ""
+    decision = verdict["decision"]
+    certainty = ""
     if verdict["probability"] is not None:
         probability = "" if verdict["probability"] == 1 else f", {100 * verdict['probability']:.0f} %"
         unless = optional("; wrong only if {}", verdict["is_wrong_when"])
@@ -140,15 +147,18 @@ def _reason(opinion: Values) -> str:
 
 
 def _in_a_line(explained: Values) -> str:
-    lifetime, category = explained["lifetime"], explained["verdict"]["decision"]["category"]
-    allocated, requested = lifetime["allocated"], lifetime["free_requested"]
+    lifetime = explained["lifetime"]
+    category = explained["verdict"]["decision"]["category"]
+    allocated = lifetime["allocated"]
+    requested = lifetime["free_requested"]
     begun = f"#{allocated['event']}" if allocated else "before the trace"
     freed = requested["event"] if requested else lifetime["end_event"]
     ended = "the dump" if freed is None else f"#{freed}"
     number = allocated and allocated["iteration"]
     iteration = optional(", iteration {}", number)
     peak = ", live at the peak" if lifetime["is_live_at_peak"] else ""
-    size, operation = format_bytes(explained["block_bytes"]), explained["origin"]["operation"]
+    size = format_bytes(explained["block_bytes"])
+    operation = explained["origin"]["operation"]
     life = f"{explained['address']} {begun} to {ended}{iteration}"
     purpose = f"{category}, {size}, {operation or 'operation not known'}{peak}"
     return f"{device_name(explained['device'])} {life}: {purpose}"

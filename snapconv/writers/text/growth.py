@@ -82,7 +82,8 @@ def _growing_lines(lines: Sequence[Growth]) -> Iterator[str]:
     for line in lines[: most_rows(_N_LINES)]:
         place = " < ".join(map(where, line.frames[:_N_CALLERS])) or LIBRARY_ONLY
         yield f"  {format_bytes(line.bytes_per_iteration):>14} per iteration  {place}"
-        seen, size = _seen(line), format_bytes(line.block_bytes)
+        seen = _seen(line)
+        size = format_bytes(line.block_bytes)
         yield f"{'':>18}{seen}; {size} at the end; {line.certainty}"
     more = lines[most_rows(_N_LINES) :]
     if more:

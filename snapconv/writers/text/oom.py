@@ -51,7 +51,9 @@ _SUMMARY_ROWS = (
 def oom_lines(found: OutOfMemory, remedies: Remedies | None, *, file: str) -> Iterator[str]:
     """Explain why a request failed and what would have helped."""
     name = device_name(found.state.device)
-    state, request, advice = found.state, found.request, next_line("advise", file)
+    state = found.state
+    request = found.request
+    advice = next_line("advise", file)
     if request and found.verdict:
         which = f"failed allocation 1 of {found.n_failed}, event {state.event}"
         yield f"{name}  out of memory: {found.verdict.cause} ({which})"
@@ -84,7 +86,8 @@ def verdict_lines(verdict: OomVerdict) -> Iterator[str]:
 
 
 def _request_lines(request: FailedAllocation) -> Iterator[str]:
-    size, segment = format_bytes(request.block_bytes), format_bytes(request.segment_bytes)
+    size = format_bytes(request.block_bytes)
+    segment = format_bytes(request.segment_bytes)
     who = "the program" if request.operation in ("", "unknown") else f"{request.operation}()"
     yield f"  {who} requested {size}; the allocator needed {segment} more from the GPU"
     pool = "default pool (assumed)" if request.pool is None else pool_shown(request.pool)
@@ -95,7 +98,9 @@ def _request_lines(request: FailedAllocation) -> Iterator[str]:
 
 
 def _memory_lines(found: OutOfMemory) -> Iterator[str]:
-    state, memory, inside = found.state, found.state.memory, found.inside
+    state = found.state
+    memory = found.state.memory
+    inside = found.inside
     yield "  memory then"
     yield size_row(state.allocated_bytes, "in use")
     if state.waiting_bytes:
@@ -110,7 +115,8 @@ def _memory_lines(found: OutOfMemory) -> Iterator[str]:
 
 def _holder_lines(found: OutOfMemory) -> Iterator[str]:
     """Show who holds the memory, each time all of it: by purpose, by line, and by module."""
-    state, whole = found.state, found.state.allocated_bytes + found.state.waiting_bytes
+    state = found.state
+    whole = found.state.allocated_bytes + found.state.waiting_bytes
     purposes = [
         (row.block_bytes, f"{row.category}{row.certainty and f' ({row.certainty})'}")
         for row in state.summary_rows
@@ -168,7 +174,8 @@ def _must_go_lines(remedies: Remedies) -> Iterator[str]:
         yield "  no batch helps while weights are moved: use fewer bits for each, shards (FSDP), offloading,"
         yield "    or a larger card"
     if remedies.model_bytes:
-        model, step = format_bytes(remedies.model_bytes), format_bytes(_OF_ADAM * remedies.model_bytes)
+        model = format_bytes(remedies.model_bytes)
+        step = format_bytes(_OF_ADAM * remedies.model_bytes)
         yield f"  all weights and buffers have {model}; if all are trained, a step of Adam needs"
         yield f"    {step} for weights, gradients, states and temporaries, and its activations"
     if remedies.least_bytes:

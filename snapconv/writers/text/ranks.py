@@ -46,7 +46,8 @@ def _head(report: JobReport) -> str:
     lacking = f"; {report.lacking}" if report.lacking else ""
     spread = ""
     if peaks:
-        least, most = format_bytes(min(peaks)), format_bytes(max(peaks))
+        least = format_bytes(min(peaks))
+        most = format_bytes(max(peaks))
         spread = f"; peaks {least} to {most}" if least != most else f"; peak {most}"
     return f"{counted(len(ranks), 'rank')} in {counted(report.n_files, 'file')}{lacking}{spread}"
 
