@@ -63,15 +63,18 @@ def ranks(
     except JobStopped as stopped:
         show(stopped.report)
         # Whoever writes the reports reads the files again.
-        is_kept = not no_cache and reports is None
-        what_next = "; type it again to read only these" if is_kept else ""
-        print_error(f"stopped: {counted(stopped.n_left, 'file')} not read{what_next}")
+        _print_stop(stopped.n_left, is_kept=not no_cache and reports is None)
         raise
     _write(report, output, force=force)
     show(report)
     if output is not None and not quiet and not as_json:
         print_lines([f"  written: {output}"], sys.stdout)
     _end_for_errors(report)
+
+
+def _print_stop(n_left: int, *, is_kept: bool) -> None:
+    what_next = "; type it again to read only these" if is_kept else ""
+    print_error(f"stopped: {counted(n_left, 'file')} not read{what_next}")
 
 
 def _job_progress(bar: "object") -> "JobProgress":
