@@ -94,14 +94,14 @@ def distinct(values: NDArray[_Number]) -> NDArray[_Number]:
     NumPy 2.4's own takes seven times as long for many numbers of which few differ, and imports masked arrays.
     """
     ordered = np.sort(values, axis=None)
-    is_new = np.ones(len(ordered), np.bool_)
+    is_new = np.ones(len(ordered), bool)
     is_new[1:] = ordered[1:] != ordered[:-1]
     return ordered[is_new]
 
 
 def run_starts(values: NDArray[Any]) -> Int64Column:
     """Return the starts of runs of equal values."""
-    is_new = np.ones(len(values), np.bool_)
+    is_new = np.ones(len(values), bool)
     is_new[1:] = values[1:] != values[:-1]
     return rows_of(is_new)
 
@@ -133,7 +133,7 @@ def number_groups(*keys: NDArray[Any]) -> tuple[Int64Column, Int64Column]:
     order = stable_order(keys[-1])
     for key in keys[-2::-1]:
         order = order[stable_order(key[order])]
-    is_new = np.ones(len(order), np.bool_)
+    is_new = np.ones(len(order), bool)
     is_new[1:] = np.any([key[order[1:]] != key[order[:-1]] for key in keys], axis=0)
     group = np.empty(len(order), np.int64)
     group[order] = np.cumsum(is_new) - 1
@@ -152,7 +152,7 @@ def is_among(values: NDArray[np.integer[Any]], others: ArrayLike) -> BoolColumn:
     """
     known = np.asarray(others)
     if len(known) <= _FEW:
-        found = np.zeros(values.shape, np.bool_)
+        found = np.zeros(values.shape, bool)
         for one in known.tolist():
             found |= values == one
         return found

@@ -241,7 +241,7 @@ def _lines(old: DeviceAnalysis, new: DeviceAnalysis) -> tuple[Change[Match], ...
 
 def _contents(analysis: DeviceAnalysis) -> Contents:
     """Find what every line of the project allocates at any time: the operations, and the categories."""
-    everything = np.ones(len(analysis.allocations), np.bool_)
+    everything = np.ones(len(analysis.allocations), bool)
     category = analysis.classification.category
     innermost = analysis.lines.innermost
     names: dict[SourceLine, set[str]] = defaultdict(set)

@@ -82,7 +82,7 @@ def in_nested_constructors(decided: Decided) -> BoolColumn:
     """Made by an ``__init__`` that another one calls, of the program's code: a layer that a model builds."""
     features = decided.features
     stacks = features.roles.stacks
-    is_init = np.array([name == "__init__" for name in stacks.frames.names], np.bool_)
+    is_init = np.array([name == "__init__" for name in stacks.frames.names], bool)
     innermost = features.lines_of(features.allocations.stack_id)
     made: BoolColumn = (innermost >= 0) & np.append(is_init, np.False_)[innermost]
     if not made.any():
@@ -198,7 +198,7 @@ def replaces_weights(decided: Decided) -> BoolColumn:
     former = decided.has(Category.WEIGHT) & features.is_freed
     former &= has_code(features.end_phase, Phase.OPTIMIZER)
     if not (features.phases.free_sites_known and former.any()):
-        return np.zeros(len(features.alloc), np.bool_)
+        return np.zeros(len(features.alloc), bool)
     table = features.allocations
     freeing = features.lines_of(table.free_stack_id)
     line = features.lines_of(table.stack_id)
@@ -276,7 +276,7 @@ def in_use_when_memory_ran_out(decided: Decided) -> BoolColumn:
     """In use when memory ran out in its forward, as most of what that had made."""
     features = decided.features
     if not len(features.phases.oom_events):
-        return np.zeros(len(features.alloc), np.bool_)
+        return np.zeros(len(features.alloc), bool)
     oom = next_of(features.phases.oom_events, features.alloc, features.n_events)
     failed = features.in_forward & (oom <= features.alloc_run_last)
     in_use = failed & (features.end > oom)

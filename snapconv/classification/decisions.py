@@ -84,7 +84,7 @@ class Decided:
         self.features = features
         self.category = np.zeros(n_rows, np.int8)
         # Without a decision, not even that they are unknown.
-        self.is_open = np.ones(n_rows, np.bool_)
+        self.is_open = np.ones(n_rows, bool)
         self.explanation = ""
         self._evidence, self._certainty = np.zeros(n_rows, np.int8), np.zeros(n_rows, np.int8)
         self._reason_id, self._probability = np.zeros(n_rows, np.int32), np.zeros(n_rows, np.float32)
@@ -93,7 +93,7 @@ class Decided:
 
     def has(self, *categories: Category) -> BoolColumn:
         """Return the allocations that certainly have one of these categories."""
-        found = np.zeros(len(self.category), np.bool_)
+        found = np.zeros(len(self.category), bool)
         for category in categories:
             found |= has_code(self.category, category)
         return found & ~has_code(self._certainty, Certainty.LIKELY)
@@ -141,7 +141,7 @@ class Condition:
     def of(self, decided: Decided) -> BoolColumn:
         """Compute the column."""
         found = self.find(decided)
-        return found if isinstance(found, np.ndarray) else np.full(len(decided.category), found, np.bool_)
+        return found if isinstance(found, np.ndarray) else np.full(len(decided.category), found, bool)
 
     def __and__(self, other: "Condition") -> "Condition":
         def find(decided: Decided) -> BoolColumn | bool:

@@ -134,7 +134,7 @@ class Features:
         return self._of_free_site(self.roles.of(role, self.allocations.free_stack_id))
 
     def _of_free_site(self, found: BoolColumn) -> BoolColumn:
-        return found if self.phases.free_sites_known else np.zeros(len(found), np.bool_)
+        return found if self.phases.free_sites_known else np.zeros(len(found), bool)
 
     def _in_backward(self, stack_id: Int32Column, phase: Int8Column) -> BoolColumn:
         """Whether the engine was at work: by the recorded phases, or else by the stacks."""
@@ -289,7 +289,7 @@ class Features:
 
     def mask(self, rows: Int64Column) -> BoolColumn:
         """Rows by number -> one bool per allocation."""
-        marked = np.zeros(len(self.alloc), np.bool_)
+        marked = np.zeros(len(self.alloc), bool)
         marked[rows] = True
         return marked
 

@@ -70,15 +70,15 @@ class UserRules:
     has: BoolColumn
 
 
-NO_RULES = read_only(UserRules((), np.zeros((0, 0), np.bool_)))
+NO_RULES = read_only(UserRules((), np.zeros((0, 0), bool)))
 
 
 def match_rules(rules: Sequence[UserRule], stacks: StackTable) -> UserRules:
     """Search the frames of every stack, each distinct name and file once per rule."""
-    has = np.zeros((len(rules), len(stacks)), np.bool_)
+    has = np.zeros((len(rules), len(stacks)), bool)
     of_frame = fitting_rules(stacks.frames, [(rule.function, rule.file) for rule in rules]) if rules else []
     for number, row in enumerate(has):
-        frames = np.array([fits >> number & 1 for fits in of_frame], np.bool_)
+        frames = np.array([fits >> number & 1 for fits in of_frame], bool)
         row[stacks.owners[stacks.with_frames(frames)]] = True
     return read_only(UserRules(tuple(rules), has))
 

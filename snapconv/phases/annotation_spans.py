@@ -129,7 +129,7 @@ def recorded_functions(snapshot: Snapshot, device: DeviceSnapshot, prefix: str =
     times = device.events.time_us
     if times is None or not len(notes) or not len(times):
         return _no_spans()
-    is_wanted = np.ones(len(notes), np.bool_)
+    is_wanted = np.ones(len(notes), bool)
     if prefix:
         names_of = [i for i, text in enumerate(snapshot.texts) if text.startswith(prefix)]
         is_wanted = is_among(notes.name_id, names_of)

@@ -205,7 +205,7 @@ def _runs(certain: Int8Column) -> tuple[Int8Column, Int64Column, Int64Column, In
 
 def annotated(snapshot: Snapshot, device: DeviceSnapshot, prefix: str) -> BoolColumn:
     """Mark the events inside an annotated range whose name begins with ``prefix``."""
-    inside = np.zeros(len(device.events), np.bool_)
+    inside = np.zeros(len(device.events), bool)
     _, first, last = recorded_functions(snapshot, device, prefix)
     for begin, end in plain_rows(first, last):
         inside[begin : end + 1] = True

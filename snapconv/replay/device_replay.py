@@ -233,11 +233,11 @@ def _allocation_table(device: DeviceSnapshot, lifetimes: Lifetimes, sizes: Block
     known = _rows(sizes.of_event, alloc)
     known[live] = blocks.block_bytes[block]
     rows = rows_of((alloc < 0) & (lifetimes.block_id < 0))
-    is_exact = np.ones(len(alloc), np.bool_)
+    is_exact = np.ones(len(alloc), bool)
     known[rows], is_exact[rows] = _sizes_from_space(lifetimes.addr[rows], requested[rows], sizes)
     stack = _rows(events.stack_id, alloc)
     stack[live] = first_known(stack[live], blocks.stack_id[block])
-    pool, is_pending = unknown_column(len(alloc), np.int32), np.zeros(len(alloc), np.bool_)
+    pool, is_pending = unknown_column(len(alloc), np.int32), np.zeros(len(alloc), bool)
     pool[live], is_pending[live] = (
         segments.pool_id[segment],
         has_code(blocks.state[block], BlockState.PENDING_FREE),

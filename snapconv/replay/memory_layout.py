@@ -166,7 +166,7 @@ def segments_of(
 ) -> tuple[Int64Column, BoolColumn]:
     """Return the segment of every block, and whether it lies within it."""
     if not len(segments):
-        return np.zeros(len(addr), np.int64), np.zeros(len(addr), np.bool_)
+        return np.zeros(len(addr), np.int64), np.zeros(len(addr), bool)
     segment = np.searchsorted(segments.addr, addr, side="right") - 1
     end = segments.addr[segment] + segments.total_bytes[segment]
     return segment, np.asarray((segment >= 0) & (addr + n_bytes <= end))

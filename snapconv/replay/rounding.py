@@ -38,7 +38,7 @@ class ExpandableRanges:
     def contain(self, addr: Int64Column) -> BoolColumn:
         """Return the mask of the addresses within a range."""
         if not len(self.starts):
-            return np.zeros(len(addr), np.bool_)
+            return np.zeros(len(addr), bool)
         before = np.searchsorted(self.starts, addr, side="right") - 1
         return np.asarray((before >= 0) & (addr < self.ends[before]))
 
@@ -104,7 +104,7 @@ def expandable_ranges(segments: SegmentTable, events: EventTable) -> ExpandableR
     order = np.argsort(start, kind="stable")
     start = start[order]
     reached = np.maximum.accumulate(end[order])
-    first = rows_of(np.concatenate((np.ones(1, np.bool_), start[1:] > reached[:-1]))[: len(start)])
+    first = rows_of(np.concatenate((np.ones(1, bool), start[1:] > reached[:-1]))[: len(start)])
     return ExpandableRanges(start[first], np.maximum.reduceat(reached, first) if len(first) else reached)
 
 

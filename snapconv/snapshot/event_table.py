@@ -65,7 +65,7 @@ class Action(IntEnum):
 ACTION_CODES = {action.name.lower(): int(action) for action in Action if action is not Action.UNKNOWN}
 
 # The actions whose address and size the analysis reads; elsewhere the file may have any value.
-_MOVES_MEMORY = np.zeros(len(Action), np.bool_)
+_MOVES_MEMORY = np.zeros(len(Action), bool)
 _MOVES_MEMORY[[*range(Action.ALLOC, Action.OOM), Action.SNAPSHOT, Action.FREE]] = True
 # What could not be had may be absurd: torch itself draws the line at 2^60 (one_exa_bytes).
 _WANTED_BYTES = Bounds(0, 1 << 60, "0 to 2^60 bytes")
@@ -262,7 +262,7 @@ def read_annotations(raw: object, texts: Interner, where: str) -> AnnotationTabl
     names = rows.text_ids("name", texts)
     columns = AnnotationTable(
         name_id=unknown_column(len(rows), np.int32) if names is None else names,
-        is_start=np.array([stage == "START" for stage in rows.values("stage")], np.bool_),
+        is_start=np.array([stage == "START" for stage in rows.values("stage")], bool),
         device=rows.ints("device", missing=0),
         time_us=rows.ints("time_us", TIME, missing=-1),
     )

@@ -155,7 +155,7 @@ class Rows:
 
     def flags(self, key: str) -> BoolColumn:
         """Return where a key is True."""
-        return np.array([value is True for value in self.values(key)], np.bool_)
+        return np.array([value is True for value in self.values(key)], bool)
 
     def texts(self, key: str) -> list[str | None]:
         """Return the texts under a key, None where it is missing."""

@@ -106,7 +106,7 @@ def read_segments(
         addr=rows.ints("address", ADDRESS),
         total_bytes=rows.ints("total_size", BYTES),
         stream=rows.ints("stream", missing=0),
-        is_small=np.array([kind == "small" for kind in rows.values("segment_type")], np.bool_),
+        is_small=np.array([kind == "small" for kind in rows.values("segment_type")], bool),
         is_expandable=rows.flags("is_expandable"),
         pool_id=unknown_column(n, np.int32) if pool_ids is None else pool_ids,
         stack_id=collected.stacks.ids(rows.values("frames"), rows.place),

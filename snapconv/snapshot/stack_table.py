@@ -55,7 +55,7 @@ class FrameTable:
 
     def in_files(self, is_wanted: Callable[[str], bool]) -> BoolColumn:
         """Mark the frames whose file is wanted; each file is tested once."""
-        return np.array([is_wanted(file) for file in self.files], np.bool_)[self.file_id]
+        return np.array([is_wanted(file) for file in self.files], bool)[self.file_id]
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class StackTable:
     def take(self, stack_ids: Int64Column) -> "StackTable":
         """Return these stacks alone, numbered from 0; the frames keep their ids."""
         lengths = np.diff(self.offsets)
-        is_wanted = np.zeros(len(self), np.bool_)
+        is_wanted = np.zeros(len(self), bool)
         is_wanted[stack_ids] = True
         offsets = np.concatenate(([0], np.cumsum(lengths[is_wanted])))
         return read_only(StackTable(self.frames, offsets, self.frame_ids[np.repeat(is_wanted, lengths)]))

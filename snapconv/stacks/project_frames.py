@@ -202,7 +202,7 @@ def _infer_root(
     """
     names = stacks.frames.names
     file_id = stacks.frames.file_id
-    is_own = np.array([p in mine and is_absolute(p) and not is_notebook(p) for p in paths], np.bool_)
+    is_own = np.array([p in mine and is_absolute(p) and not is_notebook(p) for p in paths], bool)
     if not is_own.any():
         return None
     folder_of = [posixpath.dirname(path) for path in paths]

@@ -200,8 +200,8 @@ def find_module_calls(stacks: StackTable, project: Project) -> tuple[str, ...]:
     """
     functions = zip(stacks.frames.names, stacks.frames.filenames, strict=True)
     named = (name == _CALL and normal(path).endswith(_MODULE_FILE) for name, path in functions)
-    is_call = np.array(list(named), np.bool_)
-    is_place = np.array(_places(stacks), np.bool_)
+    is_call = np.array(list(named), bool)
+    is_place = np.array(_places(stacks), bool)
     places = rows_of(stacks.with_frames(is_call | is_place))
     frames = stacks.frame_ids[places]
     owners = stacks.owners[places]

@@ -71,7 +71,7 @@ class StackRoles:
 def by_stack(marks: BoolColumn, stack_ids: Int32Column) -> BoolColumn:
     """Return whether each of these stacks is marked; False for -1."""
     if not marks.any():
-        return np.zeros(len(stack_ids), np.bool_)
+        return np.zeros(len(stack_ids), bool)
     # What -1 finds stands at the end. An index in brackets takes half as long again.
     return np.take(np.append(marks, False), stack_ids)
 
@@ -126,7 +126,7 @@ def _rules_of_entries(stacks: StackTable) -> Int64Column:
     if (of_frame & _OF_OUTERMOST).any():  # these rules count only at the outermost Python frame of a stack
         places = rows_of(stacks.with_frames(stacks.frames.in_files(is_python)))
         number = np.searchsorted(places, stacks.offsets)
-        is_inner = np.ones(len(found), np.bool_)
+        is_inner = np.ones(len(found), bool)
         is_inner[places[number[1:][number[1:] > number[:-1]] - 1]] = False
         found[is_inner] &= ~_OF_OUTERMOST
     return found
@@ -178,7 +178,7 @@ def _through_closures(
         return None if other is None else (files[own[0]], names[other], files[other])
 
     closures = {called(stack) for stack in rows_of(through_modules).tolist()} - {None}
-    return np.array([called(stack) in closures for stack in range(len(stacks))], np.bool_)
+    return np.array([called(stack) in closures for stack in range(len(stacks))], bool)
 
 
 def _in_hooks(python: StackTable, has: BoolColumn, *, has_cpp: bool) -> BoolColumn:
@@ -201,9 +201,9 @@ def _in_hooks(python: StackTable, has: BoolColumn, *, has_cpp: bool) -> BoolColu
     by_engine = has[Role.ENGINE] | has[Role.RECOMPUTE]
     of_program = distinct(function[~by_engine & (has[Role.MODULE_CALL] | has[Role.LOSS])])
     if not len(of_program):
-        return np.zeros(len(is_any), np.bool_)
+        return np.zeros(len(is_any), bool)
     is_engine = has[Role.ENGINE] | np.bool_(not has_cpp)
-    return np.asarray(may_be[frame] & ~is_among(function, of_program) & is_engine, np.bool_)
+    return np.asarray(may_be[frame] & ~is_among(function, of_program) & is_engine, bool)
 
 
 _NOWHERE = np.iinfo(np.int64).max

@@ -201,7 +201,7 @@ def _shortage(
 
 def _keeper(analysis: DeviceAnalysis, rows: Int64Column) -> str:
     """Name the line with the most bytes of some allocations, and these bytes; empty where there are none."""
-    is_among_rows = np.zeros(len(analysis.allocations), np.bool_)
+    is_among_rows = np.zeros(len(analysis.allocations), bool)
     is_among_rows[rows] = True
     held = sums_by_name(analysis, is_among_rows, analysis.lines.innermost, analysis.allocations.stack_id)
     line, most = max(held.items(), key=lambda item: item[1].block_bytes, default=(None, None))

@@ -277,7 +277,7 @@ def _tensors(rows: Rows, n_parameters: int, stacks: Stacks | None) -> RecordedTe
         modules=_names(rows, "module"),
         dtypes=_names(rows, "dtype"),
         shapes=_shapes(rows),
-        is_buffer=np.array([kind == "buffer" for kind in rows.values("kind")], np.bool_),
+        is_buffer=np.array([kind == "buffer" for kind in rows.values("kind")], bool),
         without_history=rows.flags("without_history"),
         is_written=rows.flags("written"),
         stack_ids=unknown_column(len(rows), np.int32),

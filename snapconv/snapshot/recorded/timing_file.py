@@ -274,4 +274,4 @@ def _stacks(trace: _Object) -> tuple[StackTable, BoolColumn]:
             frames.append((name[:_MAX_TEXT], file[:_MAX_TEXT], line, is_of_module))
         stacks.append(interner.ids(frames))
     rows = interner.values()
-    return stack_table([row[:3] for row in rows], stacks), np.array([row[3] for row in rows], np.bool_)
+    return stack_table([row[:3] for row in rows], stacks), np.array([row[3] for row in rows], bool)
