@@ -189,8 +189,8 @@ KINDS = (
         slug="late-frees",
         what="Freed blocks wait for another stream, most of them of {where}.",
         how=(
-            "Before the tensor is dropped, call torch.{kind}.current_stream().wait_stream(other).",
-            "Leave out record_stream() then. Or call other.synchronize() there, or use one stream for both.",
+            "Before the tensor is dropped, let the stream that allocated it wait: own.wait_stream(other).",
+            "other is the stream that used it. Then leave out record_stream(), or use one stream for both.",
             "{nccl}",
             "PyTorch waits for the other stream itself only where memory runs out.",
         ),
