@@ -45,9 +45,8 @@ def ranks(
     from snapconv.analysis import AnalysisOptions
     from snapconv.ranks.job import JobOptions, JobStopped, default_cache, read_job
 
-    if output is not None:
-        output = given_output(output)
-        check_outputs([output], force=force)
+    output = None if output is None else given_output(output)
+    check_outputs([output] if output else [], force=force)
     options = JobOptions(
         mesh=None if mesh is None else parsed(mesh, Mesh.parse, "--mesh"),
         scheduler=scheduler,
@@ -62,7 +61,6 @@ def ranks(
             report = read_job(patterns, options, progress=_job_progress(bar) if bar else None)
     except JobStopped as stopped:
         show(stopped.report)
-        # Whoever writes the reports reads the files again.
         _print_stop(stopped.n_left, is_kept=not no_cache and reports is None)
         raise
     _write(report, output, force=force)
@@ -73,6 +71,7 @@ def ranks(
 
 
 def _print_stop(n_left: int, *, is_kept: bool) -> None:
+    """Say how many files were not read; whoever keeps nothing, or writes reports, reads all of them again."""
     what_next = "; type it again to read only these" if is_kept else ""
     print_error(f"stopped: {counted(n_left, 'file')} not read{what_next}")
 
