@@ -99,14 +99,16 @@ def _rows(analysis: DeviceAnalysis, event: int | None, address: int) -> Int64Col
 
 def _why_nothing(analysis: DeviceAnalysis, event: int | None, address: int) -> str:
     """Say what there is in place of the requested allocation."""
-    device, where = analysis.device, device_name(analysis.device.device)
+    device = analysis.device
+    where = device_name(analysis.device.device)
     n_events = len(device.events)
     if event is None:
         return f"no allocation of {where} has {_unsigned(address)}; {'; '.join(_nearest(analysis, address))}"
     if event >= n_events:
         last = f", the last is #{n_events - 1}" if n_events else ""
         return f"{where} has no event #{event}; it has {counted(n_events, 'event')}{last}"
-    action, file = Action(int(device.events.action[event])), shlex.quote(str(analysis.snapshot.path))
+    action = Action(int(device.events.action[event]))
+    file = shlex.quote(str(analysis.snapshot.path))
     size = format_bytes(int(device.events.size[event]))
     said = f"event #{event} of {where} is {action.name.lower()} of {size}"
     if action is Action.OOM:
@@ -120,10 +122,12 @@ def _why_nothing(analysis: DeviceAnalysis, event: int | None, address: int) -> s
 
 def _nearest(analysis: DeviceAnalysis, wanted: int) -> Iterator[str]:
     """Say what is around an address that no allocation has."""
-    starts, segments = analysis.allocations.addr, analysis.device.segments
+    starts = analysis.allocations.addr
+    segments = analysis.device.segments
     for segment in segments.addr[_contains_addr(segments.addr, segments.total_bytes, wanted)].tolist():
         yield f"it is in the segment at {_unsigned(segment)}"
-    below, above = starts[starts < wanted], starts[starts > wanted]
+    below = starts[starts < wanted]
+    above = starts[starts > wanted]
     if len(below):
         yield f"the next one below is at {_unsigned(int(below.max()))}"
     if len(above):
@@ -137,7 +141,8 @@ def _explain_allocations(analysis: DeviceAnalysis, rows: Int64Column) -> Iterato
     order = HOST_ORDER if analysis.device.is_host else ORDER
     for row, found in opinions_of(analysis.features, rows, order):
         opinions[row].append(_opinion(analysis, found.category, found.evidence, found.slug))
-    table, names = analysis.allocations, tensor_names(analysis.weights, analysis.recorded, analysis.lines)
+    table = analysis.allocations
+    names = tensor_names(analysis.weights, analysis.recorded, analysis.lines)
     is_live_at_peak = analysis.live_at_peak
     for row, others in opinions.items():
         allocation = values_at(table, row)
@@ -166,8 +171,10 @@ def _opinion(analysis: DeviceAnalysis, category: Category, evidence: Evidence, s
 
 
 def _lifetime(analysis: DeviceAnalysis, allocation: Any, *, is_live_at_peak: bool) -> Values:
-    n_events, end = analysis.n_events, allocation.end_event
-    first, last = max(allocation.alloc_event, 0), max(n_events - 1, 0)
+    n_events = analysis.n_events
+    end = allocation.end_event
+    first = max(allocation.alloc_event, 0)
+    last = max(n_events - 1, 0)
     for freed in (end, allocation.free_requested_event):
         last = freed if freed >= 0 else last
     return {
@@ -204,8 +211,10 @@ def _duration(analysis: DeviceAnalysis, first: int, last: int) -> int | None:
 
 def _annotations(analysis: DeviceAnalysis, allocation: Any) -> Iterator[Values]:
     """Yield the annotations of its alloc (_set_memory_metadata, or the allocator), and later ones."""
-    events, texts = analysis.device.events, analysis.snapshot.texts
-    alloc, end = allocation.alloc_event, allocation.end_event
+    events = analysis.device.events
+    texts = analysis.snapshot.texts
+    alloc = allocation.alloc_event
+    end = allocation.end_event
     is_later = has_code(events.action, Action.ANNOTATE) & (events.addr == allocation.addr)
     is_later[: alloc + 1] = False
     later = rows_of(is_later[: end if end >= 0 else None])[:_MOST_ANNOTATIONS].tolist()
@@ -217,8 +226,11 @@ def _annotations(analysis: DeviceAnalysis, allocation: Any) -> Iterator[Values]:
 
 def _place(analysis: DeviceAnalysis, allocation: Any) -> Values:
     """Find its segment: that returned to the driver after the alloc, or else that at the dump."""
-    events, segments = analysis.device.events, analysis.device.segments
-    pools, pool, addr = analysis.snapshot.pools, allocation.pool_id, allocation.addr
+    events = analysis.device.events
+    segments = analysis.device.segments
+    pools = analysis.snapshot.pools
+    pool = allocation.pool_id
+    addr = allocation.addr
     is_return = is_among(events.action, (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP))
     is_return[: allocation.alloc_event + 1] = False
     segment: Values | None = None
@@ -245,7 +257,8 @@ def _origin(analysis: DeviceAnalysis, allocation: Any, operation_id: int) -> Val
 
 
 def _stack(analysis: DeviceAnalysis, stack: int) -> list[Values]:
-    stacks, project = analysis.snapshot.stacks, analysis.project
+    stacks = analysis.snapshot.stacks
+    project = analysis.project
     return [
         {
             "function": stacks.frames.names[frame],
@@ -258,7 +271,8 @@ def _stack(analysis: DeviceAnalysis, stack: int) -> list[Values]:
 
 
 def _verdict(analysis: DeviceAnalysis, decided: Any, opinions: list[Values]) -> Values:
-    category, evidence = Category(decided.category), Evidence(decided.evidence)
+    category = Category(decided.category)
+    evidence = Evidence(decided.evidence)
     rule = analysis.classification.reasons[decided.reason_id]
     follows_from, is_wrong_when = EVIDENCE_WORTH[evidence]
     # Without its records a rule gives the same category with weaker evidence: that is no other opinion.

@@ -137,11 +137,13 @@ class MemoryReport:
 @stage
 def build_memory_report(analysis: DeviceAnalysis) -> MemoryReport:
     """Put together all that any writer of one device's memory report needs."""
-    weights, activations = tuple(_weights(analysis)), tuple(_activations(analysis))
+    weights = tuple(_weights(analysis))
+    activations = tuple(_activations(analysis))
     growth = find_growth(analysis)
     stacks = (analysis.weights.stack_id, analysis.allocations.stack_id[analysis.activation_rows])
     n_cut = len(analysis.lines.cut_stacks.intersection(np.concatenate(stacks).tolist()))
-    n_bytes, device = analysis.snapshot.container.n_unpacked_bytes, analysis.device.device
+    n_bytes = analysis.snapshot.container.n_unpacked_bytes
+    device = analysis.device.device
     n_frames, left_out = fitting_frames([*weights, *activations], n_bytes, n_cut_stacks=n_cut, device=device)
     return MemoryReport(
         analysis=analysis,
@@ -163,7 +165,8 @@ def build_memory_report(analysis: DeviceAnalysis) -> MemoryReport:
 
 
 def _weights(analysis: DeviceAnalysis) -> Iterator[WeightEntry]:
-    table, lines = analysis.weights, analysis.lines
+    table = analysis.weights
+    lines = analysis.lines
     names = weight_names(table.names, table.stack_id, lines)
     columns = (column.tolist() for column in (table.size_bytes, table.gradient_bytes, table.stack_id))
     for name, size_bytes, gradient_bytes, stack_id in zip(names, *columns, strict=True):

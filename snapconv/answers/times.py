@@ -75,7 +75,8 @@ class IterationTimes:
 
         None without such a phase, or where the rows add up to more than was measured around them.
         """
-        rows_ms, phases = {"forward": self.forward_rows_ms, "backward": self.backward_rows_ms}, self.phases
+        rows_ms = {"forward": self.forward_rows_ms, "backward": self.backward_rows_ms}
+        phases = self.phases
         return {phase: _part(rows, phases[phase]) for phase, rows in rows_ms.items()}
 
     def to_json(self) -> dict[str, object]:
@@ -122,7 +123,8 @@ class TimeReport:
     @property
     def source(self) -> tuple[tuple[str, str], ...]:
         """Facts about the file, and how it was made."""
-        timing, project = self.timing, self.project
+        timing = self.timing
+        project = self.project
         return (
             ("snapconv_version", VERSION),
             ("file_name", timing.path.name),
@@ -175,7 +177,8 @@ def times_of_device(path: Path, device: int | None) -> tuple[Timing | None, tupl
 def time_report_of(timing: Timing, snapshot: Snapshot, options: AnalysisOptions) -> TimeReport:
     """Build the report of a capture's times, with the project of its snapshot."""
     recorded = replace(snapshot.recorded_project, root=timing.project_root)
-    root, includes = options.project_root, options.includes
+    root = options.project_root
+    includes = options.includes
     project = find_project(timing.stacks, root=root, recorded=recorded, includes=includes)
     return build_time_report(timing, project)
 

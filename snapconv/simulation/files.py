@@ -206,7 +206,8 @@ class FileVersions:
 
     def rename(self, real: Real, src: Any, dst: Any) -> Any:
         """Rename; only what is new is moved, all else is found by its new name in this run alone."""
-        entry, target = self.find(src, follows=False), self.find(dst, follows=False)
+        entry = self.find(src, follows=False)
+        target = self.find(dst, follows=False)
         if not entry.exists or entry.name == target.name:
             return real(entry.place, target.place)
         if target.exists:
@@ -224,7 +225,8 @@ class FileVersions:
 
     def link(self, real: Real, src: Any, dst: Any, *args: Any, **kwargs: Any) -> None:
         """Make a hard link; one to a file that was there is another name of it in this run alone."""
-        entry, target = self.find(src), self.find(dst, follows=False)
+        entry = self.find(src)
+        target = self.find(dst, follows=False)
         if target.exists or self.is_new(entry):
             real(entry.place, self.at(dst, To.MAKE), *args, **kwargs)
         else:

@@ -151,9 +151,11 @@ class UnwrittenFiles:
             return real(self.files.at(filename), *args, **kwargs)
         tensors, metadata = restored
         empty = {name: torch.empty(0, dtype=tensor.dtype) for name, tensor in tensors.items()}
-        header, end = json.loads(sys.modules["safetensors.torch"].save(empty, metadata)[8:]), 0
+        header = json.loads(sys.modules["safetensors.torch"].save(empty, metadata)[8:])
+        end = 0
         for name, tensor in tensors.items():
-            begin, end = end, end + tensor.nbytes
+            begin = end
+            end = end + tensor.nbytes
             header[name] |= {"shape": [*tensor.shape], "data_offsets": [begin, end]}
         text = json.dumps(header).encode()
         place = self.files.new_place("safetensors")
@@ -193,7 +195,8 @@ class UnwrittenFiles:
         """Remove what was not computed, and the versions."""
         if os.getpid() != self._pid:
             return
-        sizes, new = self._sizes(), self._new_places()
+        sizes = self._sizes()
+        new = self._new_places()
         for folder in self._partial_folders(sizes):
             for path in sorted(Path(folder).rglob("*"), reverse=True):
                 # No older file that another process moved there.

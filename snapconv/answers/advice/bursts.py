@@ -43,7 +43,9 @@ _NOT_OF_NAMES = (Role.ENGINE, Role.MODULE_CALL, Role.COLLECTOR, Role.UNCACHED)
 
 def is_graph(analysis: DeviceAnalysis, rows: Int64Column) -> bool:
     """Return whether allocations are a graph: of many lines of modules, or sizes where stacks are unknown."""
-    features, table, unknown = analysis.features, analysis.allocations, analysis.features.has_no_frames
+    features = analysis.features
+    table = analysis.allocations
+    unknown = analysis.features.has_no_frames
     is_part = features.in_forward[rows] | features.preexisting_in_forward[rows] | unknown[rows]
     mine = rows[is_part & ~features.is_cache[rows]]
     n_kinds = len(distinct(table.stack_id[mine])) + len(distinct(table.requested_bytes[rows[unknown[rows]]]))
@@ -147,7 +149,8 @@ class Bursts:
 
     def unfinished(self, evidence: Evidence, finished: Sequence[Burst]) -> Iterator[Burst]:
         """Find other allocations that the call at the moment would have replaced, as its line did before."""
-        moment, table = evidence.moment.event, self.table
+        moment = evidence.moment.event
+        table = self.table
         stack = int(self.analysis.device.events.stack_id[moment]) if moment >= 0 else -1
         is_open = evidence.live & self.features.is_traced
         for burst in finished:
@@ -192,12 +195,15 @@ class Bursts:
 
     def _replaced(self, rows: Int64Column) -> Burst | None:
         """Find which allocations of a burst were replaced by the call that had just ended; None for none."""
-        line, freed = int(self.line[rows[0]]), int(self.freed[rows[0]])
-        whole, path = rows[:_MOST_ROWS], self.calls.path(line)
+        line = int(self.line[rows[0]])
+        freed = int(self.freed[rows[0]])
+        whole = rows[:_MOST_ROWS]
+        path = self.calls.path(line)
         rows = self._old(whole)
         if not len(rows):
             return None
-        last, is_of_graph = int(rows[self.table.alloc_event[rows].argmax()]), is_graph(self.analysis, rows)
+        last = int(rows[self.table.alloc_event[rows].argmax()])
+        is_of_graph = is_graph(self.analysis, rows)
         newest = int(self.table.alloc_event[last])
         call = self._call(path, last, freed)
         if call <= newest and is_of_graph:
@@ -221,8 +227,10 @@ class Bursts:
 
     def _old(self, rows: Int64Column) -> Int64Column:
         """Return the allocations of a burst that its line had made before the call that has just ended."""
-        alloc, stack = self.table.alloc_event[rows], self.table.stack_id[rows]
-        row, has_stack = rows[0], stack >= 0
+        alloc = self.table.alloc_event[rows]
+        stack = self.table.stack_id[rows]
+        row = rows[0]
+        has_stack = stack >= 0
         is_old = self.calls.is_within(self.calls.path(int(self.line[row])))[stack]
         is_old &= ~has_stack | (self._allocs.count(stack, alloc + 1, int(self.freed[row])) > 0)
         # What was made since the line last freed anything are temporaries of the call.
@@ -238,7 +246,8 @@ class Bursts:
 
         Equal layers of one call share a stack: of a graph each allocation has one of its own.
         """
-        table, alloc_events = self.table, self.calls.alloc_events
+        table = self.table
+        alloc_events = self.calls.alloc_events
         stacks, kind, n_old = np.unique(table.stack_id[rows], return_inverse=True, return_counts=True)
         is_enough = self._allocs.count(stacks, newest + 1, span[1]) >= (n_old if is_of_graph else 1)
         first, after = np.searchsorted(alloc_events, span)
@@ -256,7 +265,8 @@ class Bursts:
         Blocks of a model, or of batches, are made anew outside of a forward. Where as many more of before the
         trace stay in use, a cache dropped its oldest entry.
         """
-        table, sizes = self.table, self.table.requested_bytes
+        table = self.table
+        sizes = self.table.requested_bytes
         least = NEARLY * sizes[rows].sum()
         is_like = table.live_at(int(self.freed[rows].max())) & is_among(sizes, sizes[rows])
         new = rows_of(is_like & self.features.in_forward)
@@ -276,13 +286,16 @@ class Bursts:
 
         Its output has the same size each time: one that grows is read to make the next.
         """
-        rows, table, recorded = burst.rows, self.table, self.analysis.recorded
+        rows = burst.rows
+        table = self.table
+        recorded = self.analysis.recorded
         is_input = recorded is not None and np.isin(rows, recorded.inputs).any()
         if is_input or not (table.stack_id[rows] >= 0).all():
             return False
         is_like = self.features.is_traced & is_among(table.stack_id, table.stack_id[rows])
         began = self.calls.began(self.calls.path(burst.line), int(table.alloc_event[is_like].min()))
-        live, category = table.live_at(began - 1), self.analysis.classification.category
+        live = table.live_at(began - 1)
+        category = self.analysis.classification.category
         live &= ~is_among(category, categories_with(Trait.READ_BY_EVERYTHING))
         is_read = np.isin(table.requested_bytes[rows], table.requested_bytes[live])
         # Of its stack: equal modules share one, so the next of a stack may be another module's.

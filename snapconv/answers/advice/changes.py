@@ -78,7 +78,8 @@ class Demand:
 
     def __init__(self, analysis: DeviceAnalysis) -> None:
         self.analysis = analysis
-        curve, events = analysis.replay.allocated, analysis.device.events
+        curve = analysis.replay.allocated
+        events = analysis.device.events
         self._after = np.concatenate(([curve.start], curve.after))  # entry e + 1 is after event e
         self._failed = rows_of(has_code(events.action, Action.OOM))
         self._requested = events.size[self._failed]
@@ -96,7 +97,8 @@ class Demand:
 
     def held(self, changes: Sequence[Change]) -> Int64Column:
         """Return the bytes allocated before every event, and at the end, with some changes made together."""
-        change, moves = combined(self.analysis, changes), np.zeros(len(self._after) + 1, np.int64)
+        change = combined(self.analysis, changes)
+        moves = np.zeros(len(self._after) + 1, np.int64)
         np.subtract.at(moves, change.first + 1, change.n_bytes)
         np.add.at(moves, np.minimum(change.last, self.n_events) + 1, change.n_bytes)
         return np.asarray(self._after + np.cumsum(moves[:-1]), np.int64)
@@ -135,7 +137,8 @@ class Demand:
     def _replay(self, changes: Sequence[Change]) -> Peak:
         self._n_left -= len(self._calls)
         calls = changed_calls(self._calls, self.analysis, changes)
-        sizes, before = block_sizes(calls), list(calls.start.rows.values())
+        sizes = block_sizes(calls)
+        before = list(calls.start.rows.values())
         start = self._after[0] + (sizes[before] - self.analysis.allocations.block_bytes[before]).sum()
         needed = np.cumsum(np.append(start, _SIGN[calls.operation] * sizes[calls.row]))
         needed[1:] += calls.events.size[calls.event] * has_code(calls.operation, CallKind.FAILED_MALLOC)
@@ -173,7 +176,9 @@ def combined(analysis: DeviceAnalysis, changes: Sequence[Change]) -> Change:
 
     Of one allocation a change counts up to where an earlier one of the list begins: no byte counts twice.
     """
-    table, begun, parts = analysis.allocations, analysis.features.end.copy(), [NO_CHANGE]
+    table = analysis.allocations
+    begun = analysis.features.end.copy()
+    parts = [NO_CHANGE]
     for change in changes:
         first = np.maximum(change.first, table.alloc_event[change.rows])
         last = np.minimum(change.last, begun[change.rows])
@@ -192,18 +197,24 @@ def changed_calls(
     Where the size of an allocation changes it is freed and requested again, under a number of its own; at its
     own request it has its number, as what is there before the first call has, unless that is freed.
     """
-    change, table, n = combined(analysis, changes), analysis.allocations, len(analysis.allocations)
+    change = combined(analysis, changes)
+    table = analysis.allocations
+    n = len(analysis.allocations)
     for one in change.calls:
         calls = calls.changed(one)
     if change.failed_scale != 1:
         calls = calls.resized(calls.requested_bytes, change.failed_scale)
     if not len(calls) or not len(change.rows):
         return calls
-    points, begin = _points(calls, analysis, change), int(calls.event[0])
-    row, size, event = points.row, points.size, points.event
+    points = _points(calls, analysis, change)
+    begin = int(calls.event[0])
+    row = points.row
+    size = points.size
+    event = points.event
     is_own = (event == table.alloc_event[row]) & (event >= begin)
     is_own |= (event < begin) & (size > 0)
-    number, requested = np.where(is_own, row, n + np.arange(len(row))), calls.requested_bytes.copy()
+    number = np.where(is_own, row, n + np.arange(len(row)))
+    requested = calls.requested_bytes.copy()
     requested[row[is_own]] = size[is_own]
     changed = replace(
         _renumbered(calls, points, number, is_own),
@@ -226,8 +237,10 @@ class _Points:
 
 def _points(calls: AllocatorCalls, analysis: DeviceAnalysis, change: Change) -> _Points:
     """Return where sizes change; at the first event of a range, and after its last it is as it was."""
-    table, begin = analysis.allocations, int(calls.event[0])
-    requested, is_part = table.requested_bytes[change.rows], change.n_bytes < table.block_bytes[change.rows]
+    table = analysis.allocations
+    begin = int(calls.event[0])
+    requested = table.requested_bytes[change.rows]
+    is_part = change.n_bytes < table.block_bytes[change.rows]
     left = np.where(is_part, np.maximum(requested - change.n_bytes, 1), 0)
     points = _Points(
         row=np.tile(change.rows, 2),
@@ -251,8 +264,10 @@ def _renumbered(
     calls: AllocatorCalls, points: _Points, number: Int64Column, is_own: BoolColumn
 ) -> AllocatorCalls:
     """Return the calls that are left, each under the number of what is there then; -1 stays what it is."""
-    now, n = np.where(points.size > 0, number, _DROPPED), len(calls.requested_bytes)
-    of_malloc, of_free = np.append(np.arange(n), -1), np.append(np.arange(n), -1)
+    now = np.where(points.size > 0, number, _DROPPED)
+    n = len(calls.requested_bytes)
+    of_malloc = np.append(np.arange(n), -1)
+    of_free = np.append(np.arange(n), -1)
     of_malloc[points.row[is_own]] = now[is_own]
     of_free[points.row] = now  # the last of each
     is_malloc = has_code(calls.operation, CallKind.MALLOC)
@@ -262,8 +277,11 @@ def _renumbered(
 
 def _calls_at(points: _Points, number: Int64Column, is_own: BoolColumn) -> Iterator[Int64Column]:
     """Yield the frees and requests at points as columns, in the order of ``AllocatorCalls.with_others``."""
-    row, size, is_first = points.row, points.size, np.diff(points.row, prepend=-1) != 0
-    freed, had = np.where(is_first, row, np.roll(number, 1)), np.where(is_first, 1, np.roll(size, 1))
+    row = points.row
+    size = points.size
+    is_first = np.diff(points.row, prepend=-1) != 0
+    freed = np.where(is_first, row, np.roll(number, 1))
+    had = np.where(is_first, 1, np.roll(size, 1))
     exists = (np.column_stack((had, size)).ravel() > 0) & ~np.repeat(is_own, 2)
     yield np.tile([CallKind.FREE, CallKind.MALLOC], len(row))[exists]
     yield np.column_stack((freed, number)).ravel()[exists]
@@ -332,8 +350,10 @@ def _grows(analysis: DeviceAnalysis, event: int) -> bool:
     it is not known to grow. What was never made before grows, unless weights are placed, backward runs or an
     optimizer steps.
     """
-    table, phase = analysis.allocations, analysis.phases.phase[event]
-    stack, category = analysis.device.events.stack_id[event], analysis.classification.category
+    table = analysis.allocations
+    phase = analysis.phases.phase[event]
+    stack = analysis.device.events.stack_id[event]
+    category = analysis.classification.category
     is_same = (table.stack_id == stack) & (stack >= 0) & ~has_code(category, Category.UNKNOWN)
     if (
         is_placed(analysis, event)
@@ -346,7 +366,8 @@ def _grows(analysis: DeviceAnalysis, event: int) -> bool:
 
 def scaled_requests(analysis: DeviceAnalysis, scale: float) -> Int64Column:
     """Estimate the requests of all allocations at ``scale`` times the batch; something stays something."""
-    sizes, alloc = analysis.allocations.requested_bytes, analysis.allocations.alloc_event
+    sizes = analysis.allocations.requested_bytes
+    alloc = analysis.allocations.alloc_event
     in_optimizer = has_code(at(analysis.phases.phase, alloc), Phase.OPTIMIZER)
     grows = np.isin(analysis.classification.category, GROWING) & ~in_optimizer
     scaled = np.clip(np.ceil(np.where(grows, sizes * scale, sizes) - 1e-6), 1, MOST_BYTES)

@@ -48,10 +48,12 @@ def checkpointed_modules(evidence: Evidence) -> Iterator[Detected]:
     every, most = _modules(evidence)
     modules = [one for one in every if 0 < one.held_bytes <= most]
     goal = evidence.goal_bytes or 0
-    wanted, change = evidence.moment.n_bytes - goal, None
+    wanted = evidence.moment.n_bytes - goal
+    change = None
     chosen: list[Module] = []
     for _ in range(_MOST_REPLAYS):
-        before, chosen = chosen, cheapest(modules, wanted)
+        before = chosen
+        chosen = cheapest(modules, wanted)
         if not chosen or chosen == before:
             break
         change = _together(chosen)
@@ -71,7 +73,8 @@ def _found(evidence: Evidence, chosen: list[Module], layers: list[Module], call:
 
     The other of the two is named beside it, with its own peak and cost.
     """
-    demand, goal = evidence.demand, evidence.goal_bytes or 0
+    demand = evidence.demand
+    goal = evidence.goal_bytes or 0
     changes = [_together(one) for one in (chosen, layers or chosen)]
     least, peak = (demand.without([change]).n_bytes for change in changes)
     are_layers = bool(call and layers) and peak <= max(goal, least)
@@ -119,8 +122,10 @@ def _place_of_number(path: tuple[str, ...]) -> int:
 
 def _modules(evidence: Evidence) -> tuple[list[Module], float]:
     """Return what saved activations, each before what is inside it, and the most bytes of one to choose."""
-    analysis, features = evidence.analysis, evidence.features
-    names, ids = analysis.modules.names, analysis.modules.module_id
+    analysis = evidence.analysis
+    features = evidence.features
+    names = analysis.modules.names
+    ids = analysis.modules.module_id
     is_path = np.array([*(one is Known.METADATA for one in analysis.modules.evidence), False])
     is_saved = evidence.is_a(Category.ACTIVATION) & is_path[ids]
     rows = rows_of(is_saved & features.is_freed_by_engine & features.is_traced)
@@ -147,14 +152,17 @@ def _again(evidence: Evidence, rows: Int64Column) -> tuple[Change, int]:
     Its first large tensor stands for its input, which stays. The others are live until the last of them is
     allocated, and again from where backward frees the first.
     """
-    table, n_operations = evidence.table, 0
+    table = evidence.table
+    n_operations = 0
     parts: list[Change] = []
     for mine in grouped(rows, evidence.features.next_backward):
         mine = np.sort(mine)  # in the order of their allocs
         n_bytes = table.block_bytes[mine]
         is_large = n_bytes >= n_bytes.max() // _LARGE
-        large, inner = mine[is_large], np.delete(mine, np.argmax(is_large))
-        ends, again = table.alloc_event[large].max(), table.freed_event[large].min()
+        large = mine[is_large]
+        inner = np.delete(mine, np.argmax(is_large))
+        ends = table.alloc_event[large].max()
+        again = table.freed_event[large].min()
         n_operations += int(np.diff(evidence.calls.n_allocs[[table.alloc_event[large[0]], ends]])[0])
         first, last = (np.full(len(inner), event, np.int64) for event in (ends, again))
         parts.append(Change(inner, first, last, table.block_bytes[inner]))

@@ -48,7 +48,8 @@ _DDP_FILE = "torch/nn/parallel/distributed.py"
 
 def loaded_weights(evidence: Evidence) -> Iterator[Detected]:
     """Find what torch.load left beside the model; the states of a checkpoint come after its weights."""
-    analysis, features = evidence.analysis, evidence.features
+    analysis = evidence.analysis
+    features = evidence.features
     states = analysis.rows(Category.OPTIMIZER_STATE)
     is_unknown = bool(features.has_next_backward.any()) and analysis.recorded is None and not len(states)
     for rows in _of_line(evidence, rows_of(_may_be_copy(evidence) & features.made_through(Role.LOADED))):
@@ -59,7 +60,9 @@ def loaded_weights(evidence: Evidence) -> Iterator[Detected]:
 
 def cloned_weights(evidence: Evidence) -> Iterator[Detected]:
     """Find clones of all weights that follow a validation."""
-    analysis, table, features = evidence.analysis, evidence.table, evidence.features
+    analysis = evidence.analysis
+    table = evidence.table
+    features = evidence.features
     is_clone = features.outside & ~features.made_through(Role.PLACEMENT) & _may_be_copy(evidence)
     if not evidence.is_large(rows_of(is_clone & evidence.live)):
         return
@@ -83,7 +86,8 @@ def _copies(evidence: Evidence, rows: Int64Column, *, n_states: int = 0) -> Int6
     """
     if not evidence.is_large(rows):
         return rows[:0]
-    sizes, category = evidence.table.requested_bytes, evidence.analysis.classification.category
+    sizes = evidence.table.requested_bytes
+    category = evidence.analysis.classification.category
     is_weight = has_code(category, Category.WEIGHT) & ~evidence.features.made_through(Role.LOADED)
     weights = np.setdiff1d(rows_of(is_weight & evidence.live), rows)
     spare = rows[is_among(sizes[rows], sizes[weights])]
@@ -95,7 +99,8 @@ def _copies(evidence: Evidence, rows: Int64Column, *, n_states: int = 0) -> Int6
 
 def _follow_validation(evidence: Evidence, rows: Int64Column) -> BoolColumn:
     """Mark what came after a backward and then a forward without one: an average is made before the first."""
-    features, phase = evidence.features, evidence.analysis.phases.certain
+    features = evidence.features
+    phase = evidence.analysis.phases.certain
     forward, backward = (
         last_before(rows_of(has_code(phase, kind)), features.alloc[rows])
         for kind in (Phase.FORWARD, Phase.BACKWARD)
@@ -106,7 +111,8 @@ def _follow_validation(evidence: Evidence, rows: Int64Column) -> BoolColumn:
 
 def _of_line(evidence: Evidence, rows: Int64Column, *, least: int = 1) -> list[Int64Column]:
     """Group allocations by the line of the project, and by the forwards before them: made in one go."""
-    alloc, line = evidence.table.alloc_event, np.maximum(evidence.analysis.project_frame[rows], -1)
+    alloc = evidence.table.alloc_event
+    line = np.maximum(evidence.analysis.project_frame[rows], -1)
     n_forwards = np.searchsorted(alloc[evidence.features.in_forward], alloc[rows])
     key = line.astype(np.int64) * (len(alloc) + 1) + n_forwards
     return [rows[part] for part in grouped(np.arange(len(rows)), key, least=least)]
@@ -114,19 +120,23 @@ def _of_line(evidence: Evidence, rows: Int64Column, *, least: int = 1) -> list[I
 
 def early_batches(evidence: Evidence) -> Iterator[Detected]:
     """Find equal inputs that one line copied to the device together, for steps one after another."""
-    analysis, table, end = evidence.analysis, evidence.table, evidence.features.end
+    analysis = evidence.analysis
+    table = evidence.table
+    end = evidence.features.end
     bursts = _bursts_of_inputs(evidence)
     if not bursts:
         return
     steps = _steps(evidence, int(table.alloc_event[bursts[0][-1]]))
-    begun, ended = np.searchsorted(steps, table.alloc_event), np.searchsorted(steps, end)
+    begun = np.searchsorted(steps, table.alloc_event)
+    ended = np.searchsorted(steps, end)
     spare = [bursts[0][:0]]
     for rows in bursts:
         for same in grouped(rows, table.requested_bytes, least=_LEAST_BATCHES):
             all_stay = ended[same].min() == ended[same].max() and len(same) < _LEAST_BATCHES_KEPT
             if not all_stay and ended[same].max() - begun[same[-1]] >= _LEAST_STEPS:
                 spare.append(np.delete(same, np.argmax(end[same])))
-    unused, frame = np.concatenate(spare), analysis.project_frame
+    unused = np.concatenate(spare)
+    frame = analysis.project_frame
     for rows in grouped(unused[frame[unused] >= 0], frame):
         live = rows[evidence.live[rows]]
         if evidence.is_large(live):
@@ -136,7 +146,8 @@ def early_batches(evidence: Evidence) -> Iterator[Detected]:
 
 def _bursts_of_inputs(evidence: Evidence) -> list[Int64Column]:
     """Return the inputs that one line copied to the device together, where they are several."""
-    analysis, stack_id = evidence.analysis, evidence.table.stack_id
+    analysis = evidence.analysis
+    stack_id = evidence.table.stack_id
     category = analysis.classification.category
     is_batch = has_code(category, Category.INPUT)
     # A recorder names those alone that a model was called with.
@@ -152,7 +163,8 @@ def _bursts_of_inputs(evidence: Evidence) -> list[Int64Column]:
 
 def _steps(evidence: Evidence, event: int) -> Int64Column:
     """Return the backwards after an event; without any the calls of the model, by what they make first."""
-    begins, table = evidence.analysis.phases.begins_of(Phase.BACKWARD), evidence.table
+    begins = evidence.analysis.phases.begins_of(Phase.BACKWARD)
+    table = evidence.table
     if len(begins):
         return begins
     made = rows_of(evidence.features.in_forward & (table.alloc_event > event))
@@ -167,13 +179,16 @@ def autocast_cache(evidence: Evidence, *, is_read_again: bool) -> Iterator[Detec
     backward begins, a graph keeps too: then the cache costs nothing, and saves copies of shared weights.
     ``is_read_again``: later operations of the block read them, and without the cache would cast anew.
     """
-    table, features, calls = evidence.table, evidence.features, evidence.calls
+    table = evidence.table
+    features = evidence.features
+    calls = evidence.calls
     classified = evidence.analysis.classification
     is_cached = features.freed_through(Role.UNCACHED) & features.is_traced
     if not (evidence.live & has_code(classified.category, Category.ACTIVATION)).any():
         is_cached |= classified.has_reason(CAST_OF_WEIGHT) & ~features.is_freed
     is_cached &= ~features.reaches_backward
-    rows, live = rows_of(is_cached), rows_of(is_cached & evidence.live)
+    rows = rows_of(is_cached)
+    live = rows_of(is_cached & evidence.live)
     if not evidence.is_large(live) or _are_read_again(evidence, live) != is_read_again:
         return
     stack = int(table.free_stack_id[live[0]])
@@ -191,7 +206,8 @@ def _next_operations(evidence: Evidence, is_cast: BoolColumn) -> Int64Column:
 
     Layers share a line: then the copies of the next one begin anew.
     """
-    table, traced = evidence.table, rows_of(evidence.features.is_traced)
+    table = evidence.table
+    traced = rows_of(evidence.features.is_traced)
     is_other = np.diff(evidence.features.lines_of(table.stack_id)[traced]) != 0
     is_other |= np.diff(is_cast[traced].astype(np.int8)) > 0
     others = np.append(table.alloc_event[traced[1:][is_other]], evidence.demand.n_events)
@@ -203,7 +219,8 @@ def _are_read_again(evidence: Evidence, copies: Int64Column) -> bool:
 
     Equal layers share a line, and each makes copies of its own; a run of a line allocates without a break.
     """
-    table, calls = evidence.table, evidence.calls
+    table = evidence.table
+    calls = evidence.calls
     for path in {calls.path(stack) for stack in table.stack_id[copies].tolist() if stack >= 0}:
         made = rows_of(calls.is_within(path)[table.stack_id])
         run = np.cumsum(np.diff(made, prepend=-2) > 1)
@@ -216,8 +233,11 @@ def _are_read_again(evidence: Evidence, copies: Int64Column) -> bool:
 
 def copied_gradients(evidence: Evidence) -> Iterator[Detected]:
     """Find gradients that stay beside the buckets in which DistributedDataParallel sums them up."""
-    analysis, table, features = evidence.analysis, evidence.table, evidence.features
-    frames, innermost = analysis.snapshot.stacks.frames, features.lines_of(table.stack_id)
+    analysis = evidence.analysis
+    table = evidence.table
+    features = evidence.features
+    frames = analysis.snapshot.stacks.frames
+    innermost = features.lines_of(table.stack_id)
     of_ddp = [
         frame
         for frame in distinct(innermost[evidence.live & (innermost >= 0)]).tolist()
@@ -238,7 +258,8 @@ def _summed_up(evidence: Evidence, rows: Int64Column) -> Int64Column:
 
     A weight that is used twice waits for its other gradient, a temporary of backward of the same size.
     """
-    table, run = evidence.table, evidence.features.alloc_run_end
+    table = evidence.table
+    run = evidence.features.alloc_run_end
     is_gradient = has_code(evidence.analysis.classification.category, Category.GRADIENT)
     is_temporary = evidence.features.by_engine & ~is_gradient & (table.freed_event <= run)
 
@@ -259,7 +280,9 @@ def views_of_gradients(evidence: Evidence) -> Iterator[Detected]:
     (torch/csrc/autograd/functions/accumulate_grad.h). Several of one memory count together. Its other part
     is read once, to make the next gradient.
     """
-    analysis, table, recorded = evidence.analysis, evidence.table, evidence.analysis.recorded
+    analysis = evidence.analysis
+    table = evidence.table
+    recorded = evidence.analysis.recorded
     if recorded is None:
         return
     gradients = recorded.metadata.gradients
@@ -278,7 +301,8 @@ def views_of_gradients(evidence: Evidence) -> Iterator[Detected]:
 
 def gathered_shards(evidence: Evidence) -> Iterator[Detected]:
     """Find the weights of all modules that FSDP gathered for forward and keeps until backward."""
-    table, features = evidence.table, evidence.features
+    table = evidence.table
+    features = evidence.features
     by_fsdp = features.made_through(Role.GATHERED)
     number = np.searchsorted(table.alloc_event[features.in_forward & ~by_fsdp], table.alloc_event)
     rows = rows_of(by_fsdp & features.reaches_backward & features.is_traced)
@@ -300,7 +324,8 @@ def _resharded(evidence: Evidence, modules: list[Int64Column], ends: list[Int64C
     ``ends``: where the backward of losses is over, by its first event. The outermost module, which is the
     first, is used up to the end of forward.
     """
-    table, end = evidence.table, evidence.features.end
+    table = evidence.table
+    end = evidence.features.end
     backward = int(evidence.features.next_backward[modules[0][0]])
     outside, within = (over[backward] for over in ends)
     first = [backward, *(table.alloc_event[module[0]] for module in modules[2:]), backward]

@@ -87,7 +87,7 @@ class LineCalls:
     def is_within(self, path: tuple[int, ...]) -> BoolColumn:
         """Mark the stacks that begin with a path, and those that were not recorded (at the end: of none)."""
         if path not in self._marks:
-            marks = np.zeros(len(self._python) + 1, np.bool_)
+            marks = np.zeros(len(self._python) + 1, bool)
             marks[-1] = True
             for stack in self._with_frame(path[-1]).tolist():
                 marks[stack] = self.path(stack)[: len(path)] == path

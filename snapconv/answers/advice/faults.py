@@ -58,9 +58,12 @@ def previous_kept(evidence: Evidence) -> Iterator[Detected]:
 
 def _previous(evidence: Evidence, bursts: Sequence[Burst], change: Change) -> Detected:
     """Return the finding about the bursts of one line that are in use at the moment."""
-    analysis, calls = evidence.analysis, evidence.calls
-    mine, path = np.concatenate([burst.rows for burst in bursts]), calls.path(bursts[0].line)
-    where, maker = calls.line_of(path), calls.line_of(bursts[0].maker or path)
+    analysis = evidence.analysis
+    calls = evidence.calls
+    mine = np.concatenate([burst.rows for burst in bursts])
+    path = calls.path(bursts[0].line)
+    where = calls.line_of(path)
+    maker = calls.line_of(bursts[0].maker or path)
     held = f" ({where.place} assigns it)" if bursts[0].maker and where else ""
     categories = distinct(analysis.classification.category[mine]).tolist()
     thing = ABOUT[Category(categories[0])].returned if len(categories) == 1 else "output"
@@ -85,8 +88,11 @@ def kept_gradients(evidence: Evidence) -> Iterator[Detected]:
     Between the two nothing adds to them: they are freed or zeroed before the backward. Where they stay, and
     several backwards come before each step, they may be added up on purpose; nothing is found then.
     """
-    analysis, moment, features = evidence.analysis, evidence.moment.event, evidence.features
-    phases, idle = analysis.phases, _idle_ranges(analysis.phases)
+    analysis = evidence.analysis
+    moment = evidence.moment.event
+    features = evidence.features
+    phases = analysis.phases
+    idle = _idle_ranges(analysis.phases)
     begun = idle[idle[:, 0] <= moment]
     if not len(begun) or moment > phases.run_end[begun[-1, 1]]:
         return
@@ -124,7 +130,8 @@ def _idle_ranges(phases: Phases) -> Int64Column:
     ends = phases.run_end[phases.begins_of(Phase.OPTIMIZER)].astype(np.int64) + 1
     if phases.has_steps:
         ends = np.concatenate((ends, rows_of(np.diff(phases.iteration)) + 1))
-    ends, backwards = distinct(np.append(ends, 0)), phases.begins_of(Phase.BACKWARD)
+    ends = distinct(np.append(ends, 0))
+    backwards = phases.begins_of(Phase.BACKWARD)
     begins = last_before(ends, backwards + 1)
     is_after_step = begins > np.append(-1, phases.run_end[backwards])[:-1]
     return np.stack((begins.astype(np.int64), backwards), axis=1)[is_after_step]
@@ -136,10 +143,13 @@ def _without(evidence: Evidence, rows: Int64Column, idle: Int64Column) -> Change
     It makes them in the order in which the first backward did. Where there is none, autograd takes over what
     it would add to it (torch/csrc/autograd/functions/accumulate_grad.h): neither is there twice.
     """
-    table, features = evidence.table, evidence.features
+    table = evidence.table
+    features = evidence.features
     phases = evidence.analysis.phases
-    alloc, begins = table.alloc_event[rows], run_starts(phases.phase)
-    first, last = last_before(begins, alloc + 1), phases.run_end[alloc]
+    alloc = table.alloc_event[rows]
+    begins = run_starts(phases.phase)
+    first = last_before(begins, alloc + 1)
+    last = phases.run_end[alloc]
     place = (alloc - first) / np.maximum(last - first + 1, 1)
     incoming = rows_of(features.by_engine & ~evidence.is_a(Category.GRADIENT))
     parts: list[Change] = []
@@ -157,10 +167,13 @@ def _taken_over(
     evidence: Evidence, rows: Int64Column, again: Int64Column, incoming: Int64Column
 ) -> Int64Column:
     """Return where gradients begin if each is the nearest of what one backward makes of its size."""
-    table, features, last = evidence.table, evidence.features, np.array(again)
+    table = evidence.table
+    features = evidence.features
+    last = np.array(again)
     sizes = table.requested_bytes
     for size in distinct(sizes[rows]).tolist():
-        is_such, same = sizes[rows] == size, incoming[sizes[incoming] == size]
+        is_such = sizes[rows] == size
+        same = incoming[sizes[incoming] == size]
         if len(same):
             distance = np.abs(table.alloc_event[same] - again[is_such, None])
             last[is_such] = np.maximum(again[is_such], features.end[same[distance.argmin(axis=1)]])
@@ -173,7 +186,9 @@ _LEAST_GRAPHS = 3
 
 def unused_graphs(evidence: Evidence) -> Iterator[Detected]:
     """Find forwards whose activations were kept for a backward, and freed without one."""
-    analysis, table, features = evidence.analysis, evidence.table, evidence.features
+    analysis = evidence.analysis
+    table = evidence.table
+    features = evidence.features
     unused, number_of = _unused(evidence)
     burst = at(evidence.calls.n_allocs, table.freed_event, -1).astype(np.int64)
     thrown = _thrown_away(evidence, unused, burst * (evidence.demand.n_events + 1) + number_of)
@@ -218,7 +233,8 @@ def _last_graph(evidence: Evidence, unused: BoolColumn, stacks: Int32Column) -> 
 
 def _unused(evidence: Evidence) -> tuple[BoolColumn, Int64Column]:
     """Mark what forwards made for a backward that does not come, and number the calls of each line."""
-    unused, numbers = _never_used(evidence), np.zeros(len(evidence.table), np.int64)
+    unused = _never_used(evidence)
+    numbers = np.zeros(len(evidence.table), np.int64)
     for _, of_call, begins, number_of in _by_forward(evidence, unused):
         numbers += number_of
         # In use while two more forwards of its line began: something keeps it. Of graphs see kept_graphs.
@@ -234,7 +250,9 @@ def _replaced_graphs(evidence: Evidence, unused: BoolColumn) -> list[Int64Column
     One of before the trace has no stacks that show a whole graph. One that a loss kept may be a list of
     outputs, made without a graph.
     """
-    analysis, calls, table = evidence.analysis, evidence.calls, evidence.table
+    analysis = evidence.analysis
+    calls = evidence.calls
+    table = evidence.table
     if not analysis.phases.free_sites_known or len(analysis.phases.events_of_training):
         return []
     parts: list[Int64Column] = []
@@ -248,7 +266,8 @@ def _replaced_graphs(evidence: Evidence, unused: BoolColumn) -> list[Int64Column
 
 def kept_graphs(evidence: Evidence) -> Iterator[Detected]:
     """Find graphs of several earlier forwards, in use together, that no backward has used."""
-    analysis, features = evidence.analysis, evidence.features
+    analysis = evidence.analysis
+    features = evidence.features
     unused = _never_used(evidence, is_interrupted=analysis.ran_out) & features.is_traced
     for root, of_call, begins, number_of in _by_forward(evidence, unused):
         graphs = grouped(of_call[evidence.live[of_call]], number_of)
@@ -258,7 +277,8 @@ def kept_graphs(evidence: Evidence) -> Iterator[Detected]:
         mine = np.concatenate(graphs[:-1])
         if evidence.is_large(mine):
             whole = _with_its_losses(evidence, of_call, begins, root[:-1])
-            number, after = _number(evidence, whole, begins), np.zeros(len(begins) + 1, np.int64)
+            number = _number(evidence, whole, begins)
+            after = np.zeros(len(begins) + 1, np.int64)
             after[number] = features.alloc[whole] + 1  # of several, what is written last stays
             is_over = not analysis.ran_out and features.is_freed[mine].all()
             yield evidence.found(
@@ -281,7 +301,8 @@ def _with_its_losses(
     evidence: Evidence, rows: Int64Column, begins: Int64Column, line: tuple[int, ...]
 ) -> Int64Column:
     """Return graphs with what was freed together with each: its inputs, and what its loss made after it."""
-    table, features = evidence.table, evidence.features
+    table = evidence.table
+    features = evidence.features
     is_part = features.is_freed.copy()
     if line:  # what the trace does not free has no burst: then the same line
         is_part |= evidence.calls.is_within(line)[table.stack_id]
@@ -295,12 +316,14 @@ def _with_its_losses(
 
 def growing(evidence: Evidence) -> Iterator[Detected]:
     """Find lines that keep memory of every iteration, which the replay frees when its iteration ends."""
-    analysis, found = evidence.analysis, find_growth(evidence.analysis)
+    analysis = evidence.analysis
+    found = find_growth(evidence.analysis)
     if not any(growth_notes(analysis, found)):
         return
     ends = np.array([iteration.last_event for iteration in analysis.iterations], np.int64)
     for one in by_line(found)[:3]:
-        rows, is_replaced = np.sort(one.rows), one.fate is Fate.REPLACED
+        rows = np.sort(one.rows)
+        is_replaced = one.fate is Fate.REPLACED
         change = freed_from(analysis, rows, np.where(is_replaced, -1, ends[analysis.iteration[rows]]))
         change = replace(change, n_bytes=change.n_bytes - is_replaced * change.n_bytes.min())
         yield evidence.found(change, rows, one.line, added=format_bytes(one.bytes_per_iteration))
@@ -323,7 +346,8 @@ def _never_used(evidence: Evidence, *, is_interrupted: bool = False) -> BoolColu
 
     Where memory ran out meanwhile, the exception may have kept it from its backward: only ``is_interrupted``.
     """
-    features, phases = evidence.features, evidence.analysis.phases
+    features = evidence.features
+    phases = evidence.analysis.phases
     # autocast's cache keeps copies of weights, without a graph too.
     is_cast = features.in_forward & evidence.is_a(Category.WEIGHT)
     unused = (features.in_forward | features.preexisting_in_forward) & ~is_cast
@@ -358,7 +382,8 @@ def _is_whole_graph(evidence: Evidence, rows: Int64Column) -> bool:
     is_of_nodes = len(rows) > 0 and bool(evidence.features.freed_through(Role.RELEASE)[rows].any())
     if not (is_of_nodes or is_graph(evidence.analysis, rows)):
         return False
-    n_bytes, end = evidence.table.block_bytes, evidence.features.end
+    n_bytes = evidence.table.block_bytes
+    end = evidence.features.end
     span = slice(rows[0], rows[-1] + 1)  # rows are in the order of their allocs
     is_left = evidence.is_of_forward[span] & (end[span] >= end[rows].min())
     return bool(n_bytes[rows].sum() >= NEARLY * n_bytes[span][is_left].sum())
@@ -379,6 +404,7 @@ def _by_forward(
     for root, parts in of_root.items():
         of_call = np.sort(np.concatenate(parts))
         if root and evidence.is_large(of_call[evidence.live[of_call]]):
-            begins, number_of = evidence.calls.begins(root), np.zeros(len(stack_id), np.int64)
+            begins = evidence.calls.begins(root)
+            number_of = np.zeros(len(stack_id), np.int64)
             number_of[of_call] = _number(evidence, of_call, begins)
             yield root, of_call, begins, number_of

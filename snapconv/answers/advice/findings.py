@@ -487,7 +487,8 @@ def _without_needless(found: list[Finding], goal_bytes: int | None, demand: Dema
 
     What is small stays where another saves more beside it than alone.
     """
-    faults, peak = [one for one in found if one.sort == FAULT], demand.peak.n_bytes
+    faults = [one for one in found if one.sort == FAULT]
+    peak = demand.peak.n_bytes
     if goal_bytes is None:
         large = [one for one in found if one.sort != FREE or one.saved_bytes >= peak * _LEAST_SHARE]
         is_needed = any(
@@ -504,8 +505,10 @@ def _rank(one: Finding) -> tuple[object, ...]:
 
 def _measured(found: Finding, peak_of: Callable[[Sequence[Change]], Peak], demand: Demand) -> Finding:
     """Give a finding its final peak; what it saves beside others stays the sum of its blocks."""
-    peak, before = peak_of([found.change]), demand.peak.n_bytes
-    saved, by_sum = before - peak.n_bytes, before - found.peak.n_bytes
+    peak = peak_of([found.change])
+    before = demand.peak.n_bytes
+    saved = before - peak.n_bytes
+    by_sum = before - found.peak.n_bytes
     if found.saved_bytes > by_sum:
         saved = max(saved, found.saved_bytes)
     return replace(found, peak=peak, saved_bytes=saved, next_place=demand.place_of(peak))
@@ -591,9 +594,10 @@ _PASSES = (((FAULT,), False), ((FREE,), False), ((FAULT,), True), ((FREE, TRADE)
 
 def _allocated(evidence: Evidence, kinds: Sequence[Kind]) -> Iterator[Finding]:
     """Find faults at the peak, at the peak that is left without them, and so on; then all others so."""
-    demand, n_faults = evidence.demand, 0
+    demand = evidence.demand
+    n_faults = 0
     changes: list[Change] = []
-    seen = np.zeros(len(evidence.table), np.bool_)
+    seen = np.zeros(len(evidence.table), bool)
     known: set[tuple[object, ...]] = set()
     for sorts, is_beside in _PASSES:
         if is_beside and len(changes) == n_faults:
@@ -601,7 +605,8 @@ def _allocated(evidence: Evidence, kinds: Sequence[Kind]) -> Iterator[Finding]:
         chosen = [kind for kind in kinds if kind.sort in sorts and not kind.of_reserved]
         moment = demand.without(changes) if is_beside else demand.peak
         for _ in range(_ROUNDS):
-            evidence, n_before = replace(evidence, moment=moment), len(changes)
+            evidence = replace(evidence, moment=moment)
+            n_before = len(changes)
             for kind, detected in _detected(chosen, evidence, known, seen):
                 finding = _finding(kind, detected, evidence, changes)
                 held = 0 if is_beside else demand.bytes_at(finding.change, moment.event)
@@ -634,7 +639,8 @@ def _of_reserved(evidence: Evidence, kinds: Sequence[Kind]) -> Iterator[Finding]
     Where memory ran out PyTorch had waited for all streams, and returned every cache, before.
     """
     replay = evidence.analysis.replay
-    reserved, least = replay.reserved.peak, max(LEAST_SHARE_OF_TRADE * replay.reserved.peak, 1)
+    reserved = replay.reserved.peak
+    least = max(LEAST_SHARE_OF_TRADE * replay.reserved.peak, 1)
     # What is allocated at once is reserved in any case.
     if evidence.analysis.ran_out or reserved - replay.allocated.peak < least:
         return
@@ -648,7 +654,8 @@ def _of_reserved(evidence: Evidence, kinds: Sequence[Kind]) -> Iterator[Finding]
 
 def _finding(kind: Kind, found: Detected, evidence: Evidence, others: Sequence[Change]) -> Finding:
     """Measure a change: alone, and where another peak hides it, beside those that were found before."""
-    demand, change = evidence.demand, found.alone or found.change
+    demand = evidence.demand
+    change = found.alone or found.change
     alone = demand.without([change])
     saved = demand.peak.n_bytes - alone.n_bytes
     if others:
@@ -661,7 +668,8 @@ def _finding(kind: Kind, found: Detected, evidence: Evidence, others: Sequence[C
         "where": found.where.place if found.where else "library code",
         "size": format_bytes(int(found.change.n_bytes.max(initial=0))),
     }
-    could_be, wrong_if = kind.others(found.could_be), kind.wrong_if.format(**texts)
+    could_be = kind.others(found.could_be)
+    wrong_if = kind.wrong_if.format(**texts)
     return Finding(
         kind=kind.slug,
         sort=kind.sort,

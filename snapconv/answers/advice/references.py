@@ -70,7 +70,9 @@ class _Values:
 
 def ends_without_graph(calls: LineCalls, analysis: DeviceAnalysis, rows: Int64Column) -> Int64Column:
     """Return the event from which each allocation would be free; -1 for what would not be made."""
-    table, features, n_events = analysis.allocations, analysis.features, analysis.n_events
+    table = analysis.allocations
+    features = analysis.features
+    n_events = analysis.n_events
     made = np.arange(rows.min(initial=len(table)), min(rows.max(initial=-1) + 2, len(table)))
     made = made[features.is_traced[made]]
     found = unknown_column(len(table))
@@ -80,8 +82,10 @@ def ends_without_graph(calls: LineCalls, analysis: DeviceAnalysis, rows: Int64Co
     made = made[(table.stack_id[made] >= 0) & ~is_in_place[made]]
     if not len(made):
         return found[rows]
-    values, is_saved = _values(calls, analysis, made), features.mask(rows)
-    following, over = values.next_at(0), values.next_at(-1)
+    values = _values(calls, analysis, made)
+    is_saved = features.mask(rows)
+    following = values.next_at(0)
+    over = values.next_at(-1)
     ends = _last_reads(values, following, over)
     _keep_joined(analysis, values, ends, over, is_saved[values.rows])
     ends = _last_outputs(analysis, values, ends, following, is_saved[values.rows])
@@ -97,7 +101,9 @@ def _last_outputs(
     is_saved: BoolColumn,
 ) -> Int64Column:
     """Keep inputs, and what objects have, up to the end of a call; caches too, or as long as the logits."""
-    n, call, sizes = len(ends), values.call, values.sizes
+    n = len(ends)
+    call = values.call
+    sizes = values.sizes
     is_cache = analysis.features.is_cache[values.rows]
     is_output = is_cache | values.is_output | (values.root == 0)
     ends = np.where(is_output, np.maximum(ends, np.searchsorted(call, call, side="right") - 1), ends)
@@ -113,7 +119,9 @@ def _last_reads(values: _Values, following: Int64Column, over: Int64Column) -> I
 
     ``following`` is the next one of the same function, ``over`` that function's last.
     """
-    level, depth, sizes = values.level, values.depth, values.sizes
+    level = values.level
+    depth = values.depth
+    sizes = values.sizes
     ends: Int64Column = following.copy()
     # A function's first sum is read by the sum that it ends with.
     is_call = depth[following] > level
@@ -132,10 +140,12 @@ def _last_reads(values: _Values, following: Int64Column, over: Int64Column) -> I
 def _values(calls: LineCalls, analysis: DeviceAnalysis, made: Int64Column) -> _Values:
     """Return the first outputs; others of one operation, as the mean of a norm, have another size."""
     table = analysis.allocations
-    stack, size = table.stack_id[made], table.requested_bytes[made]
+    stack = table.stack_id[made]
+    size = table.requested_bytes[made]
     is_first = np.append(True, stack[1:] != stack[:-1])
     is_first |= size == size[np.maximum.accumulate(np.where(is_first, np.arange(len(made)), 0))]
-    rows, stack = made[is_first], stack[is_first].astype(np.int64)
+    rows = made[is_first]
+    stack = stack[is_first].astype(np.int64)
     level, is_beside, is_output = _levels(calls, analysis, stack)
     kinds, kind = np.unique(stack, return_inverse=True)
     paths = [(calls.path(one), calls.module_call(one, outermost=True)) for one in kinds.tolist()]
@@ -178,7 +188,9 @@ class _Paths:
 
     def between(self, before: int, after: int) -> tuple[int, bool, bool]:
         """Return what ``_levels`` says of a value of one stack, before one of another."""
-        one, other, function = self.calls.path(before), self.calls.path(after), self.function
+        one = self.calls.path(before)
+        other = self.calls.path(after)
+        function = self.function
         if one == other:
             return _NONE_BETWEEN, True, False
         pairs = enumerate(zip(one, other, strict=False))
@@ -198,7 +210,8 @@ def _functions(analysis: DeviceAnalysis, used: set[int]) -> dict[int, int]:
     frames = analysis.snapshot.stacks.frames
     found: dict[int, int] = {}
     line = dict(enumerate(zip(frames.filenames, frames.names, frames.lines, strict=True)))
-    number, before = 0, ("", "", 0)
+    number = 0
+    before = ("", "", 0)
     for frame in sorted(used, key=line.__getitem__):
         number += line[frame][:2] != before[:2] or line[frame][2] - before[2] > _MOST_LINES_BETWEEN
         found[frame], before = number, line[frame]

@@ -31,7 +31,8 @@ def late_frees(evidence: Evidence) -> Iterator[Detected]:
 
     While a CUDA graph is captured, frees in its private pool are late too, and count for nothing here.
     """
-    analysis, table = evidence.analysis, evidence.table
+    analysis = evidence.analysis
+    table = evidence.table
     is_late = table.is_freed_late & ~is_of_private_pool(analysis.snapshot, table.pool_id)
     waiting = rows_of(is_late & table.waiting_at(analysis.replay.active.peak_event))
     if not len(waiting):
@@ -48,13 +49,15 @@ def idle_caches(evidence: Evidence) -> Iterator[Detected]:
     A stream that is used again, at any later time, needs its cache. One that serves every step may only be
     between two uses: the bytes have to fall and rise again without it.
     """
-    table, event = evidence.table, evidence.analysis.replay.reserved.peak_event
+    table = evidence.table
+    event = evidence.analysis.replay.reserved.peak_event
     if not _rises_again(evidence, event):
         return
     scattered = [stream for _, streams in _scattered(evidence) for stream in streams]
     is_small = table.requested_bytes <= SMALL_REQUEST_BYTES
     for rows in grouped(rows_of(~is_among(table.stream, scattered)), 2 * table.stream + is_small):
-        last, ends = int(table.alloc_event[rows[-1]]), table.end_event[rows]
+        last = int(table.alloc_event[rows[-1]])
+        ends = table.end_event[rows]
         if last < event and evidence.is_large(rows):
             is_large = table.block_bytes[rows] >= _LITTLE * table.block_bytes[rows].max()
             emptied = int(ends[is_large & (ends <= event)].max(initial=last))
@@ -84,10 +87,12 @@ def _scattered(evidence: Evidence) -> Iterator[tuple[Int64Column, tuple[int, ...
 
     Streams that the program made once come back in turn; new ones only after all of PyTorch's own.
     """
-    stream, frame = evidence.table.stream, evidence.analysis.project_frame
+    stream = evidence.table.stream
+    frame = evidence.analysis.project_frame
     if len(distinct(stream)) < _LEAST_STREAMS:
         return
     for rows in grouped(rows_of(frame >= 0), frame):
-        streams, n_runs = distinct(stream[rows]), len(run_starts(stream[rows]))
+        streams = distinct(stream[rows])
+        n_runs = len(run_starts(stream[rows]))
         if len(streams) >= (_LEAST_STREAMS if n_runs == len(streams) else _ALL_STREAMS):
             yield rows, tuple(streams.tolist())

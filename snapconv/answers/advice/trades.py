@@ -68,7 +68,9 @@ def batch_shares(analysis: DeviceAnalysis) -> Sequence[float]:
 
 def smaller_batch(evidence: Evidence) -> Iterator[Detected]:
     """Find the largest share of the batch that reaches the goal, else the smallest."""
-    analysis, demand, goal = evidence.analysis, evidence.demand, evidence.goal_bytes
+    analysis = evidence.analysis
+    demand = evidence.demand
+    goal = evidence.goal_bytes
     if goal is None or demand.peak.n_bytes <= goal:
         return
     for share in batch_shares(analysis):
@@ -81,7 +83,8 @@ def smaller_batch(evidence: Evidence) -> Iterator[Detected]:
         return
     live = distinct(analysis.classification.category[change.rows[evidence.live[change.rows]]])
     nouns = ", ".join(ABOUT[one].noun for one in GROWING if one in live)
-    batch, how = batch_of(analysis), FEWER
+    batch = batch_of(analysis)
+    how = FEWER
     if len(analysis.phases.events_of_training):
         how = "Accumulate gradients over more and smaller batches, or shorten the sequences."
     counts = f" (a batch of {round(batch * share)} instead of {batch})" if batch > 1 else ""
@@ -91,7 +94,8 @@ def smaller_batch(evidence: Evidence) -> Iterator[Detected]:
 
 def full_logits(evidence: Evidence) -> Iterator[Detected]:
     """Find logits, their copies in other precisions and their gradients, by the size of the loss's own."""
-    analysis, table = evidence.analysis, evidence.table
+    analysis = evidence.analysis
+    table = evidence.table
     sizes = table.requested_bytes
     by_loss = evidence.live & analysis.features.roles.of(Role.LOSS, table.stack_id)
     if not by_loss.any():
@@ -100,14 +104,17 @@ def full_logits(evidence: Evidence) -> Iterator[Detected]:
     rows = rows_of(_of_family(sizes, largest) & evidence.is_computed)
     mine = rows[evidence.live[rows]]
     if evidence.is_large(mine, LEAST_SHARE_OF_TRADE):
-        losses, change = rows_of(by_loss), _in_chunks(evidence, rows)
-        where, caller = evidence.analysis.main_line(losses), evidence.caller_of(losses)
+        losses = rows_of(by_loss)
+        change = _in_chunks(evidence, rows)
+        where = evidence.analysis.main_line(losses)
+        caller = evidence.caller_of(losses)
         yield evidence.found(change, mine, where, chunks=_CHUNKS, caller=caller)
 
 
 def _in_chunks(evidence: Evidence, rows: Int64Column) -> Change:
     """Return the change to chunks; beside theirs backward then has the sum of the last layer's gradients."""
-    change, table = smaller(evidence.analysis, rows, 1 - 1 / _CHUNKS), evidence.table
+    change = smaller(evidence.analysis, rows, 1 - 1 / _CHUNKS)
+    table = evidence.table
     gradients = rows_of(evidence.is_a(Category.GRADIENT))
     n_bytes = change.n_bytes.copy()
     for part in grouped(rows_of(evidence.features.by_engine[rows]), evidence.analysis.iteration[rows]):
@@ -128,7 +135,8 @@ def _of_family(sizes: Int64Column, size: int) -> BoolColumn:
 
 def attention_scores(evidence: Evidence) -> Iterator[Detected]:
     """Find scores of attention: what a softmax in a module makes, and the same size beside it."""
-    features, is_softmax = evidence.features, is_operation(evidence.analysis, "softmax")
+    features = evidence.features
+    is_softmax = is_operation(evidence.analysis, "softmax")
     rows = rows_of(is_softmax & features.by_module & evidence.live)
     if not len(rows):
         return
@@ -144,7 +152,8 @@ def attention_scores(evidence: Evidence) -> Iterator[Detected]:
 
 def _scores(evidence: Evidence, rows: Int64Column, is_softmax: BoolColumn) -> Int64Column:
     """Return what has the size of a softmax: in its function, and near it in backward."""
-    table, sizes = evidence.table, evidence.table.requested_bytes
+    table = evidence.table
+    sizes = evidence.table.requested_bytes
     size = int(sizes[max(grouped(rows, sizes), key=evidence.bytes_of)[0]])
     # The mask of a dropout has a byte for each score; queries, keys and values may have as many: they stay.
     is_mask = (sizes == size // 4) & is_operation(evidence.analysis, "dropout")
@@ -164,13 +173,16 @@ def merged_masks(evidence: Evidence) -> Iterator[Detected]:
     torch/nn/functional.py, multi_head_attention_forward, torch 2.13: of what the function itself makes for
     backward the sum comes first; the last has the size of the queries. The fused kernel keeps the sum.
     """
-    table, features = evidence.table, evidence.features
-    frames, frame = evidence.analysis.snapshot.stacks.frames, features.lines_of(table.stack_id)
+    table = evidence.table
+    features = evidence.features
+    frames = evidence.analysis.snapshot.stacks.frames
+    frame = features.lines_of(table.stack_id)
     is_attention = np.array([name == "multi_head_attention_forward" for name in (*frames.names, "")])
     rows = rows_of(is_attention[frame] & features.in_forward & features.reaches_backward)
     if not len(rows):
         return
-    line, sizes = frames.lines[frame[rows]], table.requested_bytes[rows]
+    line = frames.lines[frame[rows]]
+    sizes = table.requested_bytes[rows]
     rows = rows[(line == line.min()) & ~is_among(sizes, sizes[line == line.max()])]
     mine = rows[evidence.live[rows]]
     if evidence.is_large(mine, LEAST_SHARE_OF_TRADE):
@@ -183,12 +195,14 @@ def _fused(evidence: Evidence, scores: Int64Column, is_softmax: BoolColumn) -> C
 
     Without it a product of matrices keeps copies of them, and the originals are freed in forward.
     """
-    analysis, is_freed = evidence.analysis, evidence.features.is_freed_by_engine
+    analysis = evidence.analysis
+    is_freed = evidence.features.is_freed_by_engine
     is_inner = evidence.is_computed & analysis.features.in_forward
     saved = scores[is_softmax[scores] & is_inner[scores] & is_freed[scores]]
     is_inner[scores] = False
     is_copy = is_inner & is_freed & is_operation(analysis, *_COPIES)
-    n_bytes, rows = analysis.allocations.block_bytes.copy(), [scores]
+    n_bytes = analysis.allocations.block_bytes.copy()
+    rows = [scores]
     for softmax, part in _layers(evidence, saved, is_inner):
         copies = part[is_copy[part]]
         rows.append(copies)
@@ -203,7 +217,8 @@ def _layers(
     evidence: Evidence, softmaxes: Int64Column, is_inner: BoolColumn
 ) -> Iterator[tuple[int, Int64Column]]:
     """Yield softmaxes, each with what its module made nearest to it: equal layers follow without a break."""
-    table, calls = evidence.table, evidence.calls
+    table = evidence.table
+    calls = evidence.calls
     stacks = distinct(table.stack_id[softmaxes]).tolist()
     for module in {calls.module_call(stack) for stack in stacks} - {()}:
         within = calls.is_within(module)[table.stack_id]
@@ -219,7 +234,8 @@ def _originals(analysis: DeviceAnalysis, copies: Int64Column, others: Int64Colum
     table = analysis.allocations
     room: dict[int, int] = {}
     for copy in copies.tolist():
-        event, size = table.alloc_event[copy], int(table.requested_bytes[copy])
+        event = table.alloc_event[copy]
+        size = int(table.requested_bytes[copy])
         live = others[(table.alloc_event[others] < event) & (analysis.features.end[others] > event)]
         live = live[~analysis.features.is_freed_by_engine[live]]
         n_bytes = table.requested_bytes[live]
@@ -234,13 +250,15 @@ def _originals(analysis: DeviceAnalysis, copies: Int64Column, others: Int64Colum
 
 def _is_near(alloc: EventColumn, others: EventColumn) -> BoolColumn:
     """Mark what backward allocates a few events before or after others, such as those of a softmax."""
-    first, last = np.searchsorted(others, alloc - _NEAR), np.searchsorted(others, alloc + _NEAR, side="right")
+    first = np.searchsorted(others, alloc - _NEAR)
+    last = np.searchsorted(others, alloc + _NEAR, side="right")
     return np.asarray(first < last)
 
 
 def _function(evidence: Evidence, stack: int) -> tuple[str, str]:
     """Return the innermost function that is not torch's, if it calls no other module but a dropout."""
-    frames, calls = evidence.analysis.snapshot.stacks.frames, evidence.calls
+    frames = evidence.analysis.snapshot.stacks.frames
+    calls = evidence.calls
     is_dropout = any("dropout" in frames.names[frame].lower() for frame in calls.path(stack))
     for frame in reversed(calls.path(stack)):
         if calls.is_module_call(frame) and not is_dropout:
@@ -252,7 +270,8 @@ def _function(evidence: Evidence, stack: int) -> tuple[str, str]:
 
 def foreach_temporaries(evidence: Evidence) -> Iterator[Detected]:
     """Find lists of temporaries in an optimizer's step: a tensor for each parameter, in use together."""
-    table, in_step = evidence.table, _is_temporary_of_step(evidence.analysis)
+    table = evidence.table
+    in_step = _is_temporary_of_step(evidence.analysis)
     live = rows_of(in_step & evidence.live)
     lists = [rows for rows in grouped(live, table.stack_id) if len(rows) >= _LEAST_OF_LIST]
     if not lists:
@@ -275,11 +294,13 @@ def _is_temporary_of_step(analysis: DeviceAnalysis) -> BoolColumn:
 
 def full_states(evidence: Evidence) -> Iterator[Detected]:
     """Find states of optimizers that fit into 8 bits; the step of one with such states is one kernel."""
-    analysis, table = evidence.analysis, evidence.table
+    analysis = evidence.analysis
+    table = evidence.table
     is_temporary = _is_temporary_of_step(analysis)
     is_state = evidence.is_a(Category.OPTIMIZER_STATE) & ~is_temporary
     if recorded := analysis.recorded:
-        states, n_values = recorded.metadata.states, [*map(math.prod, recorded.metadata.parameters.shapes), 0]
+        states = recorded.metadata.states
+        n_values = [*map(math.prod, recorded.metadata.parameters.shapes), 0]
         is_short = states.n_bytes < 4 * np.array(n_values, np.int64)[states.parameter]
         is_state[recorded.states[is_short & (recorded.states >= 0)]] = False
     rows = rows_of(is_state & (table.block_bytes >= _LEAST_STATE_BYTES))
@@ -293,7 +314,9 @@ def full_states(evidence: Evidence) -> Iterator[Detected]:
 
 def offloaded(evidence: Evidence) -> Iterator[Detected]:
     """Find what autograd saved, and keep of it on the GPU what a few operations need at once."""
-    analysis, table, features = evidence.analysis, evidence.table, evidence.features
+    analysis = evidence.analysis
+    table = evidence.table
+    features = evidence.features
     is_saved = is_among(analysis.classification.category, categories_with(Trait.SAVED))
     # What backward computes again is saved there, outside of the forward's hooks.
     is_saved &= features.is_freed_by_engine & features.is_traced & ~features.made_through(Role.RECOMPUTE)
@@ -305,7 +328,8 @@ def offloaded(evidence: Evidence) -> Iterator[Detected]:
     held = evidence.demand.bytes_at(change, evidence.moment.event)
     if not evidence.is_worth(held, LEAST_SHARE_OF_TRADE):
         return
-    mine, calls = rows[evidence.live[rows]], evidence.calls
+    mine = rows[evidence.live[rows]]
+    calls = evidence.calls
     where = calls.line_of(calls.module_call(evidence.analysis.main_stack(mine), outermost=True))
     seconds = f"{2 * held / _PCIE:.2g} s at 20 GiB/s"
     texts = {

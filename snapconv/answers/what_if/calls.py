@@ -289,8 +289,8 @@ _CALLS_AND_GROWTH = (
 def _stacks_that_empty(stacks: StackTable) -> NDArray[np.bool_]:
     """Mark the stacks that contain a call of ``empty_cache()``; one entry more than stacks, for none."""
     names = [name == "empty_cache" or "emptyCache" in name for name in stacks.frames.names]
-    found = np.zeros(len(stacks) + 1, np.bool_)
-    found[stacks.owners[stacks.with_frames(np.array(names, np.bool_))]] = True
+    found = np.zeros(len(stacks) + 1, bool)
+    found[stacks.owners[stacks.with_frames(np.array(names, bool))]] = True
     return found
 
 
