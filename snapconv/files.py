@@ -187,9 +187,10 @@ def most_bytes_of_part(n_bytes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Output:
-    """``path`` as it was named, and the hidden file beside it that is filled first."""
+    """``path`` as it was named, ``target`` in its real folder, and the hidden file that is filled first."""
 
     path: Path
+    target: Path
     temporary: Path
 
 
@@ -215,12 +216,12 @@ def check_outputs(paths: Sequence[Path], *, force: bool, inputs: Sequence[Path] 
             raise OutputWriteError(f"{path} names no file: give --output FOLDER/NAME")
         with os_errors(path):
             _check_is_no_input(path, inputs)
-            _check_target(path, force=force)
-            _check_folder(path, path.parent)
-        location = Path(os.path.realpath(path.parent), path.name)
-        if location in seen:
+            target = _target(path)
+            _check_target(path, target, force=force)
+            _check_folder(path, target.parent)
+        if target in seen:
             raise OutputWriteError(f"cannot write {path}: it is named twice; give every output its own path")
-        seen.add(location)
+        seen.add(target)
 
 
 def _check_is_no_input(output: Path, inputs: Sequence[Path]) -> None:
@@ -273,10 +274,15 @@ def keep_file(path: Path, content: bytes) -> None:
             temporary.unlink()
 
 
-def _check_target(path: Path, *, force: bool) -> None:
+def _target(path: Path) -> Path:
+    """Return the path with the links of its folders followed, and not its own."""
+    return Path(os.path.realpath(path.parent), path.name)
+
+
+def _check_target(path: Path, target: Path, *, force: bool) -> None:
     """Refuse what is there already; only a regular file may be replaced, and only with force."""
     try:
-        mode = path.lstat().st_mode
+        mode = target.lstat().st_mode
     except FileNotFoundError:
         return
     if stat.S_ISLNK(mode):
@@ -303,13 +309,12 @@ def _exists(path: Path) -> OutputExistsError:
 
 def _create_temporary(path: Path, token: str) -> _Output:
     """Create an empty hidden file beside the output, with the permissions of a new file."""
-    # Absolute: SQLite opens it by a URI.
-    absolute = path.absolute()
-    name = os.fsencode(path.name)[:_MAX_NAME_BYTES].decode("utf-8", "ignore")
-    temporary = absolute.with_name(f".{name}.{token}{os.urandom(8).hex()}.partial")
+    target = _target(path)
+    name = os.fsencode(target.name)[:_MAX_NAME_BYTES].decode("utf-8", "ignore")
+    temporary = target.with_name(f".{name}.{token}{os.urandom(8).hex()}.partial")
     with os_errors(path):
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666))
-    return _Output(path, temporary)
+    return _Output(path, target, temporary)
 
 
 def _remove(file: Path) -> None:
@@ -333,9 +338,9 @@ def _put_all_in_place(outputs: Sequence[_Output], *, force: bool) -> None:
             with os_errors(output.path):
                 _put_in_place(output, force=force)
             if not force:
-                undo.callback(_remove, output.path)
+                undo.callback(_remove, output.target)
         undo.pop_all()
-    for folder in {output.path.parent for output in outputs}:
+    for folder in {output.target.parent for output in outputs}:
         with suppress(OSError):  # some file systems cannot sync a folder; the files are whole all the same
             _sync(folder, os.O_RDONLY)
 
@@ -343,12 +348,12 @@ def _put_all_in_place(outputs: Sequence[_Output], *, force: bool) -> None:
 def _put_in_place(output: _Output, *, force: bool) -> None:
     """Rename, or without force link: a link fails when the name was taken in the meantime."""
     if force:
-        output.temporary.replace(output.path)
+        output.temporary.replace(output.target)
         return
     try:
-        output.path.hardlink_to(output.temporary)
+        output.target.hardlink_to(output.temporary)
     except FileExistsError as error:
         raise _exists(output.path) from error
     except OSError:  # a file system without hard links, such as FAT
-        _check_target(output.path, force=False)
-        output.temporary.replace(output.path)
+        _check_target(output.path, output.target, force=False)
+        output.temporary.replace(output.target)
