@@ -377,13 +377,16 @@ def _could_be(analysis: DeviceAnalysis, rows: Int64Column, *, is_over: bool | np
 def _is_whole_graph(evidence: Evidence, rows: Int64Column) -> bool:
     """Return whether allocations are nearly all that their forward left.
 
-    A node of autograd on the stack that frees them shows a graph of any size.
+    A node of autograd on the stack that frees them shows a graph of any size, unless a backward came before:
+    that may have gone through it, as through the input of a checkpointed layer.
     """
-    is_of_nodes = len(rows) > 0 and bool(evidence.features.freed_through(Role.RELEASE)[rows].any())
+    features = evidence.features
+    is_of_nodes = len(rows) > 0 and bool(features.freed_through(Role.RELEASE)[rows].any())
+    is_of_nodes &= bool((features.next_backward[rows] >= features.end[rows]).all())
     if not (is_of_nodes or is_graph(evidence.analysis, rows)):
         return False
     n_bytes = evidence.table.block_bytes
-    end = evidence.features.end
+    end = features.end
     span = slice(rows[0], rows[-1] + 1)  # rows are in the order of their allocs
     is_left = evidence.is_of_forward[span] & (end[span] >= end[rows].min())
     return bool(n_bytes[rows].sum() >= NEARLY * n_bytes[span][is_left].sum())

@@ -113,6 +113,18 @@ def test_graphs_of_few_operations_are_known_by_the_nodes_that_free_them(advice_o
     assert unused.how[0].endswith("around this call.")
 
 
+def test_what_nodes_free_after_a_backward_is_no_unused_graph(advice_on):
+    """The input of a checkpointed layer goes with the loss: backward went through it, and freed the rest."""
+    loop = Loop()
+    for _ in range(3):
+        loop.assign("loss", 20, 2 * MIB, by=NODE)
+        saved = loop.alloc(MIB, at(20, *layer(1)))
+        gradient = loop.alloc(MIB, ENGINE)
+        loop.trace.free(saved, frames=ENGINE).free(gradient, frames=ENGINE)
+        loop.delete("loss", 22, by=NODE)
+    assert [one.kind for one in advice_on(loop).faults] == []
+
+
 def test_an_output_that_is_freed_with_temporaries_of_its_successor_is_a_fault(advice_on):
     """Nothing else runs in the loop: a call's own temporaries and the old output are freed at once."""
     loop = Loop()
