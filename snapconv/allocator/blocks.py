@@ -64,7 +64,8 @@ class Block:
 
     def link(self, before: "Block | None", after: "Block | None") -> None:
         """Put the block between two neighbours (Block::splice)."""
-        self.before, self.after = before, after
+        self.before = before
+        self.after = after
         if before is not None:
             before.after = self
         if after is not None:
@@ -173,7 +174,8 @@ class AddressSpace:
             if gap >= size:
                 self._gaps[i : i + 1] = [(addr + size, gap - size)] if gap > size else []
                 return addr
-        addr, self._end = self._end, self._end + size
+        addr = self._end
+        self._end = self._end + size
         return addr
 
     def give_back(self, addr: int, n_bytes: int) -> None:

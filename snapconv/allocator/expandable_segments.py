@@ -19,7 +19,9 @@ class ExpandableMemory:
     """Grows and shrinks the expandable segments of one device."""
 
     def __init__(self, settings: AllocatorSettings, ledger: Ledger, addresses: AddressSpace) -> None:
-        self._settings, self._ledger, self._addresses = settings, ledger, addresses
+        self._settings = settings
+        self._ledger = ledger
+        self._addresses = addresses
 
     def allocate(self, pool: BlockPool, *, stream: int, size: int, frames: Frames | None) -> Block | None:
         """Map pages until one free block has ``size`` bytes; return it, out of its pool.

@@ -321,7 +321,8 @@ def _aligned(
         rests = ((steps.get((i + m, j + n)), more, m, n) for m, n, more in choices)
         totals = [(rest[0] + more, m, n) for rest, more, m, n in rests if rest]
         steps[i, j] = max(totals, key=itemgetter(0), default=(0.0, 0, 0))
-    i, j = 0, 0
+    i = 0
+    j = 0
     matches: list[Match] = []
     while i < len(old) or j < len(new):
         _, m, n = steps[i, j]

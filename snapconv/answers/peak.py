@@ -351,7 +351,9 @@ def state_at(
 
     ``layout`` is that of the event, where it is known already.
     """
-    event, events, replay = moment.event, analysis.device.events, analysis.replay
+    event = moment.event
+    events = analysis.device.events
+    replay = analysis.replay
     live, waiting = analysis.allocations.live_at(event), analysis.allocations.waiting_at(event)
     layout = layout or layout_at(analysis.device, analysis.allocations, event)
     return MomentState(

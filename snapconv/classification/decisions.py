@@ -86,8 +86,10 @@ class Decided:
         # Without a decision, not even that they are unknown.
         self.is_open = np.ones(n_rows, bool)
         self.explanation = ""
-        self._evidence, self._certainty = np.zeros(n_rows, np.int8), np.zeros(n_rows, np.int8)
-        self._reason_id, self._probability = np.zeros(n_rows, np.int32), np.zeros(n_rows, np.float32)
+        self._evidence = np.zeros(n_rows, np.int8)
+        self._certainty = np.zeros(n_rows, np.int8)
+        self._reason_id = np.zeros(n_rows, np.int32)
+        self._probability = np.zeros(n_rows, np.float32)
         self._reasons: dict[str, int] = {NO_RULE: 0}
         self._shared: dict[Callable[..., Any], Any] = {}
 

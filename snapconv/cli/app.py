@@ -46,7 +46,8 @@ class ProgramEnded(Exception):
 
     def __init__(self, exit_code: int, until_exit: ExitStack | None = None) -> None:
         super().__init__(exit_code)
-        self.exit_code, self._until_exit = exit_code, until_exit
+        self.exit_code = exit_code
+        self._until_exit = until_exit
 
     def close(self) -> None:
         """End what would last until the process does."""

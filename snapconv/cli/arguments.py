@@ -283,7 +283,8 @@ def with_parameters(
 ) -> Callable[..., _Value]:
     """Give a function the name and help of another, and the parameters that typer and the docs see."""
     keywords = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
-    run.__name__, run.__doc__ = of.__name__, of.__doc__
+    run.__name__ = of.__name__
+    run.__doc__ = of.__doc__
     run.__annotations__ = {one.name: one.annotation for one in keywords}
     run.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
     return run

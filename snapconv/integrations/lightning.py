@@ -31,7 +31,9 @@ class MemoryCallback(Callback):  # type: ignore[misc]  # without the library it 
         self, output: str | os.PathLike[str], *, steps: Collection[int] = NO_STEP, **options: Any
     ) -> None:
         super().__init__()
-        self._output, self._steps, self._options = output, steps, options
+        self._output = output
+        self._steps = steps
+        self._options = options
         self._parts = ExitStack()
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:

@@ -27,7 +27,9 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # without the libr
     def __init__(
         self, output: str | os.PathLike[str], *, steps: Collection[int] = NO_STEP, **options: Any
     ) -> None:
-        self._output, self._steps, self._options = output, steps, options
+        self._output = output
+        self._steps = steps
+        self._options = options
         self._parts = ExitStack()
 
     def on_train_begin(

@@ -58,7 +58,8 @@ class JobStopped(KeyboardInterrupt):
 
     def __init__(self, report: JobReport, n_left: int) -> None:
         super().__init__()
-        self.report, self.n_left = report, n_left
+        self.report = report
+        self.n_left = n_left
 
 
 def read_job(
@@ -181,7 +182,8 @@ class _RowCache:
     """The rows that are kept in a folder; ``folder`` None keeps nothing."""
 
     def __init__(self, folder: Path | None, options: str) -> None:
-        self._folder, self._options = folder, options
+        self._folder = folder
+        self._options = options
 
     def find(self, one: JobInput) -> RankFile | None:
         """Return the row of a file that has not changed, or None."""

@@ -159,7 +159,9 @@ class Upload:
     """
 
     def __init__(self, url: str, *, say: Callable[[str], None], warn: Callable[[str], None]) -> None:
-        self._url, self._say, self._warn = url.rstrip("/"), say, warn
+        self._url = url.rstrip("/")
+        self._say = say
+        self._warn = warn
         try:
             import fsspec
 

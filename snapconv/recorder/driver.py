@@ -54,9 +54,12 @@ class Driver:
         simulation: "Simulation | None" = None,
         say: Say = silent,
     ) -> None:
-        self.options, self.policy, self.say = options, policy, say
+        self.options = options
+        self.policy = policy
+        self.say = say
         self.timer: Timer | None = None
-        self.guard, self.guards = Guard(), Guards()
+        self.guard = Guard()
+        self.guards = Guards()
         self.interception = Interception(self.guards)
         self.changed: Changed = {}
         self.iteration = 0

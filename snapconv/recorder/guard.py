@@ -41,7 +41,8 @@ class OriginalCall:
     def __init__(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]
     ) -> None:
-        self._function, self._arguments = function, (arguments, named)
+        self._function = function
+        self._arguments = (arguments, named)
         self._result: Any = None
         self.is_done = False
         self.raised: BaseException | None = None

@@ -113,11 +113,14 @@ class SharedOom:
     """The sign of one job in this process; ``capture`` is called with words once another rank has left it."""
 
     def __init__(self, folder: Path, capture: Callable[[str], None]) -> None:
-        self._file, self._capture = folder / _FILE, capture
+        self._file = folder / _FILE
+        self._capture = capture
         self._before = self._changed()  # an earlier job's
         self._store: Any = None
         self._is_store_gone = False
-        self._over, self._captured, self._is_ours = threading.Event(), threading.Event(), False
+        self._over = threading.Event()
+        self._captured = threading.Event()
+        self._is_ours = False
         self._once = threading.Lock()
         self._former: Any = None
         threading.Thread(target=self._listen, name="snapconv-oom", daemon=True).start()

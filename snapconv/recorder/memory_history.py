@@ -134,8 +134,10 @@ class SpanLog:
 
     def end(self) -> None:
         """End the span that lasts, if one does; another thread may end it meanwhile."""
-        span, self.current = self.current, None
-        lasting, self._range = self._range, None
+        span = self.current
+        self.current = None
+        lasting = self._range
+        self._range = None
         if lasting is not None:
             lasting.__exit__(None, None, None)
         if span is not None:

@@ -78,7 +78,8 @@ class OneCapture:
     """Keeps each part's result, and writes them to ``path`` when all are there or the program ends."""
 
     def __init__(self, options: RecordingOptions, *, least: Sign = Sign.BACKWARD) -> None:
-        self._options, self._least = options, least
+        self._options = options
+        self._least = least
         self.plan = plan(warm_up=options.warm_up, iterations=options.iterations, has_timing=options.computes)
         self.path: Path | None = None
         self.n_bytes = 0
@@ -86,7 +87,8 @@ class OneCapture:
         self._output = options.output.absolute()  # a script may change its folder
         self._contents: dict[str, Any] | None = None
         self._at_out_of_memory: dict[str, Any] | None = None
-        self._has_stopped, self._began_s = False, time.monotonic()
+        self._has_stopped = False
+        self._began_s = time.monotonic()
         self._peaks = Peaks()
         # What went wrong in the recording itself before there was anything to write.
         self._faults: tuple[Note, ...] = ()
@@ -164,7 +166,8 @@ class OneCapture:
         self.notes += notes
 
     def _write_rest(self, driver: Driver, ended: Ended) -> None:
-        fault, driver.guard = driver.guard, Guard()
+        fault = driver.guard
+        driver.guard = Guard()
         if isinstance(fault.failure, SnapconvError):
             driver.guard = fault
         elif fault.failure is not None:

@@ -180,7 +180,8 @@ class Recording:
         ranks: Collection[int] = (),
         on_other_oom: bool = False,
     ) -> None:
-        self._output, self._is_chosen = os.fspath(output), is_chosen(ranks)
+        self._output = os.fspath(output)
+        self._is_chosen = is_chosen(ranks)
         options = RecordingOptions(
             Path(output),
             Path(project_root or "").absolute(),

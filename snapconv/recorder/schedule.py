@@ -72,7 +72,8 @@ class StepCounter:
 
     def __init__(self, on_end: Callable[[], None], *, least: Sign = Sign.OPTIMIZER) -> None:
         self._on_end = on_end
-        self._sign, self._has_ended = least, False
+        self._sign = least
+        self._has_ended = False
         self._optimizer: weakref.ref[Any] | None = None
         self._has_stepped = self._waits_for_backward = False
         self._n_backwards = 0
@@ -98,7 +99,8 @@ class StepCounter:
         if sign < self._sign or (is_new and self._has_ended):
             self.waits_for(sign)
             return
-        self._sign, self._has_ended = sign, True
+        self._sign = sign
+        self._has_ended = True
         self._on_end()
 
     def stepped(self, optimizer: Any) -> None:

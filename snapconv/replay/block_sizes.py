@@ -150,7 +150,9 @@ class SegmentRanges(Generic[_Facts]):
         *,
         is_one: Callable[[_Facts, _Facts], bool],
     ) -> None:
-        self.starts, self.ends, self.facts = starts, ends, facts
+        self.starts = starts
+        self.ends = ends
+        self.facts = facts
         self.n_conflicts = 0
         self._is_one = is_one
 

@@ -237,7 +237,8 @@ def _allocation_table(device: DeviceSnapshot, lifetimes: Lifetimes, sizes: Block
     known[rows], is_exact[rows] = _sizes_from_space(lifetimes.addr[rows], requested[rows], sizes)
     stack = _rows(events.stack_id, alloc)
     stack[live] = first_known(stack[live], blocks.stack_id[block])
-    pool, is_pending = unknown_column(len(alloc), np.int32), np.zeros(len(alloc), bool)
+    pool = unknown_column(len(alloc), np.int32)
+    is_pending = np.zeros(len(alloc), bool)
     pool[live], is_pending[live] = (
         segments.pool_id[segment],
         has_code(blocks.state[block], BlockState.PENDING_FREE),

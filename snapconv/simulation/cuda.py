@@ -85,7 +85,8 @@ def _patch_device_guard(patches: Patches) -> None:
 
 def _functions(machine: Machine) -> dict[str, Callable[..., Any]]:
     """List what torch._C has for CUDA, by name without ``_cuda_``."""
-    history, device = machine.history, machine.device
+    history = machine.history
+    device = machine.device
 
     def snapshot(request: Any = None) -> dict[str, Any]:
         has_traces = request[2] if isinstance(request, tuple) and len(request) > 2 else True
@@ -230,7 +231,8 @@ class _Stream:
         self: Any = super().__new__(cls)
         self.priority = priority
         if "stream_id" in given:
-            self.stream_id, self.device_index = given["stream_id"], given["device_index"]
+            self.stream_id = given["stream_id"]
+            self.device_index = given["device_index"]
         else:
             self.stream_id = given.get("stream_ptr") or next(self.numbers)
             self.device_index = self.machine.ordinal("cuda" if device is None else device) or 0
@@ -257,7 +259,8 @@ class _Stream:
 
     def __enter__(self: Any) -> Any:
         device = self.machine.device(self.device_index)
-        self.before, device.stream = device.stream, self.stream_id
+        self.before = device.stream
+        device.stream = self.stream_id
         return self
 
     def __exit__(self: Any, *error: object) -> None:

@@ -156,7 +156,8 @@ class Evaluation:
         result = values_read.decide(name, self._likelihood(call))
         if name == "_local_scalar_dense":
             result = self._compute(call).__class__(result)
-        call.result, call.is_done = result, True
+        call.result = result
+        call.is_done = True
         return result
 
     def _likelihood(self, call: Invocation) -> float:

@@ -57,7 +57,8 @@ class EventRings:
         if not known:
             message = "expected enabled to be 'state', 'all' or None, context 'state', 'alloc', 'all' or None"
             raise for_program(RuntimeError(f"{message}, and stacks 'python' or 'all'"))
-        self.is_on, self.has_cpp = enabled is not None, stacks == "all"
+        self.is_on = enabled is not None
+        self.has_cpp = stacks == "all"
         self._context = _CONTEXTS[context] if self.is_on else 0
         self._skipped = frozenset(skip_actions)
         # sys.maxsize, torch's default, is more than a deque takes on some platforms.

@@ -158,7 +158,8 @@ def _patch_nccl(c10d: Any, patches: Patches) -> None:
         def __init__(self, is_high_priority_stream: bool = False, **_: Any) -> None:  # noqa: FBT001, FBT002  # NCCL's
             super().__init__()
             self.is_high_priority_stream = is_high_priority_stream
-            self.config, self._timeout = SimpleNamespace(), _NCCL_TIMEOUT
+            self.config = SimpleNamespace()
+            self._timeout = _NCCL_TIMEOUT
 
     for name in _NCCL_CLASSES:
         nccl = OfFake(name, (), {"Options": Options, "__module__": c10d.__name__})

@@ -70,7 +70,8 @@ class SameDevice:
     """Raises the error where an operation's tensors are on two devices, and CUDA's would."""
 
     def __init__(self, placements: Placements, calls: Calls) -> None:
-        self._of, self._calls = placements.of, calls
+        self._of = placements.of
+        self._calls = calls
 
     def check(self, call: Invocation) -> None:
         """Raise torch's error for a call that CUDA would refuse; its tensors are on several devices."""

@@ -243,7 +243,8 @@ class Tracker:
     def _resize(self, placement: Placement, n_bytes: int) -> None:
         assert placement.device is not None
         self.transfers.settle_used([placement])
-        old_addr, placement.n_bytes = placement.addr, n_bytes
+        old_addr = placement.addr
+        placement.n_bytes = n_bytes
         self._allocate(placement)
         self.machine.free(placement.device, old_addr)
 

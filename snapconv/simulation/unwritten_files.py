@@ -40,7 +40,8 @@ class UnwrittenFiles:
 
     def __init__(self, tracker: Tracker) -> None:
         self.tracker = tracker
-        self._pid, self._began = os.getpid(), time.time()
+        self._pid = os.getpid()
+        self._began = time.time()
         # No file of another run has its number: a pickle that somebody else has made is never loaded.
         run = uuid.uuid4().hex
         # No pickle begins like this: whoever loads the file later is told so.

@@ -184,13 +184,15 @@ class CompiledTraceReader:
     """Reads traces of the compiled core; all of one file have the same ids."""
 
     def __init__(self, collected: Collected, stacks: CompiledStacks) -> None:
-        self._collected, self._events = collected, stacks.events
+        self._collected = collected
+        self._events = stacks.events
         core = stacks.events.core
         objects = stacks.events.objects
         texts = FirstSeen(core, len(objects), lambda key: collected.texts.id(objects[key])).ids
         pools = FirstSeen(core, len(objects), self._pool_id).ids
         self._ids = dict.fromkeys(_IDS, texts) | {"stack_id": stacks.ids_of_rows, "pool_id": pools}
-        self.n_events, self._n_read = stacks.events.n_events, 0
+        self.n_events = stacks.events.n_events
+        self._n_read = 0
         for text, n in stacks.events.unknown_actions.items():
             collected.unknown_actions[shown(text)] += n
 
@@ -201,7 +203,8 @@ class CompiledTraceReader:
         of_trace = trace_rows(trace)
         if self._events.unknown_actions and of_trace.start < self._n_read:
             raise OddFile  # unknown actions are reported in the order of the traces, not of the file
-        self._n_read, n = of_trace.stop, of_trace.stop - of_trace.start
+        self._n_read = of_trace.stop
+        n = of_trace.stop - of_trace.start
         columns: dict[str, Any] = {
             name: column if column is None else column[of_trace]
             for name, column in self._events.columns.items()

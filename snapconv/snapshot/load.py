@@ -200,7 +200,8 @@ def _load(path: Path, progress: Progress | None, compiled: CDLL | None = None) -
     collected = Collected(CompiledStacks(events)) if events else Collected()
     raw, timeline = read_timeline(raw)
     raw, page = read_first_viewer(raw)
-    snapshot, collected.form = as_snapshot_dict(raw), timeline or page
+    snapshot = as_snapshot_dict(raw)
+    collected.form = timeline or page
     if not collected.form and not events:
         snapshot, collected.form = read_plot(snapshot)
     return _read(snapshot, path, container, collected, progress)

@@ -104,7 +104,8 @@ class Bursts:
 
     def __init__(self, analysis: DeviceAnalysis, calls: LineCalls) -> None:
         self.analysis, self.calls, self.table = analysis, calls, analysis.allocations
-        self.features, table = analysis.features, self.table
+        self.features = analysis.features
+        table = self.table
         is_of_name = self.features.lines_of(table.free_stack_id) >= 0
         for role in _NOT_OF_NAMES:
             is_of_name &= ~self.features.freed_through(role)

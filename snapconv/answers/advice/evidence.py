@@ -56,9 +56,11 @@ class LineCalls:
 
     def __init__(self, analysis: DeviceAnalysis) -> None:
         self.lines = analysis.lines
-        self._python, self._events = analysis.facts.roles.python, analysis.device.events
+        self._python = analysis.facts.roles.python
+        self._events = analysis.device.events
         is_alloc = has_code(self._events.action, Action.ALLOC)
-        self.n_allocs, self.alloc_events = np.cumsum(is_alloc, dtype=np.int32), rows_of(is_alloc)
+        self.n_allocs = np.cumsum(is_alloc, dtype=np.int32)
+        self.alloc_events = rows_of(is_alloc)
         self._paths: dict[int, tuple[int, ...]] = {}
         self._marks: dict[tuple[int, ...], BoolColumn] = {}
         self._begins: dict[tuple[int, ...], Int64Column] = {}
@@ -132,8 +134,10 @@ class Evidence:
     def __post_init__(self) -> None:
         """Look up what every detector needs."""
         self.analysis = self.demand.analysis
-        self.table, self.features = self.analysis.allocations, self.analysis.features
-        self.live, self.bytes_of = self.table.live_at(self.moment.event), self.table.bytes_of
+        self.table = self.analysis.allocations
+        self.features = self.analysis.features
+        self.live = self.table.live_at(self.moment.event)
+        self.bytes_of = self.table.bytes_of
 
     @cached_property
     def is_computed(self) -> BoolColumn:

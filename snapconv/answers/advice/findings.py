@@ -438,7 +438,8 @@ def advise(
     """
     trades = trades or goal_bytes is not None
     sorts = (FAULT, FREE, TRADE) if trades else (FAULT, FREE) if replays else (FAULT,)
-    demand, unknown = Demand(analysis), _why_unknown(analysis)
+    demand = Demand(analysis)
+    unknown = _why_unknown(analysis)
     peak_of = demand.replayed if replays else demand.without
     evidence = Evidence(demand, LineCalls(analysis), demand.peak, goal_bytes, forward_ms or {})
     findings = [] if unknown else _search(evidence, sorts, peak_of)

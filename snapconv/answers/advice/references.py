@@ -173,7 +173,8 @@ class _Paths:
     """
 
     def __init__(self, calls: LineCalls, analysis: DeviceAnalysis, stack: Int64Column) -> None:
-        kinds, self.calls = dict.fromkeys(stack.tolist()), calls
+        kinds = dict.fromkeys(stack.tolist())
+        self.calls = calls
         self.files = analysis.snapshot.stacks.frames.filenames
         self.function = _functions(analysis, {frame for one in kinds for frame in calls.path(one)})
         self.first: dict[int, int] = {}

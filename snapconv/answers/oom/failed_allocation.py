@@ -103,7 +103,8 @@ def find_out_of_memory(analysis: DeviceAnalysis, *, device_total: int | None = N
     moment = find_moment(analysis, "oom" if failed else "peak")
     layout = layout_at(analysis.device, analysis.allocations, moment.event)
     state = state_at(analysis, moment, device_total=device_total, layout=layout)
-    request, verdict = None, None
+    request = None
+    verdict = None
     if failed:
         owners = _owners(analysis.snapshot, failed[0], layout)
         request = _explained(analysis, failed[0], layout, owners)

@@ -116,7 +116,8 @@ class _Trials:
         is_enough = None
         detail = _UNKNOWN
         if rest.event not in outcome.served:
-            is_enough, detail = False, "memory still runs out"
+            is_enough = False
+            detail = "memory still runs out"
         elif rest.is_known:
             needed = _with_pieces(rest.most(changes, remedy.kind), outcome)
             is_enough = True if needed <= self.usable_bytes else None

@@ -225,8 +225,10 @@ class _Run:
         ledger = self.allocator.ledger
         part = slice(first, last)
         rows = calls.row[part]
-        blocks, sizes = self.blocks, self.sizes
-        take, give_back = allocator.take, allocator.give_back
+        blocks = self.blocks
+        sizes = self.sizes
+        take = allocator.take
+        give_back = allocator.give_back
         is_check = self.trial.is_check
         for operation, row, event, n_bytes, stream, pool in zip(
             calls.operation[part].tolist(),

@@ -142,7 +142,8 @@ class Models:
         *,
         optimizers: Callable[[], Iterable[Any]] = tuple,
     ) -> None:
-        self._registrations, self._optimizers = registrations, optimizers
+        self._registrations = registrations
+        self._optimizers = optimizers
         self._n_stepped = 0
         self._given = weakref.ref(model) if model is not None else None
         self._places: tuple[Place, ...] = ()

@@ -36,7 +36,8 @@ class SavedTensors:
     """Calls ``note`` with every tensor that is saved for backward between ``open`` and ``close``."""
 
     def __init__(self, note: "Callable[[Tensor], None]", guard: Guard) -> None:
-        self._note, self._guard = note, guard
+        self._note = note
+        self._guard = guard
         self._pair: tuple[Any, Any] = self._hooks()
         self._is_open = self._is_there = self._is_kept_from_it = False
         # Functions that have named tensors which are not saved yet, and whether to open when they are.

@@ -225,7 +225,8 @@ class _Finder(MetaPathFinder):
     """Finds one module as the others do, and has its import seen. To look for it is no import."""
 
     def __init__(self, name: str, work: Callable[[], object]) -> None:
-        self._name, self._work = name, work
+        self._name = name
+        self._work = work
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

@@ -42,7 +42,8 @@ class _Deferred:
     """The function that is registered in the place of a handler."""
 
     def __init__(self, own: Handler, *, is_scripts: bool) -> None:
-        self.own, self.is_scripts = own, is_scripts
+        self.own = own
+        self.is_scripts = is_scripts
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         """Run the handler, or have the signal come once more."""
@@ -79,7 +80,8 @@ def deferred_handlers(*, is_job: bool = False) -> Iterator[None]:
         return
     for number, handler in _handlers_now():
         _set(number, _Deferred(handler, is_scripts=False))
-    signal.signal, signal.getsignal = _signal, _getsignal
+    signal.signal = _signal
+    signal.getsignal = _getsignal
     _is_program_over[0] = False
     try:
         yield

@@ -73,7 +73,8 @@ class Iteration:
     def __init__(self, clock: Clock, stacks: StackRecorder, guards: Guards) -> None:
         import torch
 
-        self._times, self._backward_times = guards.of(Feature.TIMES), guards.of(Feature.BACKWARD_TIMES)
+        self._times = guards.of(Feature.TIMES)
+        self._backward_times = guards.of(Feature.BACKWARD_TIMES)
         self.sections = [Section()]
         self.backward_passes: list[BackwardPass] = []
         self.left_over: list[Call] = []
@@ -120,7 +121,8 @@ class Iteration:
                 call = Call(name, stack, around if module is None else module)
                 first_node = self._next_node()
                 self._is_busy = True
-                call.begin, began = self._mark(), time.perf_counter_ns()
+                call.begin = self._mark()
+                began = time.perf_counter_ns()
         except BaseException as failure:
             self._is_busy = False
             if not self._times.takes(failure):

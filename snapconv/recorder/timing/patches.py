@@ -57,7 +57,8 @@ def change_modes(change: Callable[[list[Any]], Iterable[Any]]) -> None:
 def function_mode(around: Around, guard: Guard, *, inside: Sequence[Any]) -> Iterator[None]:
     """Hand torch functions called in this thread, within ``inside``, to ``around``, which guards itself."""
     listener = _mode_type()()
-    listener.around, listener.name_of = around, guard.hook_with_result(name_of, otherwise=lambda _: None)
+    listener.around = around
+    listener.name_of = guard.hook_with_result(name_of, otherwise=lambda _: None)
 
     def add(modes: list[Any]) -> list[Any]:
         place = _n_outer(modes, inside)

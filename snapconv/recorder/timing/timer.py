@@ -34,7 +34,9 @@ class Columns:
     """All iterations so far, as plain values; marks are read when an iteration is added."""
 
     def __init__(self, clock: Clock, stacks: StackRecorder, module_path: ModulePath) -> None:
-        self._clock, self.stacks, self._module_path = clock, stacks, module_path
+        self._clock = clock
+        self.stacks = stacks
+        self._module_path = module_path
         self.calls: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
         self.iterations: list[dict[str, Any]] = []
         self.launch_bound = {phase: {"n": 0, "n_waited_for": 0} for phase in (FORWARD, BACKWARD)}
@@ -134,7 +136,8 @@ class Timer:
         guards: Guards | None = None,
         interception: Interception | None = None,
     ) -> None:
-        self._clock_name, self._guards = clock, guards or Guards()
+        self._clock_name = clock
+        self._guards = guards or Guards()
         self._interception = interception or Interception(self._guards)
         self.use_device(device)
         self._project_root = project_root
@@ -172,7 +175,8 @@ class Timer:
         self._stop()
         if self._columns is None or self._is_warm_up:
             self._columns = Columns(self._clock, StackRecorder(), self._module_path)
-        self._number, self._is_warm_up = iteration, warm_up
+        self._number = iteration
+        self._is_warm_up = warm_up
         self._clock.settle()
         timed = self._iteration = Iteration(self._clock, self._columns.stacks, self._guards)
         listening = self._listening

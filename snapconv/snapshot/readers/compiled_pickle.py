@@ -97,8 +97,10 @@ class FirstSeen:
     """Numbers the core's keys in the order in which they are met; ``new_id`` may give each another id."""
 
     def __init__(self, core: ctypes.CDLL, n_keys: int, new_id: Callable[[int], int] | None = None) -> None:
-        self._core, self._new_id = core, new_id
-        self._numbers, self._met = np.full(n_keys, NO_ID, np.int32), np.empty(n_keys, np.int32)
+        self._core = core
+        self._new_id = new_id
+        self._numbers = np.full(n_keys, NO_ID, np.int32)
+        self._met = np.empty(n_keys, np.int32)
         self._new_ids = np.full(n_keys + 1 if new_id else 0, NO_ID, np.int32)  # the last is that of NO_ID
         self.keys = self._met[:0]
 

@@ -161,7 +161,10 @@ class _Unpacked(io.RawIOBase):
 
     def __init__(self, file: BinaryIO, n_bytes: int, packing: str, progress: Progress | None) -> None:
         self.n_bytes = 0
-        self._packing, self._file, self._n_packed_bytes, self._progress = packing, file, n_bytes, progress
+        self._packing = packing
+        self._file = file
+        self._n_packed_bytes = n_bytes
+        self._progress = progress
         self._pieces = _gunzip(file, n_bytes) if packing == "gzip" else _unzip(file)
         self._left = memoryview(b"")
 
