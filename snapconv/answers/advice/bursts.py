@@ -57,20 +57,16 @@ class Burst:
     """Old allocations that one line freed together, and the first event of the call that replaced them.
 
     ``line``: a stack with the Python frames that freed them. ``maker``: the frames down to the call, if
-    another line has it. ``held``: what is older, of other lines, and went with them, as a graph's inputs do.
+    another line has it. ``all_rows``: with what is older, of other lines, and went with them, as the inputs
+    of a graph do.
     """
 
     rows: Int64Column
+    all_rows: Int64Column
     call: int
     line: int
     is_graph: bool
     maker: tuple[int, ...] = ()
-    held: tuple[int, ...] = ()
-
-    @property
-    def all_rows(self) -> Int64Column:
-        """The old allocations, and what they held."""
-        return np.append(self.rows, self.held).astype(np.int64)
 
 
 class _EventsOf:
@@ -166,7 +162,7 @@ class Bursts:
             call = self.calls.began(path, moment)
             rows = rows[is_among(freed, like.rows) & (table.alloc_event[rows] < call)]
             if len(rows) and self.calls.is_within(path)[stack]:
-                yield Burst(rows, call, like.line, like.is_graph)
+                yield Burst(rows, rows, call, like.line, like.is_graph)
 
     def _last_like(self, rows: Int64Column, moment: int) -> Int64Column:
         """Return for each allocation the last of its stack that was freed up to the moment; -1 for none."""
@@ -211,8 +207,8 @@ class Bursts:
             following = np.append(self.calls.alloc_events, self.features.n_events)
             call = int(following[self.calls.n_allocs[newest]])
         if newest < call < freed and self._is_made_anew(rows, newest, (call, freed), is_of_graph=is_of_graph):
-            older = np.setdiff1d(whole[self.table.alloc_event[whole] < newest], rows)
-            return Burst(rows, call, line, is_of_graph, held=tuple(older.tolist()))
+            older = whole[self.table.alloc_event[whole] < newest]
+            return Burst(rows, np.union1d(rows, older), call, line, is_of_graph)
         # A loss keeps the graph: its own line frees the old one, once the model has made the next.
         is_project = self.analysis.lines.of_frame(path[-1]) is not None
         return self._replaced_by_forward(rows, line) if newest < 0 and is_of_graph and is_project else None
@@ -280,7 +276,7 @@ class Bursts:
         if not maker:
             return None
         call = self.calls.began(maker, int(table.alloc_event[new[0]]))
-        return Burst(rows, call, line, is_graph=True, maker=maker[:-1])
+        return Burst(rows, rows, call, line, is_graph=True, maker=maker[:-1])
 
     def _is_never_read(self, burst: Burst) -> bool:
         """Return whether the line's first call in the trace had no tensor of that size to read.

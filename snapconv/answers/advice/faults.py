@@ -381,7 +381,7 @@ def _is_whole_graph(evidence: Evidence, rows: Int64Column) -> bool:
     that may have gone through it, as through the input of a checkpointed layer.
     """
     features = evidence.features
-    is_of_nodes = len(rows) > 0 and bool(features.freed_through(Role.RELEASE)[rows].any())
+    is_of_nodes = bool(features.freed_through(Role.RELEASE)[rows].any())
     is_of_nodes &= bool((features.next_backward[rows] >= features.end[rows]).all())
     if not (is_of_nodes or is_graph(evidence.analysis, rows)):
         return False
