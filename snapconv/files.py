@@ -169,7 +169,8 @@ def checked_output(inputs: Sequence[Path], given: Path | None, ending: str, *, f
 # A file repeats a stack, a name or a whole trace for two bytes: what an output repeats is in proportion to
 # the file. No real file comes near the bounds, and of these all is written.
 _BYTES_PER_BYTE, _FREE_BYTES = 20, 900 << 10
-_PART_PER_BYTE, _FREE_PART_BYTES = 8, 256 << 10
+_PART_PER_BYTE = 8
+_FREE_PART_BYTES = 256 << 10
 
 
 def most_bytes_of_output(n_bytes: int) -> int:

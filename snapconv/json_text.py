@@ -22,7 +22,8 @@ from snapconv.units import printable, shown
 # in them, 8 characters each at least.
 _MIN_CONTAINER_BYTES, _FEW_CONTAINERS = 8, 1_000_000
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
-_INT64_MIN, _UINT64_MAX = -(1 << 63), (1 << 64) - 1
+_INT64_MIN = -(1 << 63)
+_UINT64_MAX = (1 << 64) - 1
 # A short text takes 51 bytes, and its place in a list 8.
 _VALUE_BYTES = 60
 _TOO_DEEP = "nested too deep"

@@ -32,7 +32,8 @@ from snapconv.units import Device, format_bytes
 
 # Of what is reserved: from here on, memory that is never in use is a problem; so much is one in any job.
 _MUCH_WASTED = 0.1
-_LEAST_WASTED_BYTES, _MUCH_WASTED_BYTES = 256 << 20, 2 << 30
+_LEAST_WASTED_BYTES = 256 << 20
+_MUCH_WASTED_BYTES = 2 << 30
 # A line of the project, or None, and whether a stack was recorded.
 _Maker = tuple[SourceLine | None, bool]
 

@@ -43,7 +43,8 @@ from snapconv.units import Device, counted, format_bytes, optional
 
 # Two may be chance: a state that is made late, an expert that is used for the first time. Three are weak.
 LEAST_ITERATIONS = 3
-_FAIR_ITERATIONS, _STRONG_ITERATIONS = 4, 8
+_FAIR_ITERATIONS = 4
+_STRONG_ITERATIONS = 8
 # A line that is reached by several stacks does many things: that it does one of them every time needs more.
 _LEAST_OF_LINE = 6
 # What is freed by the next iteration and larger there may be a longer batch: batches of random lengths grow

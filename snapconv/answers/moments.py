@@ -21,7 +21,8 @@ EXPECTED = (
     "peak, start, end, worst, oom, oom:2, iteration:3, annotation:NAME, 'largest activations', "
     "or an event such as 1234"
 )
-_MOST_NAMES, _MOST_OF_NAME = 5, 60
+_MOST_NAMES = 5
+_MOST_OF_NAME = 60
 # With fewer, a replay of allocator settings shows too little for advice.
 FEW_EVENTS = 10
 

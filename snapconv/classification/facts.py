@@ -12,9 +12,12 @@ from snapconv.torch_knowledge.frame_patterns import Role
 
 WEIGHT, GRADIENT, STATE = Category.WEIGHT, Category.GRADIENT, Category.OPTIMIZER_STATE
 ACTIVATION, INPUT, TEMPORARY = Category.ACTIVATION, Category.INPUT, Category.TEMPORARY
-WORKSPACE, CACHE = Category.WORKSPACE, Category.KV_CACHE
-ANNOTATED, BY_FREE = Evidence.ANNOTATION, Evidence.FREE_SITE
-BY_FRAMES, BY_SIZES = Evidence.FRAMES, Evidence.SIZES
+WORKSPACE = Category.WORKSPACE
+CACHE = Category.KV_CACHE
+ANNOTATED = Evidence.ANNOTATION
+BY_FREE = Evidence.FREE_SITE
+BY_FRAMES = Evidence.FRAMES
+BY_SIZES = Evidence.SIZES
 
 # Rows of one slug have one reason.
 _BATCH = "made-outside-modules-used-in-forward", "copied or created outside of modules and in use in forward"

@@ -40,7 +40,8 @@ from snapconv.columns import Int64Column, distinct, grouped, number_groups, rows
 from snapconv.phases.trace_phases import Optimizers, Phase
 from snapconv.units import format_bytes
 
-SLUG, GRADIENT_OR_STATE = "explained-by-the-job", "gradient-or-optimizer-state"
+SLUG = "explained-by-the-job"
+GRADIENT_OR_STATE = "gradient-or-optimizer-state"
 REASONS = {
     SLUG: "one hypothesis about the whole job explains how often this size and the others occur: so many "
     "weights, states, gradients and copies of the model",

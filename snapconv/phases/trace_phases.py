@@ -40,7 +40,8 @@ from snapconv.stop_signals import stage
 from snapconv.torch_knowledge.frame_patterns import Role
 from snapconv.torch_knowledge.optimizers import OF_OTHERS, OF_TORCH, OptimizerRule
 
-_STEP, _ZERO_GRAD = "Optimizer.step#", "Optimizer.zero_grad#"
+_STEP = "Optimizer.step#"
+_ZERO_GRAD = "Optimizer.zero_grad#"
 # torch calls a step `Optimizer.step#AdamW.step` (torch/optim/optimizer.py, profile_hook_step).
 _STEP_NAME = re.compile(r"^Optimizer\.step#(\w+)\.step$")
 # What is between a step and the line that calls it: a wrapper, a schedule of learning rates, a GradScaler.

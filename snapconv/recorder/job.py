@@ -106,7 +106,8 @@ def _of_mesh() -> dict[str, int]:
 _EVERY_S = 0.5
 # torchrun sends SIGKILL 30 s after SIGTERM, SLURM by default too.
 _LONGEST_S = 20.0
-_FILE, _KEY = ".memory-ran-out", "snapconv/memory-ran-out"
+_FILE = ".memory-ran-out"
+_KEY = "snapconv/memory-ran-out"
 
 
 class SharedOom:

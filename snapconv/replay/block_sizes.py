@@ -257,7 +257,8 @@ class _Memory:
             self.segments.give_back(addr, addr + size, action == Action.SEGMENT_UNMAP)
 
 
-_LEAF, _MAX_LEAF = 512, 1024
+_LEAF = 512
+_MAX_LEAF = 1024
 # No address of a file is as far out (see ADDRESS in snapshot/fields.py): with one at each end there is always
 # an address before, and one behind.
 _LOWEST, _HIGHEST = -(1 << 63), 1 << 63

@@ -51,7 +51,8 @@ class Era:
 
 # So many blocks that all have room for 32 bytes more show that a backend adds these to each.
 _LEAST_PADDED, _LEAST_WHOLE = 8, 3  # whole granules that have one more are a plainer sign
-BLOCK_ADDRESSES, PLOT = "blocks[].address", "category"
+BLOCK_ADDRESSES = "blocks[].address"
+PLOT = "category"
 Memory = tuple[SegmentTable, BlockTable]
 # Newest first: the first release with a trait, the last without it, the trait, and the place where it would
 # show. Of events it is the column, else the key.

@@ -92,7 +92,8 @@ def _bits(column: str, value: object) -> int:
 assert len(FRAME_RULES) < 64  # all rules that a frame or a stack fits are the bits of one int64
 _BITS = np.left_shift(1, np.arange(len(FRAME_RULES), dtype=np.int64))
 _BITS_OF_ROLE = np.array([_bits("role", role) for role in Role])
-_OF_OUTERMOST, _OPTIMIZERS_OF_TORCH = _bits("is_outermost", True), _bits("slug", "optimizer-file")
+_OF_OUTERMOST = _bits("is_outermost", True)
+_OPTIMIZERS_OF_TORCH = _bits("slug", "optimizer-file")
 
 
 def assign_roles(stacks: StackTable) -> StackRoles:

@@ -49,14 +49,16 @@ from snapconv.units import counted, format_bytes
 # cudaMallocAsync writes the largest number where no limit was set; torch on WSL for what a process holds.
 _NO_LIMIT = 1 << 60
 _PROCESS = squeezed(r"process (\d{1,9}) has <size> memory in use")
-_AMOUNT, _POWERS = re.compile(r"([\d.,]+)([kmgtp]?)"), " kmgtp"
+_AMOUNT = re.compile(r"([\d.,]+)([kmgtp]?)")
+_POWERS = " kmgtp"
 _LACKS = "torch's allocator found no memory; the text lacks the figures that would say why"
 _LEAST_NOTABLE = 0.05
 # From this level of other texts on, a message of torch's allocator without figures says more.
 _WEAK = 2
 # The longest text that torch writes has about 1500 characters; a traceback above it, some thousands.
 _MOST_OF_MESSAGE, _MOST_OF_TRACEBACK = 4000, 12_000
-_ROUNDING_BYTES, _LARGE_XPU_BLOCK = 16 << 20, 4 << 30
+_ROUNDING_BYTES = 16 << 20
+_LARGE_XPU_BLOCK = 4 << 30
 # By the segment that small requests share: the largest request that gets one, and a note.
 _SHARED_SEGMENTS = {
     SMALL_SEGMENT_BYTES: (

@@ -28,7 +28,8 @@ Handler = Callable[[int, FrameType | None], object]
 _LONGEST_WAIT_S = 60.0
 _AGAIN_AFTER_S = 0.001
 
-_set, _get = signal.signal, signal.getsignal
+_set = signal.signal
+_get = signal.getsignal
 
 # The signals whose handlers wait, with the time up to which they do. Empty nearly always, and only looked at
 # then: what is called often asks for no more.

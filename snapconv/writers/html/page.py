@@ -23,7 +23,8 @@ from snapconv.writers.text.comparisons import AnyChange, row_name
 from snapconv.writers.text.info import settings_shown
 
 _HERE = Path(__file__).parent
-_PROGRAM, _STYLE = _HERE / "page.js", _HERE / "page.css"
+_PROGRAM = _HERE / "page.js"
+_STYLE = _HERE / "page.css"
 _DATA_TYPE = "application/octet-stream"  # no type of a program: it is never run
 
 

@@ -16,7 +16,8 @@ from snapconv.units import counted, format_bytes, printable
 from snapconv.writers.html.column_encoding import content_hash
 
 COLORS = {category.label: shown.color for category, shown in ABOUT.items()}
-_BAR_WIDTH, _BAR_HEIGHT = 420, 12
+_BAR_WIDTH = 420
+_BAR_HEIGHT = 12
 _STYLE = """
 body{font:14px system-ui,sans-serif;margin:2em;color-scheme:light dark}
 table{border-collapse:collapse}td,th{padding:1px 10px;text-align:left;white-space:nowrap}

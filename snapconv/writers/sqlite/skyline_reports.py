@@ -44,7 +44,8 @@ class EntryFrames:
                 yield number, ordering, frame
 
 
-WEIGHT, ACTIVATION = 1, 2
+WEIGHT = 1
+ACTIVATION = 2
 PEAK_KEY = "peak_usage_bytes"
 
 

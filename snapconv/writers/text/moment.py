@@ -46,7 +46,8 @@ _OUTSIDE_OTHERS = "outside PyTorch (the device's context, libraries)"
 _LEAST_MODULES = 2
 MOST_NODES = 30
 _MOST_OF_NAME = 60
-_LABEL, _COLUMN = 26, 13
+_LABEL = 26
+_COLUMN = 13
 _ROWS = (
     ("reserved", "reserved_bytes"),
     ("allocated", "allocated_bytes"),
