@@ -63,7 +63,7 @@ def test_a_small_gradient_keeps_that_of_a_whole_concatenation(advice_on):
     assert (fault.kind, fault.is_certain, fault.n_allocations) == ("gradient-views", False, 9)
     assert fault.wrong_if == "the memory holds gradients that the program keeps itself, as retain_grad() does"
     assert fault.peak.n_bytes == pytest.approx(cloned.peak.n_bytes, rel=0.03)
-    assert "such as that of 0.tokens," in fault.what
+    assert "3 small gradients, such as that of 0.tokens." in fault.what
     assert cloned.faults == ()
 
 

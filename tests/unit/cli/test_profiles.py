@@ -19,7 +19,7 @@ NAMES = {"profile_plot.html": "cpu", "timeline.raw.json.gz": "device"}
 @pytest.mark.parametrize(("name", "device"), NAMES.items())
 def test_text_names_what_the_file_is_and_claims_nothing_reserved(snapconv, name, device):
     done = snapconv(PROFILES / name)
-    assert done.out.startswith(f"{device}  peak 868.02 KiB: 30 % optimizer state")
+    assert done.out.startswith(f"{device}  peak 868.02 KiB in this trace: 30 % optimizer state")
     assert "reserved" not in done.out
     assert "note: profile: the file is a" in done.err
     assert "torch.profiler" in snapconv("info", PROFILES / name).out.partition("\n")[0]
@@ -57,7 +57,14 @@ def test_what_needs_an_allocator_says_that_there_is_none(snapconv, command):
 
 
 def test_a_limit_of_reserved_memory_is_unknown(snapconv):
-    done = snapconv("check", PROFILES / "profile_plot.html", "--max-peak", "1MiB", "--max-reserved", "1GiB")
+    limits = ("--max-peak", "1MiB", "--max-reserved", "1GiB", "--in-trace")
+    done = snapconv("check", PROFILES / "profile_plot.html", *limits)
     assert done.code == 7
     assert "ok    peak allocated of cpu" in done.out
     assert "UNKNOWN  peak reserved of cpu is not known" in done.out
+
+
+def test_a_limit_of_the_peak_is_unknown_where_tensors_were_there_before(snapconv):
+    done = snapconv("check", PROFILES / "profile_plot.html", "--max-peak", "1MiB")
+    assert done.code == 7
+    assert "UNKNOWN  peak allocated of cpu is not known: at least 868.02 KiB of at most 1.00 MiB" in done.out
