@@ -113,8 +113,9 @@ def _here(file: str, job: str) -> Iterator[Path]:
         yield Path(file)
         return
     for folder in _own_folders():
-        if time.time() - folder.lstat().st_mtime > _STALE_AFTER_S:
-            _remove(folder)
+        with suppress(FileNotFoundError):  # another worker's, who is done with it now
+            if time.time() - folder.lstat().st_mtime > _STALE_AFTER_S:
+                _remove(folder)
     store, path = open_store(file)
     with _own_folder(job) as folder:
         copy = folder / SNAPSHOT_NAME

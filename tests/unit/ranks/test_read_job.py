@@ -438,6 +438,12 @@ def test_copies_of_killed_workers_are_removed(tmp_path, monkeypatch):
     assert living.exists()
 
 
+def test_a_folder_that_another_worker_removes_meanwhile_costs_no_file(tmp_path, monkeypatch):
+    pytest.importorskip("fsspec")
+    monkeypatch.setattr(rank_reading, "_own_folders", lambda *_: [tmp_path / "snapconv-ranks-gone"])
+    read_by_url(tmp_path, monkeypatch)
+
+
 def test_folders_of_others_stay_whatever_their_names(tmp_path, monkeypatch):
     pytest.importorskip("fsspec")
     capture = copied_folder(tmp_path / "snapconv-ranks-mine.capture", mark=None)
