@@ -135,12 +135,12 @@ class Check:
         actual = format_bytes(self.actual_bytes)
         limit = format_bytes(self.limit_bytes) + (f" ({self.limit_is})" if self.limit_is else "")
         if self.is_unknown:
-            known = f"at least {actual} of at most {limit}; " if self.actual_bytes else ""
+            known = f"at least {actual}, limit {limit}; " if self.actual_bytes else ""
             return f"{of} is not known: {known}{self.unknown}"
         end = f"; {self.remark}" if self.remark else ""
         if self.holds:
             most = f"between {actual} and {format_bytes(self.most_bytes or 0)}"
-            return f"{of}: {most if self.unknown else actual} of at most {limit}{end}"
+            return f"{of}: {most if self.unknown else actual}, limit {limit}{end}"
         more = format_bytes(self.actual_bytes - self.limit_bytes)
         least = "at least " if self.unknown else ""
         return f"{of}: {least}{actual}, {more} over the limit of {limit}{end}"
@@ -240,9 +240,9 @@ def _of_category(found: DeviceAnalysis, live: BoolColumn, category: Category, bu
     if category is Category.UNKNOWN:
         unknown = likely = 0
     parts = (
-        (own.likely_bytes, "are likely"),
+        (own.likely_bytes, f"are only likely {category.label}"),
         (unknown, "have no known category"),
-        (likely, "are likely of another category"),
+        (likely, "are likely another category"),
     )
     more = [f"{format_bytes(n_bytes)} {what}" for n_bytes, what in parts if n_bytes]
     most = own.block_bytes + unknown + likely

@@ -444,7 +444,7 @@ def growing_sentence(analysis: DeviceAnalysis) -> str:
         return ""
     size = f"{format_bytes(one.block_bytes)} in {counted(one.n_allocations, 'allocation')}"
     return (
-        f"{one.line.place} kept growing to the end of the trace: {size}, a leak, a cache or reference cycles"
+        f"{one.line.place} kept growing to the end of the trace: {size} (a leak, a cache or reference cycles)"
     )
 
 
@@ -515,7 +515,7 @@ def growth_notes(analysis: DeviceAnalysis, found: Sequence[Growth]) -> Iterator[
     where = optional("; most by {0.place}", most.line)
     sentence = (
         f"every iteration from {most.first_iteration} to {most.last_iteration} adds "
-        f"{format_bytes(per_iteration)} that are never freed in this trace{where} "
+        f"{format_bytes(per_iteration)} that is never freed in this trace{where} "
         f"({most.certainty}); see snapconv growth"
     )
     yield Note("growth", sentence, analysis.device.device, is_minor=True)

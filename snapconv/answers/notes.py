@@ -57,8 +57,8 @@ def _notes(found: DeviceAnalysis, growth: Sequence[Growth]) -> Iterator[Note]:
         names = ", ".join(project.unused_includes)
         yield Note(
             "unused-include",
-            f"no frame is in {names}: --include names a package as it is imported, or a folder as the "
-            "file has it",
+            f"no frame is in {names}: pass a package's import name, or a folder as recorded in the file, "
+            "to --include",
         )
     yield from growth_notes(found, growth)
     yield from rule_notes(found.features.user_rules)

@@ -52,7 +52,7 @@ _OPTIONS = {
     "project_root": "Count only what is below this folder as the project; as recorded, it need not exist "
     "here. Default: all Python files that are not installed.",
     "include": "PACKAGE_OR_PATH | Count a library as part of the project too: a package such as timm.models, "
-    "or a folder as the file has it. May be repeated. Always counted: transformers.models, diffusers.models.",
+    "or a folder as recorded. May be repeated. Always counted: transformers.models, diffusers.models.",
     "rules": "A TOML file with your own rules for categories; they come before snapconv's.",
     "certain": "Count only what is certain: what is likely becomes unknown.",
     "device": "N | This device only, or `host` for pinned memory. Default: each.",

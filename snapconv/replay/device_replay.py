@@ -425,7 +425,7 @@ def _pending_note(events: EventTable, rows: AllocationTable) -> Note | None:
     for which, when in (
         (waits & ~earlier, "but still in use by a stream at the dump"),
         (waits & earlier, "but still in use by a stream at the dump, and counted as allocated"),
-        (completes & earlier, "before the first event, but counted as allocated until their stream is done"),
+        (completes & earlier, "before the first event, but counted as allocated until free_completed"),
     ):
         n_bytes = format_bytes(int(rows.block_bytes[which].sum()))
         was = counted(count_of(which), f"block ({n_bytes}) was", f"blocks ({n_bytes}) were")

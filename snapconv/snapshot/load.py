@@ -292,8 +292,9 @@ def _in_order(events: EventTable, device: int, notes: list[Note]) -> EventTable:
         notes.append(
             Note(
                 "reordered-ring",
-                f"the events stood out of order in {backwards} places (max_entries was changed while "
-                "recording); they were sorted by time, so events of the same microsecond may be swapped",
+                f"the events stood out of order in {counted(backwards, 'place')} (max_entries was "
+                "changed while recording); they were sorted by time, so events of the same microsecond "
+                "may be swapped",
                 Device(device),
                 is_minor=True,
             )

@@ -68,7 +68,7 @@ _PHASES = {
     Phase.FORWARD: "forward",
     Phase.BACKWARD: "backward",
     Phase.OPTIMIZER: "the optimizer's step",
-    Phase.OTHER: "code between the phases",
+    Phase.OTHER: "code outside the passes and the optimizer's step",
     Phase.UNKNOWN: "",
 }
 

@@ -72,7 +72,7 @@ def _previous(evidence: Evidence, bursts: Sequence[Burst], change: Change) -> De
     if any(burst.is_graph for burst in bursts):
         could_be = _could_be(analysis, mine, is_over=analysis.features.is_freed[change.rows].any())
         thing = "output (and its graph)"
-        when = "" if len(analysis.phases.events_of_training) else "If a backward is meant, "
+        when = "" if len(analysis.phases.events_of_training) else "If backward is needed, "
     texts = {"thing": thing, "when": when, "held": held}
     texts["maker"] = maker.place if maker else "library code"
     return evidence.found(change, mine, where, could_be=could_be, **texts)

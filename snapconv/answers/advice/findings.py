@@ -104,7 +104,7 @@ KINDS = (
         what="The old {thing} is still alive while {maker} makes the next one.",
         how=(
             "{when}`del` the name that has it{held} before {maker} runs again.",
-            "In a loop, a function for the body does the same: its names end with each call.",
+            "In a loop, a function for the body does the same: each return drops its local names.",
         ),
         detect=previous_kept,
     ),
@@ -242,9 +242,8 @@ KINDS = (
     ),
     Kind(
         slug="logits",
-        what="The logits have {counted} at the loss ({where}{caller}).",
-        noun="copy",
-        plural="copies",
+        what="The loss uses {counted} as large as the logits ({where}{caller}).",
+        noun="tensor",
         how=(
             "Compute the last layer and the loss in {chunks} chunks, each under torch.utils.checkpoint;",
             "or use a fused loss, such as Liger's fused linear cross entropy.",

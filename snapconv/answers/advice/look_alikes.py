@@ -46,7 +46,7 @@ LOOK_ALIKES: Mapping[str, tuple[LookAlike, ...]] = {
         LookAlike("data", "a data set that stays on the GPU on purpose"),
         LookAlike("micro-batches", "micro-batches of one step, copied together on purpose"),
         LookAlike("queue", "a queue of batches that are fetched ahead", "no more than three"),
-        LookAlike("views", "pictures or views that one step reads", "all are freed within two steps"),
+        LookAlike("views", "images or crops that one step reads", "all are freed within two steps"),
     ),
     "previous-kept": (
         LookAlike(
@@ -57,8 +57,8 @@ LOOK_ALIKES: Mapping[str, tuple[LookAlike, ...]] = {
             "later", "a graph whose backward comes after the trace", "none of it is freed in the trace"
         ),
         LookAlike("ahead", "a batch that is fetched while the one before is in use", "another line frees it"),
-        LookAlike("model", "a model of before the trace that another replaces", "made anew outside forward"),
-        LookAlike("entry", "the oldest entry of a cache", "as many more of before the trace stay in use"),
+        LookAlike("model", "a model from before the trace, now replaced", "made anew outside forward"),
+        LookAlike("entry", "the oldest entry of a cache", "as many others from before the trace stay in use"),
         LookAlike("collected", "a graph in reference cycles", "the collector is on the stack that frees it"),
         _OUTPUTS,
         _CASTS,
@@ -138,7 +138,7 @@ LOOK_ALIKES: Mapping[str, tuple[LookAlike, ...]] = {
     ),
     "masks": (
         LookAlike("results", "results of attention", "as large as the last of its results"),
-        LookAlike("needed", "masks that no single one replaces"),
+        LookAlike("needed", "masks that cannot be merged into one"),
     ),
     "foreach": (LookAlike("state-update", "new states of the optimizer", "kept after its step"),),
     "checkpointing": (LookAlike("shared", "activations that later modules read too"),),

@@ -41,7 +41,7 @@ _UNKNOWN = "what the rest of the step needs is not known from this trace"
 class Remedy:
     """One change that was tried: whether the request succeeds, and whether what follows it fits too.
 
-    ``is_served``: it succeeds. ``is_enough``: the whole step fits too, None: that is not known, or it may
+    ``is_served``: it succeeds. ``is_enough``: the whole step fits too; None: unknown, or it may
     not; ``detail`` says why. ``is_setting``: of the allocator, and not of the program. ``kind`` is that of
     ``advise``, ``how`` the change, in a sentence. ``assumptions`` are those of the change and of its replay;
     with any, the outcome is an estimate.
@@ -61,10 +61,11 @@ class Remedy:
 class Remedies:
     """The remedies tried for one failed allocation; ``why_none`` where none could be tried.
 
-    ``least_bytes`` must go at least, so that the request succeeds. ``to_come_bytes`` are the most that
+    ``least_bytes`` must be freed at least for the request to succeed. ``to_come_bytes`` are the most that
     gradients, states and temporaries of weights still take. ``card_bytes`` are enough for the program as it
-    is, where that is known. ``is_setup``: weights were being moved; ``model_bytes`` are all of them, 0 where
-    the file does not have what is still on the CPU. ``is_optimizer_assumed``: no step shows the optimizer.
+    is, where that is known. ``is_setup``: the model was being put on the device; ``model_bytes`` are all
+    of its weights and buffers, 0 where the file does not have what is still on the CPU.
+    ``is_optimizer_assumed``: no step shows the optimizer.
     """
 
     n_events: int

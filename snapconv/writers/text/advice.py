@@ -136,7 +136,7 @@ def _goal_lines(advice: Advice, file: str, cached: int) -> Iterator[str]:
     if enough and not advice.fits_already:
         yield f"  enough        {'; or '.join(one + ' alone' * (' + ' not in one) for one in enough)}"
     if advice.is_failed:
-        yield f"{next_line('oom', file)}  (what gets past the failed request)"
+        yield f"{next_line('oom', file)}  (remedies for the failed request)"
 
 
 def _contents(advice: Advice) -> str:
@@ -152,7 +152,8 @@ def _goal(advice: Advice, cached: int) -> str:
     left = advice.together.n_bytes
     peak, most = (format_bytes(size) for size in (advice.peak.n_bytes, advice.peak.n_bytes - left))
     if not goal:
-        return f"impossible: it leaves nothing of the peak of {peak}; the most that can be saved is {most}"
+        why = f"no memory would remain for the peak of {peak}"
+        return f"impossible: {why}; the most that can be saved is {most}"
     if advice.fits_already:
         capacity = format_bytes(goal + cached)
         return f"met already: a replay in {capacity} fits, as PyTorch returns cached memory before it fails"

@@ -144,12 +144,12 @@ def _module_noun(name: str) -> str:
 
 def _remedy_lines(remedies: Remedies) -> Iterator[str]:
     if remedies.why_none:
-        yield "  what gets past this request: not known"
+        yield "  remedies: unknown"
         yield f"    {remedies.why_none}"
         return
     yield from _must_go_lines(remedies)
     how = f"by replaying the last {counted(remedies.n_events, 'event')} with 1 % kept free"
-    yield f"  what lets it run, {how}"
+    yield f"  remedies tried ({how})"
     for is_enough, word in _WORDS:
         rows: dict[str, list[str]] = {}
         for remedy in remedies.tried:
@@ -169,20 +169,20 @@ def _remedy_lines(remedies: Remedies) -> Iterator[str]:
 
 
 def _must_go_lines(remedies: Remedies) -> Iterator[str]:
-    """Say how much must go at least, and what helps where no change of the batch can."""
+    """Say how much must be freed at least, and what helps where no change of the batch can."""
     if remedies.is_setup:
-        yield "  no batch helps while weights are moved: use fewer bits for each, shards (FSDP), offloading,"
-        yield "    or a larger card"
+        yield "  a smaller batch does not help while the model is put on the device: use fewer bits for each"
+        yield "    weight, shards (FSDP), offloading, or a larger card"
     if remedies.model_bytes:
         model = format_bytes(remedies.model_bytes)
         step = format_bytes(_OF_ADAM * remedies.model_bytes)
-        yield f"  all weights and buffers have {model}; if all are trained, a step of Adam needs"
-        yield f"    {step} for weights, gradients, states and temporaries, and its activations"
+        yield f"  weights and buffers take {model} in all; if all are trained, a step of Adam needs"
+        yield f"    {step} for weights, gradients, states and temporaries, plus activations"
     if remedies.least_bytes:
-        yield f"  at least {format_bytes(remedies.least_bytes)} must go for this request"
+        yield f"  at least {format_bytes(remedies.least_bytes)} must be freed for this request"
     if remedies.to_come_bytes:
         size = format_bytes(remedies.to_come_bytes)
-        yield f"  then come at most {size} of gradients, optimizer states and temporaries of its step"
+        yield f"  after it, gradients, optimizer states and the step's temporaries need at most {size} more"
 
 
 def message_lines(found: MessageAnswer) -> Iterator[str]:
@@ -193,7 +193,7 @@ def message_lines(found: MessageAnswer) -> Iterator[str]:
             yield f"  {counted(found.n_messages, 'message')} in the text: this is the first"
         yield f"  next: {answer.next_step}"
     if len(found.others) > _N_DEVICES:
-        yield f"{counted(len(found.others) - _N_DEVICES, 'device')} more: --json shows them"
+        yield f"--json shows {counted(len(found.others) - _N_DEVICES, 'more device')}"
 
 
 def _one_message_lines(found: MessageAnswer) -> Iterator[str]:

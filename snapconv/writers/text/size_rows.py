@@ -98,7 +98,8 @@ def next_line(command: str, file: str, *, kind: str = "cuda") -> str:
 def project_shown(root: str | None, includes: Iterable[str]) -> str:
     """Name what counted as the project."""
     included = ", ".join(includes)
-    return (f"below {root}" if root else "none found") + (f" and in {included}" if included else "")
+    places = [f"below {root}"] * bool(root) + [f"in {included}"] * bool(included)
+    return " and ".join(places) or "none found"
 
 
 def category_lines(categories: "tuple[CategoryTotal, ...]", whole: int) -> Iterator[str]:

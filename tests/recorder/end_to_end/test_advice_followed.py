@@ -145,6 +145,6 @@ def test_no_batch_helps_while_weights_are_moved_and_fewer_bits_do(recorded):
     assert weights > found.state.allocated_bytes
     assert not any(one.is_served for one in remedies.tried)
     text = "\n".join(oom_lines(found, remedies, file="x"))
-    assert "no batch helps while weights are moved" in text
+    assert "a smaller batch does not help while the model is put on the device" in text
     assert "yes" not in text
     assert recorded("plain", 64, 5 * weights // MIB + 40).devices[0].ran_out is False

@@ -97,7 +97,7 @@ def test_a_graph_of_before_the_trace_that_no_backward_frees_is_unused_like_that_
     unused, previous = advice_on(loop).faults
     assert (unused.kind, unused.where.place, unused.is_certain) == ("unused-graph", "train.py:20", True)
     assert unused.peak.n_bytes < previous.peak.n_bytes == 36 * MIB
-    assert previous.how[0].startswith("If a backward is meant, `del`")
+    assert previous.how[0].startswith("If backward is needed, `del`")
 
 
 def test_graphs_of_few_operations_are_known_by_the_nodes_that_free_them(advice_on):

@@ -105,9 +105,9 @@ def test_a_peak_of_a_truncated_trace_is_not_known_unless_the_trace_alone_is_chec
     (check,) = check_budgets(devices_of(builder), Budgets(max_peak=1 << 40, in_trace=in_trace))
     assert check.holds == in_trace
     assert check.sentence == (
-        "peak allocated of cuda:0: 1.00 KiB of at most 1.00 TiB; in this trace"
+        "peak allocated of cuda:0: 1.00 KiB, limit 1.00 TiB; in this trace"
         if in_trace
-        else "peak allocated of cuda:0 is not known: at least 1.00 KiB of at most 1.00 TiB; the oldest "
+        else "peak allocated of cuda:0 is not known: at least 1.00 KiB, limit 1.00 TiB; the oldest "
         "events are lost: record with a larger max_entries, or check this trace alone with --in-trace"
     )
 
@@ -119,7 +119,7 @@ def test_what_may_be_of_a_category_decides_where_what_is_known_keeps_the_limit(d
         for limit in (3 * MIB, 3 * MIB - 1)
     }
     assert found[3 * MIB].holds
-    assert found[3 * MIB].sentence.endswith("between 0 B and 3.00 MiB of at most 3.00 MiB")
+    assert found[3 * MIB].sentence.endswith("between 0 B and 3.00 MiB, limit 3.00 MiB")
     assert (found[3 * MIB].to_json()["least_bytes"], found[3 * MIB].to_json()["actual_bytes"]) == (0, None)
     assert not found[3 * MIB - 1].holds
     assert found[3 * MIB - 1].sentence == (
@@ -155,9 +155,7 @@ def test_a_program_that_ran_out_of_memory_keeps_no_limit_but_one_for_the_trace(d
 
 def test_a_late_beginning_keeps_no_limit_but_one_for_the_trace(devices_of):
     devices = devices_of(TraceBuilder().segment(traced=False).alloc(512, traced=False).alloc(512))
-    late = (
-        "is not known: at least 1.00 KiB of at most 1.00 MiB; recording began after the program had allocated"
-    )
+    late = "is not known: at least 1.00 KiB, limit 1.00 MiB; recording began after the program had allocated"
     (check,) = check_budgets(devices, Budgets(max_peak=MIB))
     assert late in check.sentence
     assert outcomes(devices, Budgets(max_peak=MIB, in_trace=True)) == [("peak allocated", True)]
@@ -193,7 +191,7 @@ HOSTILE = 'a"]]>&<script>\x00\x1b[2J|`*\n<!-- -->\ud800\ufffe.pickle'
 
 def test_people_get_a_line_for_each_limit():
     assert list(check_lines("s.pickle", (HELD, BROKEN, UNKNOWN))) == [
-        "ok    peak allocated of cuda:0: 100 B of at most 100 B",
+        "ok    peak allocated of cuda:0: 100 B, limit 100 B",
         "FAIL  peak reserved of cuda:1: 101 B, 1 B over the limit of 100 B",
         "UNKNOWN  growth per iteration of cuda:0 is not known: the file has no trace",
     ]

@@ -13,7 +13,7 @@ def test_the_graph_of_the_call_before_the_trace_is_a_fault_of_the_name_that_the_
     assert (advice.peak.n_bytes, fault.peak.n_bytes) == (92 * MIB + 512, 56 * MIB + 512)
     assert fault.what == "The old output (and its graph) is still alive while train.py:20 makes the next one."
     assert fault.how[0] == (
-        "If a backward is meant, `del` the name that has it (train.py:21 assigns it) before train.py:20 runs "
+        "If backward is needed, `del` the name that has it (train.py:21 assigns it) before train.py:20 runs "
         "again."
     )
 

@@ -67,4 +67,4 @@ def test_a_limit_of_reserved_memory_is_unknown(snapconv):
 def test_a_limit_of_the_peak_is_unknown_where_tensors_were_there_before(snapconv):
     done = snapconv("check", PROFILES / "profile_plot.html", "--max-peak", "1MiB")
     assert done.code == 7
-    assert "UNKNOWN  peak allocated of cpu is not known: at least 868.02 KiB of at most 1.00 MiB" in done.out
+    assert "UNKNOWN  peak allocated of cpu is not known: at least 868.02 KiB, limit 1.00 MiB" in done.out

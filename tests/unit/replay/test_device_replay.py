@@ -327,7 +327,11 @@ def test_a_free_requested_before_the_first_event_counts_as_allocated_until_it_co
 
 def test_a_free_requested_before_the_first_event_gives_a_note_also_if_it_completes(replayed):
     other = [event(action, B, 512) for action in ("alloc", "free_requested", "free_completed")]
-    assert slugs(replayed([*other[:1], FREED[1], *other[1:]], [GONE])) == ["pending-free"]
+    (note,) = replayed([*other[:1], FREED[1], *other[1:]], [GONE]).notes
+    assert (note.slug, note.message) == (
+        "pending-free",
+        "1 block (1.00 KiB) was freed before the first event, but counted as allocated until free_completed",
+    )
 
 
 def test_frees_without_any_request_were_not_requested_earlier(replayed):

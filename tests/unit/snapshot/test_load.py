@@ -255,7 +255,7 @@ class TestOrder:
         found = load({"segments": [], "device_traces": [events]})
         assert found.devices[0].events.size.tolist() == [4, 5, 6, 7, 8, 9, 12, 13, 14, 15]
         assert note(found, "reordered-ring").device == 0
-        assert "in 1 places" in note(found, "reordered-ring").message
+        assert "in 1 place (" in note(found, "reordered-ring").message
 
     def test_a_ring_that_grew_is_sorted_by_time(self, load):
         """Grown from 4 to 8 entries while full, torch leaves [2, 3, 6, 7, 8, 9, 4, 5]."""

@@ -15,6 +15,7 @@ from orjson import dumps
 from snapconv.answers.oom.message import explain_message, read_message
 from snapconv.answers.oom.message_text import compacted
 from snapconv.errors import InputError
+from snapconv.writers.text.oom import message_lines
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
@@ -434,6 +435,12 @@ def test_the_first_message_of_every_device_is_explained():
     assert [(other.rank, other.message.device, other.cause) for other in found.others] == [
         ("rank 1", 1, "full")
     ]
+
+
+@pytest.mark.parametrize(("n_devices", "last"), [(17, "--json shows 1 more device"), (19, "3 more devices")])
+def test_the_text_counts_the_devices_that_only_json_shows(n_devices, last):
+    text = "\n".join(f"[rank{rank}]: {of_device(rank)}" for rank in range(n_devices))
+    assert list(message_lines(explain_message(text)))[-1].endswith(last)
 
 
 def test_ranks_that_all_call_their_device_0_are_told_apart_and_repeated_lines_are_not():

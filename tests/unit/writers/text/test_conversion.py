@@ -10,7 +10,7 @@ from snapconv.stacks.project_lines import SourceLine
 from snapconv.units import HOST, format_bytes
 from snapconv.writers.text.info import note_lines
 from snapconv.writers.text.moment import summary_lines
-from snapconv.writers.text.size_rows import category_lines
+from snapconv.writers.text.size_rows import category_lines, project_shown
 from tests.report_builder import small_report
 from tests.timing_builder import ROOT, small_trace, time_report
 
@@ -193,6 +193,18 @@ def report_of(tmp_path):
 
 def time_lines(report):
     return list(summary_lines((), (OUTPUT, report)))[1:]
+
+
+@pytest.mark.parametrize(
+    ("root", "includes", "shown"),
+    [
+        ("/job", ("timm.models", "torch"), "below /job and in timm.models, torch"),
+        (None, ("torch",), "in torch"),
+        (None, (), "none found"),
+    ],
+)
+def test_the_project_is_named_by_its_folder_and_its_packages(root, includes, shown):
+    assert project_shown(root, includes) == shown
 
 
 def test_the_summary_has_phases_coverage_and_what_took_longest(report_of):
