@@ -30,7 +30,7 @@ from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.project_lines import SourceLine
 from snapconv.units import Device, format_bytes
 
-# Of what is reserved: from here on, memory that is never in use is a problem; so much is one in any job.
+# Of what is reserved: from here on, more than is ever in use at once is a problem; so much is one in any job.
 _MUCH_WASTED = 0.1
 _LEAST_WASTED_BYTES = 256 << 20
 _MUCH_WASTED_BYTES = 2 << 30
@@ -147,7 +147,7 @@ def find_fragmentation(analysis: DeviceAnalysis, moment: str | None = None) -> F
 
 
 def _conclusion(analysis: DeviceAnalysis, moments: Sequence[FreeMemory], *, is_one_moment: bool) -> str:
-    """Say how much is reserved and never in use, whether that is a problem, and where most of it lies."""
+    """Say how much more is reserved than ever in use, whether that is a problem, and where most lies."""
     replayed = analysis.replay
     first = moments[0]
     most = "most of it"
@@ -166,10 +166,11 @@ def _conclusion(analysis: DeviceAnalysis, moments: Sequence[FreeMemory], *, is_o
     else:
         reserved = replayed.reserved.peak
         wasted = max(reserved - replayed.active.peak, 0)
-        share = f"{_share(wasted, reserved)} was never in use"
+        more = format_bytes(wasted, like=reserved)
+        share = f"{format_bytes(reserved)} reserved at most, {more} more than was ever in use at once"
         # At the worst moment much is free that the peak uses: it shows the waste only if the peak does not.
         worst = moments[1]
-        most = "at the peak most"
+        most = "at the peak, most free memory"
         if 2 * worst.free_bytes < wasted:
             worst = max(moments, key=attrgetter("free_bytes"))
             most = "when most was free, most of it"
@@ -188,7 +189,7 @@ def _conclusion(analysis: DeviceAnalysis, moments: Sequence[FreeMemory], *, is_o
 
 
 def much_waste(reserved: int) -> float:
-    """Return from how many bytes on memory that was reserved and never in use is a problem."""
+    """Return from how many bytes on memory reserved beyond the most in use is a problem."""
     return max(min(_MUCH_WASTED * reserved, _MUCH_WASTED_BYTES), _LEAST_WASTED_BYTES)
 
 

@@ -157,7 +157,10 @@ def test_a_real_step_has_the_free_memory_that_its_segments_show():
 def test_the_conclusion_of_little_waste_is_no_problem(tmp_path):
     found = fragmentation_of(tmp_path, three_segments().snapshot())
     # 20 + 8 + 24 MiB are in use at once, before the first of them is freed.
-    assert found.conclusion == "12.00 MiB of 64.00 MiB reserved was never in use: no problem"
+    assert (
+        found.conclusion
+        == "64.00 MiB reserved at most, 12.00 MiB more than was ever in use at once: no problem"
+    )
 
 
 def test_the_conclusion_of_much_waste_says_where_it_lies(tmp_path):
@@ -166,8 +169,8 @@ def test_the_conclusion_of_much_waste_says_where_it_lies(tmp_path):
     trace.segment(500 * MIB).alloc(500 * MIB, frames=OTHER)  # 1100 MiB reserved, 600 in use at once
     found = fragmentation_of(tmp_path, trace.snapshot())
     assert found.conclusion == (
-        "0.49 GiB of 1.07 GiB reserved was never in use; when most was free, most of it was in empty "
-        "segments, which empty_cache() returns"
+        "1.07 GiB reserved at most, 0.49 GiB more than was ever in use at once; "
+        "when most was free, most of it was in empty segments, which empty_cache() returns"
     )
 
 
@@ -177,7 +180,8 @@ def test_memory_that_the_peak_uses_is_no_waste_of_the_conclusion(tmp_path):
     trace.segment(2000 * MIB).alloc(2000 * MIB, frames=OTHER).free(trace.segments[1]["address"])
     found = fragmentation_of(tmp_path, trace.snapshot())
     assert found.conclusion == (
-        "0.39 GiB of 2.34 GiB reserved was never in use; at the peak most was in partly used segments, which "
+        "2.34 GiB reserved at most, 0.39 GiB more than was ever in use at once; "
+        "at the peak, most free memory was in partly used segments, which "
         "empty_cache() cannot return"
     )
 
@@ -187,14 +191,17 @@ def test_gigabytes_of_waste_are_a_problem_however_much_is_reserved(tmp_path):
     trace.segment(60_000 * MIB).alloc(57_000 * MIB, frames=KEEPER)  # 5 % are free
     found = fragmentation_of(tmp_path, trace.snapshot())
     assert found.conclusion.startswith(
-        "2.93 GiB of 58.59 GiB reserved was never in use; at the peak most was in"
+        "58.59 GiB reserved at most, 2.93 GiB more than was ever in use at once; "
+        "at the peak, most free memory was in"
     )
 
 
 def test_memory_that_waits_for_a_stream_is_not_called_no_problem(tmp_path):
     trace = TraceBuilder().segment(600 * MIB).alloc(600 * MIB, frames=OTHER).free(completed=False)
     found = fragmentation_of(tmp_path, trace.snapshot())
-    assert found.conclusion.endswith("never in use; 600.00 MiB was freed and waited for another stream")
+    assert found.conclusion.endswith(
+        "ever in use at once; 600.00 MiB was freed and waited for another stream"
+    )
 
 
 def test_where_the_trace_contradicts_the_segments_nothing_is_called_no_problem(tmp_path):

@@ -116,7 +116,8 @@ def test_much_that_waits_is_the_conclusion_on_fragmentation(tmp_path):
     path = gathering(unit=8 * MIB).write(tmp_path / "s.pickle")
     found = find_fragmentation(snapconv.load(path).devices[0])
     sentence = (
-        "0.00 GiB of 1.31 GiB reserved was never in use; 0.56 GiB was freed and waited for another stream"
+        "1.31 GiB reserved at most, 0.00 GiB more than was ever in use at once; "
+        "0.56 GiB was freed and waited for another stream"
     )
     assert found.conclusion == sentence
 
