@@ -13,6 +13,7 @@ BEGINNINGS = squeezed(
 
 RAISE_LIMIT = "raise or remove the limit: set_per_process_memory_fraction(), or {backend.variable}"
 SHAPES = "look at the shapes in the traceback's last line of your code"
+WRONG_SIZE = "more than 2^60 bytes were requested: a size was computed wrongly, or is negative"
 NEXT_STEPS = {
     OomCause.FULL: "{less}; {backend.watch}",
     OomCause.FRAGMENTED: "{backend.expandable}",
@@ -25,6 +26,11 @@ NEXT_STEPS = {
 # Where the request is larger than all that torch holds beside it.
 ONE_REQUEST = (
     f"{SHAPES}: this one request is larger than all that torch has; else {NEXT_STEPS[OomCause.FULL]}"
+)
+# Where it is also larger than a device that shares the host's memory.
+LARGER_THAN_OWN = (
+    "make the request smaller: it is larger than the device's own memory, and what is free includes the "
+    f"host's; {SHAPES}"
 )
 # Where nothing else of the process can have it: the rest is of a library in the same process.
 SAME_PROCESS = (
@@ -56,12 +62,7 @@ WORDS = (
         "stopped by per_process_memory_fraction, before the driver was called",
         RAISE_LIMIT,
     ),
-    (
-        "allocate more than 1eb",
-        OomCause.TOO_LARGE,
-        "more than 2^60 bytes were requested: a size was computed wrongly, or is negative",
-        SHAPES,
-    ),
+    ("allocate more than 1eb", OomCause.TOO_LARGE, WRONG_SIZE, SHAPES),
     (
         "exceeds the expandable-segment reserve",
         OomCause.LIMIT,
@@ -79,6 +80,11 @@ WORDS = (
 MPS_LIMIT = (
     "a smaller batch or sequence; a higher PYTORCH_MPS_HIGH_WATERMARK_RATIO may make the system fail, as "
     "torch warns"
+)
+# Where most of what counts against the limit is no tensor of torch's.
+MPS_OTHER = (
+    "look first at the other Metal memory, the larger part: another library of this process (MLX, "
+    f"llama.cpp), or graphs that MPS keeps for each new shape (pad inputs to equal shapes); then {MPS_LIMIT}"
 )
 
 

@@ -29,8 +29,10 @@ from snapconv.answers.oom.allocator_messages import (
     BEFORE_EXPANDABLE,
     BEGINNINGS,
     LARGE_BLOCK,
+    LARGER_THAN_OWN,
     LESS,
     MPS_LIMIT,
+    MPS_OTHER,
     NEXT_STEPS,
     ONE_REQUEST,
     PHASES,
@@ -39,7 +41,14 @@ from snapconv.answers.oom.allocator_messages import (
     WORDS,
 )
 from snapconv.answers.oom.message_figures import FIGURES, ITEM_BYTES, SIZE
-from snapconv.answers.oom.message_kinds import ALLOCATOR, MESSAGE_KINDS, SUMMARY, MessageKind
+from snapconv.answers.oom.message_kinds import (
+    ALLOCATOR,
+    MESSAGE_KINDS,
+    OF_ENOUGH,
+    OF_WRONG_SIZE,
+    SUMMARY,
+    MessageKind,
+)
 from snapconv.answers.oom.message_text import Check, CompactText, compacted, no_check, squeezed
 from snapconv.answers.oom.verdict import FreePieces, OomCause, OomVerdict, Shortage, decide_oom
 from snapconv.errors import InputError
@@ -48,6 +57,8 @@ from snapconv.units import counted, format_bytes
 
 # cudaMallocAsync writes the largest number where no limit was set; torch on WSL for what a process holds.
 _NO_LIMIT = 1 << 60
+# A request may be of a size that was computed wrongly, up to the largest number of JSON.
+_MOST_BYTES = {"tried": 1 << 64}
 _PROCESS = squeezed(r"process (\d{1,9}) has <size> memory in use")
 _AMOUNT = re.compile(r"([\d.,]+)([kmgtp]?)")
 _POWERS = " kmgtp"
@@ -303,8 +314,8 @@ def _values(patterns: Iterable[re.Pattern[str]], text: str) -> dict[str, Any]:
     for pattern in patterns:
         match = pattern.search(text)
         for name, figure in match.groupdict().items() if match else ():
-            value = _value_of(figure, FIGURES.get(name, SIZE).unit) if figure else _NO_LIMIT
-            if isinstance(value, str) or value < _NO_LIMIT:
+            value = _value_of(figure, FIGURES.get(name, SIZE).unit) if figure else math.inf
+            if isinstance(value, str) or value < _MOST_BYTES.get(name, _NO_LIMIT):
                 values.setdefault(name, value)
     return values
 
@@ -312,7 +323,7 @@ def _values(patterns: Iterable[re.Pattern[str]], text: str) -> dict[str, Any]:
 def _value_of(text: str, unit: str) -> float | str:
     if unit in ("shape", "name"):
         return text
-    return float(text) if unit == "share" else _bytes_of(f"{text}g" if unit == "GiB" else text)
+    return float(text) if unit in ("share", "percent") else _bytes_of(f"{text}g" if unit == "GiB" else text)
 
 
 def _bytes_of(number: str) -> int:
@@ -334,7 +345,8 @@ def _of_kind(kind: MessageKind, match: re.Match[str], log: CompactText, n_messag
     """Explain a text of another kind."""
     values = _values_of_kind(kind, match, log)
     backend = values.pop("backend", kind.backend)
-    next_step = _next_step(kind, values, backend_of_kind(backend).monitor)
+    row = _by_figures(kind, values)
+    next_step = _next_step(row, values, backend_of_kind(backend).monitor)
     tried = values.pop("tried", None)
     device = values.pop("device", None)
     figures = [
@@ -345,14 +357,24 @@ def _of_kind(kind: MessageKind, match: re.Match[str], log: CompactText, n_messag
     return MessageAnswer(
         kind=kind.name,
         backend=BACKEND_NAMES.get(backend, backend),
-        meaning=kind.means,
+        meaning=row.means,
         message=OomMessage(device=device, tried_bytes=tried),
         n_messages=n_messages,
         next_step=next_step,
-        cause=kind.cause,
+        cause=row.cause,
         rank=log.rank_at(match.start()),
         figures=tuple(figures),
     )
+
+
+def _by_figures(kind: MessageKind, values: dict[str, Any]) -> MessageKind:
+    """Return the row of a text: its kind's, where its figures do not deny that memory was too small."""
+    tried = values.get("tried", 0)
+    if tried >= _NO_LIMIT:
+        return OF_WRONG_SIZE
+    if kind.cause == OomCause.FULL and 0 < tried <= values.get("free", 0):
+        return OF_ENOUGH
+    return kind
 
 
 def _next_step(kind: MessageKind, values: dict[str, Any], monitor: str) -> str:
@@ -360,7 +382,8 @@ def _next_step(kind: MessageKind, values: dict[str, Any], monitor: str) -> str:
     shown = values | {"monitor": monitor}
     if "tried" in values:
         shown["tried"] = format_bytes(values["tried"])
-    if "free_gib" in values and values.get("total"):
+    # With less than a tenth of a device, a server has no room for a model: that share is no advice.
+    if 10 * values.get("free_gib", -1) >= (values.get("total") or math.inf):
         shown["share"] = f"{values['free_gib'] * 100 // values['total'] / 100:.2f}"
     try:
         return (kind.exact or kind.next_step).format_map(shown)
@@ -424,6 +447,8 @@ def _exact_step(answer: MessageAnswer, text: str) -> str:
     cause = answer.cause
     if cause == OomCause.OUTSIDE and 2 * (answer.own_outside_bytes or 0) > (answer.outside_bytes or 0):
         return SAME_PROCESS
+    if cause == OomCause.UNKNOWN and (message.tried_bytes or 0) > (message.total_bytes or math.inf):
+        return LARGER_THAN_OWN
     if cause == OomCause.FULL and (message.tried_bytes or 0) > (message.reserved_bytes or math.inf):
         return ONE_REQUEST
     if cause == OomCause.FRAGMENTED and answer.backend in ("CUDA", "HIP") and "reservedintotal" in text:
@@ -453,7 +478,8 @@ def _verdict(message: OomMessage, found: Shortage, text: str) -> tuple[OomVerdic
     if verdict.cause == OomCause.LIMIT and message.metal_bytes is not None:
         limit = format_bytes(message.allowed_bytes or 0)
         sentence = f"over the MPS limit of {limit} (by default 1.7 times the recommended size)"
-        return replace(verdict, sentence=sentence), MPS_LIMIT
+        step = MPS_OTHER if message.metal_bytes > (message.reserved_bytes or 0) else MPS_LIMIT
+        return replace(verdict, sentence=sentence), step
     return verdict, NEXT_STEPS[verdict.cause]
 
 

@@ -9,7 +9,7 @@ of these projects that raises the texts, and public reports that quote them.
 
 from dataclasses import dataclass
 
-from snapconv.answers.oom.allocator_messages import LESS, SHAPES
+from snapconv.answers.oom.allocator_messages import LESS, SHAPES, WRONG_SIZE
 from snapconv.answers.oom.verdict import OomCause
 
 _LEAVE_ROOM = "leave room: a smaller batch, or torch.cuda.set_per_process_memory_fraction(0.9)"
@@ -199,6 +199,14 @@ _KINDS = (
         ),
         means="SGLang's KV cache has no room for the tokens of the running requests",
         next_step="lower --max-running-requests, or raise --mem-fraction-static",
+        cause=OomCause.LIMIT,
+    ),
+    MessageKind(
+        "SGLang's request slots",
+        seen=("alloc_req_slots runs out of memory",),
+        also=(r"available_size\(\)=<free_slots>, num_reqs=<wanted_slots>",),
+        means="more requests were to run at once than SGLang has slots for: the GPU is not full",
+        next_step="lower --max-running-requests; where it is low already, a newer release of SGLang",
         cause=OomCause.LIMIT,
     ),
     MessageKind(
@@ -456,7 +464,14 @@ _KINDS = (
             "on device ordinal <device>",
             r"resource_exhausted: \S{0,40}?(?:out of memory|allocat)",
         ),
-        also=("total allocation: <needed>",),
+        also=(
+            "total allocation: <needed>",
+            "parameter allocation: <parameters>",
+            "constant allocation: <constants>",
+            "maybe_live_out allocation: <outputs>",
+            "preallocated temp allocation: <temporary>",
+            "total fragmentation: <gaps>",
+        ),
         means="XLA's own allocator found no memory; JAX takes 75 % of a GPU at its start",
         next_step="a smaller batch, or jax.checkpoint (remat); XLA_PYTHON_CLIENT_PREALLOCATE=false where "
         "another program shares the GPU",
@@ -785,8 +800,16 @@ _KINDS = (
         next_step="a smaller model or batch; close other programs that use the GPU",
     ),
     MessageKind(
+        "LightGBM on OpenCL",
+        seen=(r"compute::opencl_error\S{0,40}memory object allocation failure",),
+        means="one buffer of the data is larger than OpenCL allows on this device (often a quarter of "
+        "its memory), or the device is full",
+        next_step='fewer bins (max_bin=63) or less data on the GPU; or device_type="cuda", which does not '
+        "use OpenCL",
+    ),
+    MessageKind(
         "OpenCL",
-        seen=("cl_mem_object_allocation_failure|cl_out_of_resources",),
+        seen=("cl_mem_object_allocation_failure|cl_out_of_resources|memory object allocation failure",),
         means="the device's memory ran out, or one buffer is larger than the driver allows",
         next_step="smaller buffers or a smaller batch",
     ),
@@ -938,16 +961,32 @@ _KINDS = (
             "(?<!of)memoryerror",
         ),
         means="the machine's memory ran out, not the GPU's",
-        next_step=_HOST_MEMORY,
+        next_step="a smaller batch, input or model in the machine's memory, or more memory for the job; "
+        "fewer DataLoader workers; `free -g` while it runs",
         cause=OomCause.HOST,
     ),
     MessageKind(
         "a step that Slurm killed",
         backend="host",
         level=2,
-        seen=(r"detected \d{1,9} oom[_-]kill event(?:\(s\)|s)? in step",),
+        seen=(r"detected <kills> oom[_-]kill event(?:\(s\)|s)? in step",),
         means="the step used more host memory than the job had asked Slurm for: not the GPU's",
         next_step="ask for more (--mem), or fewer DataLoader workers",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "systemd-oomd",
+        backend="host",
+        level=2,
+        seen=(
+            r"systemd-oomd\S{0,20}: killed \S{1,400}? due to memory pressure for \S{1,300}? being "
+            "<pressure>% > <most_pressure>% for > <waited>s",
+            r"systemd-oomd\S{0,20}: killed \S{1,400}? due to (?:memory|swap)",
+        ),
+        means="systemd-oomd ended all processes of a unit, since programs waited too long for host "
+        "memory: not the GPU's",
+        next_step="less host memory: fewer DataLoader workers, a smaller prefetch_factor; `oomctl` shows the "
+        "limits, which ManagedOOMMemoryPressureLimit= of a unit sets",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -968,6 +1007,7 @@ _KINDS = (
             "the operating system",
             r"dataloader worker \(pid\S{0,40}?\) exited unexpectedly",
         ),
+        unless=(r"oom[_-]kill event(?:\(s\)|s)? in step",),
         also=("anon-rss: ?<process>",),
         means="the kernel, or the limit of a container, most likely ended the process because host "
         "memory ran out",
@@ -1005,3 +1045,12 @@ _KINDS = (
 )
 ALLOCATOR, *MESSAGE_KINDS = _KINDS
 SUMMARY = MESSAGE_KINDS[-2]
+# What stands in place of a text's own kind, where its figures deny that memory was too small.
+OF_WRONG_SIZE = MessageKind("a wrong size", means=WRONG_SIZE, next_step=SHAPES, cause=OomCause.TOO_LARGE)
+OF_ENOUGH = MessageKind(
+    "enough memory",
+    means="the cause is not in the text: after the failure more was free than was needed; possible: another "
+    "thread or process freed memory meanwhile, or a limit of Windows, WSL or a virtual GPU",
+    next_step="run it again with `{monitor}` beside it, which shows what else takes memory at that moment",
+    cause=OomCause.UNKNOWN,
+)

@@ -290,6 +290,18 @@ def test_other_allocations_of_metal_are_not_torchs_cache():
     assert "PYTORCH_MPS_HIGH_WATERMARK_RATIO" in found.next_step
 
 
+def test_the_larger_part_of_what_counts_against_the_limit_of_metal_is_looked_at_first():
+    assert explain_message(of_mps(GIB, 2 * GIB, 17 * GIB, 18 * GIB)).next_step.startswith(
+        "look first at the other"
+    )
+    assert explain_message(of_mps(GIB, 17 * GIB, 2 * GIB, 18 * GIB)).next_step.startswith("a smaller batch")
+
+
+def test_a_request_larger_than_a_device_that_shares_the_hosts_memory_is_to_be_smaller():
+    found = explain_message(from_2_1(24 * GIB, 15 * GIB, 90 * GIB, GIB, 2 * GIB))
+    assert (found.cause, found.next_step[:24]) == ("not known", "make the request smaller")
+
+
 @pytest.mark.parametrize("name", ["2.7 Windows", "2.7 unified memory"])
 def test_figures_that_are_more_than_the_device_give_no_difference(name):
     found = explain_message(OF_ALLOCATORS[name][0])

@@ -15,6 +15,7 @@ from snapconv.answers.oom.message_kinds import ALLOCATOR, MESSAGE_KINDS, SUMMARY
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 FULL, LIMITED, OUTSIDE, HOST = "full", "limited", "held outside torch", "host memory"
+UNKNOWN = "not known"
 LARGER, OTHER_MEMORY, WARNING = "larger than the device", "not the device's memory", "not a failure"
 
 
@@ -940,9 +941,17 @@ TEXTS = (
         "ask for more",
     ),
     *(
-        (text, "a step that Slurm killed", HOST, {}, "ask for more (--mem)")
+        (
+            text,
+            "a step that Slurm killed",
+            HOST,
+            {"kills in the step": int(text.split("Detected ")[1][0])},
+            "ask for more (--mem)",
+        )
         for text in (
             "slurmstepd: error: Detected 1 oom_kill event in StepId=41.batch.",
+            "job.sh: line 7: 4711 Killed  python train.py\nslurmstepd: error: Detected 3 oom-kill event(s) "
+            "in StepId=52.batch cgroup.",
             "slurmstepd: error: Detected 2 oom-kill event(s) in StepId=41.0 cgroup.",
             "srun: error: nid001: task 0: Out Of Memory\nerror: Detected 1 oom_kill event in StepId=41.7.",
         )
@@ -954,9 +963,90 @@ TEXTS = (
         {},
         "ask for more",
     ),
+    (
+        "RuntimeError: alloc_req_slots runs out of memory. Please set a smaller number for "
+        "`--max-running-requests`. self.req_to_token_pool.available_size()=3, num_reqs=8,",
+        "SGLang's request slots",
+        LIMITED,
+        {"free slots": 3, "requests to run": 8},
+        "lower --max-running-requests",
+    ),
+    (
+        "terminate called after throwing an instance of 'boost::compute::opencl_error'\n  what():  Memory "
+        "Object Allocation Failure",
+        "LightGBM on OpenCL",
+        FULL,
+        {},
+        "fewer bins",
+    ),
+    ("clCreateBuffer: Memory Object Allocation Failure", "OpenCL", FULL, {}, "smaller buffers"),
+    (
+        "Nov 02 07:08:09 box systemd-oomd[77]: Killed /user.slice/train.scope due to memory pressure for "
+        "/user.slice being 61.25% > 40.50% for > 30s with reclaim activity",
+        "systemd-oomd",
+        HOST,
+        {"percent of the time waited for memory": 61.25, "percent allowed": 40.5, "seconds above it": 30},
+        "less host memory",
+    ),
+    (
+        "systemd-oomd[77]: Killed /user.slice/train.scope due to memory used (7) / total (8) and swap used",
+        "systemd-oomd",
+        HOST,
+        {},
+        "less host memory",
+    ),
+    (
+        "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 3221225472 bytes.\nBufferAssignment "
+        "stats:\n parameter allocation: 256.00MiB\n constant allocation: 16.0KiB\n maybe_live_out "
+        "allocation: 5.50GiB\n preallocated temp allocation: 3.25GiB\n total allocation: 9.00GiB\n total "
+        "fragmentation: 128.00MiB (1.39%)",
+        "XLA or JAX",
+        FULL,
+        {
+            "tried": 3 * GIB,
+            "needed": 9 * GIB,
+            "parameters": 256 * MIB,
+            "constants": 16 * KIB,
+            "outputs": gib(5.5),
+            "temporary": gib(3.25),
+            "lost in gaps": 128 * MIB,
+        },
+        "a smaller batch",
+    ),
+    # A size that no machine has was computed wrongly: no batch is small enough.
+    (
+        "bfc_arena.cc:376 Failed to allocate memory for requested buffer of size 4611686018427388928",
+        "ONNX Runtime",
+        LARGER,
+        {"tried": (1 << 62) + 1024},
+        "look at the shapes",
+    ),
+    # What was free is far more than what was needed: the GPU was not full when it was read.
+    (
+        "Memory allocation error on worker 0: std::bad_alloc: cudaErrorMemoryAllocation: out of memory\n- "
+        "Free memory: 8589934592\n- Requested memory: 65536",
+        "XGBoost",
+        UNKNOWN,
+        {"tried": 64 * KIB, "free": 8 * GIB},
+        "run it again with `nvidia-smi`",
+    ),
+    (
+        "ValueError: Free memory on device (0.50/80.00 GiB) on startup is less than desired GPU memory "
+        "utilization (0.5, 40.00 GiB).",
+        "vLLM's start",
+        OUTSIDE,
+        {
+            "free": gib(0.5),
+            "total": 80 * GIB,
+            "the setting's share": 0.5,
+            "wanted by the setting": 40 * GIB,
+        },
+        "free what other processes hold (`nvidia-smi`)",
+    ),
     ("java.lang.OutOfMemoryError: Java heap space", "Java's heap", HOST, {}, "a larger heap"),
     *(
-        (text, "an allocation of the program", HOST, figures, "fewer DataLoader workers")
+        # One request of the program's own: its workers may have no part in it.
+        (text, "an allocation of the program", HOST, figures, "a smaller batch, input or model")
         for text, figures in (
             (
                 "[enforce fail at alloc_cpu.cpp:114] DefaultCPUAllocator: can't allocate memory: you tried "
