@@ -309,7 +309,7 @@ KINDS = (
         costs="{transfer}",
         wrong_if="the CPU lacks the memory",
         detect=offloaded,
-        estimated="each tensor leaves soon after its use, and comes back for its own backward",
+        estimated="each tensor moves to the CPU soon after its use, and back for its backward",
     ),
     Kind(
         slug="states",

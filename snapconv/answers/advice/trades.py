@@ -308,7 +308,7 @@ def full_states(evidence: Evidence) -> Iterator[Detected]:
     if evidence.is_large(mine, LEAST_SHARE_OF_TRADE):
         change = smaller(analysis, rows, SAVED_BY_8_BITS)
         alone = joined((change, removed(analysis, rows_of(is_temporary))))
-        wrong = "the optimizer has no version with 8 bits" if recorded else "they have 16 bits already"
+        wrong = "the optimizer has no version with 8 bits" if recorded else "the states have 16 bits already"
         yield replace(evidence.found(change, mine, None, wrong=wrong), alone=alone)
 
 

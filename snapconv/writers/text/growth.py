@@ -17,7 +17,7 @@ _TRENDS = (
     ),
     (
         Trend.WAITS,
-        "activations that wait for the backward pass; the trace ends in a forward: record three steps",
+        "activations that wait for the backward pass; the trace ends in a forward pass: record three steps",
     ),
     (Trend.UNKNOWN, "allocated in some parts of the trace: whether it grows is unknown"),
     (Trend.STOPPED, "allocated in some parts of the trace only: likely no steady growth"),
