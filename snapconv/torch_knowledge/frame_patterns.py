@@ -17,7 +17,7 @@ Role = IntEnum(
     ENGINE RELEASE OPTIMIZER ZERO_GRAD MODULE_CALL LOSS PLACEMENT WORKSPACE COMMUNICATION COPY FACTORY
     RECOMPUTE REENTERED ZEROS CACHE COMPILED PINNED_BATCH OFFLOADED CACHE_UPDATE STATES COLLECTED
     REPLICA SCATTERED NAMED_WEIGHTS NAMED_CACHE ACCUMULATION LAYER SET_GRAD LOADED GATHERED
-    IN_PLACE CAST UNCACHED COLLECTOR CHECKPOINTED
+    IN_PLACE CAST UNCACHED COLLECTOR CHECKPOINTED ADAPTED
     """,
     start=0,
 )
@@ -257,6 +257,10 @@ checkpointed CHECKPOINTED 2.0-2.15; seen 2.13
     function ^checkpoint$
     file torch/utils/checkpoint\.py$
     the code runs in a part of forward that backward runs again; between such parts their inputs stay
+adapter-input ADAPTED 2.0-2.15; seen 2.13
+    function ^_cast_input_dtype$
+    file peft/tuners/
+    peft 0.21 casts the input of an adapter to the precision of its weights
 loader-pins PINNED_BATCH 2.0-2.15
     file torch/utils/data/_utils/pin_memory\.py$
     a DataLoader with pin_memory pins its batches

@@ -43,6 +43,7 @@ from snapconv.answers.advice.faults import (
 )
 from snapconv.answers.advice.streams import idle_caches, late_frees, scattered_caches
 from snapconv.answers.advice.trades import (
+    adapter_inputs,
     attention_scores,
     foreach_temporaries,
     full_logits,
@@ -275,6 +276,19 @@ KINDS = (
         is_free=True,
         wrong_if="padding comes before the text, or the other mask is not causal",
         detect=merged_masks,
+    ),
+    Kind(
+        slug="adapter-inputs",
+        what="peft's adapters keep {counted} of their inputs in 32 bits for backward ({where}).",
+        noun="copy",
+        plural="copies",
+        how=(
+            "Pass autocast_adapter_dtype=False to get_peft_model: adapters then have the model's precision.",
+        ),
+        costs="precision of the adapters' weights; check that the loss still falls",
+        wrong_if="the adapters have to stay in 32 bits, or have 16 already",
+        detect=adapter_inputs,
+        estimated="each copy shrinks to half; it saves more where adapters share an input",
     ),
     Kind(
         slug="foreach",

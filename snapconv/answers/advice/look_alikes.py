@@ -140,6 +140,7 @@ LOOK_ALIKES: Mapping[str, tuple[LookAlike, ...]] = {
         LookAlike("results", "results of attention", "as large as the last of its results"),
         LookAlike("needed", "masks that cannot be merged into one"),
     ),
+    "adapter-inputs": (LookAlike("sixteen", "copies in 16 bits, for adapters that have them already"),),
     "foreach": (LookAlike("state-update", "new states of the optimizer", "kept after its step"),),
     "checkpointing": (LookAlike("shared", "activations that later modules read too"),),
     "offloading": (LookAlike("in-use", "activations that a name keeps on the GPU"),),

@@ -190,6 +190,18 @@ def merged_masks(evidence: Evidence) -> Iterator[Detected]:
         yield evidence.found(change, mine, evidence.analysis.main_line(mine))
 
 
+def adapter_inputs(evidence: Evidence) -> Iterator[Detected]:
+    """Find copies of inputs in the precision of peft's adapters, which are kept for the gradients of these.
+
+    peft/tuners/lora/layer.py, Linear.forward, peft 0.21: an adapter in 32 bits reads a copy of its input; one
+    in 16 bits beside a model in 16 bits reads the input, which is kept in place of the copy.
+    """
+    rows = rows_of(evidence.features.made_through(Role.ADAPTED) & evidence.features.reaches_backward)
+    mine = rows[evidence.live[rows]]
+    if evidence.is_large(mine, LEAST_SHARE_OF_TRADE):
+        yield evidence.found(smaller(evidence.analysis, rows, 1 / 2), mine, evidence.analysis.main_line(mine))
+
+
 def _fused(evidence: Evidence, scores: Int64Column, is_softmax: BoolColumn) -> Change:
     """Return the change to a fused kernel, which keeps queries, keys and values as the program made them.
 
