@@ -206,8 +206,8 @@ _KINDS = (
         seen=("alloc_req_slots runs out of memory",),
         also=(r"available_size\(\)=<free_slots>, num_reqs=<wanted_slots>",),
         means="more requests were to run at once than SGLang has slots for: the GPU is not full",
-        next_step="lower --max-running-requests; where it is low already, a newer release of SGLang",
-        cause=OomCause.LIMIT,
+        next_step="lower --max-running-requests",
+        cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
         "text-generation-inference",

@@ -967,7 +967,7 @@ TEXTS = (
         "RuntimeError: alloc_req_slots runs out of memory. Please set a smaller number for "
         "`--max-running-requests`. self.req_to_token_pool.available_size()=3, num_reqs=8,",
         "SGLang's request slots",
-        LIMITED,
+        OTHER_MEMORY,
         {"free slots": 3, "requests to run": 8},
         "lower --max-running-requests",
     ),
