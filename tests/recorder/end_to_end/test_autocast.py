@@ -24,6 +24,13 @@ torch.set_grad_enabled(False)
 for _ in range(4):
     y = model(torch.randn(64, 512, device="cuda"))
 """
+# Each weight is used once in a block.
+IN_BLOCKS = """
+torch.set_grad_enabled(False)
+for _ in range(4):
+    with torch.autocast("cuda", dtype=torch.bfloat16, cache_enabled={cache}):
+        y = model(torch.randn(64, 512, device="cuda"))
+"""
 TRAINS = """
 for _ in range(3):
     with torch.autocast("cuda", dtype=torch.bfloat16):
@@ -56,9 +63,14 @@ def test_copies_of_weights_are_weights_and_recorded(recorded, program):
     assert not (found.category == Category.KV_CACHE).any()
 
 
-def test_what_the_cache_costs_is_what_the_program_needs_less_without_it(recorded):
-    (advice,) = recorded(INFERS.format(cache=True)).advise()
-    (without,) = recorded(INFERS.format(cache=False)).devices
-    (finding,) = advice.findings
-    assert finding.kind == "autocast-cache"
+@pytest.mark.parametrize(
+    ("program", "kind"),
+    [(INFERS, "autocast-cache-in-use"), (IN_BLOCKS, "autocast-cache")],
+    ids=["for several calls", "for one call"],
+)
+def test_what_the_cache_costs_is_what_the_program_needs_less_without_it(recorded, program, kind):
+    (advice,) = recorded(program.format(cache=True)).advise(trades=True)
+    (without,) = recorded(program.format(cache=False)).devices
+    (finding,) = [finding for finding in advice.findings if finding.kind.startswith("autocast")]
+    assert finding.kind == kind
     assert finding.peak.n_bytes == pytest.approx(without.replay.allocated.peak, rel=0.03)
