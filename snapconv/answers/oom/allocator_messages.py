@@ -42,10 +42,15 @@ WAITED = (
     "wait for the other stream's work before a buffer is dropped, or use one stream; before torch 2.8 "
     "TORCH_NCCL_AVOID_RECORD_STREAMS=1 for what NCCL uses"
 )
-# Releases before 2.1 have no expandable segments; the setting is from 1.10.
+# Releases before 2.1 have no expandable segments; those before 1.10, of which the oldest have words of their
+# own, have no setting at all.
 BEFORE_EXPANDABLE = (
-    "set {backend.variable}=max_split_size_mb:128 (this torch is older than 2.1; newer ones have "
-    "expandable_segments:True, which is better)"
+    "set {backend.variable}=max_split_size_mb:128 if this torch is 1.10 or newer; else {less}. It is older "
+    "than 2.1, from which expandable_segments:True is better"
+)
+BEFORE_SETTINGS = (
+    "{less}; this torch is older than 1.4 and has no setting against it, newer ones (from 2.1) have "
+    "expandable_segments:True"
 )
 # Intel's drivers allow no larger block on many devices; torch does not say so.
 LARGE_BLOCK = (

@@ -27,6 +27,7 @@ from snapconv.allocator.allocator_settings import (
 from snapconv.answers.oom.allocator_messages import (
     BACKEND_NAMES,
     BEFORE_EXPANDABLE,
+    BEFORE_SETTINGS,
     BEGINNINGS,
     LARGE_BLOCK,
     LARGER_THAN_OWN,
@@ -45,6 +46,7 @@ from snapconv.answers.oom.message_kinds import (
     ALLOCATOR,
     MESSAGE_KINDS,
     OF_ENOUGH,
+    OF_ENOUGH_TOKENS,
     OF_WRONG_SIZE,
     SUMMARY,
     MessageKind,
@@ -374,6 +376,8 @@ def _by_figures(kind: MessageKind, values: dict[str, Any]) -> MessageKind:
         return OF_WRONG_SIZE
     if kind.cause == OomCause.FULL and 0 < tried <= values.get("free", 0):
         return OF_ENOUGH
+    if 0 < values.get("length", 0) <= values.get("fits", 0):
+        return OF_ENOUGH_TOKENS
     return kind
 
 
@@ -451,8 +455,8 @@ def _exact_step(answer: MessageAnswer, text: str) -> str:
         return LARGER_THAN_OWN
     if cause == OomCause.FULL and (message.tried_bytes or 0) > (message.reserved_bytes or math.inf):
         return ONE_REQUEST
-    if cause == OomCause.FRAGMENTED and answer.backend in ("CUDA", "HIP") and "reservedintotal" in text:
-        return BEFORE_EXPANDABLE
+    if cause == OomCause.FRAGMENTED and answer.backend in ("CUDA", "HIP") and "totalcapacity;" in text:
+        return BEFORE_EXPANDABLE if "reservedintotal" in text else BEFORE_SETTINGS
     return answer.next_step
 
 

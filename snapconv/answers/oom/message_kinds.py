@@ -195,7 +195,7 @@ _KINDS = (
         seen=(r"(?:prefill|decode) out of memory\. try to lower your batch size",),
         also=(
             "try to allocate <length> tokens",
-            "available tokens: <fits>",
+            "ava(?:ila|lia)ble tokens: <fits>",
         ),
         means="SGLang's KV cache has no room for the tokens of the running requests",
         next_step="lower --max-running-requests, or raise --mem-fraction-static",
@@ -211,7 +211,10 @@ _KINDS = (
     ),
     MessageKind(
         "text-generation-inference",
-        seen=("not enough memory to handle <length> (?:prefill|total) tokens",),
+        seen=(
+            "not enough memory to handle <length> (?:prefill|total) tokens",
+            "unable to warmup model.{0,120}?out of memory",
+        ),
         also=("with <prefill> prefill tokens",),
         means="the trial run with as many tokens at once as the server allows does not fit beside "
         "the weights",
@@ -219,6 +222,7 @@ _KINDS = (
         "more GPUs",
         exact="lower --max-batch-prefill-tokens (or --max-batch-total-tokens) below {length}, "
         "quantize, or use more GPUs",
+        leads=True,
     ),
     MessageKind(
         "TensorRT-LLM",
@@ -329,7 +333,6 @@ _KINDS = (
             r"cusolver_status_internal_error.{0,40}cusolver\w{0,4}create",
             "curand_status_initialization_failed",
             "rocblas_create_handle",
-            "failed to create cublas handle",
         ),
         means="most often memory ran out as the library made its handle, outside torch's allocator; "
         "else an earlier error, such as an index out of range",
@@ -408,6 +411,14 @@ _KINDS = (
         ),
         means="TensorFlow's own allocator found no memory",
         next_step="a smaller batch; set_memory_growth(gpu, True) where another program shares the GPU",
+    ),
+    MessageKind(
+        "a library's handle in TensorFlow",
+        seen=(r"failed to create cu(?:blas|dnn|solver|sparse)\w{0,3} handle",),
+        means="most often a GPU library found no memory for its handle: TensorFlow takes almost all of a GPU "
+        "at its start, or another process holds it",
+        next_step="tf.config.experimental.set_memory_growth(gpu, True) (allow_growth in TensorFlow 1), so "
+        "that TensorFlow leaves room; stop the other processes that `nvidia-smi` shows",
     ),
     MessageKind(
         "a warning of TensorFlow",
@@ -655,6 +666,22 @@ _KINDS = (
         next_step="fewer layers on the GPU (--n-gpu-layers), or a model with a smaller quantization",
     ),
     MessageKind(
+        "a second try of llama.cpp",
+        seen=(
+            "(?:allocating|ggml_gallocr_reserve|failed to allocate compute).{0,600}?retrying without "
+            "pipeline parallelism(?!.{0,4000}?failed to allocate)",
+        ),
+        also=(
+            r"ggml_gallocr_reserve\w{0,20}: failed to allocate \w{1,12} buffer of size <tried>",
+            r"allocating <tried> on device <device>: \w{2,4}malloc failed",
+        ),
+        means="a warning: the compute buffers with copies for pipeline parallelism did not fit, and "
+        "llama.cpp tries again without the copies",
+        next_step="nothing, if the load ends well; else a smaller batch (-ub), or fewer layers on the GPU "
+        "(--n-gpu-layers)",
+        cause=OomCause.WARNING,
+    ),
+    MessageKind(
         "llama.cpp's compute buffers",
         seen=(
             r"failed to allocate compute (?:\w{1,12} )?buffers",
@@ -677,9 +704,13 @@ _KINDS = (
             "failed to allocate buffer, size = <tried>",
             r"cuda error: out of memory \S{0,40}current device: <device>.{0,200}ggml",
             "cuda error: out of memory .{0,200}ggml-cuda",
+            r"(?:llama_\w{3,30}|ggml_\w{0,12}init\w{0,12}|load_tensors|llama runner process).{0,300}?cuda "
+            "error: out of memory",
         ),
-        means="the model's weights, its KV cache or its compute buffers do not fit on the GPU",
-        next_step="fewer layers on the GPU (--n-gpu-layers), a shorter context (-c) or a smaller batch (-ub)",
+        means="the model's weights, its KV cache, its compute buffers or what its kernels need do not fit on "
+        "the GPU",
+        next_step="fewer layers on the GPU (--n-gpu-layers; num_gpu in Ollama), a shorter context (-c; "
+        "num_ctx in Ollama) or a smaller batch (-ub)",
     ),
     MessageKind(
         "llama.cpp, on the host",
@@ -727,8 +758,9 @@ _KINDS = (
     MessageKind(
         "torch up to 1.0",
         seen=(r"cuda runtime error \(2\)|thcudacheck fail \S{0,200}error=2",),
-        means="torch up to 1.0 writes this when its allocator finds no memory: the GPU is full",
-        next_step=_WATCH,
+        means="torch up to 1.0, or Torch for Lua, writes this when its allocator finds no memory: the GPU is "
+        "full",
+        next_step="a smaller batch or model; `nvidia-smi` shows what other processes hold",
     ),
     MessageKind(
         "spconv",
@@ -757,7 +789,8 @@ _KINDS = (
             r"cuda: out of memory|error out of memory at line \d",
         ),
         means="a CUDA call outside torch's allocator got no memory: at the start of a process its "
-        "context (the GPU is already full), later a library or a kernel",
+        "context (the GPU is already full), later a library, a kernel, or pinned memory of the host, "
+        "whatever the GPU has free",
         next_step="stop the other processes that `nvidia-smi` shows, also those of earlier runs; else "
         f"{_LEAVE_ROOM}",
     ),
@@ -1052,5 +1085,12 @@ OF_ENOUGH = MessageKind(
     means="the cause is not in the text: after the failure more was free than was needed; possible: another "
     "thread or process freed memory meanwhile, or a limit of Windows, WSL or a virtual GPU",
     next_step="run it again with `{monitor}` beside it, which shows what else takes memory at that moment",
+    cause=OomCause.UNKNOWN,
+)
+OF_ENOUGH_TOKENS = MessageKind(
+    "enough tokens",
+    means="the cause is not in the text: the cache had room for more tokens than were asked for; possible: "
+    "with pages of more than one token, each request needs a whole page, and too few are free",
+    next_step="lower --max-running-requests, or set --page-size 1; else a newer release of the server",
     cause=OomCause.UNKNOWN,
 )

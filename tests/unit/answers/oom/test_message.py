@@ -537,6 +537,35 @@ def test_a_fragmented_torch_before_2_1_is_told_what_it_has():
     assert "PYTORCH_NPU_ALLOC_CONF" in explain_message(from_1_4(*PIECES, backend="NPU", name="NPU")).next_step
 
 
+def test_a_fragmented_torch_is_advised_no_setting_that_its_release_does_not_have():
+    from_1_4_on = explain_message(from_1_4(*PIECES, advice=False)).next_step
+    assert "max_split_size_mb:128 if this torch is 1.10 or newer; else a smaller batch" in from_1_4_on
+    before = explain_message(from_1_0(*PIECES))
+    assert before.cause == "fragmented"
+    assert before.next_step.startswith("a smaller batch")
+    assert "max_split_size_mb" not in before.next_step
+
+
+def test_the_warm_up_of_a_server_leads_to_its_own_setting():
+    text = (
+        "thread 'main' panicked at 'Unable to warmup model: Generation(\"Allocation on device 0 would exceed "
+        "allowed memory. (out of memory)\\nCurrently allocated     : 60.00 GiB\\nRequested               : "
+        "9.00 GiB\\nDevice limit            : 79.00 GiB\\nFree (according to CUDA): 16.00 MiB\")'"
+    )
+    answer = explain_message(text)
+    assert (answer.cause, answer.message.tried_bytes) == ("full", 9 * GIB)
+    assert answer.next_step.startswith("lower --max-batch-prefill-tokens")
+
+
+def test_torch_before_snapshots_is_advised_none():
+    answer = explain_message("THCudaCheck FAIL file=/build/THCStorage.cu line=66 error=2 : out of memory")
+    assert "snapconv" not in answer.next_step
+
+
+def test_a_cuda_call_outside_torch_may_also_be_of_the_hosts_memory():
+    assert "pinned memory of the host" in explain_message("CUDA error: out of memory").meaning
+
+
 def test_what_windows_cannot_know_of_a_process_is_no_figure():
     text = from_2_1(*FULL, processes="Process 41 has 17179869184.00 GiB memory in use. ")
     text = f"{text} Including non-PyTorch memory, this process has 17179869184.00 GiB memory in use."

@@ -187,6 +187,15 @@ TEXTS = (
         "lower --max-running-requests",
     ),
     (
+        # SGLang's own spelling, and pages of 32 tokens: enough tokens for the sum, too few pages.
+        "Decode out of memory. Try to lower your batch size.\nTry to allocate 96 tokens.\nAvaliable "
+        "tokens: 512",
+        "SGLang's KV cache",
+        UNKNOWN,
+        {"asked for": 96, "fit": 512},
+        "lower --max-running-requests, or set --page-size 1",
+    ),
+    (
         'Error: Warmup(Generation("Not enough memory to handle 4096 prefill tokens. You need to decrease '
         '`--max-batch-prefill-tokens`"))',
         "text-generation-inference",
@@ -321,6 +330,13 @@ TEXTS = (
         FULL,
         {},
         "leave room",
+    ),
+    (
+        "E stream_executor/cuda/cuda_blas.cc:226] failed to create cublas handle: CUBLAS_STATUS_ALLOC_FAILED",
+        "a library's handle in TensorFlow",
+        FULL,
+        {},
+        "tf.config.experimental.set_memory_growth",
     ),
     (
         "cusolver error: CUSOLVER_STATUS_INTERNAL_ERROR, when calling `cusolverDnCreate(handle)`",
@@ -685,6 +701,38 @@ TEXTS = (
         FULL,
         {},
         "a smaller batch (-ub)",
+    ),
+    (
+        "allocating 6144.00 MiB on device 1: cudaMalloc failed: out of memory\nggml_gallocr_reserve_n: "
+        "failed to allocate CUDA1 buffer of size 6442450944\ngraph_reserve: failed to allocate "
+        "compute buffers\nsched_reserve: compute buffer allocation failed, retrying without pipeline parallelism\nmain: ready",
+        "a second try of llama.cpp",
+        WARNING,
+        {"tried": 6 * GIB, "device": 1},
+        "nothing, if the load ends well",
+    ),
+    (
+        "graph_reserve: failed to allocate compute buffers\nsched_reserve: compute buffer allocation failed, "
+        "retrying without pipeline parallelism\ngraph_reserve: failed to allocate compute buffers",
+        "llama.cpp's compute buffers",
+        FULL,
+        {},
+        "a smaller batch (-ub)",
+    ),
+    (
+        "llama_context: n_ctx = 8192\nllama_kv_cache: CUDA0 KV buffer size = 512.00 MiB\nCUDA error: out of "
+        "memory",
+        "llama.cpp",
+        FULL,
+        {},
+        "fewer layers on the GPU (--n-gpu-layers; num_gpu in Ollama)",
+    ),
+    (
+        "Error: llama runner process has terminated: CUDA error: out of memory",
+        "llama.cpp",
+        FULL,
+        {},
+        "fewer layers on the GPU",
     ),
     (
         "allocating 4096.00 MiB on device 0: cudaMalloc failed: out of memory\nalloc_tensor_range: failed to "
