@@ -705,7 +705,8 @@ TEXTS = (
     (
         "allocating 6144.00 MiB on device 1: cudaMalloc failed: out of memory\nggml_gallocr_reserve_n: "
         "failed to allocate CUDA1 buffer of size 6442450944\ngraph_reserve: failed to allocate "
-        "compute buffers\nsched_reserve: compute buffer allocation failed, retrying without pipeline parallelism\nmain: ready",
+        "compute buffers\nsched_reserve: compute buffer allocation failed, retrying without pipeline "
+        "parallelism\nmain: ready",
         "a second try of llama.cpp",
         WARNING,
         {"tried": 6 * GIB, "device": 1},
