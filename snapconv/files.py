@@ -287,7 +287,7 @@ def _check_target(path: Path, target: Path, *, force: bool) -> None:
     except FileNotFoundError:
         return
     if stat.S_ISLNK(mode):
-        raise OutputWriteError(f"cannot write {path}: it is a link; name its file by --output")
+        raise OutputWriteError(f"cannot write {path}: it is a link; name a file with --output")
     if stat.S_ISDIR(mode):
         raise OutputWriteError(f"cannot write {path}: it is a folder; name a file inside it")
     if not stat.S_ISREG(mode):

@@ -218,9 +218,9 @@ def _begin_worker() -> None:
 
 
 def _end_with_parent() -> None:
-    """End this worker when the command was killed, which nothing else would tell it.
+    """End this worker when the command is killed.
 
-    A pool's process waits for ever: it holds both ends of the pipe that its work comes by.
+    A pool's process alone would wait for ever: it holds both ends of the pipe that its work comes by.
     """
     parent = multiprocessing.parent_process()
     if parent is not None:

@@ -80,7 +80,7 @@ class Peaks:
 
 
 def _how_to_record(iteration: int, options: RecordingOptions) -> str:
-    """Return the command that records up to an iteration: the warm-up is one more than are asked for."""
+    """Return the command that records up to an iteration: beside those requested it runs a warm-up."""
     if iteration > _MANY_ITERATIONS:
         return f'to record it, wrap the training in `snapconv.recording("captures", steps=[{iteration}])`'
     simulate = "--simulate " if options.simulation else ""

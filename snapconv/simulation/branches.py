@@ -75,7 +75,7 @@ class _Decision:
 
 
 def _holds(decision: _Decision, likelihood: float, n_asked: int) -> bool:
-    """Decide a whole test, which is asked for the n-th time."""
+    """Decide a whole test that the program reaches for the n-th time."""
     test = decision.test
     if _fails(test.taken) != _fails(test.other):
         return _fails(test.other)

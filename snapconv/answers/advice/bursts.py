@@ -1,4 +1,4 @@
-"""Bursts of frees: old memory that a line of the program lets go of once its replacement is there.
+"""Bursts of frees: old memory that a line of the program frees once its replacement is there.
 
 ``out = model(batch)`` in a loop frees the previous ``out`` when the new one is made, since Python gives the
 name its new value last. A burst ends where something is allocated.

@@ -53,7 +53,7 @@ FIGURES = {
     "total_gib": FigureName("the whole device", "GiB"),
     "used_gib": FigureName("used", "GiB"),
     "utilization": FigureName("the setting's share", "share"),
-    "length": FigureName("asked for", "tokens"),
+    "length": FigureName("requested", "tokens"),
     "fits": FigureName("fit", "tokens"),
     "missing_tokens": FigureName("short", "tokens"),
     "prefill": FigureName("of them prefill", "tokens"),

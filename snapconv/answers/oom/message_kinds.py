@@ -963,7 +963,7 @@ _KINDS = (
             "term_memlimit",
             "state: out_of_memory",
         ),
-        means="the job used more host memory than it had asked the scheduler for: not the GPU's",
+        means="the job used more host memory than it had requested from the scheduler: not the GPU's",
         next_step="ask for more (--mem in Slurm), or fewer DataLoader workers",
         cause=OomCause.HOST,
     ),
@@ -1003,7 +1003,7 @@ _KINDS = (
         backend="host",
         level=2,
         seen=(r"detected <kills> oom[_-]kill event(?:\(s\)|s)? in step",),
-        means="the step used more host memory than the job had asked Slurm for: not the GPU's",
+        means="the step used more host memory than the job had requested from Slurm: not the GPU's",
         next_step="ask for more (--mem), or fewer DataLoader workers",
         cause=OomCause.HOST,
     ),
@@ -1089,7 +1089,7 @@ OF_ENOUGH = MessageKind(
 )
 OF_ENOUGH_TOKENS = MessageKind(
     "enough tokens",
-    means="the cause is not in the text: the cache had room for more tokens than were asked for; possible: "
+    means="the cause is not in the text: the cache had room for more tokens than were requested; possible: "
     "with pages of more than one token, each request needs a whole page, and too few are free",
     next_step="lower --max-running-requests, or set --page-size 1; else a newer release of the server",
     cause=OomCause.UNKNOWN,

@@ -33,7 +33,7 @@ def test_no_default_name_follows_a_link(tmp_path, capsys, command, is_there, for
         victim.write_text("precious")
     Path(DEFAULT_NAMES[command]).symlink_to(victim)
     assert main([command, "run.pickle", "-q", *force]) == 5
-    assert "it is a link; name its file by --output" in capsys.readouterr().err
+    assert "it is a link; name a file with --output" in capsys.readouterr().err
     assert victim.read_text() == "precious" if is_there else not victim.exists()
 
 

@@ -70,7 +70,7 @@ TEXTS = (
         "the estimated maximum model length is 34736.",
         "vLLM's KV cache",
         LIMITED,
-        {"needed": 24 * GIB, "available": gib(3.18), "asked for": 262144, "fit": 34736},
+        {"needed": 24 * GIB, "available": gib(3.18), "requested": 262144, "fit": 34736},
         "--max-model-len 34736 fits",
     ),
     (
@@ -78,7 +78,7 @@ TEXTS = (
         "stored in KV cache (7344). Try increasing `gpu_memory_utilization` or decreasing `max_model_len`",
         "vLLM's KV cache",
         LIMITED,
-        {"asked for": 32768, "fit": 7344},
+        {"requested": 32768, "fit": 7344},
         "--max-model-len 7344 fits",
     ),
     (
@@ -175,7 +175,7 @@ TEXTS = (
         "instead.",
         "SGLang's start",
         LIMITED,
-        {"free": gib(9.1), "weights": gib(66.3), "asked for": 65536, "short": 12345},
+        {"free": gib(9.1), "weights": gib(66.3), "requested": 65536, "short": 12345},
         "raise --mem-fraction-static",
     ),
     (
@@ -183,7 +183,7 @@ TEXTS = (
         "tokens: 3",
         "SGLang's KV cache",
         LIMITED,
-        {"asked for": 24, "fit": 3},
+        {"requested": 24, "fit": 3},
         "lower --max-running-requests",
     ),
     (
@@ -192,7 +192,7 @@ TEXTS = (
         "tokens: 512",
         "SGLang's KV cache",
         UNKNOWN,
-        {"asked for": 96, "fit": 512},
+        {"requested": 96, "fit": 512},
         "lower --max-running-requests, or set --page-size 1",
     ),
     (
@@ -200,7 +200,7 @@ TEXTS = (
         '`--max-batch-prefill-tokens`"))',
         "text-generation-inference",
         FULL,
-        {"asked for": 4096},
+        {"requested": 4096},
         "lower --max-batch-prefill-tokens",
     ),
     (
@@ -208,7 +208,7 @@ TEXTS = (
         "`--max-batch-total-tokens` or `--max-batch-prefill-tokens`",
         "text-generation-inference",
         FULL,
-        {"asked for": 16000, "of them prefill": 2},
+        {"requested": 16000, "of them prefill": 2},
         "lower --max-batch-prefill",
     ),
     (
