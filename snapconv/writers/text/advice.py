@@ -49,8 +49,10 @@ def _headline(advice: Advice) -> str:
     if advice.unknown:
         return f"{name}  no advice"
     peak, reserved = (format_bytes(n_bytes) for n_bytes in (advice.peak.n_bytes, advice.reserved_bytes))
-    needs = f"the peak is {peak} allocated"
-    if advice.reserved_bytes > advice.peak.n_bytes:  # less is what the segments of a mixed-up file have
+    # The segments of a file whose trace contradicts them may have less than the peak.
+    about = "about " if advice.reserved_bytes < advice.peak.n_bytes else ""
+    needs = f"the peak is {about}{peak} allocated"
+    if advice.reserved_bytes > advice.peak.n_bytes:
         needs += f", {reserved} reserved"
     if advice.is_failed:
         requested = format_bytes(advice.failed_bytes)

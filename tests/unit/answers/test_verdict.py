@@ -10,6 +10,7 @@ import snapconv
 from snapconv.answers.advice.findings import advise, goal_of
 from snapconv.answers.peak import CategoryTotal
 from snapconv.answers.verdict import _shares, find_verdict
+from snapconv.cli.app import main
 from snapconv.writers.text.moment import verdict_lines
 from tests.builders import MIB, TraceBuilder, frame
 from tests.metadata_builder import metadata
@@ -43,7 +44,7 @@ def test_without_a_problem_the_verdict_is_the_peak_and_its_largest_causes(tmp_pa
     assert causes(found) == [(8, 1, "data.py:3"), (5, 2, "train.py:7")]
 
 
-def test_a_peak_that_the_segments_contradict_is_called_approximate(tmp_path):
+def test_a_peak_that_the_segments_contradict_is_called_approximate(tmp_path, capsys):
     snapshot = TraceBuilder().segment(20 * MIB).alloc(3 * MIB).alloc(16 * MIB).snapshot()
     snapshot["segments"][0]["total_size"] = 4 * MIB  # as where files of two runs were put together
     snapshot["segments"][0]["blocks"] = snapshot["segments"][0]["blocks"][:1]
@@ -52,6 +53,8 @@ def test_a_peak_that_the_segments_contradict_is_called_approximate(tmp_path):
     sentence = verdict_of(path).sentence
     assert "peak about 19.00 MiB" in sentence
     assert sentence.endswith("approximate, as its segments have only 4.00 MiB")
+    assert main(["advise", str(path)]) == 0
+    assert "the peak is about 19.00 MiB allocated\n" in capsys.readouterr().out
 
 
 def test_a_failed_request_comes_first(tmp_path):
