@@ -39,8 +39,21 @@ def fitting_rules(frames: FrameTable, rules: Sequence[tuple[str, str]]) -> list[
 @lru_cache(maxsize=4)
 def _finder(patterns: tuple[str, ...]) -> Callable[[str], int]:
     """Return a function that marks the patterns found in a text; files of a job have the same texts."""
-    searches = [(1 << number, re.compile(pattern).search) for number, pattern in enumerate(patterns)]
-    return for_every_frame(lambda text: sum(bit for bit, search in searches if search(text)))
+    bits_of: dict[str, int] = {}
+    for number, pattern in enumerate(patterns):
+        bits_of[pattern] = bits_of.get(pattern, 0) | 1 << number
+    in_any = bits_of.pop("", 0)
+    searches = [(bits, re.compile(pattern).search) for pattern, bits in bits_of.items()]
+
+    @for_every_frame
+    def bits_found(text: str) -> int:
+        found = in_any
+        for bits, search in searches:
+            if search(text):
+                found |= bits
+        return found
+
+    return bits_found
 
 
 @dataclass(frozen=True, slots=True)

@@ -332,36 +332,32 @@ def scaled_batch(analysis: DeviceAnalysis, scale: float) -> Change:
     """Return the change to another batch, or sequence; requests that failed are of it where all grow."""
     saved = analysis.allocations.requested_bytes - scaled_requests(analysis, scale)
     rows = rows_of(saved > 0)
-    are_growing = all(_grows(analysis, event) for event in analysis.phases.oom_events.tolist())
-    failed_scale = scale if are_growing else 1.0
+    failed_scale = scale if _failed_grow(analysis).all() else 1.0
     return replace(removed(analysis, rows), n_bytes=saved[rows], failed_scale=failed_scale)
 
 
-def is_placed(analysis: DeviceAnalysis, event: int) -> bool:
-    """Return whether an event places weights on the device."""
-    stack_id = analysis.device.events.stack_id[event : event + 1]
-    return bool(analysis.features.roles.of(Role.PLACEMENT, stack_id)[0])
-
-
-def _grows(analysis: DeviceAnalysis, event: int) -> bool:
-    """Return whether a request that failed grows with the batch: by what its line made before.
+def _failed_grow(analysis: DeviceAnalysis) -> BoolColumn:
+    """Return which requests that failed grow with the batch: by what their lines made before.
 
     Where that is of several categories, as gradients of weights and of activations in one call of backward,
     it is not known to grow. What was never made before grows, unless weights are placed, backward runs or an
     optimizer steps.
     """
     table = analysis.allocations
-    phase = analysis.phases.phase[event]
-    stack = analysis.device.events.stack_id[event]
+    events = analysis.phases.oom_events
+    phase = analysis.phases.phase[events]
+    stacks = analysis.device.events.stack_id[events]
     category = analysis.classification.category
-    is_same = (table.stack_id == stack) & (stack >= 0) & ~has_code(category, Category.UNKNOWN)
-    if (
-        is_placed(analysis, event)
-        or phase == Phase.OPTIMIZER
-        or (phase == Phase.BACKWARD and not is_same.any())
-    ):
-        return False
-    return bool(np.isin(category[is_same], GROWING).all())
+    is_known = ~has_code(category, Category.UNKNOWN) & (table.stack_id >= 0)
+    is_fixed = is_known & ~np.isin(category, GROWING)
+    was_made = np.isin(stacks, table.stack_id[is_known])
+    stays = (
+        analysis.features.roles.of(Role.PLACEMENT, stacks)
+        | np.isin(stacks, table.stack_id[is_fixed])
+        | has_code(phase, Phase.OPTIMIZER)
+        | (has_code(phase, Phase.BACKWARD) & ~was_made)
+    )
+    return ~stays
 
 
 def scaled_requests(analysis: DeviceAnalysis, scale: float) -> Int64Column:

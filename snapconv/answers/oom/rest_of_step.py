@@ -11,13 +11,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
-from snapconv.answers.advice.changes import GROWING, Change, Demand, combined, is_placed, removed
+from snapconv.answers.advice.changes import GROWING, Change, Demand, combined, removed
 from snapconv.answers.advice.trades import SAVED_BY_8_BITS
 from snapconv.answers.growth import find_growth, growth_notes
 from snapconv.classification.categories import Category, Trait, categories_with
 from snapconv.columns import is_among, rows_of
 from snapconv.phases.trace_phases import Phase
 from snapconv.replay.history_verdict import Verdict
+from snapconv.torch_knowledge.frame_patterns import Role
 
 # Of the weights: temporaries of a step of torch 2.13, and of all that a step may need where its optimizer is
 # not known: three states and two temporaries (RMSprop), or four states (Adan).
@@ -43,7 +44,7 @@ class RestOfStep:
         self.event = event
         self.demand = Demand(analysis)
         self.phase = phases.phase[event]
-        self.is_setup = is_placed(analysis, event) and phases.first(Phase.FORWARD) > event
+        self.is_setup = _places_weights(analysis, event) and phases.first(Phase.FORWARD) > event
         self.begin = max(analysis.iterations[phases.iteration[event]].first_event, 0)
         self.earlier = self._find_earlier()
         is_later = self.phase in (Phase.BACKWARD, Phase.OPTIMIZER) and phases.optimizers.are_known
@@ -118,3 +119,9 @@ class RestOfStep:
             return 0
         had = self.analysis.allocations.bytes_of(self._kept)
         return max(self._most_of_weights() - int(had), 0)
+
+
+def _places_weights(analysis: DeviceAnalysis, event: int) -> bool:
+    """Return whether an event places weights on the device."""
+    stack_id = analysis.device.events.stack_id[event : event + 1]
+    return bool(analysis.features.roles.of(Role.PLACEMENT, stack_id)[0])
