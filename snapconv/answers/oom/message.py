@@ -165,7 +165,7 @@ class MessageFigure:
 
 @dataclass(frozen=True, slots=True)
 class MessageAnswer:
-    """The answer of ``oom --message``; ``n_messages`` of torch's allocator are in it, and this is the first.
+    """The answer of ``oom --message``, of the first of ``n_messages`` of torch's allocator that have figures.
 
     ``kind`` says whose text it is, ``meaning`` what a text without figures usually means, ``cause`` why
     memory ran out in a word. ``outside_bytes`` are in use on the device outside torch's allocator,
@@ -178,8 +178,8 @@ class MessageAnswer:
     backend: str
     meaning: str
     message: OomMessage
-    n_messages: int
     next_step: str
+    n_messages: int = 0
     unallocated_bytes: int | None = None
     outside_bytes: int | None = None
     own_outside_bytes: int | None = None
@@ -229,15 +229,14 @@ def decode_log(data: bytes) -> str:
 
 def _explained(log: CompactText) -> MessageAnswer | None:
     """Explain torch's message of each device, by a server around it too, or a text of another kind."""
-    parts = list(_messages(log))
-    messages = [_of_allocator(log, start, text, len(parts)) for start, text in parts]
+    messages = [_of_allocator(log, start, text) for start, text in _messages(log)]
     clear = [answer for answer in messages if answer.message.tried_bytes is not None or answer.verdict]
     kinds = [kind for kind in MESSAGE_KINDS if kind.leads or not clear]
     matches = [(kind, match) for kind in kinds if (match := _first_match(kind, log))]
     first = min(matches, key=lambda row: (row[0].level, row[1].start()), default=None)
     if messages and not clear and (first is None or first[0].level >= _WEAK):
         return messages[0]
-    other = _of_kind(*first, log, len(parts)) if first else None
+    other = _of_kind(*first, log) if first else None
     return _of_devices(clear, other) if clear else other
 
 
@@ -255,7 +254,7 @@ def _of_devices(messages: list[MessageAnswer], server: MessageAnswer | None) -> 
             verdict = replace(first.verdict, cause=server.cause)
             first = replace(first, cause=server.cause, verdict=verdict)
         first = replace(first, next_step=server.next_step, notes=notes, figures=server.figures)
-    return replace(first, others=tuple(others))
+    return replace(first, n_messages=len(messages), others=tuple(others))
 
 
 def _first_match(kind: MessageKind, log: CompactText) -> re.Match[str] | None:
@@ -343,7 +342,7 @@ def _minus(whole: int | None, part: int | None) -> int | None:
 # --- a text of another kind
 
 
-def _of_kind(kind: MessageKind, match: re.Match[str], log: CompactText, n_messages: int) -> MessageAnswer:
+def _of_kind(kind: MessageKind, match: re.Match[str], log: CompactText) -> MessageAnswer:
     """Explain a text of another kind."""
     values = _values_of_kind(kind, match, log)
     backend = values.pop("backend", kind.backend)
@@ -361,7 +360,6 @@ def _of_kind(kind: MessageKind, match: re.Match[str], log: CompactText, n_messag
         backend=BACKEND_NAMES.get(backend, backend),
         meaning=row.means,
         message=OomMessage(device=device, tried_bytes=tried),
-        n_messages=n_messages,
         next_step=next_step,
         cause=row.cause,
         rank=log.rank_at(match.start()),
@@ -413,7 +411,7 @@ def _messages(log: CompactText) -> Iterator[tuple[int, str]]:
         yield start, message + above[1] if above and "capac" not in message else message
 
 
-def _of_allocator(log: CompactText, start: int, text: str, n_messages: int) -> MessageAnswer:
+def _of_allocator(log: CompactText, start: int, text: str) -> MessageAnswer:
     """Explain a message of torch's allocator that begins at a character of a log."""
     begin = BEGINNINGS.search(text)
     name = BACKEND_NAMES[begin["backend"] or "cuda"] if begin else "NPU" if "(npu" in text else "GPU"
@@ -431,7 +429,7 @@ def _of_allocator(log: CompactText, start: int, text: str, n_messages: int) -> M
         backend=name,
         meaning="" if verdict else _LACKS,
         message=message,
-        n_messages=n_messages,
+        n_messages=1,
         unallocated_bytes=unallocated,
         outside_bytes=outside,
         own_outside_bytes=own_outside,

@@ -13,8 +13,9 @@ class FigureName:
 
 # Patterns in small letters and without white space, by the unit.
 NUMBERS = {
-    "size": r"\d{1,20}(?:\.\d{1,9})?(?:bytes|[kmgtp]i?b|b)",
-    "bytes": r"\d[\d,]{0,20}(?:\.\d{1,9})?(?:bytes?|[kmgtp]i?b|b)?",
+    "size": r"\d{1,20}(?:\.\d{0,9})?(?:bytes|[kmgtp]i?b|b)",
+    # NumPy writes three digits: `315. GiB`.
+    "bytes": r"\d[\d,]{0,20}(?:\.\d{1,9}|\.(?=[kmgt]ib))?(?:bytes?|[kmgtp]i?b|b)?",
     "GiB": r"\d{1,9}(?:\.\d{1,9})?",
     "tokens": r"\d[\d,]{0,15}",
     "requests": r"\d{1,9}",
@@ -22,8 +23,8 @@ NUMBERS = {
     "percent": r"\d{1,3}(?:\.\d{1,4})?",
     "seconds": r"\d{1,6}",
     "share": r"\d?\.\d{1,6}|\d",
-    "shape": r"\[[\d,]{1,200}\]",
-    "name": r"float|half|bfloat16|double|bool|string|u?int\d{1,2}|complex\d{2,3}",
+    "shape": r"[\[(][\d,]{1,200}[\])]",
+    "name": r"float\d{0,3}|half|bfloat16|double|bool|string|u?int\d{1,2}|complex\d{2,3}",
 }
 # ``tried`` and ``device`` are fields of OomMessage; the others have rows of their own.
 FIGURES = {
@@ -80,13 +81,16 @@ ITEM_BYTES = {
     "int8": 1,
     "uint8": 1,
     "half": 2,
+    "float16": 2,
     "bfloat16": 2,
     "int16": 2,
     "uint16": 2,
     "float": 4,
+    "float32": 4,
     "int32": 4,
     "uint32": 4,
     "double": 8,
+    "float64": 8,
     "int64": 8,
     "uint64": 8,
     "complex64": 8,

@@ -13,10 +13,6 @@ from snapconv.answers.oom.allocator_messages import LESS, SHAPES, WRONG_SIZE
 from snapconv.answers.oom.verdict import OomCause
 
 _LEAVE_ROOM = "leave room: a smaller batch, or torch.cuda.set_per_process_memory_fraction(0.9)"
-_WATCH = (
-    "a smaller batch or model; `snapconv watch train.py` shows what torch holds, `nvidia-smi` what others "
-    "hold"
-)
 _HOST_MEMORY = (
     "fewer DataLoader workers, a smaller prefetch_factor, or more memory for the job; `free -g` while it runs"
 )
@@ -552,7 +548,7 @@ _KINDS = (
         "MLX",
         backend="MPS",
         seen=(
-            r"unable to allocate <tried>\.(?!\d)",
+            r"unable to allocate <tried>(?<=bytes)\.",
             r"resource limit \(\d{1,12}\) exceeded",
         ),
         means="the memory that Metal gives to one program ran out",
@@ -751,9 +747,9 @@ _KINDS = (
             r"cuda driver error: (?:2 \()?out of memory",
             r"cuda_error_out_of_memory|cumem\w{1,30} failed: out of memory",
         ),
-        means="the driver refused memory below torch's allocator: with expandable segments no page "
-        "was left, or a context or a kernel did not fit",
-        next_step=_WATCH,
+        means="the driver refused memory: the GPU is full, or a context or a kernel did not fit; in a torch "
+        "program with expandable segments, no page was left",
+        next_step="a smaller batch, model or input; stop the other processes that `nvidia-smi` shows",
     ),
     MessageKind(
         "torch up to 1.0",
@@ -784,15 +780,18 @@ _KINDS = (
             r"cuda error 2(?:: | at \S{0,200}?)out of memory",
             "cudaerrormemoryallocation|cudamalloc (?:retry )?failed: out of memory|cudamalloc "
             "error out of memory",
-            r"\(2 vs\. 0\) out of memory|parallel_for failed: out of memory|out of memory "
+            r"cu(?:da)?mem\w{1,24}\([^()]{0,120}\) failed with error out of memory",
+            r"cudamalloc\w{0,20}\([^()]{0,120}\).{0,40}?out of memory",
+            r"2 vs\.? 0\)?\S{0,200}?out of memory|parallel_for failed: out of memory|out of memory "
             r"\S{0,60}?cuda_utils",
             r"cuda: out of memory|error out of memory at line \d",
         ),
         means="a CUDA call outside torch's allocator got no memory: at the start of a process its "
-        "context (the GPU is already full), later a library, a kernel, or pinned memory of the host, "
-        "whatever the GPU has free",
-        next_step="stop the other processes that `nvidia-smi` shows, also those of earlier runs; else "
-        f"{_LEAVE_ROOM}",
+        "context (the GPU is already full), later a library, a kernel, a program without torch, or pinned "
+        "memory of the host, whatever the GPU has free",
+        next_step="stop the other processes that `nvidia-smi` shows, also those of earlier runs; else a "
+        "smaller batch, model or input (torch.cuda.set_per_process_memory_fraction(0.9) makes torch leave "
+        "room)",
     ),
     MessageKind(
         "XPU",
@@ -871,6 +870,7 @@ _KINDS = (
             "out of resources?: shared memory, required: <needed>, hardware limit(?:ation)?: <limit>",
             "out of resources?: (?:shared|tensor) memory",
             "shared memory size limit exceeded: requested <needed>, available: <limit>",
+            "insufficient shared memory available on the gpu",
             "uses too much shared data|too many resources requested for launch|out of "
             "resources?: (?:threads| registers)",
         ),
@@ -879,6 +879,20 @@ _KINDS = (
         next_step="a smaller block size or fewer stages (num_stages) of the kernel; often a newer "
         "release of the library has settings for this GPU",
         cause=OomCause.OTHER_MEMORY,
+    ),
+    MessageKind(
+        "a kernel that torch.compile skipped",
+        seen=(
+            r"select_algorithm\.py:\d{1,5}\].{0,24}?out of resources?: \w{1,12} memory, required: "
+            "<needed>, hardware limit(?:ation)?: <limit>",
+            "error during autotuning:.{0,400}?out of (?:memory|resource).{0,1500}?ignoring this choice",
+        ),
+        unless=("outofresources: out of resource",),
+        means="a warning: torch.compile tries several kernels, leaves out the one that needs too much, and "
+        "goes on with the others",
+        next_step="nothing, if the run goes on; without mode='max-autotune' torch tries no other kernels",
+        cause=OomCause.WARNING,
+        leads=True,
     ),
     MessageKind(
         "files that are open",
@@ -891,7 +905,7 @@ _KINDS = (
         "/dev/shm",
         backend="host",
         seen=(
-            r"out of shared memory|insufficient shared memory|bus error\S{0,80}?shared memory",
+            r"out of shared memory|insufficient shared memory(?!available)|bus error\S{0,80}?shared memory",
             r"unable to (?:write|mmap|allocate shared memory|resize) \S{0,120}?/torch_",
             r"failed to extend /dev/shm/\S{1,40} to <tried>",
             r"creating shared memory segment /dev/shm/\S{1,40}? \(size <tried>\)",
@@ -919,6 +933,30 @@ _KINDS = (
         means="Ray stopped a worker because the node's host memory was nearly used up: not the GPU's",
         next_step="fewer tasks or actors on a node (more CPUs for each), or more memory; "
         "RAY_memory_usage_threshold sets the limit",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "a pod that Kubernetes evicted",
+        backend="host",
+        seen=("the node was low on resource: memory",),
+        also=(
+            r"threshold quantity: (?P<limit>\d{1,15}[kmgt]?i?),",
+            r"low on resource: memory\..{0,60}?available: (?P<available>\d{1,15}[kmgt]?i?)\.",
+            r"was using (?P<process>\d{1,15}[kmgt]?i?)(?:,|which)",
+            r"(?:request is|exceeds its request of) (?P<wanted>\d{1,15}[kmgt]?i?)(?:,|\.)",
+        ),
+        means="Kubernetes ended the pod because its node had nearly no host memory left: not the GPU's",
+        next_step="request as much memory as the program needs (resources.requests.memory, with the limit "
+        "equal to it), or use less: fewer DataLoader workers, a smaller prefetch_factor",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "a replay buffer",
+        backend="host",
+        seen=("enough memory to store the complete replay buffer <needed> > <available>",),
+        means="a warning: the replay buffer of Stable-Baselines3 will not fit into the machine's memory when "
+        "it is full",
+        next_step="a smaller buffer_size, or optimize_memory_usage=True; smaller or uint8 observations",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -984,7 +1022,8 @@ _KINDS = (
         level=1,
         seen=(
             "you tried to allocate <tried>",
-            "unable to allocate <tried> for an array",
+            "unable to allocate <tried> for an array(?: with shape <shape> and data type <type>)?",
+            "unable to allocate array with shape <shape>(?: and data type <type>)?",
             "memory allocation of <tried> failed",
             "llvm error: out of memory",
             "std::bad_alloc",
@@ -1032,8 +1071,7 @@ _KINDS = (
             r"killed process \d",
             "killed by signal: killed",
             "oomkilled",
-            r"exit ?(?:code|status) ?:? ?=? ?(?:-9|137)(?!\d)|return ?code ?[:=]? "
-            r"?-9(?!\d)|exited with code 137",
+            r"(?:exit|return|status)[a-z_ ]{0,20}[\"':=(]{0,3}(?:-9|137)(?!\d)",
             r"(?:signals\.|signal 9 \()sigkill|line \d{1,6}: \d{2,8} killed|session crashed "
             "after using all available ram",
             "terminated by the operating system.{0,80}memory|excessive memory usage causing "
@@ -1070,9 +1108,9 @@ _KINDS = (
         backend="device",
         level=4,
         seen=("out of memory|outofmemoryerror",),
-        means="memory ran out, and the text has no figures",
-        next_step="look for 'Tried to allocate' further up in the log, or run it by `snapconv watch "
-        "train.py`",
+        means="memory ran out; the text has no figures, and does not say whether the GPU's or the host's",
+        next_step="look for 'Tried to allocate' or 'Killed' further up in the log; while it runs, "
+        "`nvidia-smi` shows the GPU's memory and `free -g` the host's",
         cause=OomCause.UNKNOWN,
     ),
 )

@@ -22,7 +22,7 @@ _SIGNS = (
     "allocating|allocation|allocator|already allocated|arrayallocat|available memory|backend failed|"
     "bad_alloc|buffer size|bus error|calloc|crashed|cuda execution|cuda graph|device memory|"
     "dimension sizes|dispatched on|dnn library|el0004|enough|error (2)|error code|error: 39|"
-    "error: 40|error=2|exceed|excessive|exit|handle|insufficient|is allocated|kill|kv cache|limit|"
+    "error: 40|error=2|exceed|excessive|exit|handle|insufficient|is allocated|kill|kv cache|limit|low on |"
     "malloc|memlimit|memory error|memory on device|memory on node|memory on the node|"
     "memory pressure|memory prof|memory summary|memoryerror|ndarray|nrt_|nvmap|object store|"
     "objectstore|oom|out of |out_of_|outof|paging file|profiled value|return code|returncode|"

@@ -251,7 +251,7 @@ def _unused_memory(found: Shortage) -> OomVerdict | None:
     if here is None:
         return None
     if not found.has_pieces:
-        is_notable = elsewhere.n_bytes >= _least_notable(found, block)
+        is_notable = elsewhere.n_bytes >= max(here.n_bytes, _least_notable(found, block))
         return _verdict(found, "private pools", is_inferred=True) if is_notable else None
     if here.largest_bytes >= block:
         limit = found.splits_below

@@ -265,6 +265,15 @@ def test_free_blocks_of_private_pools_are_no_memory_of_tensors():
     assert (found.message.reserved_bytes, found.unallocated_bytes) == (70 * GIB, 2 * GIB)
 
 
+@pytest.mark.parametrize(
+    ("reserved", "cause"), [(61 * GIB, "fragmented"), (26 * GIB, "wrong pool or stream")]
+)
+def test_the_larger_of_two_kinds_of_free_memory_is_named(reserved, cause):
+    """3 GiB are free in private pools beside 37 GiB, or 2 GiB, in the ordinary ones."""
+    found = explain_message(from_2_1(2 * GIB, 64 * GIB, GIB, 21 * GIB, reserved, pools=3 * GIB))
+    assert found.cause == cause
+
+
 def test_processes_are_separate_and_the_own_one_has_its_part_outside_torch():
     found = explain_message(from_2_1(*OTHERS, processes=process(4711, 47 * GIB) + own(32 * GIB)))
     assert found.message.other_processes == ((4711, 47 * GIB),)
@@ -335,6 +344,11 @@ def test_a_process_that_torch_did_not_recognise_may_be_its_own():
 )
 def test_a_text_of_another_kind_has_its_request(text, n_bytes):
     assert explain_message(text).message.tried_bytes == n_bytes
+
+
+def test_words_of_a_post_are_no_message():
+    found = explain_message(f"Still cuda out of memory.\n{from_2_1(*FIGURES)}\nWhy out of memory?")
+    assert (found.n_messages, found.message.tried_bytes) == (1, 2 * GIB)
 
 
 def test_of_several_messages_the_first_is_explained_and_all_are_counted():

@@ -799,19 +799,14 @@ TEXTS = (
         {},
         "a smaller image",
     ),
-    (
-        "RuntimeError: CUDA driver error: out of memory",
-        "the CUDA driver",
-        FULL,
-        {},
-        "a smaller batch or model",
-    ),
-    (
-        "numba.cuda.cudadrv.driver.CudaAPIError: [2] Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY",
-        "the CUDA driver",
-        FULL,
-        {},
-        "a smaller batch or model",
+    *(
+        # Programs without torch have them too: a smaller model helps in all.
+        (text, "the CUDA driver", FULL, {}, "a smaller batch, model or input")
+        for text in (
+            "RuntimeError: CUDA driver error: out of memory",
+            "CudaAPIError: [2] Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY",
+            "gpu_memory.h:592 cuMemSetAccess(base, n) failed with error CUDA_ERROR_OUT_OF_MEMORY",
+        )
     ),
     (
         "THCudaCheck FAIL file=/pytorch/aten/src/THC/generic/THCStorage.cu line=58 error=2 : out of memory",
@@ -846,6 +841,10 @@ TEXTS = (
         for text in (
             "RuntimeError: CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported",
             "torch.AcceleratorError: CUDA error: out of memory",
+            "gpu_memory.h:109 cudaMalloc(&rawptr, n_bytes+GUARD*2) failed with error out of memory",
+            "[enforce fail at event_gpu.cc:17] error == cudaSuccess. 2 vs 0. Error at: event_gpu.cc:17: out "
+            "of memory",
+            "src/storage/./pooled_storage_manager.h:143: cudaMalloc failed: out of memory",
             "CUDA Error: out of memory: Success",
             "[TM][ERROR] CUDA runtime error: out of memory /src/allocator.h:246",
             "CUDA runtime error in ::cudaMallocAsync(ptr, n, pool, stream): out of memory "
@@ -911,6 +910,14 @@ TEXTS = (
         "shared memory of a kernel",
         OTHER_MEMORY,
         {"needed": 128 * KIB, "the limit": 99 * KIB},
+        "a smaller block size",
+    ),
+    (
+        # Not /dev/shm, which is shared memory of the host.
+        "FullyFusedMLP: insufficient shared memory available on the GPU. Reduce n_neurons",
+        "shared memory of a kernel",
+        OTHER_MEMORY,
+        {},
         "a smaller block size",
     ),
     (
@@ -1110,6 +1117,16 @@ TEXTS = (
                 "(9,)",
                 {"tried": gib(3.5)},
             ),
+            (
+                # NumPy's three digits end with a point; MLX's sentence ends with one too.
+                "MemoryError: Unable to allocate 412. GiB for an array with shape (7000, 79, 200000) and "
+                "data type float32",
+                {"tried": 412 * GIB, "shape": "(7000,79,200000)", "type": "float32"},
+            ),
+            (
+                "MemoryError: Unable to allocate array with shape (32768, 16384) and data type float64",
+                {"tried": 4 * GIB, "shape": "(32768,16384)", "type": "float64"},
+            ),
             ("memory allocation of 4096 bytes failed", {"tried": 4096}),
             ("terminate called after throwing an instance of 'std::bad_alloc'", {}),
             ("OSError: [Errno 12] Cannot allocate memory", {}),
@@ -1130,10 +1147,49 @@ TEXTS = (
             ("exitcode  : -9 (pid: 14750)\ntraceback : Signal 9 (SIGKILL) received by PID 14750", {}),
             ("[launch.py:315:sigkill_handler] ['python'] exits with return code = -9", {}),
             ("subprocess.CalledProcessError: Command died with <Signals.SIGKILL: 9>.", {}),
+            ("[train-n0-0] terminated with exit code (137). Reason [Error]. Message:", {}),
+            ('"State": {"ExitCode": 137, "Error": ""}', {}),
+            ("Command '['python3', 'train.py']' returned non-zero exit status -9.", {}),
             ("run.sh: line 3:  4711 Killed                  python train.py", {}),
         )
     ),
     ("the worker raised OutOfMemoryError", "unknown", "not known", {}, "look for 'Tried to allocate'"),
+    (
+        "The node was low on resource: memory. Threshold quantity: 100Mi, available: 52Mi. Container train "
+        "was using 29Gi, request is 8Gi, has larger consumption of memory.",
+        "a pod that Kubernetes evicted",
+        HOST,
+        {
+            "the limit": 100 * MIB,
+            "available": 52 * MIB,
+            "process": 29 * GIB,
+            "wanted by the setting": 8 * GIB,
+        },
+        "request as much memory as the program needs",
+    ),
+    (
+        "UserWarning: This system does not have apparently enough memory to store the complete replay buffer "
+        "48.00GB > 31.25GB",
+        "a replay buffer",
+        HOST,
+        {"needed": 48 * GIB, "available": gib(31.25)},
+        "a smaller buffer_size",
+    ),
+    (
+        "W1128 01:02:03.4 77 torch/_inductor/select_algorithm.py:99] [1/0] out of resource: shared memory, "
+        "Required: 163840, Hardware limit: 101376. Reducing block sizes or `num_stages` may help.",
+        "a kernel that torch.compile skipped",
+        WARNING,
+        {"needed": 160 * KIB, "the limit": 99 * KIB},
+        "nothing, if the run goes on",
+    ),
+    (
+        "Runtime error during autotuning:\nCUDA out of memory.\nIgnoring this choice.",
+        "a kernel that torch.compile skipped",
+        WARNING,
+        {},
+        "nothing, if the run goes on",
+    ),
 )
 NOUNS = {
     "free": "free on the device",
