@@ -895,6 +895,26 @@ _KINDS = (
         leads=True,
     ),
     MessageKind(
+        "a mapping of memory",
+        backend="host",
+        seen=("unable to mmap <tried> from file .{0,120}?: cannot allocate memory",),
+        means="the kernel refused a mapping: the machine's memory ran out, or the process has as many "
+        "mappings as vm.max_map_count allows, of which each shared tensor is one: not the GPU's memory",
+        next_step="fewer or larger shared tensors (fewer DataLoader workers, a smaller prefetch_factor), or "
+        "`sysctl -w vm.max_map_count=262144`; `free -g` while it runs",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "a tensor of another process",
+        level=1,
+        seen=("unable to open shared memory object",),
+        means="a process could not open a tensor that another shared with it: most often the limit of "
+        "open files, else a full /dev/shm; not the GPU's memory",
+        next_step='torch.multiprocessing.set_sharing_strategy("file_system"), or a higher `ulimit -n`; '
+        "`df -h /dev/shm` shows whether that is full",
+        cause=OomCause.OTHER_MEMORY,
+    ),
+    MessageKind(
         "files that are open",
         seen=("unable to open shared memory object .{0,200}?too many open files",),
         means="a limit of open files: DataLoader workers keep one for every tensor that they pass",
@@ -1072,6 +1092,10 @@ _KINDS = (
             "killed by signal: killed",
             "oomkilled",
             r"(?:exit|return|status)[a-z_ ]{0,20}[\"':=(]{0,3}(?:-9|137)(?!\d)",
+            # The word of the shell, in the languages of those who post, before its prompt or after a bar.
+            r"(?:it/s|s/it|[=>\u2588]|\|)\]?killed|killed(?:\(\w{1,30}\))?\w{1,32}@[\w.-]{1,64}:",
+            r"killed(?:`{3}|$)|\u5df2\u6740\u6b7b|\u5df2\u6bba\u6b7b|\u0443\u0431\u0438\u0442\u043e|"
+            "get\u00f6tet|\uc8fd\uc5c8\uc74c",
             r"(?:signals\.|signal 9 \()sigkill|line \d{1,6}: \d{2,8} killed|session crashed "
             "after using all available ram",
             "terminated by the operating system.{0,80}memory|excessive memory usage causing "
@@ -1084,6 +1108,19 @@ _KINDS = (
         "memory ran out",
         next_step=f"{_HOST_MEMORY}; `dmesg | grep -i kill` confirms it",
         cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "perhaps, behind an error of a GPU library",
+        level=2,
+        seen=(
+            "(?:cudnn|cublas|cusolver|cusparse|hipblas|rocblas|miopen)_?status_?(?:execution_?failed|"
+            "internal_?error|mapping_?error)",
+        ),
+        means="such an error has many causes; too little memory for the library's workspace is a "
+        "frequent one",
+        next_step="try a smaller batch, with `nvidia-smi` beside it; if it fails too, rerun with "
+        "CUDA_LAUNCH_BLOCKING=1, which shows the call that fails",
+        cause=OomCause.UNKNOWN,
     ),
     MessageKind(
         "torch.cuda.memory_summary()",

@@ -346,6 +346,11 @@ def test_a_text_of_another_kind_has_its_request(text, n_bytes):
     assert explain_message(text).message.tried_bytes == n_bytes
 
 
+def test_words_that_a_user_typed_are_read():
+    found = explain_message("RuntimeError: CUDA out of the memory. Tried to allocate 360.00 MiB")
+    assert (found.cause, found.message.tried_bytes) == ("not known", 360 * MIB)
+
+
 def test_words_of_a_post_are_no_message():
     found = explain_message(f"Still cuda out of memory.\n{from_2_1(*FIGURES)}\nWhy out of memory?")
     assert (found.n_messages, found.message.tried_bytes) == (1, 2 * GIB)

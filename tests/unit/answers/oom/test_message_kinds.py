@@ -940,11 +940,6 @@ TEXTS = (
             ("Bus error. It is possible that dataloader's workers are out of shared memory.", {}),
             ("This might be caused by insufficient shared memory (shm).", {}),
             ("RuntimeError: unable to write to file </torch_41_7>", {}),
-            (
-                "RuntimeError: unable to mmap 1024 bytes from file </torch_41_7>: Cannot allocate memory "
-                "(12)",
-                {},
-            ),
             ("NCCL WARN Error: failed to extend /dev/shm/nccl-fjwOOB to 5967876 bytes", {"tried": 5967876}),
         )
     ),
@@ -1147,6 +1142,11 @@ TEXTS = (
             ("exitcode  : -9 (pid: 14750)\ntraceback : Signal 9 (SIGKILL) received by PID 14750", {}),
             ("[launch.py:315:sigkill_handler] ['python'] exits with return code = -9", {}),
             ("subprocess.CalledProcessError: Command died with <Signals.SIGKILL: 9>.", {}),
+            (" 31%|###    | 331/1063 [01:06<03:59,  3.06it/s]Killed\n$ ls", {}),
+            ("loading\nKilled\n(base) me@box:~/work$", {}),
+            ("100%|######| 300/300 [00:33<00:00, 9.26it/s]\n```\nKilled\n```\nWhat is that?", {}),
+            ("Epoch 3\n\u5df2\u6740\u6b7b", {}),
+            ("Process finished with exit code 137 (interrupted by signal 9: SIGKILL)", {}),
             ("[train-n0-0] terminated with exit code (137). Reason [Error]. Message:", {}),
             ('"State": {"ExitCode": 137, "Error": ""}', {}),
             ("Command '['python3', 'train.py']' returned non-zero exit status -9.", {}),
@@ -1182,6 +1182,31 @@ TEXTS = (
         WARNING,
         {"needed": 160 * KIB, "the limit": 99 * KIB},
         "nothing, if the run goes on",
+    ),
+    *(
+        # Where /dev/shm were full, it would be a bus error.
+        (
+            f"unable to mmap 4096 bytes from file <{name}>: Cannot allocate memory (12)",
+            "a mapping of memory",
+            HOST,
+            {"tried": 4096},
+            "fewer or larger shared tensors",
+        )
+        for name in ("/torch_7_8_9", "filename not specified")
+    ),
+    (
+        "RuntimeError: unable to open shared memory object </torch_7_8> in read-write mode",
+        "a tensor of another process",
+        OTHER_MEMORY,
+        {},
+        'torch.multiprocessing.set_sharing_strategy("file_system")',
+    ),
+    (
+        "RuntimeError: cuDNN error: CUDNN_STATUS_EXECUTION_FAILED",
+        "perhaps, behind an error of a GPU library",
+        UNKNOWN,
+        {},
+        "try a smaller batch, with `nvidia-smi` beside it",
     ),
     (
         "Runtime error during autotuning:\nCUDA out of memory.\nIgnoring this choice.",
