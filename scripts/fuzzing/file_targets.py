@@ -39,7 +39,7 @@ class Target:
 
     def inputs(self) -> list[bytes]:
         """Return the seeds, and what earlier campaigns kept."""
-        real = _real_seeds() if self.arrange is _with_snapshot else []
+        real = _real_seeds() if self.arrange in (_with_snapshot, _among_ranks) else []
         return [data for data in self.seeds() + real + kept_inputs(self.name) if len(data) <= MAX_BYTES]
 
 
@@ -75,6 +75,7 @@ def every_answer(file: str) -> list[Command]:
         ["tree", file, "--by", "module"],
         ["advise", file, "--save", "1GiB", "--json"],
         ["advise", file],
+        ["advise", file, "--capacity", "1GiB"],
         ["fragmentation", file, "--json"],
         ["fragmentation", file],
         ["oom", file],
@@ -84,10 +85,12 @@ def every_answer(file: str) -> list[Command]:
         ["growth", file],
         ["what-if", file, "--search", "--capacity", "1GiB"],
         ["what-if", file, "--setting", "max_split_size_mb:64", "--batch-scale", "2", "--json"],
+        ["what-if", file, "--card", "H100", "--one-stream"],
         ["explain", file, "#1"],
         ["explain", file, "0x7f0000000200", "--json"],
         ["check", file, "--max-peak", "1GiB", "--max-growth", "0", "--format", "github"],
         ["check", file, "--max-category", "activation=1MiB", "--format", "github"],
+        ["check", file, "--baseline", file, "--fail-over", "1%", "--no-faults-above", "1MiB", "--json"],
         ["diff", file, str(FIXTURES / "torch_2_13.pickle"), "--json"],
         ["diff", str(FIXTURES / "torch_2_13.pickle"), file],
     ]
@@ -128,6 +131,22 @@ def _with_snapshot(folder: Path, data: bytes) -> list[Command]:
     file = folder / "x.pickle"
     file.write_bytes(data)
     return _some(data, every_answer(str(file)), 4) + _some(data, every_output(str(file), folder), 2)
+
+
+def _among_ranks(folder: Path, data: bytes) -> list[Command]:
+    """Return the file among those of other ranks of a job."""
+    job = folder / "job"
+    job.mkdir()
+    for rank, name in enumerate(("torch_2_12", "torch_2_13")):
+        (job / f"rank{rank}.pickle").write_bytes((FIXTURES / f"{name}.pickle").read_bytes())
+    (job / "rank2.pickle").write_bytes(data)
+    compare = ["ranks", str(job), "--no-cache", "--quiet"]
+    outputs = [
+        [*compare, "-o", str(folder / "out.sqlite")],
+        [*compare, "-o", str(folder / "out.html")],
+        [*compare, "--reports", str(folder / "reports")],
+    ]
+    return [[*compare[:-1]], [*compare, "--json"], *_some(data, outputs, 1)]
 
 
 def _timelines() -> list[bytes]:
@@ -245,6 +264,7 @@ TARGETS = {
     target.name: target
     for target in (
         Target("snapshot", "pickle", _small_snapshots, _with_snapshot),
+        Target("ranks", "pickle", _small_snapshots, _among_ranks),
         Target("container", None, _any_containers, _with_snapshot),
         Target("timeline", "json", _timelines, _with_snapshot),
         Target("page", "json", lambda: [_ALLOC_DATA], _with_page),
