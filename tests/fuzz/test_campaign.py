@@ -1,5 +1,6 @@
 """The campaign of scripts/fuzz sees what it is made to see, and does the same for the same seed."""
 
+import json
 import os
 import signal
 import subprocess
@@ -148,7 +149,7 @@ def test_the_memory_that_a_fork_begins_with_is_the_commands_too(campaign, tmp_pa
 
 def test_a_campaign_goes_on_with_the_input_at_which_it_was_stopped(campaign, tmp_path, monkeypatch):
     _, targets, limited = campaign
-    from fuzzing import counted_runs as counted  # type: ignore[import-not-found]
+    from fuzzing import counted_runs as counted
 
     monkeypatch.setattr("snapconv.cli.app.main", lambda command: {}["no JSON"] if "--json" in command else 0)
     chosen = [targets.TARGETS[name] for name in ("message", "timing")]
@@ -185,6 +186,14 @@ def test_a_campaign_goes_on_with_the_input_at_which_it_was_stopped(campaign, tmp
     assert of(stopped, 12) == whole  # nothing is left to do
     assert list(counted.table_lines(list(counted.runs_of(stopped))))[-1].split()[:3] == ["all", "12", "7"]
     assert len(list((stopped / "message" / "failed").glob("*.txt"))) == 3  # enough of its kind
+
+
+def test_a_negative_amount_is_seen_and_a_difference_keeps_its_sign(campaign):
+    from fuzzing.amounts import impossible_json  # type: ignore[import-not-found]
+
+    findings = [{"kind": "outlier", "n_bytes": -512}, {"kind": "out_of_memory", "n_bytes": -512}]
+    text = json.dumps({"change_bytes": -1, "peak_bytes": -1, "findings": findings})
+    assert list(impossible_json(text)) == [".peak_bytes = -1", ".findings[1].n_bytes = -512"]
 
 
 def test_the_same_seed_makes_the_same_inputs(campaign):
