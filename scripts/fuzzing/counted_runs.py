@@ -78,7 +78,7 @@ def _runs_of_input(
         failures = [failure.place for failure in run.failures]
         for failure in run.failures:
             path = put_aside(folder / target.name / "failed", data, failure.place, failure.text)
-            print(f"FAILED {path or failure.place}\n{failure.text[:3000]}", flush=True)
+            print(f"FAILED {path or 'again'}: {failure.place}\n{failure.text[-2000:]}", flush=True)
         counted.append(
             CountedRun(number, target.name, run.command, run.n_bytes, run.seconds, run.peak_bytes, failures)
         )
