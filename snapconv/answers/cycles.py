@@ -106,7 +106,7 @@ def _collected(
     is_torch = features.freed_through(Role.OPTIMIZER) | features.freed_through(Role.ZERO_GRAD)
     is_torch |= features.is_freed_by_engine
     n_more = np.where(features.freed_through(Role.COLLECTOR), _LEAST_PLACES, is_torch)
-    bursts = grouped(rows, stack * (int(burst.max()) + 1) + burst, least=2)
+    bursts = grouped(rows, stack * (int(burst.max(initial=0)) + 1) + burst, least=2)
     first = [same[0] for same in bursts if made[same[0]] < made[same[-1]]]
     chosen = [rows[:0]]
     for same in grouped(np.array(first, np.int64), stack):

@@ -6,7 +6,7 @@ import snapconv
 from snapconv.answers.cycles import find_garbage
 from snapconv.answers.growth import report_growth
 from snapconv.cli.app import main
-from tests.builders import MIB, frame
+from tests.builders import MIB, TraceBuilder, frame
 from tests.faulty_jobs import CALL, COLLECTIONS, COLLECTOR, ENGINE, at, steps_that_collect
 
 
@@ -76,3 +76,8 @@ def test_what_was_not_collected_yet_may_be_in_cycles_too(advice_on, tmp_path, ca
     assert "reference cycles, which gc.collect() frees" in fault.wrong_if
     main(["growth", str(tmp_path / "s.pickle")])
     assert "only what gc.collect() frees is in cycles" in capsys.readouterr().out
+
+
+def test_a_trace_without_allocations_has_no_cycles(tmp_path):
+    file = TraceBuilder().segment(traced=False).event("snapshot", size=512).write(tmp_path / "s.pickle")
+    assert find_garbage(snapconv.load(file).devices[0]) is None
