@@ -7,7 +7,8 @@ from snapconv.torch_knowledge.backends import BACKENDS
 # The begin of a message of torch's allocator, not of a chip; the second is cudaMallocAsync's.
 BACKEND_NAMES = {name.lower(): name for name in (*BACKENDS, "OpenCL")}
 BEGINNINGS = squeezed(
-    rf"(?<!c)(?P<backend>{'|'.join(BACKEND_NAMES)})(?: backend)? out-? ?of-? ?(?:the)? ?memory|"
+    rf"(?<!c)(?P<backend>{'|'.join(BACKEND_NAMES)})(?: backend)? out-?of-?(?:the)? memory"
+    r"(?!message|issue|problem)|"
     r"allocation on device -?\d{0,3} would exceed allowed memory"
 )
 

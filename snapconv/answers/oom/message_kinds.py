@@ -753,7 +753,7 @@ _KINDS = (
     ),
     MessageKind(
         "torch up to 1.0",
-        seen=(r"cuda runtime error \(2\)|thcudacheck fail \S{0,200}error=2",),
+        seen=(r"cuda runtime err(?:or)? ?:?\(2\)|thcudacheck fail \S{0,200}error=2",),
         means="torch up to 1.0, or Torch for Lua, writes this when its allocator finds no memory: the GPU is "
         "full",
         next_step="a smaller batch or model; `nvidia-smi` shows what other processes hold",
@@ -1096,18 +1096,46 @@ _KINDS = (
             r"(?:it/s|s/it|[=>\u2588]|\|)\]?killed|killed(?:\(\w{1,30}\))?\w{1,32}@[\w.-]{1,64}:",
             r"killed(?:`{3}|$)|\u5df2\u6740\u6b7b|\u5df2\u6bba\u6b7b|\u0443\u0431\u0438\u0442\u043e|"
             "get\u00f6tet|\uc8fd\uc5c8\uc74c",
-            r"(?:signals\.|signal 9 \()sigkill|line \d{1,6}: \d{2,8} killed|session crashed "
+            r"sigkill(?!_handler)|signal:? ?\(?9(?!\d)|line \d{1,6}: \d{2,8} killed|session crashed "
             "after using all available ram",
             "terminated by the operating system.{0,80}memory|excessive memory usage causing "
             "the operating system",
             r"dataloader worker \(pid\S{0,40}?\) exited unexpectedly",
         ),
-        unless=(r"oom[_-]kill event(?:\(s\)|s)? in step",),
+        unless=(r"oom[_-]kill event(?:\(s\)|s)? in step", "due to (?:time limit|preemption)"),
         also=("anon-rss: ?<process>",),
         means="the kernel, or the limit of a container, most likely ended the process because host "
         "memory ran out",
         next_step=f"{_HOST_MEMORY}; `dmesg | grep -i kill` confirms it",
         cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "perhaps, behind a dead worker of Ray",
+        backend="host",
+        level=2,
+        seen=(
+            "worker died or was killed while executing|actor died unexpectedly before finishing|"
+            "worker process has died|potential root causes.{0,80}?oom ?killer",
+        ),
+        unless=("out of memory: killed|oom[_-]kill event|node running low on memory",),
+        means="a worker of Ray ended without an error that Ray could read: the kernel may have ended it "
+        "because host memory ran out, or it crashed",
+        next_step="`dmesg | grep -i kill` on its node shows whether memory ran out, the worker's own log "
+        "whether "
+        "it crashed; if memory ran out, fewer or smaller tasks on a node",
+        cause=OomCause.UNKNOWN,
+    ),
+    MessageKind(
+        "perhaps, behind a broken pool of processes",
+        backend="host",
+        level=2,
+        seen=(r"brokenprocesspool|process(?: in the [a-z ]{4,20})? (?:was )?terminated abruptly",),
+        unless=("sigkill|exit code (?:-9|137)|out of memory: killed",),
+        means="a process of a pool ended without an error of its own: most often the kernel ended it because "
+        "host memory ran out, else it crashed",
+        next_step="fewer processes, or less data in each; `dmesg | grep -i kill` shows whether memory ran "
+        "out",
+        cause=OomCause.UNKNOWN,
     ),
     MessageKind(
         "perhaps, behind an error of a GPU library",

@@ -352,7 +352,8 @@ def test_words_that_a_user_typed_are_read():
 
 
 def test_words_of_a_post_are_no_message():
-    found = explain_message(f"Still cuda out of memory.\n{from_2_1(*FIGURES)}\nWhy out of memory?")
+    words = "Why the CUDA out of memory message? It tried to allocate 2.50 GiB."
+    found = explain_message(f"{words}\n{from_2_1(*FIGURES)}\nStill cuda out of memory.")
     assert (found.n_messages, found.message.tried_bytes) == (1, 2 * GIB)
 
 

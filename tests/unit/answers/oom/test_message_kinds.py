@@ -816,7 +816,7 @@ TEXTS = (
         "a smaller batch or model",
     ),
     (
-        "RuntimeError: cuda runtime error (2) : out of memory at /pytorch/aten/src/THC/THCStorage.cu:58",
+        "RuntimeError: cuda runtime err(2): out of memory at /pytorch/aten/src/THC/THCStorage.cu:58",
         "torch up to 1.0",
         FULL,
         {},
@@ -1146,6 +1146,8 @@ TEXTS = (
             ("loading\nKilled\n(base) me@box:~/work$", {}),
             ("100%|######| 300/300 [00:33<00:00, 9.26it/s]\n```\nKilled\n```\nWhat is that?", {}),
             ("Epoch 3\n\u5df2\u6740\u6b7b", {}),
+            ("process rank 7 with PID 0 on node box exited on signal 9 (Killed).", {}),
+            ("ProcessExitedException: process 1 terminated with signal SIGKILL", {}),
             ("Process finished with exit code 137 (interrupted by signal 9: SIGKILL)", {}),
             ("[train-n0-0] terminated with exit code (137). Reason [Error]. Message:", {}),
             ('"State": {"ExitCode": 137, "Error": ""}', {}),
@@ -1200,6 +1202,26 @@ TEXTS = (
         OTHER_MEMORY,
         {},
         'torch.multiprocessing.set_sharing_strategy("file_system")',
+    ),
+    *(
+        # Ray names the kernel's killer as one of three causes: no text that it was.
+        (text, "perhaps, behind a dead worker of Ray", UNKNOWN, {}, "`dmesg | grep -i kill`")
+        for text in (
+            "(raylet) A worker died or was killed while executing a task by an unexpected system error. "
+            "There "
+            "are some potential root causes. (1) The process is killed by SIGKILL by OOM killer due to high "
+            "memory usage. (2) ray stop --force is called.",
+            "ActorDiedError: The actor died unexpectedly before finishing this task.",
+        )
+    ),
+    *(
+        (text, "perhaps, behind a broken pool of processes", UNKNOWN, {}, "fewer processes, or less data")
+        for text in (
+            "BrokenProcessPool: A process in the process pool was terminated abruptly while the future was "
+            "running",
+            "BrokenProcessPool: A process in the executor was terminated abruptly",
+            "A child process terminated abruptly, the process pool is not usable anymore",
+        )
     ),
     (
         "RuntimeError: cuDNN error: CUDNN_STATUS_EXECUTION_FAILED",
