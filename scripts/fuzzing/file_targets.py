@@ -5,6 +5,7 @@ its content, so that the same input always does the same.
 """
 
 import gzip
+import json
 import os
 import zlib
 from collections.abc import Callable
@@ -39,7 +40,7 @@ class Target:
 
     def inputs(self) -> list[bytes]:
         """Return the seeds, and what earlier campaigns kept."""
-        real = _real_seeds() if self.arrange in (_with_snapshot, _among_ranks) else []
+        real = _real_seeds() if self.arrange in (_with_snapshot, _among_ranks, _with_server) else []
         return [data for data in self.seeds() + real + kept_inputs(self.name) if len(data) <= MAX_BYTES]
 
 
@@ -131,6 +132,38 @@ def _with_snapshot(folder: Path, data: bytes) -> list[Command]:
     file = folder / "x.pickle"
     file.write_bytes(data)
     return _some(data, every_answer(str(file)), 4) + _some(data, every_output(str(file), folder), 2)
+
+
+# Calls of an agent, of the tool and its arguments beside the file.
+CALLS: tuple[tuple[str, dict[str, object]], ...] = (
+    ("files", {}),
+    ("verdict", {}),
+    ("summary", {"at": "worst"}),
+    ("tree", {"by": "module"}),
+    ("oom", {"device_total": "80GiB"}),
+    ("fragmentation", {"top": 3}),
+    ("growth", {}),
+    ("advise", {"save": "1GiB"}),
+    ("what_if", {"search": True, "capacity": "1GiB"}),
+    ("explain", {"question": "#1"}),
+    ("info", {}),
+    ("check", {"max_peak": "1GiB", "max_growth": "0"}),
+)
+
+
+def _with_server(folder: Path, data: bytes) -> list[Command]:
+    """Return calls of the tools of the server for agents, which is no command line: see `limited_try`."""
+    (folder / "x.pickle").write_bytes(data)
+    calls = [
+        [
+            "mcp",
+            str(folder),
+            tool,
+            json.dumps(given if tool == "files" else {"snapshot": "x.pickle", **given}),
+        ]
+        for tool, given in CALLS
+    ]
+    return _some(data, calls, 4)
 
 
 def _among_ranks(folder: Path, data: bytes) -> list[Command]:
@@ -265,6 +298,7 @@ TARGETS = {
     for target in (
         Target("snapshot", "pickle", _small_snapshots, _with_snapshot),
         Target("ranks", "pickle", _small_snapshots, _among_ranks),
+        Target("server", "pickle", _small_snapshots, _with_server),
         Target("container", None, _any_containers, _with_snapshot),
         Target("timeline", "json", _timelines, _with_snapshot),
         Target("page", "json", lambda: [_ALLOC_DATA], _with_page),

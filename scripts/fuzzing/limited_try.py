@@ -35,6 +35,8 @@ _MOST_WAIT = 120  # seconds of the clock, for what waits without end
 # A command line that cannot be meant is 2; see errors.py for the others.
 EXPECTED_CODES = (0, 2, 3, 4, 7)
 _OUTPUT_PER_BYTE, _FREE_OUTPUT = 20, 1 << 20
+# The first word of a call of the server for agents: a folder, a tool and its arguments follow.
+SERVER = "mcp"
 _NOWHERE = os.open(os.devnull, os.O_WRONLY)
 
 
@@ -214,15 +216,13 @@ def _said(command: Command, folder: Path) -> str:
 
 def _failures(command: Command, folder: Path, n_bytes: int) -> list[Failure]:
     """Run a command in this process; what it writes is removed."""
-    from snapconv.cli.app import main
-
     said = _said(command, folder)
     most = _OUTPUT_PER_BYTE * n_bytes + _FREE_OUTPUT
     out, err = _Screen(most), _Screen(most)
     before = _files(folder)
     try:
         with redirect_stdout(out), redirect_stderr(err):
-            code = main(command)
+            code = _call_tool(*command[1:]) if command[0] == SERVER else _main(command)
     except Exception as error:  # noqa: BLE001  # which is what is looked for
         return [Failure(_place(error), f"{said}\n{''.join(traceback.format_exception(error))}")]
     failures = []
@@ -238,9 +238,10 @@ def _failures(command: Command, folder: Path, n_bytes: int) -> list[Failure]:
     changed = [name for name, size in before.items() if after.get(name) != size]
     failures += [Failure("input", f"{said}: {name} was changed") for name in changed]
     shown = out.getvalue() + err.getvalue()
-    if "--json" not in command and command[0] not in SIGNED:
+    is_json = "--json" in command or command[0] == SERVER
+    if not is_json and command[0] not in SIGNED:
         failures += [Failure(f"amount {command[0]}", f"{said}: {line}") for line in impossible_text(shown)]
-    elif "--json" in command and code in (0, 7):
+    elif is_json and code in (0, 7):
         with suppress(ValueError):  # no JSON
             places = impossible_json(out.getvalue())
             failures += [Failure(f"amount {command[0]}", f"{said}: {place}") for place in places]
@@ -249,6 +250,25 @@ def _failures(command: Command, folder: Path, n_bytes: int) -> list[Failure]:
     for name in written:
         (folder / name).unlink()
     return failures
+
+
+def _main(command: Command) -> int:
+    from snapconv.cli.app import main
+
+    return main(command)
+
+
+def _call_tool(folder: str, tool: str, arguments: str) -> int:
+    """Print the answer of a tool without the SDK, whose types would be memory of every child."""
+    from snapconv.cli.mcp_command import ToolBox
+    from snapconv.errors import SnapconvError
+
+    try:
+        print(ToolBox((Path(folder),))._answer(tool, json.loads(arguments)))
+    except SnapconvError as error:
+        print(json.dumps(str(error)))
+        return error.exit_code
+    return 0
 
 
 def _files(folder: Path) -> dict[str, int]:

@@ -196,6 +196,15 @@ def test_a_negative_amount_is_seen_and_a_difference_keeps_its_sign(campaign):
     assert list(impossible_json(text)) == [".peak_bytes = -1", ".findings[1].n_bytes = -512"]
 
 
+def test_every_call_of_the_server_is_answered_for_a_whole_file(campaign, tmp_path, capsys):
+    _, targets, limited = campaign
+    (tmp_path / "x.pickle").write_bytes((ROOT / "fixtures/torch_2_13.pickle").read_bytes())
+    for tool, given in targets.CALLS:
+        arguments = given if tool == "files" else {"snapshot": "x.pickle", **given}
+        assert limited._call_tool(str(tmp_path), tool, json.dumps(arguments)) == 0, tool
+        assert "untrusted" in json.loads(capsys.readouterr().out)
+
+
 def test_the_same_seed_makes_the_same_inputs(campaign):
     mutations, targets, _ = campaign
     for target in targets.TARGETS.values():
