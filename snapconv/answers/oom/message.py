@@ -348,18 +348,17 @@ def _of_kind(kind: MessageKind, match: re.Match[str], log: CompactText) -> Messa
     backend = values.pop("backend", kind.backend)
     row = _by_figures(kind, values)
     next_step = _next_step(row, values, backend_of_kind(backend).monitor)
-    tried = values.pop("tried", None)
-    device = values.pop("device", None)
+    message = OomMessage(device=values.pop("device", None), tried_bytes=values.pop("tried", None))
     figures = [
         MessageFigure(FIGURES[name].noun, FIGURES[name].unit.replace("GiB", "bytes"), value)
         for name, value in values.items()
-        if name in FIGURES and value != tried
+        if name in FIGURES
     ]
     return MessageAnswer(
         kind=kind.name,
         backend=BACKEND_NAMES.get(backend, backend),
         meaning=row.means,
-        message=OomMessage(device=device, tried_bytes=tried),
+        message=message,
         next_step=next_step,
         cause=row.cause,
         rank=log.rank_at(match.start()),

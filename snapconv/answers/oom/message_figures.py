@@ -66,6 +66,7 @@ FIGURES = {
     "outputs": FigureName("outputs"),
     "temporary": FigureName("temporary"),
     "gaps": FigureName("lost in gaps"),
+    "pieces": FigureName("free in all pieces"),
     "kills": FigureName("kills in the step", "number"),
     "pressure": FigureName("percent of the time waited for memory", "percent"),
     "most_pressure": FigureName("percent allowed", "percent"),

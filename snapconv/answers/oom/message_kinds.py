@@ -13,8 +13,27 @@ from snapconv.answers.oom.allocator_messages import LESS, SHAPES, WRONG_SIZE
 from snapconv.answers.oom.verdict import OomCause
 
 _LEAVE_ROOM = "leave room: a smaller batch, or torch.cuda.set_per_process_memory_fraction(0.9)"
-_HOST_MEMORY = (
-    "fewer DataLoader workers, a smaller prefetch_factor, or more memory for the job; `free -g` while it runs"
+_STOP_OTHERS = (
+    "stop the other processes that `nvidia-smi` shows, also those of earlier runs; else less at once: a "
+    "smaller batch, input or model"
+)
+# Words of torch and of what Python raises for it: a text without them may be of any program.
+_OF_TORCH = (
+    r"torch|c10::|cuda driver error: |cuda kernel errors might|runtimeerror: cuda error:|triton error|"
+    "when calling `(?:cu|hip)",
+    "(?:runtime|accelerator)error: cudnn error|runtimeerror: cudnn_status",
+    "caffe2",
+)
+_LIBRARY_CALLS = (
+    "(?:cublas|cudnn|cusolver|cusparse|hipblas|hipsparse)_status_not_initialized",
+    r"cusolver_status_internal_error.{0,40}cusolver\w{0,4}create",
+    "curand_status_initialization_failed",
+    "rocblas_create_handle",
+    "(?:cublas|cudnn|cusolver|cusparse|curand|hipblas|hipsparse)_status_alloc(?:ation)?_failed",
+    "cufft_alloc_failed|cufft failed to allocate",
+    "rocblas_status_memory_error",
+    "miopenstatusallocfailed",
+    "cuda ran out of memory outside pytorch's allocator",
 )
 
 
@@ -25,7 +44,8 @@ class MessageKind:
     A text has one of the patterns ``seen``, all that it ``needs`` and no ``unless``, and may have the figures
     ``also``. ``exact`` is the next step with the text's own figures, where it has them. ``leads``: beside a
     message of torch's allocator, its next step comes first. A kind of a lower ``level`` is preferred wherever
-    both are in the text: 1 of a general row, 2 of a warning or a consequence, 3 of a table, 4 of mere words.
+    both are in the text: 1 of a general row, 2 of a warning or a consequence, 3 of a table or of a program
+    that is not known, 4 of mere words.
     """
 
     name: str
@@ -295,6 +315,25 @@ _KINDS = (
         next_step="a shorter cache (max_seq_len) or a quantized one, or a smaller model",
     ),
     MessageKind(
+        "FAISS",
+        seen=(
+            "standardgpuresources: alloc fail .{0,40}?dev <device> space .{0,80}?size <tried>",
+            r"failed to cudamalloc <tried> on device <device>",
+            r"faiss.{0,400}?failed to cudamalloc <tried>",
+        ),
+        means="the index, or FAISS's temporary memory (by default up to 1.5 GiB), does not fit into what is "
+        "free on the GPU",
+        next_step="a smaller index (float16, PQ), or shard it over GPUs; less temporary memory "
+        "(StandardGpuResources.setTempMemory())",
+    ),
+    MessageKind(
+        "FAISS's start",
+        seen=(r"faiss.{0,200}?initializefordevice.{0,200}?out of memory",),
+        means="the GPU was full when FAISS started on it",
+        next_step="stop the other processes that `nvidia-smi` shows; torch.cuda.empty_cache() before, where "
+        "torch shares the GPU",
+    ),
+    MessageKind(
         "NCCL",
         seen=(
             "failed to cuda (?:host )?[cm]alloc(?: async)? <tried>",
@@ -316,10 +355,22 @@ _KINDS = (
     ),
     MessageKind(
         "Jetson's memory",
-        seen=(r"nvmapmem\w{1,40}: .{0,24}?error (?:12|0)(?!\d)",),
+        seen=(
+            r"nvmapmem\w{1,40}: .{0,24}?error (?:12|0)(?!\d)",
+            r"cudaallocmapped\(\) failed to allocate",
+        ),
         means="the memory that the CPU and the GPU of a Jetson share ran out",
         next_step="close other programs, use a smaller model or batch, or add swap; `tegrastats` shows "
         "the memory",
+    ),
+    MessageKind(
+        "a GPU library of a program",
+        level=1,
+        seen=_LIBRARY_CALLS,
+        unless=_OF_TORCH,
+        means="most often a library (cuBLAS, cuDNN, cuFFT, …) got no memory for its handle or its workspace: "
+        "the program, or another, had left nearly nothing; else an earlier error",
+        next_step=_STOP_OTHERS,
     ),
     MessageKind(
         "a GPU library's handle",
@@ -337,13 +388,7 @@ _KINDS = (
     MessageKind(
         "a GPU library",
         level=1,
-        seen=(
-            "(?:cublas|cudnn|cusolver|cusparse|curand|hipblas|hipsparse)_status_alloc(?:ation)?_failed",
-            "cufft_alloc_failed",
-            "rocblas_status_memory_error",
-            "miopenstatusallocfailed",
-            "cuda ran out of memory outside pytorch's allocator",
-        ),
+        seen=_LIBRARY_CALLS,
         means="a library (cuBLAS, cuDNN, …) allocates its workspace outside torch's allocator, and "
         "torch had left nearly nothing; rarely it is an earlier error, such as an index out of "
         "range",
@@ -365,6 +410,14 @@ _KINDS = (
         "GPU is not full, reinstall the cuDNN that your torch, TensorFlow or JAX asks for",
     ),
     MessageKind(
+        "WSL's driver",
+        seen=(r"dxgkio_make_resident: ioctl failed: -12",),
+        means="Windows could not keep more memory of the GPU for WSL, which may use less than nvidia-smi "
+        "shows as free",
+        next_step="less memory for the program (a smaller batch; --gpu-memory-utilization in vLLM), and "
+        "close programs of Windows that use the GPU",
+    ),
+    MessageKind(
         "pinned memory",
         backend="host",
         seen=(
@@ -375,6 +428,19 @@ _KINDS = (
         means="no host memory could be pinned: the machine's memory, not the GPU's, or the limit of "
         "locked memory",
         next_step="pin_memory=False, or a smaller batch; `ulimit -l` and `free -g` show the limits",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "TensorFlow's pinned memory",
+        backend="host",
+        seen=(
+            "could not allocate pinned host memory of size: <tried>",
+            "failed to alloc <tried> on host: cuda_error_out_of_memory",
+        ),
+        means="the driver pinned no more memory of the host, whatever the GPU has free; under WSL the limit "
+        "is low",
+        next_step="a smaller batch, or fewer elements in tf.data's prefetch buffers; more memory for WSL "
+        "(memory= in .wslconfig)",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -431,13 +497,32 @@ _KINDS = (
         "TensorFlow's start",
         seen=(
             r"failed to allocate [\d.]{1,9}\w{1,3} \(<tried>\) from device: "
-            ".{0,40}?cuda_error_out_of_memory",
+            "(?:.{0,40}?cuda_error_out_of_memory|hiperror)",
         ),
         means="TensorFlow or JAX asked the driver for its pool, and other processes had left less: "
         "it tries less, or stops",
         next_step="stop the other processes that `nvidia-smi` shows, or set_memory_growth(gpu, True) in "
         "TensorFlow, XLA_PYTHON_CLIENT_MEM_FRACTION in JAX",
         cause=OomCause.OUTSIDE,
+    ),
+    MessageKind(
+        "a TPU's memory in pieces",
+        backend="TPU",
+        seen=(
+            r"attempting to reserve (?P<tried>[\d.]{1,12}[kmgt]?) at the bottom of memory\. that was not "
+            r"possible\. there are (?P<pieces>[\d.]{1,12}[kmgtb]?) free, [\d.]{1,12}[kmgtb]? reserved, and "
+            r"(?!(?P=pieces)reservable)(?P<available>[\d.]{1,12}[kmgtb]?) reservable",
+        ),
+        also=(
+            r"hbm capacity (?P<total>[\d.]{1,12}[kmgt]?)",
+            r"currently allocated: (?P<allocated>[\d.]{1,12}[kmgt]?)",
+            r"program requirement: (?P<needed>[\d.]{1,12}[kmgt]?)",
+        ),
+        means="a program needs its memory in one piece, and the free memory (HBM) is in several: the largest "
+        "that can be reserved is smaller",
+        next_step="a smaller batch per core, jax.checkpoint (remat), or fewer arrays kept between steps; or "
+        "shard the model over more cores",
+        cause=OomCause.FRAGMENTED,
     ),
     MessageKind(
         "XLA on a TPU",
@@ -448,7 +533,12 @@ _KINDS = (
             r"attempting to (?:allocate|reserve) (?P<tried>\d{1,9}(?:\.\d{1,9})?[kmgt]?)(?: at the bottom "
             r"of memory)?\. that was not possible\. there are (?P<free>\d{1,9}(?:\.\d{1,9})?[kmgtb]?) free",
         ),
-        also=(r"exceeded hbm capacity by (?P<missing>\d{1,9}(?:\.\d{1,9})?[kmgt]?)",),
+        also=(
+            r"exceeded hbm capacity by (?P<missing>\d{1,9}(?:\.\d{1,9})?[kmgt]?)",
+            r"hbm capacity (?P<total>[\d.]{1,12}[kmgt]?)",
+            r"currently allocated: (?P<allocated>[\d.]{1,12}[kmgt]?)",
+            r"program requirement: (?P<needed>[\d.]{1,12}[kmgt]?)",
+        ),
         means="the program needs more than the TPU's memory (HBM)",
         next_step="a smaller batch per core, jax.checkpoint (remat), or shard the model over more cores",
     ),
@@ -459,6 +549,26 @@ _KINDS = (
         means="a kernel needs more of a TPU core's own memory than it has: this is not the HBM",
         next_step="a smaller block size of the kernel",
         cause=OomCause.OTHER_MEMORY,
+    ),
+    MessageKind(
+        "a compiled program of XLA",
+        seen=(
+            r"resource[_ ]exhausted: \S{0,40}?out of memory (?:while trying to allocate|allocating) <tried>",
+        ),
+        needs=("bufferassignment stats|total allocation: <needed>",),
+        also=(
+            "total allocation: <needed>",
+            "parameter allocation: <parameters>",
+            "constant allocation: <constants>",
+            "maybe_live_out allocation: <outputs>",
+            "preallocated temp allocation: <temporary>",
+            "total fragmentation: <gaps>",
+        ),
+        means="XLA's own allocator found no memory for a program that it had compiled; JAX takes 75 % of a "
+        "GPU at its start",
+        next_step="compare what it needs with the GPU: if that is nearly all, a smaller batch, or "
+        "jax.checkpoint (remat); if far less, stop what else holds the memory (`nvidia-smi`; arrays of "
+        "earlier steps)",
     ),
     MessageKind(
         "XLA or JAX",
@@ -529,6 +639,7 @@ _KINDS = (
             r"cannot allocate <tried> memory on \w{1,20} <device>, available memory is only "
             "<free>",
             "cannot allocate <tried> gpu memory, available memory is (?:only )?<free>",
+            "enforce allocating <= available failed, <tried> > <free>",
         ),
         means="Paddle's allocator found no memory",
         next_step="a smaller batch; stop the other processes that `nvidia-smi` shows",
@@ -574,7 +685,10 @@ _KINDS = (
     ),
     MessageKind(
         "XGBoost",
-        seen=(r"memory allocation error on worker \d{1,6}",),
+        seen=(
+            r"memory allocation error on worker \d{1,6}",
+            r"device_helpers\.cuh\(\d{1,5}\): out of memory",
+        ),
         also=(
             "free memory: <free>",
             "requested memory: <tried>",
@@ -588,6 +702,7 @@ _KINDS = (
             r"std::bad_alloc\S{0,80}?(?:cuda_memory_resource|cuda_async|pool_memory_resource|managed_memory| "
             "arena_memory|rmm/|rmm failure|cudaerrormemoryallocation|hiperroroutofmemory)",
             "rmm_error_out_of_memory|rmm::out_of_memory",
+            r"cuda error encountered at: \S{0,200}?cudaerrormemoryallocation",
         ),
         also=("failed to allocate <tried>",),
         means="the GPU's memory ran out, or RMM's pool on it: not the machine's memory",
@@ -595,14 +710,23 @@ _KINDS = (
         "rmm.reinitialize(managed_memory=True)",
     ),
     MessageKind(
-        "FAISS",
-        seen=("standardgpuresources: alloc fail .{0,120}?size <tried>",),
-        means="the index does not fit on the GPU",
-        next_step="a smaller index (float16, PQ), or shard it over GPUs",
+        "CUDA.jl's limit",
+        seen=("out of gpu memory trying to allocate <tried>.{0,200}capped at <allowed>",),
+        also=(
+            r"effective gpu memory usage: [\d.]{1,6}% \(<used>/<total>\)",
+            "cuda allocator usage: <allocated>",
+        ),
+        means="CUDA.jl's pool has reached its own limit",
+        next_step="raise JULIA_CUDA_MEMORY_LIMIT, or leave it out; else smaller arrays, or GC.gc() and "
+        "CUDA.reclaim() before",
+        cause=OomCause.LIMIT,
     ),
     MessageKind(
         "CUDA.jl",
-        seen=("out of gpu memory trying to allocate <tried>",),
+        seen=(
+            "out of gpu memory trying to allocate <tried>",
+            r"cuda error: out of memory \(code #?2",
+        ),
         also=(
             r"effective gpu memory usage: [\d.]{1,6}% \(<used>/<total>\)",
             r"memory pool usage: <allocated> \(<reserved> reserved\)",
@@ -624,6 +748,42 @@ _KINDS = (
         seen=("pxgcudadevicememoryallocator fail to allocate memory <tried>",),
         means="the physics simulation found no memory on the GPU",
         next_step="fewer environments, or smaller gpu_* buffers of PhysX",
+    ),
+    MessageKind(
+        "Numba",
+        seen=(r"call to cu\w{3,40} results in cuda_error_out_of_memory",),
+        means="Numba got no memory from the driver: its arrays, or a pool of another library (RMM, CuPy, "
+        "torch), hold it, or another process does",
+        next_step="less data at once, and free the pools of other libraries; stop the other processes that "
+        "`nvidia-smi` shows",
+    ),
+    MessageKind(
+        "MXNet",
+        seen=(r"pooled_storage_manager\.h:\d{1,5}: (?:cudamalloc|memory allocation) (?:retry )?failed",),
+        means="MXNet's pool got no memory from the driver",
+        next_step="a smaller batch or input; stop the other processes that `nvidia-smi` shows",
+    ),
+    MessageKind(
+        "OpenCV on the GPU",
+        seen=(
+            r"gpu api call[():]{1,3} ?out of memory",
+            r"\(-217[^()]{0,20}\) out of memory",
+        ),
+        means="OpenCV's CUDA module got no memory: images that are still held (GpuMat), or another process, "
+        "fill the GPU; rarely it is pinned memory of the host",
+        next_step="release each GpuMat that is no longer needed, or smaller images; stop the other processes "
+        "that `nvidia-smi` shows",
+    ),
+    MessageKind(
+        "Blender",
+        seen=(
+            r"out of memory in cu\w{3,40}\(",
+            "system is out of gpu (?:and shared host )?memory",
+        ),
+        means="the scene, with its textures, does not fit into what is free on the GPU (newer releases also "
+        "use memory of the host, which is full then)",
+        next_step="a smaller scene: smaller textures, less subdivision (Simplify); close other programs that "
+        "use the GPU; or render on the CPU",
     ),
     MessageKind(
         "Warp",
@@ -690,6 +850,17 @@ _KINDS = (
         next_step="a smaller batch (-ub), or fewer layers on the GPU (--n-gpu-layers)",
     ),
     MessageKind(
+        "a Vulkan buffer of llama.cpp",
+        seen=(
+            r"(?<!pinned memory \()requested buffer size exceeds device (?:memory allocation|buffer size) "
+            "limit",
+        ),
+        also=(r"device memory allocation of size <tried> failed",),
+        means="one buffer is larger than Vulkan's driver allows, whatever is free",
+        next_step="fewer layers on the GPU (--n-gpu-layers), a shorter context (-c) or a smaller batch (-ub)",
+        cause=OomCause.LIMIT,
+    ),
+    MessageKind(
         "llama.cpp",
         level=1,
         seen=(
@@ -707,6 +878,14 @@ _KINDS = (
         "the GPU",
         next_step="fewer layers on the GPU (--n-gpu-layers; num_gpu in Ollama), a shorter context (-c; "
         "num_ctx in Ollama) or a smaller batch (-ub)",
+    ),
+    MessageKind(
+        "a warning of llama.cpp",
+        level=2,
+        seen=(r"ggml_vulkan: failed to allocate pinned memory",),
+        means="a warning: llama.cpp keeps this part in memory of the host that is not pinned: slower",
+        next_step="nothing, if the load ends well",
+        cause=OomCause.WARNING,
     ),
     MessageKind(
         "llama.cpp, on the host",
@@ -776,7 +955,7 @@ _KINDS = (
         "a CUDA call outside torch's allocator",
         level=1,
         seen=(
-            r"cuda ?(?:runtime )?error:?(?: in \S{1,120}?:)? ?\"?out of memory",
+            r"cuda ?(?:runtime )?error:?(?: (?:in|at) \S{1,120}?:)? ?\"?out of memory",
             r"cuda error 2(?:: | at \S{0,200}?)out of memory",
             "cudaerrormemoryallocation|cudamalloc (?:retry )?failed: out of memory|cudamalloc "
             "error out of memory",
@@ -785,6 +964,7 @@ _KINDS = (
             r"2 vs\.? 0\)?\S{0,200}?out of memory|parallel_for failed: out of memory|out of memory "
             r"\S{0,60}?cuda_utils",
             r"cuda: out of memory|error out of memory at line \d",
+            r"cudasuccess\S{0,60}?out of memory",
         ),
         means="a CUDA call outside torch's allocator got no memory: at the start of a process its "
         "context (the GPU is already full), later a library, a kernel, a program without torch, or pinned "
@@ -820,14 +1000,17 @@ _KINDS = (
     MessageKind(
         "Metal",
         backend="MPS",
-        seen=(r"kiogpucommandbuffercallbackerroroutofmemory|insufficient memory \(0{0,7}8",),
+        seen=(
+            "kiogpucommandbuffercallbackerroroutofmemory",
+            r"insufficient memory \((?:ioaf code)?0{0,7}8",
+        ),
         means="macOS stopped a GPU command because the machine's memory was used up",
         next_step="close other programs; a smaller model, batch or context",
     ),
     MessageKind(
         "Vulkan",
         level=1,
-        seen=("erroroutofdevicememory|vk_error_out_of_device_memory",),
+        seen=("(?<!limit: )erroroutofdevicememory|vk_error_out_of_device_memory",),
         means="the GPU's memory ran out, or one block is larger than the driver allows",
         next_step="a smaller model or batch; close other programs that use the GPU",
     ),
@@ -850,6 +1033,7 @@ _KINDS = (
         backend="NPU",
         seen=(
             "el0004",
+            r"rtmalloc fail, \S{0,60}?size:<tried>, device_id:<device>",
             r"rtmalloc\S{0,110}?fail",
             "error code (?:is )?207001",
         ),
@@ -1045,6 +1229,7 @@ _KINDS = (
             "unable to allocate <tried> for an array(?: with shape <shape> and data type <type>)?",
             "unable to allocate array with shape <shape>(?: and data type <type>)?",
             "memory allocation of <tried> failed",
+            r"(?:insufficient memory|\(-4)\) failed to allocate <tried>",
             "llvm error: out of memory",
             "std::bad_alloc",
             "bad allocation",
@@ -1106,7 +1291,8 @@ _KINDS = (
         also=("anon-rss: ?<process>",),
         means="the kernel, or the limit of a container, most likely ended the process because host "
         "memory ran out",
-        next_step=f"{_HOST_MEMORY}; `dmesg | grep -i kill` confirms it",
+        next_step="fewer DataLoader workers, a smaller prefetch_factor, or more memory for the job; `free "
+        "-g` while it runs; `dmesg | grep -i kill` confirms it",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -1149,6 +1335,23 @@ _KINDS = (
         next_step="try a smaller batch, with `nvidia-smi` beside it; if it fails too, rerun with "
         "CUDA_LAUNCH_BLOCKING=1, which shows the call that fails",
         cause=OomCause.UNKNOWN,
+    ),
+    MessageKind(
+        "a program on the GPU",
+        level=3,
+        seen=(
+            r"(?:cuda|gpu|vram|\.cuh?\b|opencl|rocm)\S{0,80}?out of (?:\w{1,12})?memory(?!error)",
+            r"out of (?:gpu|vram|video|device|graphics) ?memory",
+            r"out of memory\S{0,80}?(?:cuda|gpu|vram|\.cuh?\b|opencl|rocm)",
+        ),
+        unless=_OF_TORCH,
+        # With its unit: a number alone may be anything.
+        also=(
+            r"(?:to allocate|allocating|allocation of|requested(?:space|size)?:?|of size):?(?P<tried>\d{1,20}"
+            r"(?:\.\d{1,9})?(?:bytes|[kmgt]i?b|b(?![a-z])))",
+        ),
+        means="a program got no memory of the GPU; the text does not say what holds it",
+        next_step=_STOP_OTHERS,
     ),
     MessageKind(
         "torch.cuda.memory_summary()",

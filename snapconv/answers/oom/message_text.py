@@ -22,12 +22,11 @@ _SIGNS = (
     "allocating|allocation|allocator|already allocated|arrayallocat|available memory|backend failed|"
     "bad_alloc|buffer size|bus error|calloc|crashed|cuda execution|cuda graph|device memory|"
     "dimension sizes|dispatched on|dnn library|el0004|enough|error (2)|error code|error: 39|"
-    "error: 40|error=2|died|exceed|excessive|exit|handle|insufficient|is allocated|kill|kv cache|limit|low "
-    "on |"
-    "malloc|memlimit|memory error|memory on device|memory on node|memory on the node|"
+    "error: 40|error=2|died|exceed|excessive|exit|handle|insufficient|is allocated|kill|kv cache|limit|"
+    "low on |make_resident|malloc|memlimit|memory error|memory on device|memory on node|memory on the node|"
     "memory pressure|memory prof|memory summary|memoryerror|ndarray|nrt_|nvmap|object store|"
     "objectstore|oom|out of |out_of_|outof|paging file|profiled value|return code|returncode|"
-    "shared memory|size found|status_|system memory|terminated|than requested|thcuda|to alloc|"
+    "shared memory|size found|status_|system memory|terminated|than requested|to reserve|thcuda|to alloc|"
     "to execute this|too many|unable to|\u5df2\u6740\u6b7b|\u5df2\u6bba\u6b7b|\u0443\u0431\u0438\u0442\u043e|"
     "get\u00f6tet|\uc8fd\uc5c8\uc74c"
 ).split("|")
@@ -37,7 +36,8 @@ _NEAR = 400
 # What stands before every line of a rank, a quotation, a container, a logger: `[rank0]: `,
 # `(Worker pid=12) `, `E   `, `ERROR 10-25 13:12:42 [core.py:842] `.
 _PREFIX = re.compile(
-    r"\A(\s{0,200}(?:(?:\[[^\]\n]{1,80}\]:?|\([A-Za-z][\w.-]{0,40}(?: [\w.]{1,20}=[^)\n]{1,60})?\)|\d{1,4}:|"
+    r"\A(\s{0,200}(?:(?:\[(?!requested)[^\]\n]{1,80}\]:?|"
+    r"\([A-Za-z][\w.-]{0,40}(?: [\w.]{1,20}=[^)\n]{1,60})?\)|\d{1,4}:|"
     r"[E#>|]|[\w.-]{1,40} {1,4}\||(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL)[:|]?|"
     r"(?:\d{4}[-/])?\d\d[-/]\d\d[T _-]{1,2}[\d:.,]{5,20}Z?:?|\d\d:\d\d:\d\d[\d.,]{0,8})"
     r"(?:[ \t]{1,40}|$)){0,8})"

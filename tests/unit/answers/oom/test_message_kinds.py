@@ -443,7 +443,13 @@ TEXTS = (
         "119350",
         "TensorFlow",
         FULL,
-        {"tried": gib(1.5), "allowed": 2118451200, "allocated": 3846144, "allocated at most": 1317554688},
+        {
+            "tried": gib(1.5),
+            "requested, rounded": gib(1.5),
+            "allowed": 2118451200,
+            "allocated": 3846144,
+            "allocated at most": 1317554688,
+        },
         "a smaller batch",
     ),
     (
@@ -638,7 +644,7 @@ TEXTS = (
         "(cudaMalloc error out of memory [2])",
         "FAISS",
         FULL,
-        {"tried": 10240000000},
+        {"device": 0, "tried": 10240000000},
         "a smaller index",
     ),
     (
@@ -804,9 +810,230 @@ TEXTS = (
         (text, "the CUDA driver", FULL, {}, "a smaller batch, model or input")
         for text in (
             "RuntimeError: CUDA driver error: out of memory",
-            "CudaAPIError: [2] Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY",
+            "cuMemAlloc of 64 MiB: CUDA_ERROR_OUT_OF_MEMORY",
             "gpu_memory.h:592 cuMemSetAccess(base, n) failed with error CUDA_ERROR_OUT_OF_MEMORY",
         )
+    ),
+    (
+        "numba.cuda.cudadrv.driver.CudaAPIError: [2] Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY",
+        "Numba",
+        FULL,
+        {},
+        "less data at once",
+    ),
+    *(
+        (
+            text,
+            "a program on the GPU",
+            FULL,
+            figures,
+            "stop the other processes that `nvidia-smi` shows, also",
+        )
+        for text, figures in (
+            (
+                "CudaCustomAllocator out of memory\n [requestedSpace:             3145728 B]",
+                {"tried": 3 * MIB},
+            ),
+            ("renderer: allocated 12 -> 0x6c90 (64 bytes)\nerror: cuda_malloc(): out of memory!", {}),
+            ("what():  /src/SimpleCudaMalloc_impl.hpp(42):\nerror: out of memory", {}),
+            ("the renderer is out of video memory", {}),
+        )
+    ),
+    *(
+        (
+            text,
+            "a GPU library of a program",
+            FULL,
+            {},
+            "stop the other processes that `nvidia-smi` shows, also",
+        )
+        for text in (
+            "CUFFTError(code 2, cuFFT failed to allocate GPU or CPU memory)",
+            "cublas error: CUBLAS_STATUS_ALLOC_FAILED in gemm.cc:12",
+        )
+    ),
+    *(
+        (
+            "[12:00:00] src/storage/./pooled_storage_manager.h:80: " + text,
+            "MXNet",
+            FULL,
+            {},
+            "a smaller batch",
+        )
+        for text in ("cudaMalloc failed: out of memory", "Memory allocation failed.")
+    ),
+    *(
+        (text, "OpenCV on the GPU", FULL, {}, "release each GpuMat")
+        for text in (
+            "gpu_mat.cu:116: error: (-217:Gpu API call) out of memory in function 'allocate'",
+            "OpenCV Error: Gpu API call (out of memory) in CudaFuncTable::mallocPitch",
+        )
+    ),
+    *(
+        (text, "Blender", FULL, {}, "a smaller scene")
+        for text in (
+            "Out of memory in cuStreamCreate(&stream, NON_BLOCKING) (cycles/device/cuda/queue.cpp:21)",
+            "System is out of GPU memory",
+            "Error: System is out of GPU and shared host memory",
+        )
+    ),
+    *(
+        (text, "FAISS", FULL, figures, "a smaller index")
+        for text, figures in (
+            (
+                "Faiss assertion 'cudaMalloc(p, size) == cudaSuccess' failed in void "
+                "faiss::gpu::allocMemorySpace() at x.cpp:20; details: Failed to cudaMalloc 4096 bytes",
+                {"tried": 4096},
+            ),
+            (
+                "failed: Failed to cudaMalloc 8192 bytes on device 1 (error 2 out of memory",
+                {"tried": 8192, "device": 1},
+            ),
+        )
+    ),
+    (
+        "Faiss assertion 'err__ == cudaSuccess' failed in virtual void "
+        "faiss::gpu::StandardGpuResourcesImpl::initializeForDevice(int); details: CUDA error 2 out of memory",
+        "FAISS's start",
+        FULL,
+        {},
+        "stop the other processes",
+    ),
+    (
+        "Out of GPU memory trying to allocate 3.000 MiB\nEffective GPU memory usage: 90.00% (9.000 "
+        "GiB/10.000 GiB)\nCUDA allocator usage: 7.500 GiB (capped at 8.000 GiB)",
+        "CUDA.jl's limit",
+        LIMITED,
+        {
+            "tried": 3 * MIB,
+            "allowed": 8 * GIB,
+            "used": 9 * GIB,
+            "the whole device": 10 * GIB,
+            "allocated": gib(7.5),
+        },
+        "raise JULIA_CUDA_MEMORY_LIMIT",
+    ),
+    (
+        "LoadError: CUDA error: out of memory (code #2, ERROR_OUT_OF_MEMORY)",
+        "CUDA.jl",
+        FULL,
+        {},
+        "smaller arrays",
+    ),
+    ("what():  /src/common/device_helpers.cuh(456): out of memory", "XGBoost", FULL, {}, "QuantileDMatrix"),
+    (
+        "Exception: cudaAllocMapped() failed to allocate memory",
+        "Jetson's memory",
+        FULL,
+        {},
+        "close other programs",
+    ),
+    (
+        "Call rtMalloc fail, purpose: page caching, type = 2, size:4096, device_id:3[FUNC:Alloc]",
+        "the Ascend driver",
+        FULL,
+        {"tried": 4096, "device": 3},
+        "stop the other processes that `npu-smi info` shows",
+    ),
+    (
+        "failed to allocate 8.00G (8589934592 bytes) from device: hipError_t(1002)",
+        "TensorFlow's start",
+        OUTSIDE,
+        {"tried": 8 * GIB},
+        "stop the other processes",
+    ),
+    (
+        "RuntimeError: CUDA error encountered at: ../src/null_mask.cu:93: 2 cudaErrorMemoryAllocation out of "
+        "memory",
+        "RAPIDS",
+        FULL,
+        {},
+        "less data at once",
+    ),
+    (
+        'MTLCommandBufferErrorDomain Code=8 "Insufficient Memory (IOAF code 8)"',
+        "Metal",
+        FULL,
+        {},
+        "close other programs",
+    ),
+    (
+        # More is free than was asked for, but in pieces.
+        "RESOURCE_EXHAUSTED: Attempting to reserve 6.50G at the bottom of memory. That was not possible. "
+        "There are 6.75G free, 0B reserved, and 3.25G reservable.; \nHBM capacity 8.00G:\n   Currently "
+        "allocated:    1.25G (   1,342,177,280 bytes)\n  Program requirement:    6.50G (   6,979,321,856 "
+        "bytes)",
+        "a TPU's memory in pieces",
+        "fragmented",
+        {
+            "tried": gib(6.5),
+            "free in all pieces": gib(6.75),
+            "available": gib(3.25),
+            "the whole device": 8 * GIB,
+            "allocated": gib(1.25),
+            "needed": gib(6.5),
+        },
+        "a smaller batch per core",
+    ),
+    (
+        "Attempting to reserve 4.50G at the bottom of memory. That was not possible. There are 1.75G free, "
+        "0B reserved, and 1.75G reservable.; \nHBM capacity 8.00G:\n  Currently allocated:    6.25G (   "
+        "6,710,886,400 bytes)\n  Program requirement:    4.50G (   4,831,838,208 bytes)",
+        "XLA on a TPU",
+        FULL,
+        {
+            "tried": gib(4.5),
+            "free": gib(1.75),
+            "the whole device": 8 * GIB,
+            "allocated": gib(6.25),
+            "needed": gib(4.5),
+        },
+        "a smaller batch per core",
+    ),
+    *(
+        (text, "TensorFlow's pinned memory", HOST, {"tried": 8192}, "a smaller batch")
+        for text in (
+            "W gpu_host_allocator.h:44] could not allocate pinned host memory of size: 8192",
+            "failed to alloc 8192 bytes on host: CUDA_ERROR_OUT_OF_MEMORY: out of memory",
+        )
+    ),
+    (
+        "misc dxg: dxgkio_make_resident: Ioctl failed: -12",
+        "WSL's driver",
+        FULL,
+        {},
+        "less memory for the program",
+    ),
+    (
+        "EnforceNotMet: enforce allocating <= available failed, 2147483648 > 1073741824\nat [gpu_info.cc:89]",
+        "Paddle",
+        FULL,
+        {"tried": 2 * GIB, "free": GIB},
+        "a smaller batch",
+    ),
+    *(
+        (text, "an allocation of the program", HOST, {"tried": 8192}, "a smaller batch, input or model")
+        for text in (
+            "alloc.cpp:73: error: (-4:Insufficient memory) Failed to allocate 8192 bytes in function "
+            "'cv::OutOfMemoryError'",
+            "alloc.cpp:55: error: (-4) Failed to allocate 8192 bytes in function OutOfMemoryError",
+        )
+    ),
+    (
+        "ggml_vulkan: Device memory allocation of size 8192 failed.\nggml_vulkan: Requested buffer size "
+        "exceeds device memory allocation limit: ErrorOutOfDeviceMemory",
+        "a Vulkan buffer of llama.cpp",
+        LIMITED,
+        {"tried": 8192},
+        "fewer layers",
+    ),
+    (
+        "W ggml_vulkan: Failed to allocate pinned memory (Requested buffer size exceeds device buffer size "
+        "limit: ErrorOutOfDeviceMemory)",
+        "a warning of llama.cpp",
+        WARNING,
+        {},
+        "nothing",
     ),
     (
         "THCudaCheck FAIL file=/pytorch/aten/src/THC/generic/THCStorage.cu line=58 error=2 : out of memory",
@@ -844,7 +1071,6 @@ TEXTS = (
             "gpu_memory.h:109 cudaMalloc(&rawptr, n_bytes+GUARD*2) failed with error out of memory",
             "[enforce fail at event_gpu.cc:17] error == cudaSuccess. 2 vs 0. Error at: event_gpu.cc:17: out "
             "of memory",
-            "src/storage/./pooled_storage_manager.h:143: cudaMalloc failed: out of memory",
             "CUDA Error: out of memory: Success",
             "[TM][ERROR] CUDA runtime error: out of memory /src/allocator.h:246",
             "CUDA runtime error in ::cudaMallocAsync(ptr, n, pool, stream): out of memory "
@@ -854,6 +1080,9 @@ TEXTS = (
             "what():  parallel_for failed: out of memory",
             "[LightGBM] [Fatal] [CUDA] out of memory /src/cuda_utils.hu 50",
             "Error out of memory at line 380 in file /csrc/ops.cu",
+            "Check failed: [error == cudaSuccess]  out of memory",
+            "CUDA error at cuCtxCreate: Out of memory",
+            'CUDA error at x.cpp:9 code=2(cudaErrorMemoryAllocation) "cudaMalloc((void**)&d, n * 4)"',
         )
     ),
     (
@@ -1051,7 +1280,7 @@ TEXTS = (
         "stats:\n parameter allocation: 256.00MiB\n constant allocation: 16.0KiB\n maybe_live_out "
         "allocation: 5.50GiB\n preallocated temp allocation: 3.25GiB\n total allocation: 9.00GiB\n total "
         "fragmentation: 128.00MiB (1.39%)",
-        "XLA or JAX",
+        "a compiled program of XLA",
         FULL,
         {
             "tried": 3 * GIB,
@@ -1062,7 +1291,7 @@ TEXTS = (
             "temporary": gib(3.25),
             "lost in gaps": 128 * MIB,
         },
-        "a smaller batch",
+        "compare what it needs with the GPU",
     ),
     # A size that no machine has was computed wrongly: no batch is small enough.
     (
