@@ -24,7 +24,7 @@ NUMBERS = {
     "seconds": r"\d{1,6}",
     "share": r"\d?\.\d{1,6}|\d",
     "shape": r"[\[(][\d,]{1,200}[\])]",
-    "name": r"float\d{0,3}|half|bfloat16|double|bool|string|u?int\d{1,2}|complex\d{2,3}",
+    "name": r"float\d{0,3}|half|bfloat16|double|bool|string|u?int\d{1,2}|object|<u\d{1,9}|complex\d{2,3}",
 }
 # ``tried`` and ``device`` are fields of OomMessage; the others have rows of their own.
 FIGURES = {

@@ -1176,6 +1176,43 @@ _KINDS = (
         cause=OomCause.HOST,
     ),
     MessageKind(
+        "a 32-bit Python",
+        backend="host",
+        seen=(r"python\d{1,4}-32[\\/].{0,3000}?memoryerror(?:: unable to allocate <tried>)?",),
+        means="a 32-bit Python has room for 2 to 4 GiB, whatever memory the machine has",
+        next_step="a 64-bit Python, which uses all of the machine's memory; else less data at once",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "a notebook's session that ended",
+        backend="host",
+        level=2,
+        seen=(
+            r"large alloc <tried>[*= ]{2,8}.{0,6000}?(?:\^c|restarting kernel)",
+            r"restarting kernel.{0,4000}?large alloc <tried>",
+        ),
+        means="the session ended after a large request of host memory: most likely it had used up its "
+        "memory, "
+        "not the GPU's",
+        next_step="a smaller batch or input, data that is read in pieces, or a session with more memory",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "a large request of host memory",
+        backend="host",
+        level=3,
+        seen=(
+            "tcmalloc ?: large alloc <tried>",
+            r"allocation of <tried> exceeds \d{1,3}% of (?:free)? system memory",
+        ),
+        means="a warning: the program asked for so much of the machine's memory at once; it is a failure "
+        "only "
+        "where the program ends after it",
+        next_step="nothing, if the program goes on; else a smaller batch or input, or a machine with more "
+        "memory",
+        cause=OomCause.WARNING,
+    ),
+    MessageKind(
         "a compiler",
         backend="host",
         seen=(r"killed signal terminated program \w{1,12}",),

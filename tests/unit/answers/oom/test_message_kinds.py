@@ -1348,6 +1348,10 @@ TEXTS = (
                 {"tried": 412 * GIB, "shape": "(7000,79,200000)", "type": "float32"},
             ),
             (
+                "MemoryError: Unable to allocate array with shape (26577,) and data type <U1847338",
+                {"shape": "(26577,)", "type": "<u1847338"},
+            ),
+            (
                 "MemoryError: Unable to allocate array with shape (32768, 16384) and data type float64",
                 {"tried": 4 * GIB, "shape": "(32768,16384)", "type": "float64"},
             ),
@@ -1385,6 +1389,28 @@ TEXTS = (
         )
     ),
     ("the worker raised OutOfMemoryError", "unknown", "not known", {}, "look for 'Tried to allocate'"),
+    (
+        'File "C:\\Program Files (x86)\\Python36-32\\lib\\site-packages\\numpy\\lib\\format.py", line 5\n'
+        "MemoryError",
+        "a 32-bit Python",
+        HOST,
+        {},
+        "a 64-bit Python",
+    ),
+    *(
+        (text, "a notebook's session that ended", HOST, {"tried": 40 * GIB}, "a smaller batch or input")
+        for text in (
+            "tcmalloc: large alloc 42949672960 bytes == 0x7f6ef822c000 @ 0x7f7a28081001\n^C",
+            "KernelRestarter: restarting kernel (1/5)\ntcmalloc: large alloc 42949672960 bytes == 0x7f88 @",
+        )
+    ),
+    *(
+        (text, "a large request of host memory", WARNING, {"tried": 6 * GIB}, "nothing, if the program goes")
+        for text in (
+            "tcmalloc: large alloc 6442450944 bytes == 0x695ff4000 @ 0x7f6d5f840b6b",
+            "cpu_allocator_impl.cc:81] Allocation of 6442450944 exceeds 10% of free system memory.",
+        )
+    ),
     (
         "The node was low on resource: memory. Threshold quantity: 100Mi, available: 52Mi. Container train "
         "was using 29Gi, request is 8Gi, has larger consumption of memory.",
