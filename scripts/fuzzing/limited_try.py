@@ -12,7 +12,7 @@ import resource
 import shutil
 import signal
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, replace
@@ -119,11 +119,14 @@ def read_ranks_here() -> None:
     workers.local_workers = thread
 
 
-def warm_up() -> None:
-    """Do before all forks what a process does once: Typer's imports, the fields of dataclasses."""
+def warm_up(targets: Iterable[Target]) -> None:
+    """Do before all forks what a process does once: Typer's imports, fields of dataclasses, patterns."""
     with TemporaryDirectory() as name:
-        file = str(FIXTURES / "perceptron.pickle")
-        for command in [*every_answer(file), *every_output(file, Path(name))]:
+        for target in targets:
+            try_input(target, target.seeds()[0], Path(name, "trial"), run_here)
+        file = str(FIXTURES / "torch_2_13.pickle")
+        commands = [*every_answer(file), *every_output(file, Path(name))]
+        for command in {command[0]: command for command in commands}.values():
             run_here(command, Path(name), 0)
     gc.collect()
     gc.freeze()
