@@ -456,6 +456,16 @@ _KINDS = (
         cause=OomCause.HOST,
     ),
     MessageKind(
+        "TensorFlow, without its device",
+        backend="device",
+        seen=("oom when allocating tensor with shape<shape>(?: and type <type>)?",),
+        unless=("gpu|cpu:|dml:|xpu:|cuda",),
+        means="TensorFlow's own allocator found no memory: the text does not say whether of the GPU or of "
+        "the host",
+        next_step="a smaller batch; `nvidia-smi` and `free -g` show which memory fills while it runs",
+        cause=OomCause.UNKNOWN,
+    ),
+    MessageKind(
         "TensorFlow",
         seen=(
             "oom when allocating tensor with shape<shape> and type <type>(?: on "
@@ -630,6 +640,14 @@ _KINDS = (
         "GPU, hold it",
         next_step="smaller arrays, or cupy.get_default_memory_pool().free_all_blocks() first; "
         "torch.cuda.empty_cache() where torch shares the GPU",
+    ),
+    MessageKind(
+        "Paddle's CPU memory",
+        backend="host",
+        seen=("fail to alloc memory of <tried> size",),
+        means="the machine's memory ran out, not the GPU's",
+        next_step="smaller images or a smaller batch, or fewer processes at once; `free -g` while it runs",
+        cause=OomCause.HOST,
     ),
     MessageKind(
         "Paddle",
@@ -920,11 +938,19 @@ _KINDS = (
         leads=True,
     ),
     MessageKind(
+        "a warning of torch_memory_saver",
+        level=2,
+        seen=(r"cumemcreate cuda_error_out_of_memory \(may not be an issue",),
+        means="a warning: the driver refused memory, and torch may empty its cache and ask again",
+        next_step="nothing, unless an error follows; then a smaller share for the server beside the trainer",
+        cause=OomCause.WARNING,
+    ),
+    MessageKind(
         "the CUDA driver",
         level=1,
         seen=(
             r"cuda driver error: (?:2 \()?out of memory",
-            r"cuda_error_out_of_memory|cumem\w{1,30} failed: out of memory",
+            r"cuda_error_out_of_memory(?! \(may not be an issue)|cumem\w{1,30} failed: out of memory",
         ),
         means="the driver refused memory: the GPU is full, or a context or a kernel did not fit; in a torch "
         "program with expandable segments, no page was left",
@@ -1006,6 +1032,17 @@ _KINDS = (
         ),
         means="macOS stopped a GPU command because the machine's memory was used up",
         next_step="close other programs; a smaller model, batch or context",
+    ),
+    MessageKind(
+        "Vulkan's driver, on the host",
+        backend="host",
+        level=1,
+        seen=("error_out_of_host_memory|erroroutofhostmemory",),
+        means="Vulkan's driver got no memory of the host, or met a limit of the process (open files, "
+        "mappings), or failed for another reason: drivers use this word for several",
+        next_step="`free -g` and `ulimit -n` while it runs; else the releases of the driver and the program "
+        "that belong together",
+        cause=OomCause.UNKNOWN,
     ),
     MessageKind(
         "Vulkan",
@@ -1263,6 +1300,7 @@ _KINDS = (
         level=1,
         seen=(
             "you tried to allocate <tried>",
+            r"posix_memalign\([^()]{0,80}\) == 0\. 12 vs 0",
             "unable to allocate <tried> for an array(?: with shape <shape> and data type <type>)?",
             "unable to allocate array with shape <shape>(?: and data type <type>)?",
             "memory allocation of <tried> failed",
@@ -1389,6 +1427,25 @@ _KINDS = (
         ),
         means="a program got no memory of the GPU; the text does not say what holds it",
         next_step=_STOP_OTHERS,
+    ),
+    MessageKind(
+        "an allocation that failed",
+        backend="device",
+        level=4,
+        seen=(
+            r"(?:fail(?:ed|ure|s)?|unable|could ?n[o']t|can ?n?[o']?t) (?:to )?(?:re)?alloc\w{0,6} "
+            r"(?:[a-z_]{0,24}(?:memory|buffer|storage)|\d[\d.,]{0,20}(?:bytes|[kmgt]i?b))",
+            r"memory allocation (?:error|fail)|(?:not enough|insufficient|no more) (?:\w{1,8})?memory",
+            r"alloc\w{0,12}(?:\(\))? failed|enomem",
+        ),
+        also=(
+            r"alloc[a-z_]{0,20} (?:memory of )?(?:size )?(?P<tried>\d[\d,]{0,20}(?:\.\d{1,9})?"
+            r"(?:bytes|[kmgt]i?b))",
+        ),
+        means="an allocation failed; the text does not say whether of the GPU or of the host",
+        next_step="look for an error further up in the log; while it runs, `nvidia-smi` shows the GPU's "
+        "memory and `free -g` the host's",
+        cause=OomCause.UNKNOWN,
     ),
     MessageKind(
         "torch.cuda.memory_summary()",

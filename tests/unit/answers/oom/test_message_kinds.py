@@ -430,8 +430,8 @@ TEXTS = (
     (
         "ResourceExhaustedError: OOM when allocating tensor with shape[1792,4096]\n\t [[Node: a/MatMul = "
         "MatMul",
-        "TensorFlow",
-        FULL,
+        "TensorFlow, without its device",
+        UNKNOWN,
         {"shape": "[1792,4096]"},
         "a smaller batch",
     ),
@@ -1003,6 +1003,52 @@ TEXTS = (
         FULL,
         {},
         "less memory for the program",
+    ),
+    (
+        "ResourceExhaustedError: OOM when allocating tensor with shape[1792,4096]\n\t [[Node: a/MatMul = "
+        'MatMul[device:GPU:1"]]',
+        "TensorFlow",
+        FULL,
+        {"shape": "[1792,4096]"},
+        "a smaller batch",
+    ),
+    (
+        "ResourceExhaustedError: Fail to alloc memory of 8192 size, error code is 12.",
+        "Paddle's CPU memory",
+        HOST,
+        {"tried": 8192},
+        "smaller images",
+    ),
+    (
+        "VkCreateFence failed with ERROR_OUT_OF_HOST_MEMORY (file descriptors: 303, soft limit: 8192)",
+        "Vulkan's driver, on the host",
+        UNKNOWN,
+        {},
+        "`free -g` and `ulimit -n`",
+    ),
+    (
+        "enforce fail at CPUAllocator.cpp:56] posix_memalign(&data, gAlignment, nbytes) == 0. 12 vs 0",
+        "an allocation of the program",
+        HOST,
+        {},
+        "a smaller batch",
+    ),
+    (
+        "cuMemCreate CUDA_ERROR_OUT_OF_MEMORY (may not be an issue e.g. torch allocator will free cache and "
+        "retry)",
+        "a warning of torch_memory_saver",
+        WARNING,
+        {},
+        "nothing",
+    ),
+    *(
+        (text, "an allocation that failed", UNKNOWN, figures, "look for an error further up")
+        for text, figures in (
+            ("[error] bm_alloc_gmem failed, dev_id = 0, size = 0xc0fb4000", {}),
+            ("simulator: could not allocate 12.5 MiB for the grid", {"tried": 12.5 * MIB}),
+            ("solver: memory allocation failed", {}),
+            ("E loader: failed to allocate device_memory", {}),
+        )
     ),
     (
         "EnforceNotMet: enforce allocating <= available failed, 2147483648 > 1073741824\nat [gpu_info.cc:89]",
