@@ -99,25 +99,32 @@ MPS_OTHER = (
 LESS = (
     "a smaller batch or shorter sequences (while weights are loaded, or in optimizer.step(), neither helps)"
 )
+# `File "a.py", line 5, in f`, IPython's `File a.py:5, in f(x)` and `a.py in f(x)`, Colab's `[a.py](url) in f`.
+_IN = r"\.py\"?(?:,line\d{1,6},|:\d{1,6},?)?(?:\]\([^)]{1,60}\))? in "
 PHASES = (
     (
-        r",line\d{1,6},in (?:_apply|_load_state_dict|_load_parameter|set_module_tensor_to_device|"
+        _IN + r"(?:_apply|_load_state_dict|_load_parameter|set_module_tensor_to_device|"
         r"load_checkpoint|caching_allocator_warmup|create_weights|initialize_model|load_model|process_weights)",
         "load the weights in fewer bytes (bf16, 8 or 4 bits), or spread them over GPUs or the CPU: a smaller "
         "batch does not help while weights are loaded",
     ),
     (
-        r"optim\w{0,12}/\w{1,40}\.py\"?,line\d{1,6},in (?:step|_init_group|_single|_multi|_fused|"
+        r"optim\w{0,12}[/\\]\w{1,40}" + _IN + r"(?:step|_init_group|_single|_multi|_fused|"
         r"\w{1,20}adam)|in initialize_optimizer_states",
         "an optimizer with smaller states (8 bits), or sharded ones (FSDP, ZeRO): a smaller batch does not "
         "make states smaller",
     ),
     (
-        r",line\d{1,6},in (?:backward|_engine_run_backward)|run_backward\(",
+        _IN + r"(?:backward|_engine_run_backward)|run_backward\(",
         "a smaller batch or shorter sequences, or activation checkpointing",
     ),
     (
-        r",line\d{1,6},in (?:generate|_sample|_?beam_search|_?greedy_search|_prefill)",
+        _IN + r"(?:nested_concat|torch_pad_and_concatenate)|preds_host=",
+        "eval_accumulation_steps=20 in TrainingArguments, which moves predictions to the CPU, or fewer of "
+        "them (preprocess_logits_for_metrics): a smaller batch does not help where an evaluation keeps all",
+    ),
+    (
+        _IN + r"(?:generate|_sample|_?beam_search|_?greedy_search|_prefill)",
         "fewer or shorter sequences at once, under torch.no_grad(): the KV cache grows with them",
     ),
 )

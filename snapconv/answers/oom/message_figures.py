@@ -48,6 +48,7 @@ FIGURES = {
     "before": FigureName("free before"),
     "after": FigureName("free when it failed"),
     "used": FigureName("used"),
+    "address_space": FigureName("of address space"),
     "peak": FigureName("allocated at most"),
     "process": FigureName("held by the process"),
     "free_gib": FigureName("free on the device", "GiB"),

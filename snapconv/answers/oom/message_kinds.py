@@ -1052,6 +1052,16 @@ _KINDS = (
         next_step="a smaller model or batch; close other programs that use the GPU",
     ),
     MessageKind(
+        "perhaps, in Vulkan's words",
+        backend="host",
+        level=2,
+        seen=("(?<!result_)error_?out_?of_?host_?memory",),
+        means="Vulkan's driver says that host memory ran out; drivers say it too where a limit or their own "
+        "installation is at fault",
+        next_step="`free -g` while it runs; if memory is left, raise `ulimit -n` and reinstall the driver",
+        cause=OomCause.UNKNOWN,
+    ),
+    MessageKind(
         "LightGBM on OpenCL",
         seen=(r"compute::opencl_error\S{0,40}memory object allocation failure",),
         means="one buffer of the data is larger than OpenCL allows on this device (often a quarter of "
@@ -1149,7 +1159,8 @@ _KINDS = (
             r"out of shared memory|insufficient shared memory(?!available)|bus error\S{0,80}?shared memory",
             r"unable to (?:write|mmap|allocate shared memory|resize) \S{0,120}?/torch_",
             r"failed to extend /dev/shm/\S{1,40} to <tried>",
-            r"creating shared memory segment /dev/shm/\S{1,40}? \(size <tried>\)",
+            r"creating shared memory segment \S{1,60}? \(size <tried>\)",
+            "posix_fallocate failed ?: no space left on device",
             r"bus error \(core dumped\)|killed by signal: bus error",
         ),
         means="DataLoader workers or NCCL pass data through /dev/shm, which is full: host memory, "
@@ -1278,6 +1289,14 @@ _KINDS = (
             "exceeded (?:job|step) memory limit",
             "term_memlimit",
             "state: out_of_memory",
+            "job killed: v?mem(?: job total)? <process> exceeded limit <limit>",
+            "job exceeded a memory resource limit",
+            r"has gone over (?:cgroup)? memory limit of (?P<limit>\d{1,12}[kmgt])\w{1,7}bytes",
+        ),
+        also=(
+            r"resources_used\.vmem=<address_space>",
+            r"resources_used\.mem=<used>",
+            r"(?:peak|last measured) usage: (?P<process>\d{1,12}[kmgt])\w{1,7}bytes",
         ),
         means="the job used more host memory than it had requested from the scheduler: not the GPU's",
         next_step="ask for more (--mem in Slurm), or fewer DataLoader workers",

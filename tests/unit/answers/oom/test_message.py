@@ -536,6 +536,7 @@ TRACEBACK = 'File "/site-packages/torch/{}", line 915, in {}\n    return f(x)\n'
             "a smaller batch or shorter sequences, or activation checkpointing",
         ),
         ((("generation/utils.py", "generate"),), "fewer or shorter sequences at once"),
+        ((("transformers/trainer_pt_utils.py", "nested_concat"),), "eval_accumulation_steps=20"),
     ],
 )
 def test_the_first_remedy_fits_where_the_program_was(frames, remedy):
@@ -543,6 +544,20 @@ def test_the_first_remedy_fits_where_the_program_was(frames, remedy):
     found = explain_message(f"Traceback (most recent call last):\n{traceback}{from_2_1(*FULL)}")
     assert found.next_step.startswith(remedy)
     assert "`snapconv watch train.py`" in found.next_step
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        "File /site-packages/torch/optim/adamw.py:566, in _multi_tensor_adamw(params, grads)",
+        "/site-packages/torch/optim/adam.py in step(self, closure)",
+        "[/site-packages/torch/optim/adam.py](https://localhost:8080/#) in step(self, closure)",
+        "\u2502 C:\\venv\\site-packages\\torch\\optim\\adamw.py:566 in _multi_tensor_adamw \u2502",
+    ],
+)
+def test_frames_of_notebooks_and_of_rich_say_where_the_program_was(frame):
+    found = explain_message(f"{frame}\n--> 566     denom = exp_avg_sq\n{from_2_1(*FULL)}")
+    assert found.next_step.startswith("an optimizer with smaller states")
 
 
 def test_memory_of_the_same_process_outside_torch_is_not_blamed_on_others():

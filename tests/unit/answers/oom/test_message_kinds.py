@@ -1215,6 +1215,11 @@ TEXTS = (
             ("Bus error. It is possible that dataloader's workers are out of shared memory.", {}),
             ("This might be caused by insufficient shared memory (shm).", {}),
             ("RuntimeError: unable to write to file </torch_41_7>", {}),
+            (
+                "include/shm.h:28 NCCL WARN Call to posix_fallocate failed : No space left on device\n"
+                "NCCL WARN Error while creating shared memory segment nccl-shm-recv-14-1-2 (size 9637888)",
+                {"tried": 9637888},
+            ),
             ("NCCL WARN Error: failed to extend /dev/shm/nccl-fjwOOB to 5967876 bytes", {"tried": 5967876}),
         )
     ),
@@ -1435,6 +1440,35 @@ TEXTS = (
         )
     ),
     ("the worker raised OutOfMemoryError", "unknown", "not known", {}, "look for 'Tried to allocate'"),
+    (
+        "=>> PBS: job killed: mem 38427376kb exceeded limit 33554432kb",
+        "a job's memory limit",
+        HOST,
+        {"process": 38427376 * KIB, "the limit": 32 * GIB},
+        "ask for more",
+    ),
+    (
+        "Job exceeded a memory resource limit (vmem, pvmem, etc.). Job was aborted\n"
+        "resources_used.vmem=4194304kb\nresources_used.mem=2097152kb",
+        "a job's memory limit",
+        HOST,
+        {"of address space": 4 * GIB, "used": 2 * GIB},
+        "ask for more",
+    ),
+    (
+        "Job has gone over cgroup memory limit of 2048 megabytes. Last measured usage: 2050 megabytes.",
+        "a job's memory limit",
+        HOST,
+        {"the limit": 2 * GIB, "process": 2050 * MIB},
+        "ask for more",
+    ),
+    (
+        "VkResult: ERROR_OUT_OF_HOST_MEMORY\nVkCreateFence failed with ERROR_OUT_OF_HOST_MEMORY",
+        "perhaps, in Vulkan's words",
+        UNKNOWN,
+        {},
+        "`free -g` while it runs",
+    ),
     (
         'File "C:\\Program Files (x86)\\Python36-32\\lib\\site-packages\\numpy\\lib\\format.py", line 5\n'
         "MemoryError",
