@@ -99,7 +99,7 @@ MPS_OTHER = (
 LESS = (
     "a smaller batch or shorter sequences (while weights are loaded, or in optimizer.step(), neither helps)"
 )
-# `File "a.py", line 5, in f`, IPython's `File a.py:5, in f(x)` and `a.py in f(x)`, Colab's `[a.py](url) in f`.
+# `File "a.py", line 5, in f`, IPython's `File a.py:5, in f(x)` or `a.py in f(x)`, Colab's `[a.py](url) in f`.
 _IN = r"\.py\"?(?:,line\d{1,6},|:\d{1,6},?)?(?:\]\([^)]{1,60}\))? in "
 PHASES = (
     (
