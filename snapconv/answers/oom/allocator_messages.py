@@ -104,7 +104,9 @@ _IN = r"\.py\"?(?:,line\d{1,6},|:\d{1,6},?)?(?:\]\([^)]{1,60}\))? in "
 PHASES = (
     (
         _IN + r"(?:_apply|_load_state_dict|_load_parameter|set_module_tensor_to_device|"
-        r"load_checkpoint|caching_allocator_warmup|create_weights|initialize_model|load_model|process_weights)",
+        r"load_checkpoint|caching_allocator_warmup|create_weights|initialize_model|load_model|process_weights)|"
+        r"self\.\w{1,30}=(?:torch\.)?(?:nn\.)?parameter\(|"
+        r"loading checkpoint shards:\d{1,2}%(?!.{0,8000}?shards:100%)",
         "load the weights in fewer bytes (bf16, 8 or 4 bits), or spread them over GPUs or the CPU: a smaller "
         "batch does not help while weights are loaded",
     ),
@@ -126,5 +128,19 @@ PHASES = (
     (
         _IN + r"(?:generate|_sample|_?beam_search|_?greedy_search|_prefill)",
         "fewer or shorter sequences at once, under torch.no_grad(): the KV cache grows with them",
+    ),
+    (
+        r"whisper[/\\](?:decoding|transcribe|model)\.py",
+        "a smaller Whisper model, or a smaller beam or batch",
+    ),
+    (
+        r"diffusers[/\\]pipelines|comfy[/\\]|ldm_patched[/\\]|k_diffusion[/\\]|modules[/\\](?:processing|sd_)",
+        "a smaller image, or fewer images or frames at once; or keep a part of the models on the CPU "
+        "(enable_model_cpu_offload() in diffusers, --lowvram in ComfyUI and the web UI)",
+    ),
+    (
+        r"(?:autoencoder\w{0,30}|vae|comfy[/\\]sd)" + _IN + "_?decode.{0,4000}",
+        "decode the image in tiles (vae.enable_tiling() in diffusers, VAE Decode (Tiled) in ComfyUI), or a "
+        "smaller image or fewer frames",
     ),
 )

@@ -398,7 +398,7 @@ def _next_step(kind: MessageKind, values: dict[str, Any], monitor: str) -> str:
 def _messages(log: CompactText) -> Iterator[tuple[int, str]]:
     """Yield every message of torch's allocator and its begin, also one whose first words were cut."""
     text = log.text
-    starts = [match.start() for match in BEGINNINGS.finditer(log.text)]
+    starts = [match.start() for match in BEGINNINGS.finditer(text)]
     if not starts and (middle := _MIDDLE.search(text)):
         figures = read_message(text[middle.start() : middle.start() + _MOST_OF_MESSAGE])
         if figures.total_bytes is not None or figures.allocated_bytes is not None:

@@ -68,6 +68,7 @@ FIGURES = {
     "temporary": FigureName("temporary"),
     "gaps": FigureName("lost in gaps"),
     "pieces": FigureName("free in all pieces"),
+    "largest": FigureName("largest free block"),
     "kills": FigureName("kills in the step", "number"),
     "pressure": FigureName("percent of the time waited for memory", "percent"),
     "most_pressure": FigureName("percent allowed", "percent"),

@@ -242,25 +242,51 @@ _KINDS = (
     ),
     MessageKind(
         "TensorRT-LLM",
-        seen=("executor creation failed due to insufficient gpu memory",),
+        seen=(
+            "executor creation failed due to insufficient gpu memory",
+            r"\[tensorrt-llm\]\S{0,120}?cuda runtime error in \S{1,120}?: out of memory",
+        ),
         also=(
             r"could not be created: (?P<part>[\w ]{1,30}?)total gpu memory",
             r"total gpu memory \(gib\): <total_gib>",
             r"free gpu memory before component creation attempt \(gib\): <free_gib>",
         ),
         means="a part of the executor did not fit beside those that were created before",
-        next_step="lower free_gpu_memory_fraction of the KV cache, max_num_tokens or max_batch_size",
+        next_step="lower free_gpu_memory_fraction of the KV cache (kv_cache_free_gpu_mem_fraction in "
+        "Triton), max_num_tokens or max_batch_size",
+    ),
+    MessageKind(
+        "LMDeploy",
+        seen=(r"\[tm\]\[\w{4,8}\] cuda runtime error: out of memory",),
+        means="TurboMind, LMDeploy's engine, got no memory for its weights, its KV cache or a step",
+        next_step="lower cache_max_entry_count (--cache-max-entry-count) where the KV cache or a step did "
+        "not fit; while weights are loaded, a quantized model or more GPUs (--tp)",
+    ),
+    MessageKind(
+        "an engine of TensorRT",
+        seen=("could not deserialize|deserialization failed|deserializecudaengine",),
+        needs=("out ?of ?memory",),
+        also=(r"requested amount of gpu memory \(<tried>",),
+        means="TensorRT got no memory for the weights or the activations of an engine, as it was loaded",
+        next_step="stop the other processes that `nvidia-smi` shows, load fewer engines at once, or build "
+        "this one for smaller shapes",
     ),
     MessageKind(
         "TensorRT",
         seen=(
             "error code 2: outofmemory",
+            r"error code 1: cuda runtime \(out of memory\)",
             r"cuda error in \S{0,80}allocate: 2 \(out of memory\)",
             r"outofmemory error in \S{0,120}computecosts",
         ),
+        unless=(
+            "could not deserialize|deserialization failed|deserializecudaengine",
+            "skipping tactic(?!.{0,8000}?(?:skipping tactic|could not find any implementation|engine could "
+            "not|engine build|failed to build|build_serialized_network))",
+        ),
         also=(
             r"requested (?:size was|amount of gpu memory \()<tried>",
-            "insufficient memory on requested size of <tried>",
+            r"insufficient memory on requested size of (?P<tried>\d{7,20})",
         ),
         means="TensorRT got no memory for an engine's weights, its activations or the workspace of a tactic",
         next_step="a smaller workspace (config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, …)), "
@@ -270,8 +296,10 @@ _KINDS = (
         "a skipped tactic of TensorRT",
         level=2,
         seen=(
+            r"tactic\w{0,3} device request: <tried> available: <available>",
             r"requested amount of gpu memory \(<tried>\) could not be allocated",
-            "skipping tactic .{0,40}insufficient memory on requested size of <tried>",
+            r"skipping tactic .{0,40}insufficient memory on requested size of (?P<tried>\d{7,20})",
+            "skipping tactic .{0,40}insufficient memory on requested size",
         ),
         means="a warning: TensorRT leaves out a tactic whose workspace does not fit, and goes on with others",
         next_step="nothing, if the build ends well; else a smaller workspace "
@@ -310,7 +338,7 @@ _KINDS = (
     ),
     MessageKind(
         "ExLlama",
-        seen=(r"insufficient (?:vram for model and cache|space (?:on|in) \w{1,20} for)",),
+        seen=(r"insufficient (?:vram (?:in split )?for model and cache|space (?:on|in) \w{1,20} for)",),
         means="the weights and the cache do not fit into the memory that the GPUs have free",
         next_step="a shorter cache (max_seq_len) or a quantized one, or a smaller model",
     ),
@@ -423,7 +451,6 @@ _KINDS = (
         seen=(
             r"(?:\.pin_memory\(|in _?pin_memory|pin memory "
             "thread|cudahostalloc|cudahostregister).{0,400}?cuda error: out of memory",
-            "failed to allocate <tried> of pinned memory",
         ),
         means="no host memory could be pinned: the machine's memory, not the GPU's, or the limit of "
         "locked memory",
@@ -611,6 +638,27 @@ _KINDS = (
         cause=OomCause.LIMIT,
     ),
     MessageKind(
+        "a session of ONNX Runtime",
+        seen=(
+            "exception during initialization: .{0,400}?failed to allocate memory for requested buffer of "
+            "size <tried>",
+        ),
+        means="ONNX Runtime got no memory for the weights of the model, as it made the session: of the GPU, "
+        "where the session runs there, else of the machine",
+        next_step="a smaller or quantized model, or fewer sessions on this GPU (fewer instances in Triton); "
+        "stop the other processes that `nvidia-smi` shows",
+    ),
+    MessageKind(
+        "a library of ONNX Runtime",
+        seen=(
+            r"cu(?:blas|dnn) failure \d{1,3}: cu(?:blas|dnn)_status_(?:alloc_failed|not_initialized) ; "
+            "gpu=<device>",
+        ),
+        means="most often cuBLAS or cuDNN got no memory beside ONNX Runtime's arena",
+        next_step="a smaller model, batch or input, or fewer sessions and threads on this GPU; stop the "
+        "other processes that `nvidia-smi` shows",
+    ),
+    MessageKind(
         "ONNX Runtime",
         seen=(
             "failed to allocate memory for requested buffer of size <tried>",
@@ -682,6 +730,19 @@ _KINDS = (
         ),
         means="the memory that Metal gives to one program ran out",
         next_step="a smaller model, batch or context; mx.clear_cache(), or mx.set_cache_limit() for less",
+    ),
+    MessageKind(
+        "Tenstorrent",
+        backend="device",
+        seen=(r"not enough space to allocate <tried> \w{1,8} buffer across",),
+        also=(
+            "each bank needs to store <needed>",
+            "bank size is (?:only )?<limit>",
+            r"\(allocated: <used>, free: <available>, largest free block: <largest>",
+        ),
+        means="no bank of the device's memory had a free block for its part of the buffer: it is full, or "
+        "what is free is in pieces (each figure but the request is of one bank)",
+        next_step="smaller tensors: a smaller batch, image or sequence, or the model over more devices",
     ),
     MessageKind(
         "Gaudi",
@@ -812,9 +873,10 @@ _KINDS = (
     MessageKind(
         "CTranslate2",
         seen=("cuda failed with error out of memory",),
-        means="CTranslate2 (faster-whisper) allocates outside torch's allocator, and the GPU was full",
+        means="CTranslate2 (faster-whisper) allocates outside torch's allocator, and the driver refused "
+        "memory: most often the GPU was full",
         next_step='compute_type="int8", a smaller model, beam size or batch; stop the other processes '
-        "that `nvidia-smi` shows",
+        "that `nvidia-smi` shows; if the GPU is not full, CT2_CUDA_ALLOCATOR=cub_caching",
     ),
     MessageKind(
         "llama.cpp's KV cache",
@@ -879,28 +941,95 @@ _KINDS = (
         cause=OomCause.LIMIT,
     ),
     MessageKind(
+        "one buffer of llama.cpp on Metal",
+        backend="MPS",
+        seen=("buffer '[^']{1,40}' size <tried> is larger than buffer maximum of <allowed>",),
+        means="one buffer is larger than Metal's largest, whatever is free: older releases of llama.cpp put "
+        "all weights into one",
+        next_step="a newer llama.cpp; else a smaller or more strongly quantized model, or fewer layers on "
+        "the GPU (--n-gpu-layers)",
+        cause=OomCause.LIMIT,
+    ),
+    MessageKind(
+        "llama.cpp on SYCL",
+        backend="XPU",
+        seen=(r"(?:ur|ze)_result_error_out_of_(?:device_memory|resources|host_memory)",),
+        needs=("ggml.{0,4}sycl|llama|gguf",),
+        means="Intel's driver refused memory: the model does not fit on the GPU or into the host's memory "
+        "that belongs to it, or one block is larger than the driver allows (4 GiB on some)",
+        next_step="fewer layers on the GPU (--n-gpu-layers), a smaller model or a shorter context (-c); "
+        "UR_L0_ENABLE_RELAXED_ALLOCATION_LIMITS=1 allows blocks of more than 4 GiB",
+    ),
+    MessageKind(
+        "MLC's KV cache",
+        seen=("the kv cache is full. no page can be allocated",),
+        means="the pages of the KV cache of MLC or WebLLM are used up: the GPU is not full",
+        next_step="a shorter prompt or chat, or a larger context window (context_window_size)",
+        cause=OomCause.OTHER_MEMORY,
+    ),
+    MessageKind(
+        "Ollama's runner",
+        seen=(
+            r"llama runner (?:exited|process no longer running|process has terminated).{0,60}?(?:enough|"
+            "available) memory",
+        ),
+        means="Ollama's runner ended, most likely as the memory of the GPU or of the machine ran out",
+        next_step="a shorter context (num_ctx), a smaller model, or fewer layers on the GPU (num_gpu); "
+        "`ollama ps` shows what else it holds",
+        cause=OomCause.UNKNOWN,
+    ),
+    MessageKind(
+        "llama.cpp on Vulkan",
+        level=1,
+        seen=("ggml_vulkan: device memory allocation of size <tried> failed",),
+        means="the GPU's memory ran out, or one buffer is larger than its driver allows",
+        next_step="a smaller batch (-ub), a shorter context (-c; num_ctx in Ollama) or fewer layers on the "
+        "GPU (--n-gpu-layers; num_gpu in Ollama)",
+    ),
+    MessageKind(
+        "a pool of ggml",
+        backend="host",
+        seen=(
+            r"ggml_new_object: not enough space in the context's memory pool \(needed <needed>, available "
+            r"<available>",
+        ),
+        means="a pool of fixed size, in which ggml keeps its graph, was too small: neither the GPU nor the "
+        "machine's memory is full",
+        next_step="a smaller image, batch or context, or a newer release of the program",
+        cause=OomCause.OTHER_MEMORY,
+    ),
+    MessageKind(
         "llama.cpp",
         level=1,
         seen=(
             "allocating <tried> on device <device>: (?:cuda|hip|musa)malloc failed: out of memory",
             r"ggml\w{0,40}: failed to allocate (?!cpu)\w{1,12} buffer of size <tried>",
             r"alloc_tensor_range: failed to allocate (?!cpu)\w{1,12} buffer of size <tried>",
-            "ggml_vulkan: device memory allocation of size <tried> failed",
             "failed to allocate buffer, size = <tried>",
             r"cuda error: out of memory \S{0,40}current device: <device>.{0,200}ggml",
             "cuda error: out of memory .{0,200}ggml-cuda",
+            r"(?:cuda error \d{1,3} at \S{0,200}?)?ggml-cuda\S{0,40}?: out of memory"
+            "(?: current device: <device>)?",
             r"(?:llama_\w{3,30}|ggml_\w{0,12}init\w{0,12}|load_tensors|llama runner process).{0,300}?cuda "
             "error: out of memory",
         ),
-        means="the model's weights, its KV cache, its compute buffers or what its kernels need do not fit on "
-        "the GPU",
+        also=(
+            r"\(<total>, <before> free\)",
+            r"failed to allocate <tried>(?= |$|\D)",
+            "capacity: <total>",
+        ),
+        means="the driver refused a buffer: the model's weights, its KV cache, its compute buffers and what "
+        "its kernels need do not fit on the GPU, or one buffer is larger than an integrated GPU allows",
         next_step="fewer layers on the GPU (--n-gpu-layers; num_gpu in Ollama), a shorter context (-c; "
         "num_ctx in Ollama) or a smaller batch (-ub)",
     ),
     MessageKind(
         "a warning of llama.cpp",
         level=2,
-        seen=(r"ggml_vulkan: failed to allocate pinned memory",),
+        seen=(
+            "ggml_vulkan: failed to allocate pinned memory",
+            "failed to allocate <tried> of pinned memory",
+        ),
         means="a warning: llama.cpp keeps this part in memory of the host that is not pinned: slower",
         next_step="nothing, if the load ends well",
         cause=OomCause.WARNING,
@@ -932,6 +1061,7 @@ _KINDS = (
             "this error means you ran out of memory on your gpu",
             r"exception message:\*{0,2} allocation on device(?! ?\d)",
             r"allocation on device(?! ?\d| ?would)",
+            r"error occurred when executing \w{1,60}: allocation on device",
         ),
         means="ComfyUI caught torch's out of memory, and shows no figures where cudaMallocAsync has none",
         next_step="a smaller image, fewer frames or a quantized model; start with --lowvram",
@@ -944,6 +1074,72 @@ _KINDS = (
         means="a warning: the driver refused memory, and torch may empty its cache and ask again",
         next_step="nothing, unless an error follows; then a smaller share for the server beside the trainer",
         cause=OomCause.WARNING,
+    ),
+    MessageKind(
+        "Stable Diffusion's web UI",
+        seen=(r"time taken: .{0,24}?a: [\d.]{1,8}gb, r: [\d.]{1,8}gb, sys: ",),
+        needs=("out of memory",),
+        means="the image, its upscaling or the models of this web UI need more than the GPU has",
+        next_step="a smaller image or batch; start the web UI with --medvram, or --lowvram on a small GPU",
+        leads=True,
+    ),
+    MessageKind(
+        "weights in vLLM",
+        seen=(
+            "processing method load_model",
+            r"vllm[/\\]\S{0,80}?\.py\"?,line\d{1,6},in load_model",
+            r"vllm[/\\]model_executor[/\\]models\S{0,60}?,in __init__",
+        ),
+        needs=("out of memory",),
+        unless=(r"vllm[/\\]\S{0,80}?\.py\"?,line\d{1,6},in (?:execute_model|profile_run|determine_)",),
+        means="it was loading the weights",
+        next_step="load the weights in fewer bytes (a quantized model, --dtype), or spread them over more "
+        "GPUs (--tensor-parallel-size)",
+        leads=True,
+    ),
+    MessageKind(
+        "vLLM's trial run",
+        seen=(r"vllm[/\\]\S{0,80}?\.py\"?,line\d{1,6},in (?:profile_run|determine_)",),
+        needs=("out of memory",),
+        means="beside the weights, the activations of the largest step did not fit",
+        next_step="a smaller step: lower --max-num-batched-tokens or --max-num-seqs; else quantize, or use "
+        "more GPUs (--tensor-parallel-size)",
+        leads=True,
+    ),
+    MessageKind(
+        "vLLM",
+        level=1,
+        seen=(
+            r"vllm[/\\](?:v1|engine|worker|executor|entrypoints|model_executor)[/\\]",
+            r"vllm serve |vllm\.entrypoints\.",
+        ),
+        needs=("out of memory",),
+        unless=(r"trl[/\\]trainer|verl[/\\]|openrlhf|in load_model|in __init__self\.",),
+        means="vLLM fills its share of the GPU with weights and KV cache, and a step needs more than it left",
+        next_step="lower --gpu-memory-utilization, --max-num-batched-tokens or --max-num-seqs; while weights "
+        "are loaded, a quantized model or more GPUs (--tensor-parallel-size)",
+        leads=True,
+    ),
+    MessageKind(
+        "SGLang",
+        level=1,
+        seen=(r"sglang[/\\]srt[/\\]|sglang\.launch_server",),
+        needs=("out of memory",),
+        unless=(r"verl[/\\]",),
+        means="SGLang's static share of the GPU holds weights and KV cache; a step needs more than it left",
+        next_step="lower --mem-fraction-static, --chunked-prefill-size or --max-running-requests; while "
+        "weights are loaded, a quantized model or more GPUs (--tp)",
+        leads=True,
+    ),
+    MessageKind(
+        "text-generation-inference's server",
+        level=1,
+        seen=(r"text_generation_(?:server|launcher)|text-generation-launcher",),
+        needs=("out of memory",),
+        means="the weights, the KV cache or a step of this server did not fit",
+        next_step="lower --max-batch-prefill-tokens or --max-batch-total-tokens; while weights are loaded, "
+        "--quantize or more GPUs (--num-shard)",
+        leads=True,
     ),
     MessageKind(
         "the CUDA driver",
@@ -1048,6 +1244,7 @@ _KINDS = (
         "Vulkan",
         level=1,
         seen=("(?<!limit: )erroroutofdevicememory|vk_error_out_of_device_memory",),
+        unless=("ggml_vulkan: failed to allocate pinned memory",),
         means="the GPU's memory ran out, or one block is larger than the driver allows",
         next_step="a smaller model or batch; close other programs that use the GPU",
     ),

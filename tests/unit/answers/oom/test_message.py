@@ -537,6 +537,16 @@ TRACEBACK = 'File "/site-packages/torch/{}", line 915, in {}\n    return f(x)\n'
         ),
         ((("generation/utils.py", "generate"),), "fewer or shorter sequences at once"),
         ((("transformers/trainer_pt_utils.py", "nested_concat"),), "eval_accumulation_steps=20"),
+        ((("whisper/decoding.py", "run"),), "a smaller Whisper model"),
+        ((("diffusers/pipelines/flux/pipeline_flux.py", "__call__"),), "a smaller image"),
+        (
+            (("model.py", "__init__\n    self.weight = nn.Parameter(torch.empty(9))"),),
+            "load the weights in fewer",
+        ),
+        (
+            (("diffusers/models/autoencoders/autoencoder_kl.py", "decode"), ("nn/functional.py", "conv2d")),
+            "decode the image in tiles",
+        ),
     ],
 )
 def test_the_first_remedy_fits_where_the_program_was(frames, remedy):
@@ -614,6 +624,12 @@ def test_a_server_around_torch_has_the_better_remedy():
     assert (found.cause, found.kind) == ("full", "torch's allocator")
     assert found.next_step.startswith("lower --gpu-memory-utilization")
     assert any(note.startswith("graph capture in vLLM: ") for note in found.notes)
+    loading = explain_message(f"{from_2_1(*FULL)}\nException in worker while processing method load_model.")
+    assert loading.next_step.startswith("load the weights in fewer bytes (a quantized model")
+    trainer = 'File "/trl/trainer/grpo_trainer.py", line 12, in step\n'
+    engine = 'File "/vllm/v1/engine/core.py", line 12, in step\n'
+    assert explain_message(f"{engine}{from_2_1(*FULL)}").next_step.startswith("lower --gpu-memory-util")
+    assert explain_message(f"{trainer}{engine}{from_2_1(*FULL)}").next_step.startswith("a smaller batch")
     served = explain_message(f"Graph capturing finished in 9 secs\n{text}")
     assert not served.next_step.startswith("lower")
 

@@ -283,6 +283,181 @@ TEXTS = (
     ),
     ("RuntimeError: Insufficient VRAM for model and cache", "ExLlama", FULL, {}, "a shorter cache"),
     (
+        "RuntimeError: Insufficient VRAM in split for model and cache",
+        "ExLlama",
+        FULL,
+        {},
+        "a shorter cache",
+    ),
+    (
+        "[TM][ERROR] CUDA runtime error: out of memory /src/turbomind/core/allocator.cc:12",
+        "LMDeploy",
+        FULL,
+        {},
+        "lower cache_max_entry_count",
+    ),
+    (
+        "[TensorRT-LLM][ERROR] CUDA runtime error in ::cudaMallocAsync(ptr, n, stream): out of memory "
+        "(/src/buffers.h:12)",
+        "TensorRT-LLM",
+        FULL,
+        {},
+        "lower free_gpu_memory_fraction",
+    ),
+    (
+        "[E] [TRT] [defaultAllocator.cpp::allocate::31] Error Code 1: Cuda Runtime (out of memory)\n[W] "
+        "[TRT] Requested amount of GPU memory (4294967296 bytes) could not be allocated.\n[E] Skipping "
+        "tactic 0x0 due to exception\n[E] Error Code 10: Internal Error (Could not find any implementation "
+        "for node a.)\n[E] Engine could not be created from network",
+        "TensorRT",
+        FULL,
+        {"tried": 4 * GIB},
+        "a smaller workspace",
+    ),
+    (
+        "[E] 2: [virtualMemoryBuffer.cpp::resizePhysical::145] Error Code 2: OutOfMemory (no further "
+        "information)\n[W] [TRT] Tactic Device request: 9000MB Available: 8000MB. Device memory is "
+        "insufficient to use tactic.\n[W] [TRT] Skipping tactic 3 due to insufficient memory on requested "
+        "size of 9000 detected for tactic 0x4.",
+        "a skipped tactic of TensorRT",
+        WARNING,
+        {"tried": 9000 * MIB, "available": 8000 * MIB},
+        "nothing, if the build ends well",
+    ),
+    (
+        # Newer releases write MiB there, without saying so.
+        "Skipping tactic 3 due to insufficient memory on requested size of 9000 detected for tactic 0x4.",
+        "a skipped tactic of TensorRT",
+        WARNING,
+        {},
+        "nothing, if the build ends well",
+    ),
+    (
+        "[E] 1: [defaultAllocator.cpp::allocate::19] Error Code 1: Cuda Runtime (out of memory)\n[W] "
+        "Requested amount of GPU memory (1073741824 bytes) could not be allocated.\n[E] 2: "
+        "[safeDeserialize.cpp::load::269] Error Code 2: OutOfMemory (no further information)\nCould not "
+        "deserialize engine.",
+        "an engine of TensorRT",
+        FULL,
+        {"tried": GIB},
+        "stop the other processes",
+    ),
+    (
+        "RuntimeException: Exception during initialization: /src/bfc_arena.cc:368 void* "
+        "onnxruntime::BFCArena::AllocateRawInternal(size_t, bool)\nFailed to allocate memory for requested "
+        "buffer of size 1048576",
+        "a session of ONNX Runtime",
+        FULL,
+        {"tried": MIB},
+        "a smaller or quantized model",
+    ),
+    (
+        "Out of Memory: Not enough space to allocate 12582912 B DRAM buffer across 12 banks, where each bank "
+        "needs to store 1048576 B, but bank size is 4194304 B (allocated: 2097152 B, free: 2097152 B, "
+        "largest free block: 524288 B)",
+        "Tenstorrent",
+        FULL,
+        {
+            "tried": 12 * MIB,
+            "needed": MIB,
+            "the limit": 4 * MIB,
+            "used": 2 * MIB,
+            "available": 2 * MIB,
+            "largest free block": MIB // 2,
+        },
+        "smaller tensors",
+    ),
+    (
+        "CUBLAS failure 3: CUBLAS_STATUS_ALLOC_FAILED ; GPU=1 ; hostname=h ; expr=cublasCreate(&handle_);",
+        "a library of ONNX Runtime",
+        FULL,
+        {"device": 1},
+        "a smaller model, batch or input",
+    ),
+    (
+        "ggml_metal_add_buffer: buffer 'data' size 21474836480 is larger than buffer maximum of 17179869184",
+        "one buffer of llama.cpp on Metal",
+        LIMITED,
+        {"tried": 20 * GIB, "allowed": 16 * GIB},
+        "a newer llama.cpp",
+    ),
+    (
+        "ggml_sycl: ggml-sycl.cpp:12: UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY",
+        "llama.cpp on SYCL",
+        FULL,
+        {},
+        "fewer layers on the GPU",
+    ),
+    (
+        "Check failed: (!free_page_ids_.empty()) is false: The KV cache is full. No page can be allocated.",
+        "MLC's KV cache",
+        OTHER_MEMORY,
+        {},
+        "a shorter prompt or chat",
+    ),
+    (
+        "Error: llama runner exited, you may not have enough memory to run the model",
+        "Ollama's runner",
+        UNKNOWN,
+        {},
+        "a shorter context (num_ctx)",
+    ),
+    (
+        # An integrated GPU refuses one large buffer although it has more free.
+        "Available devices:\n  ROCm0: Radeon (110592 MiB, 109568 MiB free)\nallocating 102400.00 MiB on "
+        "device 0: cudaMalloc failed: out of memory",
+        "llama.cpp",
+        FULL,
+        {"device": 0, "tried": 100 * GIB, "total": 108 * GIB, "free before": 107 * GIB},
+        "fewer layers on the GPU",
+    ),
+    (
+        "worker 1: processing method load_model.\nRuntimeError: CUDA error: out of memory",
+        "weights in vLLM",
+        FULL,
+        {},
+        "load the weights in fewer bytes",
+    ),
+    (
+        'File "/site-packages/vllm/v1/worker/gpu_worker.py", line 12, in determine_available_memory\n'
+        "RuntimeError: CUDA error: out of memory",
+        "vLLM's trial run",
+        FULL,
+        {},
+        "a smaller step: lower --max-num-batched-tokens",
+    ),
+    (
+        'File "/site-packages/vllm/v1/engine/core.py", line 12, in step\n'
+        "RuntimeError: CUDA error: out of memory",
+        "vLLM",
+        FULL,
+        {},
+        "lower --gpu-memory-utilization",
+    ),
+    (
+        'File "/sglang/srt/model_executor/model_runner.py", line 12, in forward_extend\nRuntimeError: CUDA '
+        "error: out of memory",
+        "SGLang",
+        FULL,
+        {},
+        "lower --mem-fraction-static",
+    ),
+    (
+        'File "/text_generation_server/server.py", line 12, in Prefill\n'
+        "RuntimeError: CUDA error: out of memory",
+        "text-generation-inference's server",
+        FULL,
+        {},
+        "lower --max-batch-prefill-tokens",
+    ),
+    (
+        "Time taken: 9.1 sec.\nA: 2.82 GB, R: 2.90 GB, Sys: 3.8/3.8 GB (99.7%)\nout of memory",
+        "Stable Diffusion's web UI",
+        FULL,
+        {},
+        "a smaller image or batch; start the web UI with --medvram",
+    ),
+    (
         "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nFailed to CUDA calloc async "
         "608 bytes",
         "NCCL",
@@ -405,11 +580,28 @@ TEXTS = (
         "pin_memory=False",
     ),
     (
+        # ggml goes on with memory that is not pinned.
         "ggml_cuda_host_malloc: failed to allocate 1900,00 MiB of pinned memory: invalid argument",
-        "pinned memory",
-        HOST,
+        "a warning of llama.cpp",
+        WARNING,
         {"tried": 1900 * MIB},
-        "pin_memory=False",
+        "nothing, if the load ends well",
+    ),
+    (
+        "ggml_vulkan: Failed to allocate pinned memory.\nggml_vulkan: vk::Device::allocateMemory: "
+        "ErrorOutOfDeviceMemory",
+        "a warning of llama.cpp",
+        WARNING,
+        {},
+        "nothing, if the load ends well",
+    ),
+    (
+        "ggml_vulkan: Failed to allocate pinned memory.\nggml_vulkan: Device memory allocation of size "
+        "8388608 failed.",
+        "llama.cpp on Vulkan",
+        FULL,
+        {"tried": 8 * MIB},
+        "a smaller batch (-ub)",
     ),
     (
         "ResourceExhaustedError: OOM when allocating tensor with shape[8,1024] and type float on "
@@ -770,9 +962,31 @@ TEXTS = (
         "ggml_vulkan: Device memory allocation of size 118497280 failed.\nggml_vulkan: "
         "vk::Device::allocateMemory: "
         "ErrorOutOfDeviceMemory",
-        "llama.cpp",
+        "llama.cpp on Vulkan",
         FULL,
         {"tried": 118497280},
+        "a smaller batch (-ub)",
+    ),
+    (
+        "ggml_vulkan: Device memory allocation of size 8589934592 failed.\nggml_vulkan: Requested buffer "
+        "size exceeds device memory allocation limit: ErrorOutOfDeviceMemory",
+        "a Vulkan buffer of llama.cpp",
+        LIMITED,
+        {"tried": 8 * GIB},
+        "fewer layers on the GPU",
+    ),
+    (
+        "ggml_new_object: not enough space in the context's memory pool (needed 3145728, available 2097152)",
+        "a pool of ggml",
+        OTHER_MEMORY,
+        {"needed": 3 * MIB, "available": 2 * MIB},
+        "a smaller image, batch or context",
+    ),
+    (
+        "CUDA error 2 at /src/llama.cpp/ggml-cuda.cu:123: out of memory\ncurrent device: 1",
+        "llama.cpp",
+        FULL,
+        {"device": 1},
         "fewer layers on the GPU",
     ),
     (
@@ -1118,7 +1332,6 @@ TEXTS = (
             "[enforce fail at event_gpu.cc:17] error == cudaSuccess. 2 vs 0. Error at: event_gpu.cc:17: out "
             "of memory",
             "CUDA Error: out of memory: Success",
-            "[TM][ERROR] CUDA runtime error: out of memory /src/allocator.h:246",
             "CUDA runtime error in ::cudaMallocAsync(ptr, n, pool, stream): out of memory "
             "(tllmBuffers.h:125)",
             "Check failed: error == cudaSuccess (2 vs. 0)  out of memory",
