@@ -2,15 +2,18 @@
 
 A signal raises an exception wherever Python is, so that everything is tidied up. NumPy 2.4 clears one that
 comes while it looks up an attribute of an enum's member, and Python one that comes in a finalizer: then the
-work goes on. So a signal is remembered too, and raised again where a stage ends.
+work goes on. So a signal is remembered too, and raised again where a stage ends. A second one that comes at
+once, as of a person who presses Ctrl-C twice, must not interrupt the tidying up.
 """
 
 import functools
 import signal
+import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import NoReturn, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 # As shells count: 128 plus the number of the signal; 130 for Ctrl-C.
 BY_SIGNAL = 128
@@ -21,7 +24,12 @@ _AS_PYTHON_STARTS = (signal.SIG_DFL, signal.default_int_handler)
 _Values = ParamSpec("_Values")
 _Result = TypeVar("_Result")
 
+# Tidying up takes less.
+_AT_ONCE_S = 2.0
 _remembered: list[int] = []
+# What holds signals back, and what is called with the exit code instead of an exception.
+_holds: list[None] = []
+_endings: list[Callable[[int], object]] = []
 
 
 @contextmanager
@@ -31,10 +39,17 @@ def signals_raise(*, is_program: bool) -> Iterator[None]:
     ``is_program``: a program of the user runs in this process. Ctrl-C is its own affair, and so is what it
     does with an exception that it catches.
     """
+    last_s = -_AT_ONCE_S
 
-    def stop(number: int, _frame: FrameType | None) -> NoReturn:
+    def stop(number: int, _frame: FrameType | None) -> None:
+        nonlocal last_s
+        for end in _endings:
+            end(BY_SIGNAL + number)
         if not is_program:
             _remembered.append(number)
+            before_s, last_s = last_s, time.monotonic()
+            if _holds or last_s - before_s < _AT_ONCE_S:
+                return
         raise _exception(number)
 
     numbers = STOPPING if is_program else (*STOPPING, signal.SIGINT)
@@ -48,6 +63,34 @@ def signals_raise(*, is_program: bool) -> Iterator[None]:
         for number in ours:
             signal.signal(number, before[number])
         _remembered.clear()
+        _endings.clear()
+
+
+def let_signals_call(end: Callable[[int], object]) -> None:
+    """Let signals of this command call a function with its exit code: none can be raised in an event loop."""
+    _endings.append(end)
+
+
+@contextmanager
+def signals_wait() -> Iterator[None]:
+    """Raise a signal that comes meanwhile at the end; hold Ctrl-C back from processes that are started.
+
+    A terminal sends it to every process; one that still imports its modules answers with a traceback.
+    """
+    _holds.append(None)
+    let_ctrl_c_in(is_wanted=False)
+    try:
+        yield
+    finally:
+        let_ctrl_c_in(is_wanted=True)
+        _holds.clear()
+    raise_remembered()
+
+
+def let_ctrl_c_in(*, is_wanted: bool) -> None:
+    """Let Ctrl-C reach this thread, and the processes that it starts, or not."""
+    if sys.platform != "win32":
+        signal.pthread_sigmask(signal.SIG_UNBLOCK if is_wanted else signal.SIG_BLOCK, {signal.SIGINT})
 
 
 def raise_remembered() -> None:

@@ -22,6 +22,7 @@ from snapconv.cli.answers import QUESTIONS, TOP, Answer, error_values
 from snapconv.cli.arguments import SNAPSHOTS, declared, expanded, no_pipe
 from snapconv.cli.terminal import first_entries, json_text, limited_text
 from snapconv.errors import InputError, SnapconvError
+from snapconv.stop_signals import let_signals_call
 from snapconv.version import VERSION
 from snapconv.writers.text.info import note_lines
 
@@ -50,6 +51,7 @@ def mcp(folders: list[Path]) -> None:
     except ImportError as error:
         raise InputError(f"the server needs the SDK: pip install 'snapconv[mcp]' ({error})") from error
     del mcp
+    let_signals_call(os._exit)  # it writes no file, and threads of it wait for the client
     anyio.run(_serve, ToolBox(tuple(_folder(path) for path in folders)))
 
 

@@ -28,6 +28,7 @@ from typing import Any
 from snapconv.errors import InputError
 from snapconv.native.library import core
 from snapconv.ranks.rank_reading import read_alone, read_rank
+from snapconv.stop_signals import let_ctrl_c_in, signals_wait
 from snapconv.version import VERSION
 
 # Requests that wait at each worker, so that none is idle while the parent is busy.
@@ -170,7 +171,8 @@ def _run(
             while waiting and len(at_work) < workers.n_waiting:
                 executor = executor or workers.make(parts)
                 try:
-                    future = executor.submit(read, waiting[0])
+                    with signals_wait():  # a pool starts its processes as they are needed
+                        future = executor.submit(read, waiting[0])
                 except BrokenExecutor:
                     executor = None
                     continue
@@ -206,7 +208,8 @@ def local_workers(n_workers: int) -> Workers:
         executor = ProcessPoolExecutor(
             n_workers, mp_context=multiprocessing.get_context("spawn"), initializer=_begin_worker
         )
-        parts.callback(executor.shutdown, wait=True, cancel_futures=True)
+        # Interrupted, the pool would forget its processes, and Python wait for them for ever.
+        parts.callback(signals_wait()(executor.shutdown), cancel_futures=True)
         return executor
 
     return Workers(make, _WAITING * n_workers, (BrokenExecutor,))
@@ -231,6 +234,7 @@ def _end_with_parent() -> None:
 def _end_at_once() -> None:
     """Let Ctrl-C, which a terminal sends to every process, end a worker without a word."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    let_ctrl_c_in(is_wanted=True)
 
 
 def has_dask() -> bool:
@@ -273,21 +277,22 @@ def local_dask_workers(n_workers: int, memory_bytes: int) -> Workers:
 
     def make(parts: ExitStack) -> Executor:
         parts.enter_context(dask.config.set(_LOCAL))
-        cluster = parts.enter_context(
-            LocalCluster(
-                n_workers=n_workers,
-                threads_per_worker=1,
-                processes=True,
-                host="127.0.0.1",
-                dashboard_address=None,
-                # Its HTTP server starts all the same: on any free port of that address, and without pages.
-                scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},
-                memory_limit=memory_bytes,
-                security=Security.temporary(),
-                silence_logs=CRITICAL,
-                preload=[__name__],
+        with signals_wait():
+            cluster = parts.enter_context(
+                LocalCluster(
+                    n_workers=n_workers,
+                    threads_per_worker=1,
+                    processes=True,
+                    host="127.0.0.1",
+                    dashboard_address=None,
+                    # Its HTTP server starts all the same: on a free port of that address, and without pages.
+                    scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},
+                    memory_limit=memory_bytes,
+                    security=Security.temporary(),
+                    silence_logs=CRITICAL,
+                    preload=[__name__],
+                )
             )
-        )
         executor: Executor = parts.enter_context(Client(cluster)).get_executor(pure=False)
         return executor
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from snapconv import files
 from snapconv.cli.app import main
 from snapconv.native.library import core
 
@@ -87,6 +88,23 @@ def test_ctrl_c_that_numpy_clears_ends_the_command(convert, tmp_path, monkeypatc
         return whole(*values)
 
     monkeypatch.setattr(module, "pair_events", comparing)
+    assert convert() == 130
+    assert capsys.readouterr().err == ENDED
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("ctrl_c_as_python_has_it")
+def test_ctrl_c_twice_leaves_nothing_either(convert, tmp_path, monkeypatch, capsys):
+    def interrupted(*_, **__):
+        signal.raise_signal(signal.SIGINT)
+
+    def interrupted_too(file):
+        signal.raise_signal(signal.SIGINT)
+        remove(file)
+
+    remove = files._remove
+    monkeypatch.setattr(files, "_remove", interrupted_too)
+    monkeypatch.setattr(importlib.import_module("snapconv.writers.sqlite.tables"), "write_rows", interrupted)
     assert convert() == 130
     assert capsys.readouterr().err == ENDED
     assert list(tmp_path.iterdir()) == []

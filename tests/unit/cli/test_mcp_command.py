@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -190,29 +191,34 @@ def test_what_lies_or_leads_outside_the_folders_is_refused_in_the_same_words_as_
     assert not inside[0]
 
 
-def spoken(folder, program, requests, *, n_answers):
-    """What a server says to raw requests: its answers by number, the rest of stdout, stderr."""
+CLIENT = {"protocolVersion": "2025-03-26", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+GREETING = {"id": 1, "method": "initialize", "params": CLIENT}
+GREETED = {"method": "notifications/initialized"}
+
+
+def server_that(program, folder):
+    """Start a server in a program that changes it first."""
     pytest.importorskip("mcp")
-    client = {
-        "protocolVersion": "2025-03-26",
-        "capabilities": {},
-        "clientInfo": {"name": "t", "version": "1"},
-    }
-    begin: list[dict[str, Any]] = [
-        {"id": 1, "method": "initialize", "params": client},
-        {"method": "notifications/initialized"},
-    ]
-    with subprocess.Popen(
+    return subprocess.Popen(
         [sys.executable, "-c", program, str(folder)],
         env=environment(),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         encoding="utf-8",
-    ) as server:
-        for request in [*begin, *requests]:
-            server.stdin.write(json.dumps({"jsonrpc": "2.0", **request}) + "\n")
-        server.stdin.flush()
+    )
+
+
+def say(server, request):
+    server.stdin.write(json.dumps({"jsonrpc": "2.0", **request}) + "\n")
+    server.stdin.flush()
+
+
+def spoken(folder, program, requests, *, n_answers):
+    """What a server says to raw requests: its answers by number, the rest of stdout, stderr."""
+    with server_that(program, folder) as server:
+        for request in [GREETING, GREETED, *requests]:
+            say(server, request)
         lines = [json.loads(server.stdout.readline()) for _ in range(n_answers + 1)]
         server.stdin.close()
         rest, noise = server.stdout.read(), server.stderr.read()
@@ -258,6 +264,21 @@ def test_calls_that_were_cancelled_do_not_run_beside_the_next(folder):
     assert not answers[4]["result"]["isError"]
     assert "[[" not in marks
     assert marks.count("[") <= 2
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends signals of Unix")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_server_at_once_and_in_silence_whatever_it_is_doing(folder, number, code):
+    slow = info_with("os.write(2, b'['); time.sleep(30)")
+    requests = [GREETING, GREETED, *map(info_call, range(2, 12))]
+    with server_that(slow, folder) as server:
+        for request in requests:
+            say(server, request)
+        while server.stderr.read(1) != "[":
+            pass
+        server.send_signal(number)
+        _, said = server.communicate(timeout=20)  # its input stays open until then
+    assert (server.returncode, said) == (code, "")
 
 
 def test_a_message_that_is_being_read_ends_when_its_call_is_cancelled(folder):

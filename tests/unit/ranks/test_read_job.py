@@ -2,12 +2,13 @@
 
 import multiprocessing
 import os
+import signal
 import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -360,6 +361,64 @@ def test_workers_end_with_a_command_that_is_killed(tmp_path):
     while any(is_alive(int(pid)) for pid in workers_of_it):
         assert time.monotonic() < until
         time.sleep(0.05)
+
+
+IMPORTING = """
+import sys, time
+if __name__ == "__mp_main__":
+    print("importing", flush=True)
+    time.sleep(1)
+if __name__ == "__main__":
+    from snapconv import stop_signals
+    from snapconv.cli.app import main
+    stop_signals._AT_ONCE_S = float(sys.argv[1])
+    sys.exit(main(["ranks", "job", "--workers", "1"]))
+"""
+
+
+@contextmanager
+def importing(tmp_path, at_once_s=2.0):
+    """A command whose worker is importing its modules by now."""
+    write_job(tmp_path / "job", 2)
+    (tmp_path / "job.py").write_text(IMPORTING)
+    with subprocess.Popen(
+        [sys.executable, tmp_path / "job.py", str(at_once_s)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        cwd=tmp_path,
+        start_new_session=True,
+        text=True,
+    ) as command:
+        assert command.stdout.readline() == "importing\n"
+        yield command
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends a signal as a terminal does")
+def test_ctrl_c_in_a_terminal_is_no_traceback_of_a_worker_that_is_starting(tmp_path):
+    with importing(tmp_path) as command:
+        os.killpg(command.pid, signal.SIGINT)
+        _, said = command.communicate(timeout=60)
+    assert command.returncode == 130
+    assert said.splitlines() == [
+        "stopped: 2 files not read; type it again to read only these",
+        "stopped: no unfinished file is left behind",
+    ]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends signals of Unix")
+@pytest.mark.parametrize("at_once_s", [0, 2])
+def test_a_second_signal_while_the_workers_end_does_not_wait_for_ever(tmp_path, at_once_s):
+    with importing(tmp_path, at_once_s) as command:
+        for _ in range(3):
+            command.send_signal(signal.SIGTERM)
+            time.sleep(0.2)
+        try:
+            _, said = command.communicate(timeout=30)
+        except subprocess.TimeoutExpired:
+            os.killpg(command.pid, signal.SIGKILL)
+            raise
+    assert (command.returncode, said) == (143, "stopped: no unfinished file is left behind\n")
 
 
 def test_half_reports_of_killed_workers_are_removed_and_no_other_hidden_file(tmp_path, monkeypatch):
