@@ -1233,7 +1233,7 @@ _KINDS = (
         "Vulkan's driver, on the host",
         backend="host",
         level=1,
-        seen=("error_out_of_host_memory|erroroutofhostmemory",),
+        seen=("(?<!result_)error_?out_?of_?host_?memory",),
         means="Vulkan's driver got no memory of the host, or met a limit of the process (open files, "
         "mappings), or failed for another reason: drivers use this word for several",
         next_step="`free -g` and `ulimit -n` while it runs; else the releases of the driver and the program "
@@ -1247,16 +1247,6 @@ _KINDS = (
         unless=("ggml_vulkan: failed to allocate pinned memory",),
         means="the GPU's memory ran out, or one block is larger than the driver allows",
         next_step="a smaller model or batch; close other programs that use the GPU",
-    ),
-    MessageKind(
-        "perhaps, in Vulkan's words",
-        backend="host",
-        level=2,
-        seen=("(?<!result_)error_?out_?of_?host_?memory",),
-        means="Vulkan's driver says that host memory ran out; drivers say it too where a limit or their own "
-        "installation is at fault",
-        next_step="`free -g` while it runs; if memory is left, raise `ulimit -n` and reinstall the driver",
-        cause=OomCause.UNKNOWN,
     ),
     MessageKind(
         "LightGBM on OpenCL",

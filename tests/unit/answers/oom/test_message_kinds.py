@@ -1677,10 +1677,10 @@ TEXTS = (
     ),
     (
         "VkResult: ERROR_OUT_OF_HOST_MEMORY\nVkCreateFence failed with ERROR_OUT_OF_HOST_MEMORY",
-        "perhaps, in Vulkan's words",
+        "Vulkan's driver, on the host",
         UNKNOWN,
         {},
-        "`free -g` while it runs",
+        "`free -g` and `ulimit -n` while it runs",
     ),
     (
         'File "C:\\Program Files (x86)\\Python36-32\\lib\\site-packages\\numpy\\lib\\format.py", line 5\n'
