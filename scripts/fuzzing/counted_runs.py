@@ -13,11 +13,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from io import BytesIO
 from pathlib import Path
-from random import Random
 
-from fuzzing.file_mutations import mutated
 from fuzzing.file_targets import Target
-from fuzzing.limited_try import most_bytes, most_seconds, run_in_child, try_input
+from fuzzing.limited_try import changed_input, most_bytes, most_seconds, run_in_child, try_input
 
 # Of the same mistake, so many inputs are kept.
 MOST_OF_A_PLACE = 3
@@ -42,7 +40,6 @@ class CountedRun:
 def count_runs(folder: Path, n_runs: int, targets: Sequence[Target], seed: str) -> None:
     """Try changed inputs, of every target in turn, until the folder has so many runs, or until Ctrl-C."""
     shutil.rmtree(folder / "trial", ignore_errors=True)  # of an input at which it was stopped
-    inputs = {target.name: target.inputs() for target in targets}
     n_done, number = 0, 0
     for run in runs_of(folder):  # no list of them: all that is kept here is memory of every child
         n_done, number = n_done + 1, run.number + 1
@@ -50,7 +47,7 @@ def count_runs(folder: Path, n_runs: int, targets: Sequence[Target], seed: str) 
     with (folder / _RUNS).open("a", encoding="ascii") as lines, suppress(KeyboardInterrupt):
         while n_done < n_runs:
             target = targets[number % len(targets)]
-            runs = _runs_of_input(number, target, inputs[target.name], folder, seed)
+            runs = _runs_of_input(number, target, folder, seed)
             lines.write("".join(f"{json.dumps(asdict(run))}\n" for run in runs))
             lines.flush()
             if (n_done + len(runs)) // _SAID_EVERY > n_done // _SAID_EVERY:
@@ -68,11 +65,8 @@ def runs_of(folder: Path) -> Iterator[CountedRun]:
     yield from (CountedRun(**json.loads(line)) for line in BytesIO(whole))
 
 
-def _runs_of_input(
-    number: int, target: Target, seeds: Sequence[bytes], folder: Path, seed: str
-) -> list[CountedRun]:
-    random = Random(f"{seed} {number}")
-    data = mutated(random.choice(seeds), target.codec, random, random.choice(seeds))
+def _runs_of_input(number: int, target: Target, folder: Path, seed: str) -> list[CountedRun]:
+    data = changed_input(target, f"{seed} {number}", folder / "input")
     counted = []
     for run in try_input(target, data, folder / "trial", run_in_child):
         failures = [failure.place for failure in run.failures]

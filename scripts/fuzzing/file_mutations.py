@@ -53,7 +53,9 @@ def to_json(value: Any) -> bytes:
 CODECS: dict[str, tuple[Decode, Encode]] = {"pickle": (from_pickle, to_pickle), "json": (json.loads, to_json)}
 
 
-def mutated(data: bytes, codec: str | None, random: Random, other: bytes) -> bytes:
+def mutated(
+    data: bytes, codec: str | None, random: Random, other: bytes, *, most_bytes: int = MAX_BYTES
+) -> bytes:
     """Another input: mostly with other values where ``codec`` can read it, else with other bytes.
 
     ``other`` is an input of the same kind, of which a part may be taken.
@@ -61,7 +63,7 @@ def mutated(data: bytes, codec: str | None, random: Random, other: bytes) -> byt
     for _ in range(3):
         made = _with_other_values(data, codec, random, other) if codec and random.random() < 0.9 else None
         made = _with_other_bytes(data, random, other) if made is None else made
-        if len(made) <= MAX_BYTES and made != data:
+        if len(made) <= most_bytes and made != data:
             return made
     return data[: random.randrange(len(data) + 1)]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 from zipfile import ZipFile
 
-from fuzzing.file_mutations import MAX_BYTES, from_pickle, to_pickle
+from fuzzing.file_mutations import MAX_BYTES, from_pickle, mutated, to_pickle
 
 ROOT = Path(__file__).parents[2]
 FIXTURES = ROOT / "fixtures"
@@ -22,6 +22,11 @@ FIXTURES = ROOT / "fixtures"
 KEPT = Path(__file__).parent / "kept_files.zip"
 # The variable that names the folder of the seeds of real files.
 REAL_SEEDS = "SNAPCONV_FUZZ_SEEDS"
+# The one that names the folder of the files themselves, which are inputs as a whole up to this size.
+REAL_FILES = "SNAPCONV_FUZZ_FILES"
+_MOST_WHOLE_BYTES = 4 << 20
+# How protocols from 2 on begin.
+_PICKLE = b"\x80"
 Command = list[str]
 
 
@@ -30,18 +35,27 @@ class Target:
     """A kind of input.
 
     ``arrange`` puts an input into a folder and returns the commands to try; none where it cannot be one.
-    ``codec`` is how its values are read and written, to be changed; None where only bytes are.
+    ``codec`` is how its values are read and written, to be changed; None where only bytes are. An input has
+    at most ``most_bytes``.
     """
 
     name: str
     codec: str | None
     seeds: Callable[[], list[bytes]]
     arrange: Callable[[Path, bytes], list[Command]]
+    most_bytes: int = MAX_BYTES
 
     def inputs(self) -> list[bytes]:
         """Return the seeds, and what earlier campaigns kept."""
         real = _real_seeds() if self.arrange in (_with_snapshot, _among_ranks, _with_server) else []
-        return [data for data in self.seeds() + real + kept_inputs(self.name) if len(data) <= MAX_BYTES]
+        inputs = self.seeds() + real + kept_inputs(self.name)
+        return [data for data in inputs if len(data) <= self.most_bytes]
+
+    def changed_input(self, random: Random) -> bytes:
+        """Return an input that is changed by chance."""
+        inputs = self.inputs()
+        data, other = random.choice(inputs), random.choice(inputs)
+        return mutated(data, self.codec, random, other, most_bytes=self.most_bytes)
 
 
 def kept_inputs(target: str) -> list[bytes]:
@@ -121,6 +135,13 @@ def _small_snapshots() -> list[bytes]:
     return [file.read_bytes() for file in files if file.stat().st_size <= 24 << 10]
 
 
+def _whole_snapshots() -> list[bytes]:
+    folder = os.environ.get(REAL_FILES)
+    real = sorted(path for path in Path(folder).rglob("*") if path.is_file()) if folder else []
+    files = [data for file in real if (data := file.read_bytes()).startswith(_PICKLE)]
+    return [(FIXTURES / f"{name}.pickle").read_bytes() for name in ("training_step", "full_ring")] + files
+
+
 def _any_containers() -> list[bytes]:
     files = [
         file for ending in ("gz", "json", "html", "pt") for file in sorted(FIXTURES.rglob(f"*.{ending}"))
@@ -132,6 +153,13 @@ def _with_snapshot(folder: Path, data: bytes) -> list[Command]:
     file = folder / "x.pickle"
     file.write_bytes(data)
     return _some(data, every_answer(str(file)), 4) + _some(data, every_output(str(file), folder), 2)
+
+
+def _with_whole_snapshot(folder: Path, data: bytes) -> list[Command]:
+    """Return few of the commands: each takes as long as all do for a small input."""
+    file = folder / "x.pickle"
+    file.write_bytes(data)
+    return _some(data, every_answer(str(file)) + every_output(str(file), folder), 2)
 
 
 # Calls of an agent, of the tool and its arguments beside the file.
@@ -297,6 +325,7 @@ TARGETS = {
     target.name: target
     for target in (
         Target("snapshot", "pickle", _small_snapshots, _with_snapshot),
+        Target("whole", "pickle", _whole_snapshots, _with_whole_snapshot, _MOST_WHOLE_BYTES),
         Target("ranks", "pickle", _small_snapshots, _among_ranks),
         Target("server", "pickle", _small_snapshots, _with_server),
         Target("container", None, _any_containers, _with_snapshot),

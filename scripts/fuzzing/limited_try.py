@@ -17,8 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from random import Random
 from tempfile import TemporaryDirectory
-from typing import NoReturn
 
 from fuzzing.amounts import SIGNED, impossible_json, impossible_text
 from fuzzing.file_targets import FIXTURES, ROOT, Command, Target, every_answer, every_output
@@ -175,15 +175,12 @@ def _forked(command: Command, folder: Path, n_bytes: int) -> Run:
     before = _files(folder)
     report = folder.with_suffix(".report")
     report.unlink(missing_ok=True)
-    process = os.fork()
-    if not process:
-        _report_and_end(command, folder, n_bytes, report)
-    try:
-        _, status, usage = os.wait4(process, 0)
-    except BaseException:  # Ctrl-C: nobody would read its report
-        os.kill(process, signal.SIGKILL)
-        os.waitpid(process, 0)
-        raise
+
+    def work() -> None:
+        failures = _failures(command, folder, n_bytes)
+        report.write_text(json.dumps([(failure.place, failure.text) for failure in failures]))
+
+    status, usage = _fork(work)
     if report.exists():
         failures = [Failure(*texts) for texts in json.loads(report.read_text())]
         report.unlink()
@@ -197,16 +194,31 @@ def _forked(command: Command, folder: Path, n_bytes: int) -> Run:
     return Run(command[0], n_bytes, tuple(failures), usage.ru_utime + usage.ru_stime, peak_bytes)
 
 
-def _report_and_end(command: Command, folder: Path, n_bytes: int, report: Path) -> NoReturn:
-    """Run a command in this process, a child, and write its failures into a file."""
+def changed_input(target: Target, seed: str, file: Path) -> bytes:
+    """Return an input that is changed by chance in a child, whose time and memory are limited too."""
+    file.unlink(missing_ok=True)
+    _fork(lambda: file.write_bytes(target.changed_input(Random(seed))))
+    return file.read_bytes() if file.exists() else b""
+
+
+def _fork(work: Callable[[], object]) -> tuple[int, resource.struct_rusage]:
+    """Do work in a child, limited as `limit_process` does it; return its status, and what it used."""
+    process = os.fork()
+    if not process:
+        try:
+            limit_process()
+            resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
+            signal.setitimer(signal.ITIMER_REAL, _MOST_WAIT)
+            work()
+        finally:
+            os._exit(0)
     try:
-        limit_process()
-        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
-        signal.setitimer(signal.ITIMER_REAL, _MOST_WAIT)
-        failures = _failures(command, folder, n_bytes)
-        report.write_text(json.dumps([(failure.place, failure.text) for failure in failures]))
-    finally:
-        os._exit(0)
+        _, status, usage = os.wait4(process, 0)
+    except BaseException:  # Ctrl-C: nobody would ask what came of it
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+        raise
+    return status, usage
 
 
 def _end_of(code: int) -> str:
