@@ -16,6 +16,7 @@ from snapconv.writers.text.comparisons import diff_lines
 from snapconv.writers.text.explanation import explanation_lines
 
 _Item = TypeVar("_Item", covariant=True)
+_Printing = TypeVar("_Printing", bound="_Printed")
 _Text = Callable[[], Iterable[str]]
 
 
@@ -64,40 +65,37 @@ class Answers(tuple[_Item, ...]):
         return "".join(_tables(self, list(self._text())))
 
 
-class PrintedDiff(FileDiff):
+class _Printed:
+    """An answer that prints as its command does, by the command's writer ``_lines``."""
+
+    __slots__ = ()
+    _lines: _Text
+
+    @classmethod
+    def of(cls: type[_Printing], answer: Any) -> _Printing:
+        """Return the same answer, which prints."""
+        return cls(*(getattr(answer, field.name) for field in fields(answer)))
+
+    def __str__(self) -> str:
+        """Return what the command prints."""
+        return "\n".join(self._lines())
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
+
+
+class PrintedDiff(_Printed, FileDiff):
     """A comparison that prints as ``snapconv diff`` does."""
 
     __slots__ = ()
-
-    def __str__(self) -> str:
-        """Return what the command prints."""
-        return "\n".join(diff_lines(self))
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{escape(str(self))}</pre>"
+    _lines = diff_lines
 
 
-class PrintedExplanation(Explanation):
+class PrintedExplanation(_Printed, Explanation):
     """An explanation that prints as ``snapconv explain`` does."""
 
     __slots__ = ()
-
-    def __str__(self) -> str:
-        """Return what the command prints."""
-        return "\n".join(explanation_lines(self))
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{escape(str(self))}</pre>"
-
-
-def printed_diff(report: FileDiff) -> PrintedDiff:
-    """Return the same comparison, which prints."""
-    return PrintedDiff(*(getattr(report, field.name) for field in fields(report)))
-
-
-def printed_explanation(explanation: Explanation) -> PrintedExplanation:
-    """Return the same explanation, which prints."""
-    return PrintedExplanation(*(getattr(explanation, field.name) for field in fields(explanation)))
+    _lines = explanation_lines
 
 
 def _tables(answers: Sequence[object], lines: Sequence[str]) -> Iterator[str]:

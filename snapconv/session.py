@@ -31,7 +31,7 @@ from snapconv.answers.what_if.setting_trials import Request, SettingTrials, try_
 from snapconv.classification.categories import Category, Certainty
 from snapconv.classification.user_rules import UserRule
 from snapconv.columns import columns_of, distinct
-from snapconv.notebook import Answers, printed_diff, printed_explanation
+from snapconv.notebook import Answers, PrintedDiff, PrintedExplanation
 from snapconv.notes import Note, Progress
 from snapconv.snapshot.load import Snapshot
 from snapconv.writers.html.page import View, page_output, write_view
@@ -82,7 +82,7 @@ class Session:
 
         Raises ValueError for any other text, InputError if there is no such allocation or device.
         """
-        return printed_explanation(explain(self.analysis.of_device(device), question))
+        return PrintedExplanation.of(explain(self.analysis.of_device(device), question))
 
     def of_device(self, device: int | None) -> "Session":
         """Return the same file with one of its devices alone; raises InputError if it lacks the device."""
@@ -187,7 +187,7 @@ class Session:
 
     def compared_with(self, old: "Session") -> FileDiff:
         """Compare with an older file, device by device."""
-        return printed_diff(compare_files(old.analysis, self.analysis))
+        return PrintedDiff.of(compare_files(old.analysis, self.analysis))
 
     def check(self, limits: Budgets | str | int, *, baseline: "Session | None" = None) -> tuple[Check, ...]:
         """Check limits for the memory of every device: ``"80GiB"`` is the most that may be allocated.
