@@ -1,6 +1,7 @@
 """The roles of every stack: the frame rules, applied once per distinct frame and stack."""
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -39,9 +40,9 @@ def fitting_rules(frames: FrameTable, rules: Sequence[tuple[str, str]]) -> list[
 @lru_cache(maxsize=4)
 def _finder(patterns: tuple[str, ...]) -> Callable[[str], int]:
     """Return a function that marks the patterns found in a text; files of a job have the same texts."""
-    bits_of: dict[str, int] = {}
+    bits_of: defaultdict[str, int] = defaultdict(int)
     for number, pattern in enumerate(patterns):
-        bits_of[pattern] = bits_of.get(pattern, 0) | 1 << number
+        bits_of[pattern] |= 1 << number
     in_any = bits_of.pop("", 0)
     searches = [(bits, re.compile(pattern).search) for pattern, bits in bits_of.items()]
 
