@@ -104,7 +104,7 @@ _IN = r"\.py\"?(?:,line\d{1,6},|:\d{1,6},?)?(?:\]\([^)]{1,60}\))? in "
 PHASES = (
     (
         _IN + r"(?:_apply|_load_state_dict|_load_parameter|set_module_tensor_to_device|"
-        r"load_checkpoint|caching_allocator_warmup|create_weights|initialize_model|load_model|process_weights)|"
+        r"load_checkpoint|caching_allocator_warmup|create_weights|initialize_model|_?load_model|process_weights)|"
         r"self\.\w{1,30}=(?:torch\.)?(?:nn\.)?parameter\(|"
         r"loading checkpoint shards:\d{1,2}%(?!.{0,8000}?shards:100%)",
         "load the weights in fewer bytes (bf16, 8 or 4 bits), or spread them over GPUs or the CPU: a smaller "

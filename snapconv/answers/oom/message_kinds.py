@@ -263,6 +263,15 @@ _KINDS = (
         "not fit; while weights are loaded, a quantized model or more GPUs (--tp)",
     ),
     MessageKind(
+        "TensorRT's limit of the workspace",
+        seen=(r"could not find any implementation for node .{0,400}?due to insufficient workspace",),
+        also=(r"allocating (?P<tried>\d{1,20})-byte buffer",),
+        means="no tactic of a layer fits into the workspace that TensorRT may use, or into what is free",
+        next_step="a larger limit (config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, …); "
+        "trt_max_workspace_size in ONNX Runtime), smaller shapes, or a GPU with more memory",
+        cause=OomCause.LIMIT,
+    ),
+    MessageKind(
         "an engine of TensorRT",
         seen=("could not deserialize|deserialization failed|deserializecudaengine",),
         needs=("out ?of ?memory",),
@@ -276,11 +285,13 @@ _KINDS = (
         seen=(
             "error code 2: outofmemory",
             r"error code 1: cuda runtime \(out of memory\)",
+            r"(?:user allocator error|cuda error 2) allocating (?P<tried>\d{1,20})-byte buffer",
             r"cuda error in \S{0,80}allocate: 2 \(out of memory\)",
             r"outofmemory error in \S{0,120}computecosts",
         ),
         unless=(
             "could not deserialize|deserialization failed|deserializecudaengine",
+            "due to insufficient workspace",
             "skipping tactic(?!.{0,8000}?(?:skipping tactic|could not find any implementation|engine could "
             "not|engine build|failed to build|build_serialized_network))",
         ),
@@ -289,8 +300,9 @@ _KINDS = (
             r"insufficient memory on requested size of (?P<tried>\d{7,20})",
         ),
         means="TensorRT got no memory for an engine's weights, its activations or the workspace of a tactic",
-        next_step="a smaller workspace (config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, …)), "
-        "or free what other processes hold (`nvidia-smi`)",
+        next_step="a smaller workspace (config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, …)) while "
+        "an engine is built; smaller shapes, or fewer engines and contexts, while it runs; or free what "
+        "other processes hold (`nvidia-smi`)",
     ),
     MessageKind(
         "a skipped tactic of TensorRT",
@@ -987,6 +999,19 @@ _KINDS = (
         "GPU (--n-gpu-layers; num_gpu in Ollama)",
     ),
     MessageKind(
+        "llama.cpp's KV slots",
+        seen=(
+            "could not find a kv cache slot|failed to find free space in the kv cache|failed to find a "
+            "memory slot for batch",
+        ),
+        unless=(r"malloc failed|failed to allocate (?:\w{1,12} buffer|compute)",),
+        means="the KV cache of llama.cpp has no room for more tokens: neither the GPU nor the machine's "
+        "memory is full",
+        next_step="a longer context (-c; num_ctx in Ollama) or shorter prompts, or fewer requests at once "
+        "(-np; OLLAMA_NUM_PARALLEL)",
+        cause=OomCause.OTHER_MEMORY,
+    ),
+    MessageKind(
         "a pool of ggml",
         backend="host",
         seen=(
@@ -1111,7 +1136,8 @@ _KINDS = (
         level=1,
         seen=(
             r"vllm[/\\](?:v1|engine|worker|executor|entrypoints|model_executor)[/\\]",
-            r"vllm serve |vllm\.entrypoints\.",
+            r"vllm serve |vllm\.entrypoints\.|from vllm import|import vllm|vllm_use_v1=",
+            r"gpu[-_]memory[-_]utilization ?=? ?0?\.\d",
         ),
         needs=("out of memory",),
         unless=(r"trl[/\\]trainer|verl[/\\]|openrlhf|in load_model|in __init__self\.",),
@@ -1353,6 +1379,19 @@ _KINDS = (
         means="DataLoader workers or NCCL pass data through /dev/shm, which is full: host memory, "
         "not the GPU's",
         next_step="a larger --shm-size (docker), or fewer workers",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "a bus error",
+        backend="host",
+        level=2,
+        seen=(
+            r"(?:shutdown with|terminated by|received|killed by) signal:? 7(?!\d)",
+            r"signal 7 \(?sigbus|\(sigbus\)",
+        ),
+        means="most often /dev/shm, by which processes of one machine pass data (NCCL, DataLoader), is full",
+        next_step="a larger --shm-size (docker) or a volume of memory on /dev/shm (Kubernetes); `df "
+        "/dev/shm` shows it",
         cause=OomCause.HOST,
     ),
     MessageKind(

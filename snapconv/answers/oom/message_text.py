@@ -23,7 +23,7 @@ _SIGNS = (
     "bad_alloc|buffer size|bus error|calloc|crashed|cuda execution|cuda graph|device memory|"
     "dimension sizes|dispatched on|dnn library|el0004|enough|error (2)|error code|error: 39|"
     "error: 40|error=2|died|exceed|excessive|exit|handle|insufficient|is allocated|kill|kv cache|"
-    "larger than buffer|llama runner|"
+    "larger than buffer|llama runner|memory slot|signal 7|sigbus|-byte buffer|"
     "large alloc|limit|low on |make_resident|malloc|memlimit|memory error|memory on device|"
     "memory on node|memory on the node|"
     "memory pressure|memory prof|memory summary|memoryerror|ndarray|nrt_|nvmap|object store|"

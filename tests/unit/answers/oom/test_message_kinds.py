@@ -451,6 +451,43 @@ TEXTS = (
         "lower --max-batch-prefill-tokens",
     ),
     (
+        "panic: failed to decode batch: could not find a kv cache slot",
+        "llama.cpp's KV slots",
+        OTHER_MEMORY,
+        {},
+        "a longer context",
+    ),
+    (
+        "WARNING: Skipping tactic 0x0 due to exception autotuning: CUDA error 2 allocating 1073741824-byte "
+        "buffer: out of memory\nCould not find any implementation for node {a[b]} due to insufficient "
+        "workspace.",
+        "TensorRT's limit of the workspace",
+        LIMITED,
+        {"tried": GIB},
+        "a larger limit",
+    ),
+    (
+        "Autotuning: User allocator error allocating 1073741824-byte buffer\nEngine could not be created",
+        "TensorRT",
+        FULL,
+        {"tried": GIB},
+        "a smaller workspace",
+    ),
+    (
+        "Shard process was signaled to shutdown with signal 7 rank=1",
+        "a bus error",
+        HOST,
+        {},
+        "a larger --shm-size",
+    ),
+    (
+        "llm = LLM(model, gpu_memory_utilization=0.9)\nRuntimeError: CUDA error: out of memory",
+        "vLLM",
+        FULL,
+        {},
+        "lower --gpu-memory-utilization",
+    ),
+    (
         "Time taken: 9.1 sec.\nA: 2.82 GB, R: 2.90 GB, Sys: 3.8/3.8 GB (99.7%)\nout of memory",
         "Stable Diffusion's web UI",
         FULL,
