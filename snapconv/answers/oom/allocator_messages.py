@@ -105,7 +105,7 @@ PHASES = (
     (
         _IN + r"(?:_apply|_load_state_dict|_load_parameter|set_module_tensor_to_device|"
         r"load_checkpoint|caching_allocator_warmup|create_weights|initialize_model|_?load_model|process_weights)|"
-        r"self\.\w{1,30}=(?:torch\.)?(?:nn\.)?parameter\(|"
+        r"self\.\w{1,30}=(?:torch\.)?(?:nn\.)?parameter\(|return t\.to\(device,dtype if t\.is_floating_point|"
         r"loading checkpoint shards:\d{1,2}%(?!.{0,8000}?shards:100%)",
         "load the weights in fewer bytes (bf16, 8 or 4 bits), or spread them over GPUs or the CPU: a smaller "
         "batch does not help while weights are loaded",
@@ -119,6 +119,12 @@ PHASES = (
     (
         _IN + r"(?:backward|_engine_run_backward)|run_backward\(",
         "a smaller batch or shorter sequences, or activation checkpointing",
+    ),
+    (
+        _IN + r"_\w{4,24}_state_dict_hook|clone implementation of|failed to clone\(\) tensor",
+        "a state dict that is gathered on the CPU (FullStateDictConfig(offload_to_cpu=True, "
+        "rank0_only=True)), "
+        "or sharded checkpoints: a smaller batch does not help while a checkpoint is saved",
     ),
     (
         _IN + r"(?:nested_concat|torch_pad_and_concatenate)|preds_host=",

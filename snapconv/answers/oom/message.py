@@ -66,8 +66,6 @@ _AMOUNT = re.compile(r"([\d.,]+)([kmgtp]?)")
 _POWERS = " kmgtp"
 _LACKS = "torch's allocator found no memory; the text lacks the figures that would say why"
 _LEAST_NOTABLE = 0.05
-# From this level of other texts on, a message of torch's allocator without figures says more.
-_WEAK = 2
 # The longest text that torch writes has about 1500 characters; a traceback above it, some thousands.
 _MOST_OF_MESSAGE, _MOST_OF_TRACEBACK = 4000, 12_000
 _ROUNDING_BYTES = 16 << 20
@@ -234,7 +232,8 @@ def _explained(log: CompactText) -> MessageAnswer | None:
     kinds = [kind for kind in MESSAGE_KINDS if kind.leads or not clear]
     matches = [(kind, match) for kind in kinds if (match := _first_match(kind, log))]
     first = min(matches, key=lambda row: (row[0].level, row[1].start()), default=None)
-    if messages and not clear and (first is None or first[0].level >= _WEAK):
+    # A message without figures says more than a text of a kind of level 2 and higher.
+    if messages and not clear and (first is None or first[0].level > 1):
         return messages[0]
     other = _of_kind(*first, log) if first else None
     return _of_devices(clear, other) if clear else other

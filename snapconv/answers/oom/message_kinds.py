@@ -546,12 +546,22 @@ _KINDS = (
         "TensorFlow's start",
         seen=(
             r"failed to allocate [\d.]{1,9}\w{1,3} \(<tried>\) from device: "
-            "(?:.{0,40}?cuda_error_out_of_memory|hiperror)",
+            ".{0,40}?cuda_error_out_of_memory",
         ),
         means="TensorFlow or JAX asked the driver for its pool, and other processes had left less: "
         "it tries less, or stops",
-        next_step="stop the other processes that `nvidia-smi` shows, or set_memory_growth(gpu, True) in "
+        next_step="stop the other processes that `{monitor}` shows, or set_memory_growth(gpu, True) in "
         "TensorFlow, XLA_PYTHON_CLIENT_MEM_FRACTION in JAX",
+        cause=OomCause.OUTSIDE,
+    ),
+    MessageKind(
+        "TensorFlow's start",
+        backend="HIP",
+        seen=(r"failed to allocate [\d.]{1,9}\w{1,3} \(<tried>\) from device: hip_?error",),
+        means="TensorFlow asked the driver for its pool, and other processes had left less: it tries less, "
+        "or "
+        "stops",
+        next_step="stop the other processes that `{monitor}` shows, or set_memory_growth(gpu, True)",
         cause=OomCause.OUTSIDE,
     ),
     MessageKind(

@@ -157,8 +157,8 @@ _SENTENCES = {
     "outside": (
         OomCause.OUTSIDE,
         "{outside} of the device are held outside torch's allocator",
-        "a context and libraries take up to about 2 GiB: the rest is another process, or a library with an "
-        "allocator of its own",
+        "a context and libraries take less, up to about 2 GiB: the rest is another process, or a library "
+        "with an allocator of its own",
     ),
     "fragmented": (
         OomCause.FRAGMENTED,
@@ -209,7 +209,9 @@ def decide_oom(found: Shortage) -> OomVerdict:
     if total is not None and free is not None and reserved is not None:
         # What is not torch's is to blame where it is more than usual, than was missing, and than free pieces.
         outside = max(total - free - reserved, 0)
-        if outside - USUAL_OUTSIDE_BYTES >= max(missing, _fragmented_bytes(found, found.block_bytes)):
+        if outside - min(USUAL_OUTSIDE_BYTES, total // 2) >= max(
+            missing, _fragmented_bytes(found, found.block_bytes)
+        ):
             return _verdict(found, "outside", is_inferred=True, outside=format_bytes(outside))
     if _fragmented_bytes(found, min(found.block_bytes, missing)):
         return _verdict(found, "fragmented", is_inferred=not found.has_pieces)

@@ -169,7 +169,8 @@ def test_free_memory_of_the_device_that_was_refused_names_no_cause_but_a_limit_o
     [
         (None, "full", None),
         (100 * MIB, "full", 0),
-        (2 << 30, "full", 1948 * MIB),
+        (200 * MIB, "full", 100 * MIB),
+        (2 << 30, "held outside torch", 1948 * MIB),  # more than half of a small device
         (4 << 30, "held outside torch", 3996 * MIB),
     ],
 )

@@ -537,6 +537,7 @@ TRACEBACK = 'File "/site-packages/torch/{}", line 915, in {}\n    return f(x)\n'
         ),
         ((("generation/utils.py", "generate"),), "fewer or shorter sequences at once"),
         ((("transformers/trainer_pt_utils.py", "nested_concat"),), "eval_accumulation_steps=20"),
+        ((("fsdp/_state_dict_utils.py", "_full_pre_state_dict_hook"),), "a state dict that is gathered"),
         ((("whisper/decoding.py", "run"),), "a smaller Whisper model"),
         ((("diffusers/pipelines/flux/pipeline_flux.py", "__call__"),), "a smaller image"),
         (
@@ -568,6 +569,12 @@ def test_the_first_remedy_fits_where_the_program_was(frames, remedy):
 def test_frames_of_notebooks_and_of_rich_say_where_the_program_was(frame):
     found = explain_message(f"{frame}\n--> 566     denom = exp_avg_sq\n{from_2_1(*FULL)}")
     assert found.next_step.startswith("an optimizer with smaller states")
+
+
+def test_most_of_a_small_device_outside_torch_is_named():
+    """A context and libraries take 2 GiB of no device that has no more."""
+    found = explain_message(from_1_4(36 * MIB, 2 * GIB, 0, 233 * MIB, 258 * MIB))
+    assert found.cause == "held outside torch"
 
 
 def test_memory_of_the_same_process_outside_torch_is_not_blamed_on_others():
