@@ -61,6 +61,7 @@ FIGURES = {
     "prefill": FigureName("of them prefill", "tokens"),
     "requests": FigureName("in the trial run", "requests"),
     "free_slots": FigureName("free slots", "number"),
+    "buffers": FigureName("buffers allowed", "number"),
     "wanted_slots": FigureName("requests to run", "number"),
     "parameters": FigureName("parameters"),
     "constants": FigureName("constants"),

@@ -368,7 +368,7 @@ _KINDS = (
     ),
     MessageKind(
         "FAISS's start",
-        seen=(r"faiss.{0,200}?initializefordevice.{0,200}?out of memory",),
+        seen=(r"faiss.{0,200}?initializefordevice(?!.{0,300}cudahostalloc).{0,200}?out of memory",),
         means="the GPU was full when FAISS started on it",
         next_step="stop the other processes that `nvidia-smi` shows; torch.cuda.empty_cache() before, where "
         "torch shares the GPU",
@@ -444,6 +444,7 @@ _KINDS = (
             "failed to determine best cudnn convolution algorithm",
             "dnn library (?:initialization failed|is not found)",
         ),
+        also=("memory usage: <free> free, <total> total",),
         means="most often the workspace of no algorithm fits into what is free on the GPU; else the "
         "cuDNN that is installed does not fit the GPU or this program",
         next_step="a smaller batch or input, or free what other processes hold (`nvidia-smi`); if the "
@@ -470,16 +471,17 @@ _KINDS = (
         cause=OomCause.HOST,
     ),
     MessageKind(
-        "TensorFlow's pinned memory",
+        "pinned memory of a library",
         backend="host",
         seen=(
             "could not allocate pinned host memory of size: <tried>",
-            "failed to alloc <tried> on host: cuda_error_out_of_memory",
+            "failed to alloc <tried> on host: cuda_error_(?:out_of_memory|operating_system)",
+            "failed to cudahostalloc <tried>",
         ),
         means="the driver pinned no more memory of the host, whatever the GPU has free; under WSL the limit "
         "is low",
-        next_step="a smaller batch, or fewer elements in tf.data's prefetch buffers; more memory for WSL "
-        "(memory= in .wslconfig)",
+        next_step="a smaller batch, or fewer elements that are prefetched; `ulimit -l` and `free -g` show "
+        "the limits; under WSL more memory= in .wslconfig",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -548,6 +550,7 @@ _KINDS = (
             r"failed to allocate [\d.]{1,9}\w{1,3} \(<tried>\) from device: "
             ".{0,40}?cuda_error_out_of_memory",
         ),
+        unless=("failed to allocate request for",),
         means="TensorFlow or JAX asked the driver for its pool, and other processes had left less: "
         "it tries less, or stops",
         next_step="stop the other processes that `{monitor}` shows, or set_memory_growth(gpu, True) in "
@@ -636,7 +639,9 @@ _KINDS = (
             r"resource_exhausted: \S{0,40}?out of memory (?:while trying to "
             "allocate|allocating) <tried>",
             "resource exhausted: out of memory while trying to allocate <tried>",
-            r"resource_exhausted: \S{0,40}?failed to allocate request for \S{1,12}\(<tried>\) "
+            "failed to allocate <tried> for new constant",
+            "out of memory while trying to allocate <tried>",
+            r"resource[_ ]?exhausted: \S{0,40}?failed to allocate request for \S{1,12}\(<tried>\) "
             "on device ordinal <device>",
             r"resource_exhausted: \S{0,40}?(?:out of memory|allocat)",
         ),
@@ -744,12 +749,18 @@ _KINDS = (
         cause=OomCause.TOO_LARGE,
     ),
     MessageKind(
+        "MLX's number of buffers",
+        backend="MPS",
+        seen=(r"resource limit \(<buffers>\) exceeded",),
+        means="the program has as many Metal buffers as MLX allows, whatever memory is free",
+        next_step="fewer arrays alive at once: mx.eval() more often, and drop what is no longer needed; "
+        "mx.clear_cache()",
+        cause=OomCause.OTHER_MEMORY,
+    ),
+    MessageKind(
         "MLX",
         backend="MPS",
-        seen=(
-            r"unable to allocate <tried>(?<=bytes)\.",
-            r"resource limit \(\d{1,12}\) exceeded",
-        ),
+        seen=(r"unable to allocate <tried>(?<=bytes)\.",),
         means="the memory that Metal gives to one program ran out",
         next_step="a smaller model, batch or context; mx.clear_cache(), or mx.set_cache_limit() for less",
     ),
@@ -863,6 +874,15 @@ _KINDS = (
         seen=(r"pooled_storage_manager\.h:\d{1,5}: (?:cudamalloc|memory allocation) (?:retry )?failed",),
         means="MXNet's pool got no memory from the driver",
         next_step="a smaller batch or input; stop the other processes that `nvidia-smi` shows",
+    ),
+    MessageKind(
+        "FFmpeg's decoder on the GPU",
+        seen=("device setup failed for decoder .{0,60}?memory|failed to create specified hw device",),
+        means="FFmpeg could not set up the decoder, and says so for several causes: a full GPU, a GPU that "
+        "is not visible, or a library of the driver that is missing",
+        next_step="`nvidia-smi` shows whether the GPU is visible and full; `ffmpeg -v debug` shows the "
+        "first error; else decode on the CPU",
+        cause=OomCause.UNKNOWN,
     ),
     MessageKind(
         "OpenCV on the GPU",
@@ -1059,6 +1079,16 @@ _KINDS = (
         "num_ctx in Ollama) or a smaller batch (-ub)",
     ),
     MessageKind(
+        "a warning of llama.cpp on a Mac",
+        level=2,
+        backend="MPS",
+        seen=("current allocated size is greater than the recommended max working set size",),
+        means="a warning: the model takes more memory than macOS recommends for the GPU; it may fail later",
+        next_step="a smaller or more strongly quantized model, a shorter context (-c), or fewer layers on "
+        "the GPU (--n-gpu-layers)",
+        cause=OomCause.WARNING,
+    ),
+    MessageKind(
         "a warning of llama.cpp",
         level=2,
         seen=(
@@ -1184,6 +1214,7 @@ _KINDS = (
             r"cuda driver error: (?:2 \()?out of memory",
             r"cuda_error_out_of_memory(?! \(may not be an issue)|cumem\w{1,30} failed: out of memory",
         ),
+        unless=("failed to allocate request for",),
         means="the driver refused memory: the GPU is full, or a context or a kernel did not fit; in a torch "
         "program with expandable segments, no page was left",
         next_step="a smaller batch, model or input; stop the other processes that `nvidia-smi` shows",
@@ -1200,6 +1231,13 @@ _KINDS = (
         seen=(r"cuda execution failed with error 2(?!\d)|spconv\S{0,200}?out of memory",),
         means="spconv allocates its tables outside torch's allocator, or too many voxels were active",
         next_step=f"fewer points or larger voxels; {_LEAVE_ROOM}",
+    ),
+    MessageKind(
+        "MIOpen",
+        backend="HIP",
+        seen=("memory not available to allocate buffer: <tried>",),
+        means="MIOpen, AMD's library for convolutions, found no memory on the GPU",
+        next_step="a smaller batch or input; stop the other processes that `amd-smi process` shows",
     ),
     MessageKind(
         "a HIP call outside torch's allocator",
@@ -1291,6 +1329,16 @@ _KINDS = (
         "its memory), or the device is full",
         next_step='fewer bins (max_bin=63) or less data on the GPU; or device_type="cuda", which does not '
         "use OpenCL",
+    ),
+    MessageKind(
+        "a buffer of OpenVINO",
+        seen=(
+            "exceeded max size of memory object allocation: requested <tried>, but max alloc size supported "
+            "by device is <limit>",
+        ),
+        means="one buffer is larger than the GPU's driver allows, whatever is free",
+        next_step="a smaller batch or a shorter context, or lower precision",
+        cause=OomCause.TOO_LARGE,
     ),
     MessageKind(
         "OpenCL",
@@ -1692,6 +1740,7 @@ _KINDS = (
             r"(?:[a-z_]{0,24}(?:memory|buffer|storage)|\d[\d.,]{0,20}(?:bytes|[kmgt]i?b))",
             r"memory allocation (?:error|fail)|(?:not enough|insufficient|no more) (?:\w{1,8})?memory",
             r"alloc\w{0,12}(?:\(\))? failed|enomem",
+            r"out of memory \S{0,40}?alloc[a-z]{0,6} \d[\d.,]{0,20}(?:bytes|[kmgt]i?b)",
         ),
         also=(
             r"alloc[a-z_]{0,20} (?:memory of )?(?:size )?(?P<tried>\d[\d,]{0,20}(?:\.\d{1,9})?"

@@ -1242,10 +1242,13 @@ TEXTS = (
         "a smaller batch per core",
     ),
     *(
-        (text, "TensorFlow's pinned memory", HOST, {"tried": 8192}, "a smaller batch")
+        (text, "pinned memory of a library", HOST, {"tried": 8192}, "a smaller batch")
         for text in (
             "W gpu_host_allocator.h:44] could not allocate pinned host memory of size: 8192",
             "failed to alloc 8192 bytes on host: CUDA_ERROR_OUT_OF_MEMORY: out of memory",
+            "failed to alloc 8192 bytes on host: CUDA_ERROR_OPERATING_SYSTEM: OS call failed",
+            "faiss::gpu::StandardGpuResourcesImpl::initializeForDevice(int): failed to cudaHostAlloc 8192 "
+            "bytes for CPU <-> GPU async copy buffer (error 2 out of memory)",
         )
     ),
     (
@@ -1298,8 +1301,75 @@ TEXTS = (
             ("[error] bm_alloc_gmem failed, dev_id = 0, size = 0xc0fb4000", {}),
             ("simulator: could not allocate 12.5 MiB for the grid", {"tried": 12.5 * MIB}),
             ("solver: memory allocation failed", {}),
+            ("solver: out of memory when allocating 64 MiB", {"tried": 64 * MIB}),
             ("E loader: failed to allocate device_memory", {}),
         )
+    ),
+    (
+        "INTERNAL: Failed to allocate 8192 bytes for new constant",
+        "XLA or JAX",
+        FULL,
+        {"tried": 8192},
+        "a smaller batch",
+    ),
+    (
+        "failed to allocate 8.00G (8589934592 bytes) from device: HIP_ERROR_OutOfMemory",
+        "TensorFlow's start",
+        OUTSIDE,
+        {"tried": 8 * GIB},
+        "stop the other processes",
+    ),
+    (
+        "failed to allocate 3.00G (3221225472 bytes) from device: CUDA_ERROR_OUT_OF_MEMORY: out of memory\n"
+        "Resource exhausted: Failed to allocate request for 3.00GiB (3221225472B) on device ordinal 1",
+        "XLA or JAX",
+        FULL,
+        {"tried": 3 * GIB, "device": 1},
+        "a smaller batch",
+    ),
+    (
+        "MIOpen Error: handlehip.cpp:68: Memory not available to allocate buffer: 8192",
+        "MIOpen",
+        FULL,
+        {"tried": 8192},
+        "a smaller batch",
+    ),
+    (
+        "[GPU] Exceeded max size of memory object allocation: requested 2147483648 bytes, but max alloc size "
+        "supported by device is 1073741824 bytes.Please try to reduce batch size",
+        "a buffer of OpenVINO",
+        LARGER,
+        {"tried": 2 * GIB, "the limit": GIB},
+        "a smaller batch",
+    ),
+    (
+        "Could not create cudnn handle: CUDNN_STATUS_NOT_INITIALIZED\nMemory usage: 2097152 bytes free, "
+        "8589934592 bytes total.",
+        "no algorithm of cuDNN",
+        FULL,
+        {"free": 2 * MIB, "total": 8 * GIB},
+        "a smaller batch or input",
+    ),
+    (
+        "[metal::malloc] Resource limit (499000) exceeded.",
+        "MLX's number of buffers",
+        OTHER_MEMORY,
+        {"buffers allowed": 499000},
+        "fewer arrays alive",
+    ),
+    *(
+        (text, "FFmpeg's decoder on the GPU", UNKNOWN, {}, "`nvidia-smi` shows whether")
+        for text in (
+            "Device setup failed for decoder on input stream #0:0 : Cannot allocate memory",
+            "Failed to create specified HW device. Cannot allocate memory.",
+        )
+    ),
+    (
+        "warning: current allocated size is greater than the recommended max working set size",
+        "a warning of llama.cpp on a Mac",
+        WARNING,
+        {},
+        "a smaller or more",
     ),
     (
         "EnforceNotMet: enforce allocating <= available failed, 2147483648 > 1073741824\nat [gpu_info.cc:89]",
