@@ -140,7 +140,8 @@ PHASES = (
         "a smaller Whisper model, or a smaller beam or batch",
     ),
     (
-        r"diffusers[/\\]pipelines|comfy[/\\]|ldm_patched[/\\]|k_diffusion[/\\]|modules[/\\](?:processing|sd_)",
+        r"diffusers[/\\]pipelines|comfy[/\\]|ldm_patched[/\\]|k_diffusion[/\\]|modules[/\\](?:processing|sd_)"
+        "|ksampler",
         "a smaller image, or fewer images or frames at once; or keep a part of the models on the CPU "
         "(enable_model_cpu_offload() in diffusers, --lowvram in ComfyUI and the web UI)",
     ),

@@ -941,7 +941,8 @@ _KINDS = (
             r"allocating <tried> on device <device>: \w{2,4}malloc failed",
         ),
         means="the model's weights do not fit on the GPU",
-        next_step="fewer layers on the GPU (--n-gpu-layers), or a model with a smaller quantization",
+        next_step="fewer layers on the GPU (--n-gpu-layers; num_gpu in Ollama), or a model with a smaller "
+        "quantization",
     ),
     MessageKind(
         "a second try of llama.cpp",
@@ -969,7 +970,7 @@ _KINDS = (
         also=(r"allocating <tried> on device <device>: \w{2,4}malloc failed",),
         means="the weights and the KV cache fit on the GPU, but the compute buffers, which grow with "
         "the batch, do not fit beside them",
-        next_step="a smaller batch (-ub), or fewer layers on the GPU (--n-gpu-layers)",
+        next_step="a smaller batch (-ub), or fewer layers on the GPU (--n-gpu-layers; num_gpu in Ollama)",
     ),
     MessageKind(
         "a Vulkan buffer of llama.cpp",
@@ -1129,6 +1130,14 @@ _KINDS = (
             r"error occurred when executing \w{1,60}: allocation on device",
         ),
         means="ComfyUI caught torch's out of memory, and shows no figures where cudaMallocAsync has none",
+        next_step="a smaller image, fewer frames or a quantized model; start with --lowvram",
+        leads=True,
+    ),
+    MessageKind(
+        "ComfyUI, in its log",
+        seen=("got an oom, unloading all loaded models",),
+        unless=(r"in \w{0,30}_?decode|allocation on device",),
+        means="ComfyUI caught torch's out of memory and put its models back into the host's memory",
         next_step="a smaller image, fewer frames or a quantized model; start with --lowvram",
         leads=True,
     ),

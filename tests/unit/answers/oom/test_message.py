@@ -609,6 +609,12 @@ def test_the_warm_up_of_a_server_leads_to_its_own_setting():
     assert answer.next_step.startswith("lower --max-batch-prefill-tokens")
 
 
+def test_what_comfyui_logs_after_the_message_leads_to_its_own_setting():
+    answer = explain_message(f"{from_2_1(*FULL)}\n\nGot an OOM, unloading all loaded models.")
+    assert answer.cause == "full"
+    assert answer.next_step.startswith("a smaller image, fewer frames")
+
+
 def test_torch_before_snapshots_is_advised_none():
     answer = explain_message("THCudaCheck FAIL file=/build/THCStorage.cu line=66 error=2 : out of memory")
     assert "snapconv" not in answer.next_step

@@ -986,7 +986,7 @@ TEXTS = (
         "llama.cpp's weights",
         FULL,
         {"tried": 8 * GIB, "device": 0},
-        "fewer layers on the GPU (--n-gpu-layers), or a model with a smaller quantization",
+        "fewer layers on the GPU (--n-gpu-layers; num_gpu in Ollama), or a model",
     ),
     (
         "allocating 144.00 MiB on device 4: cudaMalloc failed: out of memory",
@@ -1052,6 +1052,13 @@ TEXTS = (
         "- **Exception Type:** torch.OutOfMemoryError\n- **Exception Message:** Allocation on device \n## "
         "Stack",
         "ComfyUI",
+        FULL,
+        {},
+        "a smaller image",
+    ),
+    (
+        "Got an OOM, unloading all loaded models.\nPrompt executed in 15.86 seconds",
+        "ComfyUI, in its log",
         FULL,
         {},
         "a smaller image",
