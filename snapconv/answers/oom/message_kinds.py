@@ -560,10 +560,12 @@ _KINDS = (
     MessageKind(
         "TensorFlow's start",
         backend="HIP",
-        seen=(r"failed to allocate [\d.]{1,9}\w{1,3} \(<tried>\) from device: hip_?error",),
+        seen=(
+            r"failed to allocate [\d.]{1,9}\w{1,3} \(<tried>\) from device: hip_?error",
+            r"failed to allocate (?P<tried>[\d.]{1,9}[kmgt]) from device: hip_?error",
+        ),
         means="TensorFlow asked the driver for its pool, and other processes had left less: it tries less, "
-        "or "
-        "stops",
+        "or stops",
         next_step="stop the other processes that `{monitor}` shows, or set_memory_growth(gpu, True)",
         cause=OomCause.OUTSIDE,
     ),
@@ -1441,7 +1443,7 @@ _KINDS = (
             r"failed to extend /dev/shm/\S{1,40} to <tried>",
             r"creating shared memory segment \S{1,60}? \(size <tried>\)",
             "posix_fallocate failed ?: no space left on device",
-            r"bus error \(core dumped\)|killed by signal: bus error",
+            "killed by signal: bus error",
         ),
         means="DataLoader workers or NCCL pass data through /dev/shm, which is full: host memory, "
         "not the GPU's",
@@ -1454,7 +1456,7 @@ _KINDS = (
         level=2,
         seen=(
             r"(?:shutdown with|terminated by|received|killed by) signal:? 7(?!\d)",
-            r"signal 7 \(?sigbus|\(sigbus\)",
+            r"signal 7 \(?sigbus|\(sigbus\)|bus error \(core dumped\)",
         ),
         means="most often /dev/shm, by which processes of one machine pass data (NCCL, DataLoader), is full",
         next_step="a larger --shm-size (docker) or a volume of memory on /dev/shm (Kubernetes); `df "
@@ -1651,6 +1653,22 @@ _KINDS = (
         "memory: not the GPU's",
         next_step="less host memory: fewer DataLoader workers, a smaller prefetch_factor; `oomctl` shows the "
         "limits, which ManagedOOMMemoryPressureLimit= of a unit sets",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "a killed process",
+        backend="host",
+        level=2,
+        seen=(
+            r"loading checkpoint shards:.{0,1000}?(?:(?:exitcode|returncode)[:=]{1,2}-9(?!\d)|it\]killed)",
+        ),
+        means="the kernel, or the limit of a container, most likely ended the process because host memory "
+        "ran "
+        "out while weights were loaded: each process of a machine may have a copy of its own there",
+        next_step="low_cpu_mem_usage=True or device_map in from_pretrained(), weights that are not float32, "
+        "FSDP's "
+        "cpu_ram_efficient_loading, fewer processes, or more memory for the job; `dmesg | grep -i kill` "
+        "confirms it",
         cause=OomCause.HOST,
     ),
     MessageKind(

@@ -26,6 +26,40 @@ def gib(number):
 # A text; its kind, cause and figures (with the noun for those that OomMessage has no field for); the remedy.
 TEXTS = (
     (
+        "Loading checkpoint shards:  71%|████▍ | 5/7 [01:46<00:43, "
+        "21.78s/it]WARNING:torch.distributed.elastic."
+        "multiprocessing.api:Sending process 517201 closing signal SIGTERM\n"
+        "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -9) local_rank: 2 (pid: "
+        "517203)",
+        "a killed process",
+        HOST,
+        {},
+        "low_cpu_mem_usage=True",
+    ),
+    (
+        "Loading checkpoint shards: 100%|████| 2/2 [00:09<00:00]\n"
+        + "{'loss': 1.2}\n" * 100
+        + "exitcode: -9",
+        "a killed process",
+        HOST,
+        {},
+        "fewer DataLoader workers",
+    ),
+    (
+        "Step 00020 | Loss 0.5810\nBus error (core dumped)",
+        "a bus error",
+        HOST,
+        {},
+        "a larger --shm-size",
+    ),
+    (
+        "failed to allocate 8.00G from device: hipError_t(1002)",
+        "TensorFlow's start",
+        OUTSIDE,
+        {"tried": 8 * GIB},
+        "stop the other processes that `amd-smi` shows",
+    ),
+    (
         "CUDA Error: out of memory at /workspace/csrc/cumem_allocator.cpp:62",
         "vLLM's sleep-mode pool",
         FULL,
