@@ -32,8 +32,9 @@ _MOST_TIMES = 3
 SECONDS = 20
 MEMORY_BYTES = 1 << 30
 _MOST_WAIT = 120  # seconds of the clock, for what waits without end
-# A command line that cannot be meant is 2; see errors.py for the others.
-EXPECTED_CODES = (0, 2, 3, 4, 7)
+# Of a command line that cannot be meant; see errors.py for the others.
+REFUSED = 2
+EXPECTED_CODES = (0, REFUSED, 3, 4, 7)
 _OUTPUT_PER_BYTE, _FREE_OUTPUT = 20, 1 << 20
 # The first word of a call of the server for agents: a folder, a tool and its arguments follow.
 SERVER = "mcp"
@@ -254,7 +255,8 @@ def _failures(command: Command, folder: Path, n_bytes: int) -> list[Failure]:
     failures += [Failure("input", f"{said}: {name} was changed") for name in changed]
     shown = out.getvalue() + err.getvalue()
     is_json = "--json" in command or command[0] == SERVER
-    if not is_json and command[0] not in SIGNED:
+    # A command line that is refused is told with its own words.
+    if not is_json and command[0] not in SIGNED and code != REFUSED:
         failures += [Failure(f"amount {command[0]}", f"{said}: {line}") for line in impossible_text(shown)]
     elif is_json and code in (0, 7):
         with suppress(ValueError):  # no JSON

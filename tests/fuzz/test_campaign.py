@@ -44,6 +44,8 @@ def write_file(name: str, n_bytes: int) -> int:
         (lambda _: 1, "code 1"),
         (lambda _: {}["missing"], "KeyError"),
         *((lambda _, text=text: sys.stdout.write(text) and 0, "text oom") for text in TEXTS_TO_OBEY),
+        (lambda _: sys.stdout.write("peak -2.00 MiB") and 0, "amount oom"),
+        (lambda _: sys.stdout.write("got '-2.00 MiB'") and 2, None),
         (lambda _: sys.stdout.write("a" * (2 << 20)), "OutputTooLarge"),
         (lambda _: write_file("out", 2 << 20), "output"),
         (lambda _: write_file("log.txt", 0), "input"),
