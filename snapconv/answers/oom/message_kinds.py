@@ -477,6 +477,7 @@ _KINDS = (
             "could not allocate pinned host memory of size: <tried>",
             "failed to alloc <tried> on host: cuda_error_(?:out_of_memory|operating_system)",
             "failed to cudahostalloc <tried>",
+            r"cudahostalloc failed, ret\[2\]",
         ),
         means="the driver pinned no more memory of the host, whatever the GPU has free; under WSL the limit "
         "is low",
@@ -596,6 +597,7 @@ _KINDS = (
             r"(?P<total>\d{1,9}(?:\.\d{1,9})?[kmgt]?) hbm",
             r"attempting to (?:allocate|reserve) (?P<tried>\d{1,9}(?:\.\d{1,9})?[kmgt]?)(?: at the bottom "
             r"of memory)?\. that was not possible\. there are (?P<free>\d{1,9}(?:\.\d{1,9})?[kmgtb]?) free",
+            r"total hbm usage >= (?P<needed>[\d.]{1,12}[kmgt])",
         ),
         also=(
             r"exceeded hbm capacity by (?P<missing>\d{1,9}(?:\.\d{1,9})?[kmgt]?)",
@@ -787,6 +789,25 @@ _KINDS = (
         next_step="a smaller batch or shorter sequences, or more cards; `hl-smi` for other processes",
     ),
     MessageKind(
+        "an illegal access before an allocation",
+        seen=(r"std::bad_alloc\S{0,400}?(?:cudaerrorillegaladdress|illegal memory access)",),
+        means="no memory ran out: an earlier kernel used an address that is not its own, and the next call, "
+        "an allocation, reports it",
+        next_step="rerun with CUDA_LAUNCH_BLOCKING=1, which shows the kernel; try a newer release of the "
+        "library",
+        cause=OomCause.OTHER_MEMORY,
+    ),
+    MessageKind(
+        "CatBoost",
+        seen=(
+            r"out of memory\. requested (?P<tried>[\d.]{1,20}mb); free (?P<free>[\d.]{1,20}mb)",
+            r"stack_like_memory_pool\.h:\d{1,5}: error: out of memory",
+        ),
+        means="CatBoost's data or its trees do not fit on the GPU",
+        next_step="fewer rows or features, a smaller depth or border_count; with features that are "
+        "categories also max_ctr_complexity=1, or gpu_cat_features_storage='CpuPinnedMemory'",
+    ),
+    MessageKind(
         "a pool of RAPIDS",
         seen=(
             r"std::bad_alloc\S{0,160}?maximum pool size exceeded",
@@ -813,7 +834,7 @@ _KINDS = (
     MessageKind(
         "RAPIDS",
         seen=(
-            r"std::bad_alloc\S{0,80}?(?:cuda_memory_resource|cuda_async|pool_memory_resource|managed_memory| "
+            r"std::bad_alloc\S{0,200}?(?:cuda_memory_resource|cuda_async|pool_memory_resource|managed_memory|"
             "arena_memory|rmm/|rmm failure|cudaerrormemoryallocation|hiperroroutofmemory)",
             "rmm_error_out_of_memory|rmm::out_of_memory",
             r"cuda error encountered at: \S{0,200}?cudaerrormemoryallocation",
@@ -852,6 +873,8 @@ _KINDS = (
         "MindSpore",
         seen=(
             "memory isn't enough and alloc failed.{0,160}?alloc size: <tried>",
+            "totalusedmemstatistics: <used> plus .{0,80}? plus alloc size: <tried> is more than total mem "
+            "size: <total>",
             "memory isn't enough and alloc failed",
         ),
         means="the device's memory ran out",

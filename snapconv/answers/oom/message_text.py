@@ -29,7 +29,7 @@ _SIGNS = (
     "memory pressure|memory prof|memory summary|memoryerror|ndarray|nrt_|nvmap|object store|"
     "objectstore|oom|out of |out_of_|outof|paging file|profiled value|return code|returncode|"
     "shared memory|size found|status_|system memory|terminated|than requested|to reserve|thcuda|to alloc|"
-    "to execute this|too many|unable to|working set|"
+    "to execute this|too many|unable to|working set|hbm usage|is more than|illegal|"
     "\u5df2\u6740\u6b7b|\u5df2\u6bba\u6b7b|\u0443\u0431\u0438\u0442\u043e|"
     "get\u00f6tet|\uc8fd\uc5c8\uc74c"
 ).split("|")

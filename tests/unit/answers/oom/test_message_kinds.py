@@ -1392,6 +1392,60 @@ TEXTS = (
         "a smaller batch or input",
     ),
     (
+        "std::bad_alloc: CUDA error (failed to allocate 16 bytes) at: "
+        "/rmm/cuda_async_view_memory_resource.cpp:43: "
+        "cudaErrorIllegalAddress an illegal memory access was encountered",
+        "an illegal access before an allocation",
+        OTHER_MEMORY,
+        {},
+        "rerun with CUDA_LAUNCH_BLOCKING=1",
+    ),
+    (
+        "MemoryError: std::bad_alloc: out_of_memory: CUDA error (failed to allocate 8192 bytes) at: "
+        "/home/coder/.conda/envs/rapids/include/rmm/mr/cuda_async_view_memory_resource.hpp:86: "
+        "cudaErrorMemoryAllocation out of memory",
+        "RAPIDS",
+        FULL,
+        {"tried": 8192},
+        "less data at once",
+    ),
+    (
+        "stack_like_memory_pool.h:303: Error: Out of memory. Requested 8880 MB; Free 5902.50 MB",
+        "CatBoost",
+        FULL,
+        {"tried": 8880 * MIB, "free": round(5902.5 * MIB)},
+        "fewer rows or features",
+    ),
+    (
+        "stack_like_memory_pool.h:294: Error: Out of memory. Requested 1070.546387; Free 1010.952393",
+        "CatBoost",
+        FULL,
+        {},
+        "fewer rows or features",
+    ),
+    (
+        "TotalUsedMemStatistics : 2147483648 plus TotalUsedByEventMemStatistics : 0 and plus alloc size : "
+        "1073741824 is more than total mem size : 3000000000.",
+        "MindSpore",
+        FULL,
+        {"used": 2 * GIB, "tried": GIB, "total": 3_000_000_000},
+        "a smaller batch",
+    ),
+    (
+        "Init] cudaHostAlloc failed, ret[2], out of memory",
+        "pinned memory of a library",
+        HOST,
+        {},
+        "a smaller batch",
+    ),
+    (
+        "Total hbm usage >= 11.50G:\n    reserved        530.00M\n    program          10.96G",
+        "XLA on a TPU",
+        FULL,
+        {"needed": gib(11.5)},
+        "a smaller batch per core",
+    ),
+    (
         "[metal::malloc] Resource limit (499000) exceeded.",
         "MLX's number of buffers",
         OTHER_MEMORY,
