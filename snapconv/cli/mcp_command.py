@@ -6,6 +6,7 @@ and is imported when the command runs.
 """
 
 import inspect
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -79,14 +80,24 @@ async def _serve(tools: "ToolBox") -> None:
         anyio.wrap_file(TextIOWrapper(heard, encoding="utf-8", errors="replace")),
         anyio.wrap_file(TextIOWrapper(spoken, encoding="utf-8")),
     ) as (read, write):
+        # An answer that waits to be written must not be cancelled: the SDK (1.30) would end with it. So none waits.
+        answers, answered = anyio.create_memory_object_stream[Any](math.inf)
         server = _server(tools)
-        await server.run(read, write, server.create_initialization_options())
+        async with anyio.create_task_group() as writing:
+            writing.start_soon(_pass_on, answered, write)
+            await server.run(read, answers, server.create_initialization_options())
+
+
+async def _pass_on(answered: Any, write: Any) -> None:
+    async with answered, write:
+        async for answer in answered:
+            await write.send(answer)
 
 
 def _server(tools: "ToolBox") -> "Server[Any]":
     from threading import Lock
 
-    from anyio import from_thread, to_thread
+    from anyio import from_thread, lowlevel, to_thread
     from mcp.server.lowlevel import Server
 
     server: Server[Any] = Server(
@@ -108,7 +119,9 @@ def _server(tools: "ToolBox") -> "Server[Any]":
                 from_thread.check_cancelled()
                 return tools.call(name, arguments, check=from_thread.check_cancelled)
 
-        return await to_thread.run_sync(call, abandon_on_cancel=True)
+        answer = await to_thread.run_sync(call, abandon_on_cancel=True)
+        await lowlevel.checkpoint_if_cancelled()  # the SDK takes no answer of a call that it has cancelled
+        return answer
 
     return server
 

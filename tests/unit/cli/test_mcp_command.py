@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -264,6 +265,39 @@ def test_calls_that_were_cancelled_do_not_run_beside_the_next(folder):
     assert not answers[4]["result"]["isError"]
     assert "[[" not in marks
     assert marks.count("[") <= 2
+
+
+MARKS_ENDS = """
+import os, sys
+from snapconv.cli import app, mcp_command
+call = mcp_command.ToolBox.call
+def marked(*values, **named):
+    answer = call(*values, **named)
+    os.write(2, b"]")
+    return answer
+mcp_command.ToolBox.call = marked
+app.main(["mcp", *sys.argv[1:]])
+"""
+
+
+def test_a_call_that_is_cancelled_while_its_answer_waits_to_be_read_does_not_end_the_server(folder):
+    long = {"name": "summary", "arguments": {"snapshot": "many.pickle"}}
+    numbers = range(2, 8)  # their answers are more than a pipe holds
+    with server_that(MARKS_ENDS, folder) as server:
+        for request in (GREETING, GREETED):
+            say(server, request)
+        for number in numbers:
+            say(server, {"id": number, "method": "tools/call", "params": long})
+        assert server.stderr.read(len(numbers)) == "]" * len(numbers)
+        time.sleep(0.2)
+        for number in numbers:
+            say(server, {"method": "notifications/cancelled", "params": {"requestId": number}})
+        say(server, info_call(9))
+        answered = []
+        while 9 not in answered:
+            answered.append(json.loads(server.stdout.readline())["id"])
+        server.communicate(timeout=60)
+    assert server.returncode == 0
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends signals of Unix")
