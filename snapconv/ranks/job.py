@@ -19,8 +19,8 @@ from pathlib import Path
 from snapconv.analysis import AnalysisOptions
 from snapconv.answers.ranks.job_report import JobReport, report_job
 from snapconv.answers.ranks.rank_file import RankFile
-from snapconv.errors import InputError, OutputWriteError
-from snapconv.files import keep_file
+from snapconv.errors import InputError
+from snapconv.files import check_outputs, keep_file, os_errors
 from snapconv.json_text import JsonError, dataclass_from, read_json, write_json
 from snapconv.mesh import Mesh
 from snapconv.ranks import workers
@@ -112,10 +112,9 @@ def _refuse_reports(target: str | None) -> None:
     """Raise OutputWriteError where reports cannot be written: known before a long reading."""
     if target is None or is_remote(target):
         return
-    try:
+    with os_errors(Path(target)):
         Path(target).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputWriteError(f"{target} cannot be made: {error.strerror or error}") from error
+    check_outputs([Path(target, "rank0.memory.sqlite")], force=True)
 
 
 def _rows(inputs: Sequence[JobInput], options: JobOptions) -> Generator[RankFile, None, None]:

@@ -235,7 +235,7 @@ def test_a_rank_outside_the_mesh_is_refused_before_anything_is_read(tmp_path):
 
 def test_reports_that_cannot_be_written_and_names_without_a_rank_for_a_mesh_are_refused(tmp_path):
     path = write_rank(tmp_path / "snapshot.pickle")
-    with pytest.raises(OutputWriteError, match="cannot be made"):
+    with pytest.raises(OutputWriteError, match=r"cannot write .*snapshot\.pickle: File exists"):
         read_job([str(path)], JobOptions(reports=str(path)))
     with pytest.raises(InputError, match="no name has one"):
         read_job([str(path)], JobOptions(mesh="dp=2"))
@@ -320,6 +320,18 @@ def test_a_file_without_a_rank_that_was_not_read_is_named_once(tmp_path, capsys,
     write_job(tmp_path, 2)
     assert main(["ranks", str(tmp_path), "--no-cache"]) == 3
     assert capsys.readouterr().out.count("notes.pickle") == 1
+
+
+def test_a_folder_for_reports_that_may_not_be_written_to_is_refused_before_anything_is_read(
+    tmp_path, monkeypatch
+):
+    write_job(tmp_path / "job", 1)
+    (tmp_path / "reports").mkdir()
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "reports" and access(path, mode))
+    monkeypatch.setattr(workers, "local_workers", None)
+    with pytest.raises(OutputWriteError, match=r"its folder .*reports cannot be written to; choose another"):
+        read_job([str(tmp_path / "job")], JobOptions(reports=str(tmp_path / "reports")))
 
 
 # --- what killed processes leave
