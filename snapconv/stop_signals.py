@@ -84,7 +84,7 @@ def signals_wait() -> Iterator[None]:
     finally:
         let_ctrl_c_in(is_wanted=True)
         _holds.clear()
-    raise_remembered()
+        raise_remembered()  # also in place of what followed from it, such as a worker that it ended
 
 
 def let_ctrl_c_in(*, is_wanted: bool) -> None:

@@ -22,6 +22,7 @@ from concurrent.futures import (
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from logging import CRITICAL
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -277,6 +278,8 @@ def local_dask_workers(n_workers: int, memory_bytes: int) -> Workers:
 
     def make(parts: ExitStack) -> Executor:
         parts.enter_context(dask.config.set(_LOCAL))
+        if sys.platform != "win32":
+            resource_tracker.ensure_running()  # begun by Dask's thread, it lets signals in there
         with signals_wait():
             cluster = parts.enter_context(
                 LocalCluster(
