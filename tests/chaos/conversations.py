@@ -31,6 +31,11 @@ CALLS: list[dict[str, Any]] = [
 N_MANY = 100
 
 
+def hear_ctrl_c() -> None:
+    """Hear Ctrl-C also where whoever runs the tests does not: in the background of a shell."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Server:
     """A server, what it answers by the numbers of its calls, and what else it says."""
 
@@ -50,6 +55,7 @@ class Server:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=said,
+                preexec_fn=hear_ctrl_c,
                 env=environment,
                 start_new_session=True,
             )
@@ -109,6 +115,8 @@ class Server:
         """Return the exit code of a server that ends by itself; one that does not is killed."""
         try:
             return self.process.wait(MOST_S)
+        except subprocess.TimeoutExpired as error:
+            raise AssertionError(f"the server did not end in {MOST_S} s") from error
         finally:
             self.process.kill()
             self._listener.join()

@@ -36,8 +36,8 @@ LONG_S = int(os.environ.get("SNAPCONV_CHAOS_SECONDS", "0"))
 SEED = int(os.environ.get("SNAPCONV_SEED", random.SystemRandom().randrange(10**6) if LONG_S else 1))
 # A machine that runs other tests may be slow; a command that waits for something that never comes is not.
 MOST_S = 60
-# What a command leaves behind itself must be gone by then.
-LEFT_S = 2 if LONG_S else 20
+# What a command started must be gone by then: in two seconds on a machine that is not busy, see the table.
+LEFT_S = 20
 NOBODY = 65534
 THEIRS = "what another command is writing"
 
@@ -346,13 +346,15 @@ def until(seconds, find):
     return found
 
 
-def alive(session):
-    """Find the processes of a session that run."""
+def still_running(sessions):
+    """Return the command lines of all processes of sessions."""
+    running = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             text = path.read_text().rpartition(")")[2].split()
-            if int(text[3]) == session and text[0] != "Z":
-                yield (path.parent / "cmdline").read_text().replace("\0", " ")
+            if int(text[3]) in sessions and text[0] != "Z":
+                running.append((path.parent / "cmdline").read_text().replace("\0", " "))
+    return running
 
 
 @pytest.fixture(scope="module")
@@ -396,7 +398,10 @@ def new_case(name, folder, template, draw, *, is_forced=False):
 
 
 def run_case(launcher, what, case):
-    """Let a trouble come to a command, and check all that must hold; return how long its end took."""
+    """Let a trouble come to a command, and check all that must hold.
+
+    Return the seconds from then until neither it nor what it started runs.
+    """
     trouble = TROUBLES[what]
     options = trouble.prepare(case)
     is_new = what != "calm" and not options and case.draw.random() < 0.1 and case.name != "notebook"
@@ -417,6 +422,7 @@ def run_case(launcher, what, case):
             trouble.strike(case, pids[0], reader)
         struck = time.monotonic()
         codes = [launcher.code(pid) for pid in pids]
+    until(LEFT_S, lambda: None if still_running(pids) else True)
     took = time.monotonic() - struck
     check(what, case, codes, pids, before, is_new=is_new)
     if trouble.leaves_partial:
@@ -454,10 +460,12 @@ def check(what, case, codes, pids, before, *, is_new):
     assert set(codes) <= allowed_codes(what, case, is_new=is_new), where
     if what == "two at once":
         assert CALM[case.name].code in codes, where
-    assert case.name == "notebook" or "Traceback" not in said, where
+    trouble = TROUBLES[what]
+    # A worker that is starting when its command is killed has lost what it was to read.
+    may_trace = case.name == "notebook" or trouble.leaves_partial
+    assert may_trace or "Traceback" not in said, where
     assert "Exception ignored" not in said, where
-    left = until(LEFT_S, lambda: None if any(name for pid in pids for name in alive(pid)) else [])
-    assert left == [], f"{where}\n{[name for pid in pids for name in alive(pid)]}"
+    assert still_running(pids) == [], where
     check_files(what, case, codes, before, where)
 
 
@@ -523,7 +531,8 @@ def run_conversation(what, folder, draw):
     where = f"SNAPCONV_SEED={SEED}: {what}: {code}\n{said[-4000:]}"
     assert code in expected, where
     assert "Traceback" not in said, where
-    assert until(LEFT_S, lambda: None if any(alive(session)) else []) == [], where
+    until(LEFT_S, lambda: None if still_running([session]) else True)
+    assert still_running([session]) == [], where
     changed = {"run.pickle"} if what == "mcp: file replaced" else set()
     assert {name for name, content in files_of(folder).items() if content != before.get(name)} <= changed
     return time.monotonic() - began

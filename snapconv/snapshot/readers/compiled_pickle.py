@@ -173,9 +173,11 @@ def _copied(address: int | None, dtype: Any, n: int) -> NDArray[Any]:
 class _Reader:
     """The core's reader at an address; it is freed with this, and so with the last of its columns."""
 
+    address: int = 0  # Ctrl-C may come before there is one
+
     def __init__(self, core: ctypes.CDLL, actions: Mapping[str, int], oom: int) -> None:
         self._core = core
-        self.address: int = core.snapconv_reader_new(random_seed()) or 0
+        self.address = core.snapconv_reader_new(random_seed()) or 0
         if not self.address:
             raise MemoryError
         for word in dict.fromkeys((*_FIELDS, *actions)):

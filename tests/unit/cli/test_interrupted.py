@@ -110,6 +110,13 @@ def test_ctrl_c_twice_leaves_nothing_either(convert, tmp_path, monkeypatch, caps
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.skipif(core() is None, reason="of the compiled core, which is not in use")
+@pytest.mark.filterwarnings("error")
+def test_ctrl_c_before_the_core_has_a_reader_is_no_error_of_its_end():
+    reader = importlib.import_module("snapconv.snapshot.readers.compiled_pickle")._Reader
+    reader.__new__(reader).__del__()
+
+
 @pytest.mark.usefixtures("ctrl_c_as_python_has_it")
 def test_after_a_command_ctrl_c_is_as_before(convert):
     assert convert() == 0
