@@ -80,7 +80,7 @@ async def _serve(tools: "ToolBox") -> None:
         anyio.wrap_file(TextIOWrapper(heard, encoding="utf-8", errors="replace")),
         anyio.wrap_file(TextIOWrapper(spoken, encoding="utf-8")),
     ) as (read, write):
-        # An answer that waits to be written must not be cancelled: the SDK (1.30) would end with it. So none waits.
+        # The SDK (1.30) ends where a call is cancelled whose answer waits to be written: here none waits.
         answers, answered = anyio.create_memory_object_stream[Any](math.inf)
         server = _server(tools)
         async with anyio.create_task_group() as writing:

@@ -110,6 +110,26 @@ def test_ctrl_c_twice_leaves_nothing_either(convert, tmp_path, monkeypatch, caps
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.usefixtures("ctrl_c_as_python_has_it")
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_ctrl_c_in_a_finalizer_prints_nothing_and_ends_the_command(convert, monkeypatch, capsys):
+    class Column:
+        def __del__(self):
+            signal.raise_signal(signal.SIGINT)
+
+    module = importlib.import_module("snapconv.analysis")
+    whole = module.classify
+
+    def finalizing(*values, **named):
+        column = Column()
+        del column
+        return whole(*values, **named)
+
+    monkeypatch.setattr(module, "classify", finalizing)
+    assert convert() == 130
+    assert capsys.readouterr().err == ENDED
+
+
 @pytest.mark.skipif(core() is None, reason="of the compiled core, which is not in use")
 @pytest.mark.filterwarnings("error")
 def test_ctrl_c_before_the_core_has_a_reader_is_no_error_of_its_end():
