@@ -178,7 +178,7 @@ def remove_folder(case, *_):
 def limit_files(case):
     """Let no file grow larger than a part of what is written: as on a full disk."""
     largest = max(len(content) for content in calm_outputs(case))
-    return {"file_bytes": case.draw.randrange(8192, largest) // 512 * 512}
+    return {"file_bytes": case.draw.randrange(min(8192, largest // 2), largest) // 512 * 512}
 
 
 def calm_outputs(case):
