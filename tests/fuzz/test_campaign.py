@@ -32,6 +32,13 @@ def campaign(monkeypatch):
     return file_mutations, file_targets, limited_try
 
 
+@pytest.fixture
+def roomy(campaign, monkeypatch):
+    """Allow a child the memory that this process has from all tests before; that of a campaign has none."""
+    _, _, limited = campaign
+    monkeypatch.setattr(limited, "_FREE_BYTES", limited.resident_bytes() + (150 << 20))
+
+
 def write_file(name: str, n_bytes: int) -> int:
     Path(name).write_bytes(bytes(n_bytes))
     return 0
@@ -51,6 +58,7 @@ def write_file(name: str, n_bytes: int) -> int:
         (lambda _: write_file("log.txt", 0), "input"),
     ],
 )
+@pytest.mark.usefixtures("roomy")
 @pytest.mark.parametrize("way", ["run_in_child", "run_here"])
 def test_a_command_fails_by_its_code_its_exception_or_what_it_writes(
     campaign, tmp_path, monkeypatch, main, place, way
@@ -98,10 +106,10 @@ def die(number: int) -> int:
         (lambda _: os._exit(0), "ended without a report oom"),
     ],
 )
+@pytest.mark.usefixtures("roomy")
 def test_a_child_is_held_to_the_time_and_memory_of_its_input(campaign, tmp_path, monkeypatch, main, place):
     _, _, limited = campaign
     monkeypatch.setattr(limited, "_FREE_SECONDS", 0.2 if place == "time oom" else 9)
-    monkeypatch.setattr(limited, "_FREE_BYTES", limited.resident_bytes() + (150 << 20))
     monkeypatch.setattr("snapconv.cli.app.main", main)
     (tmp_path / "trial").mkdir()
     monkeypatch.chdir(tmp_path / "trial")
@@ -118,6 +126,7 @@ def test_more_bytes_may_take_more_time_and_memory(campaign):
     assert limited.most_bytes(1 << 20) == 158 << 20
 
 
+@pytest.mark.usefixtures("roomy")
 def test_a_command_that_other_work_slowed_down_once_has_not_failed(campaign, tmp_path, monkeypatch):
     _, _, limited = campaign
     monkeypatch.setattr(limited, "_FREE_SECONDS", 0.4)
@@ -149,6 +158,7 @@ def test_the_memory_that_a_fork_begins_with_is_the_commands_too(campaign, tmp_pa
     assert "the fork began with" in failure.text
 
 
+@pytest.mark.usefixtures("roomy")
 def test_a_campaign_goes_on_with_the_input_at_which_it_was_stopped(campaign, tmp_path, monkeypatch):
     _, targets, limited = campaign
     from fuzzing import counted_runs as counted
