@@ -464,6 +464,7 @@ _KINDS = (
         seen=(
             r"(?:\.pin_memory\(|in _?pin_memory|pin memory "
             "thread|cudahostalloc|cudahostregister).{0,400}?cuda error: out of memory",
+            r"cuda error: out of memory.{0,120}?cachinghostallocator\.",
         ),
         means="no host memory could be pinned: the machine's memory, not the GPU's, or the limit of "
         "locked memory",
@@ -1256,8 +1257,8 @@ _KINDS = (
     MessageKind(
         "torch up to 1.0",
         seen=(r"cuda runtime err(?:or)? ?:?\(2\)|thcudacheck fail \S{0,200}error=2",),
-        means="torch up to 1.0, or Torch for Lua, writes this when its allocator finds no memory: the GPU is "
-        "full",
+        means="torch up to 1.0, or Torch for Lua, writes this when its allocator finds no memory on the GPU; "
+        "the text does not say what holds it",
         next_step="a smaller batch or model; `nvidia-smi` shows what other processes hold",
     ),
     MessageKind(
@@ -1468,8 +1469,8 @@ _KINDS = (
             "posix_fallocate failed ?: no space left on device",
             "killed by signal: bus error",
         ),
-        means="DataLoader workers or NCCL pass data through /dev/shm, which is full: host memory, "
-        "not the GPU's",
+        means="DataLoader workers or NCCL pass data through /dev/shm, which is most likely full: host "
+        "memory, not the GPU's",
         next_step="a larger --shm-size (docker), or fewer workers",
         cause=OomCause.HOST,
     ),

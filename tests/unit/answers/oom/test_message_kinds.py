@@ -643,6 +643,14 @@ TEXTS = (
         "pin_memory=False",
     ),
     (
+        "RuntimeError: CUDA error: out of memory\nException raised from allocate at "
+        "../aten/src/ATen/cuda/CachingHostAllocator.cpp:91",
+        "pinned memory",
+        HOST,
+        {},
+        "pin_memory=False",
+    ),
+    (
         '  File "zero/stage3.py", line 9, in __init__\n    buffer = get_accelerator().pin_memory(tensor)\n'
         "RuntimeError: CUDA error: out of memory",
         "pinned memory",
@@ -2007,6 +2015,20 @@ def test_a_text_has_its_kind_its_cause_all_its_figures_and_the_first_remedy(row)
     assert {figure.noun: figure.value for figure in found.figures} == {
         NOUNS.get(name, name): value for name, value in others.items()
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        # torch's own words: "It is possible that dataloader's workers are out of shared memory"; a file that
+        # was cut while it is mapped ends with the same signal.
+        ("DataLoader worker (pid 7) is killed by signal: Bus error.", "which is most likely full"),
+        # Other processes, or cached memory in pieces, end in the same words.
+        ("RuntimeError: cuda runtime error (2) : out of memory", "does not say what holds it"),
+    ],
+)
+def test_what_a_text_does_not_prove_is_not_said_as_certain(text, words):
+    assert words in explain_message(text).meaning
 
 
 def test_patterns_have_no_capital_letter_which_would_never_match():
