@@ -97,7 +97,7 @@ def find_span_lanes(
     spans = find_spans(snapshot, device)
     ours = [i for i, text in enumerate(snapshot.texts) if text.startswith(_OURS)]
     length = spans.last_event - spans.first_event
-    shown = (length >= 0) & (spans.kind != SpanKind.TENSOR) & (spans.name_id >= 0)
+    shown = (length >= 0) & (spans.kind != SpanKind.TENSOR)
     rows = rows_of(shown & ~np.isin(spans.name_id, ours))
     kept = take(spans, np.sort(rows[np.argsort(-length[rows], kind="stable")[:most]]))
     lanes = _lanes(kept.first_event.tolist(), kept.last_event.tolist())
@@ -121,15 +121,15 @@ def _lanes(first: list[int], last: list[int]) -> list[int]:
 def recorded_functions(snapshot: Snapshot, device: DeviceSnapshot, prefix: str = "") -> Spans:
     """Find the ranges of record_function whose names begin so: names, first events and last events.
 
-    Those of a name are paired last in first out; one that never ends lasts to the end. A range names one
-    device, though a program may work on several: a device without such ranges of its own is taken to be in
-    those of the others.
+    A range without a name is none. Those of a name are paired last in first out; one that never ends lasts to
+    the end. A range names one device, though a program may work on several: a device without such ranges of
+    its own is taken to be in those of the others.
     """
     notes = snapshot.annotations
     times = device.events.time_us
     if times is None or not len(notes) or not len(times):
         return _no_spans()
-    is_wanted = np.ones(len(notes), bool)
+    is_wanted = notes.name_id >= 0
     if prefix:
         names_of = [i for i, text in enumerate(snapshot.texts) if text.startswith(prefix)]
         is_wanted = is_among(notes.name_id, names_of)

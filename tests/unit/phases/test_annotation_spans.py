@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from snapconv.phases.annotation_spans import SpanKind, find_spans
+from snapconv.phases.annotation_spans import SpanKind, annotations_at, find_spans
 from snapconv.snapshot.load import load_snapshot
 from tests.builders import START_US, TraceBuilder
 
@@ -65,6 +65,16 @@ def test_a_device_has_its_own_ranges_where_it_has_any(tmp_path):
     assert [name for _, name, _, _ in spans_of(tmp_path, five_events(), external_annotations=marks)] == ["a"]
     others = spans_of(tmp_path, five_events(), external_annotations=marks[2:])
     assert [name for _, name, _, _ in others] == ["b"]
+
+
+def test_a_range_without_a_name_names_nothing(tmp_path):
+    nameless = {"stage": "START", "device": 0, "time_us": START_US + 1}
+    snapshot, device = loaded(tmp_path, five_events(), external_annotations=[nameless])
+    assert annotations_at(snapshot, device, 2) == ()
+    marks = [nameless, mark("a", "START", 1), mark("a", "END", 3)]
+    snapshot, device = loaded(tmp_path, five_events(), external_annotations=marks)
+    assert annotations_at(snapshot, device, 2) == ("a",)
+    assert len(find_spans(snapshot, device).kind) == 1
 
 
 def test_a_run_of_events_with_one_metadata_is_a_span(tmp_path):
