@@ -21,6 +21,7 @@ from snapconv.answers.verdict import find_verdict
 from snapconv.answers.what_if.calls import find_calls
 from snapconv.answers.what_if.setting_trials import SavingSetting
 from snapconv.answers.what_if.trial import Trial, try_out
+from snapconv.classification.categories import Category
 from snapconv.writers.text.advice import advice_lines
 from tests.builders import MIB, TraceBuilder, frame
 
@@ -278,3 +279,42 @@ def test_a_failed_request_counts_at_its_scale(scale):
     demand = Demand(analysis)
     assert demand.replayed(()).n_bytes == 40 * MIB
     assert demand.replayed([scaled_batch(analysis, scale)]).n_bytes == int((10 + 30 * scale) * MIB)
+
+
+MOVED = [frame("_apply", "/site-packages/torch/nn/modules/module.py", 9), *LOOP]
+LAYER = [frame("__init__", "/site-packages/torch/nn/modules/linear.py", 9), *LOOP]
+BACKWARD = [frame("_engine_run_backward", "/site-packages/torch/autograd/graph.py", 1), *LOOP]
+
+
+@pytest.mark.parametrize(
+    ("earlier", "frames", "scale"),
+    [
+        ([], MOVED, 1),
+        ([LAYER], LAYER, 1),
+        ([LAYER], [CALL, *LOOP], 0.5),
+        ([BACKWARD], BACKWARD, 0.5),
+        ([BACKWARD], [frame("backward", "/site-packages/torch/autograd/__init__.py", 1), *LOOP], 1),
+    ],
+    ids=["moved", "of a weight's line", "of forward", "temporary of backward", "new in backward"],
+)
+def test_a_failed_request_grows_by_what_its_line_made(earlier, frames, scale):
+    trace = TraceBuilder().segment(80 * MIB).alloc(10 * MIB, frames=[CALL, *LOOP])
+    for stack in earlier:
+        trace.alloc(4 * MIB, frames=stack).free()
+    trace.oom(30 * MIB)
+    trace.events[-1]["frames"] = frames
+    assert scaled_batch(loaded(trace.snapshot()), 0.5).failed_scale == scale
+
+
+@pytest.mark.parametrize(
+    ("category", "scale"),
+    [(Category.WEIGHT, 1), (Category.GRADIENT, 1), (Category.OPTIMIZER_STATE, 1), (Category.ACTIVATION, 0.5)],
+)
+def test_a_request_that_fails_in_a_training_grows_as_what_its_line_made(category, scale):
+    raw = pickle.loads((FIXTURES / "training_step.pickle").read_bytes())
+    analysis = loaded(raw)
+    rows = np.flatnonzero(analysis.classification.category == category)
+    event = int(analysis.allocations.alloc_event[rows[len(rows) // 2]])
+    (trace, *_) = raw["device_traces"]
+    trace.insert(event + 1, {**trace[event], "action": "oom", "device_free": 0})
+    assert scaled_batch(loaded(raw), 0.5).failed_scale == scale
