@@ -255,7 +255,7 @@ def _failures(command: Command, folder: Path, n_bytes: int) -> list[Failure]:
     failures += [Failure("input", f"{said}: {name} was changed") for name in changed]
     shown = out.getvalue() + err.getvalue()
     is_json = "--json" in command or command[0] == SERVER
-    # A command line that is refused is told with its own words.
+    # The error of a command line that is refused quotes it.
     if not is_json and command[0] not in SIGNED and code != REFUSED:
         failures += [Failure(f"amount {command[0]}", f"{said}: {line}") for line in impossible_text(shown)]
     elif is_json and code in (0, 7):

@@ -28,8 +28,8 @@ _DEBUGGERS = {"pydev", "_pydevd_bundle", "_pydev_bundle", "debugpy", "ptvsd"}
 _NATIVE_SUFFIXES = (".c", ".cc", ".cpp", ".cu", ".h", ".hpp", ".cuh", ".o", ".s", ".so")
 
 
-# What is looked at for every frame of every stack, of a few hundred files. A file with more distinct texts
-# than fit, all asked in the same order, would find none of them again.
+# What is looked at for every frame of every stack, of a few hundred files. Where a file has more
+# distinct texts than fit, and all are looked up in the same order, none is found again.
 for_every_frame = lru_cache(maxsize=1 << 16)
 
 

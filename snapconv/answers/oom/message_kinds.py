@@ -553,8 +553,8 @@ _KINDS = (
             ".{0,40}?cuda_error_out_of_memory",
         ),
         unless=("failed to allocate request for",),
-        means="TensorFlow or JAX asked the driver for its pool, and other processes had left less: "
-        "it tries less, or stops",
+        means="TensorFlow or JAX requested its pool from the driver, and other processes had left less: "
+        "it takes a smaller pool, or stops",
         next_step="stop the other processes that `{monitor}` shows, or set_memory_growth(gpu, True) in "
         "TensorFlow, XLA_PYTHON_CLIENT_MEM_FRACTION in JAX",
         cause=OomCause.OUTSIDE,
@@ -566,8 +566,8 @@ _KINDS = (
             r"failed to allocate [\d.]{1,9}\w{1,3} \(<tried>\) from device: hip_?error",
             r"failed to allocate (?P<tried>[\d.]{1,9}[kmgt]) from device: hip_?error",
         ),
-        means="TensorFlow asked the driver for its pool, and other processes had left less: it tries less, "
-        "or stops",
+        means="TensorFlow requested its pool from the driver, and other processes had left less: it takes a "
+        "smaller pool, or stops",
         next_step="stop the other processes that `{monitor}` shows, or set_memory_growth(gpu, True)",
         cause=OomCause.OUTSIDE,
     ),
@@ -1572,9 +1572,8 @@ _KINDS = (
             "tcmalloc ?: large alloc <tried>",
             r"allocation of <tried> exceeds \d{1,3}% of (?:free)? system memory",
         ),
-        means="a warning: the program asked for so much of the machine's memory at once; it is a failure "
-        "only "
-        "where the program ends after it",
+        means="a warning: one request is a large part of the machine's memory; it is a failure only where "
+        "the program ends after it",
         next_step="nothing, if the program goes on; else a smaller batch or input, or a machine with more "
         "memory",
         cause=OomCause.WARNING,

@@ -16,7 +16,8 @@ from snapconv.answers.oom.message_figures import FIGURES, NUMBERS, SIZE
 
 Check = Callable[[], None]
 
-# Plain words of which every text about memory has one.
+# Plain words of which every text about memory has one; the last are the shell's "Killed" in Chinese, Russian,
+# German and Korean.
 _SIGNS = (
     "/dev/shm|/torch_|1455|8007000e|=error 2|_create|algorithm|alloc fail|alloc:|alloc_|allocate |"
     "allocating|allocation|allocator|already allocated|arrayallocat|available memory|backend failed|"

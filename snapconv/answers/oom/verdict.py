@@ -208,6 +208,7 @@ def decide_oom(found: Shortage) -> OomVerdict:
     missing = found.segment_bytes - (free or 0)
     if total is not None and free is not None and reserved is not None:
         # What is not torch's is to blame where it is more than usual, than was missing, and than free pieces.
+        # No context takes half of a small device.
         outside = max(total - free - reserved, 0)
         if outside - min(USUAL_OUTSIDE_BYTES, total // 2) >= max(
             missing, _fragmented_bytes(found, found.block_bytes)

@@ -1258,7 +1258,7 @@ TEXTS = (
         "close other programs",
     ),
     (
-        # More is free than was asked for, but in pieces.
+        # More is free than was requested, but in pieces.
         "RESOURCE_EXHAUSTED: Attempting to reserve 6.50G at the bottom of memory. That was not possible. "
         "There are 6.75G free, 0B reserved, and 3.25G reservable.; \nHBM capacity 8.00G:\n   Currently "
         "allocated:    1.25G (   1,342,177,280 bytes)\n  Program requirement:    6.50G (   6,979,321,856 "
