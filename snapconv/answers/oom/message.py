@@ -14,7 +14,7 @@ inferred from a figure that a text does not have.
 import math
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -52,6 +52,7 @@ from snapconv.answers.oom.message_kinds import (
     MessageKind,
 )
 from snapconv.answers.oom.message_text import Check, CompactText, compacted, no_check, squeezed
+from snapconv.answers.oom.other_sizes import excerpts
 from snapconv.answers.oom.verdict import FreePieces, OomCause, OomVerdict, Shortage, decide_oom
 from snapconv.errors import InputError
 from snapconv.torch_knowledge.backends import BACKENDS, UNKNOWN_BACKEND, backend_of_kind
@@ -66,6 +67,8 @@ _AMOUNT = re.compile(r"([\d.,]+)([kmgtp]?)")
 _POWERS = " kmgtp"
 _LACKS = "torch's allocator found no memory; the text lacks the figures that would say why"
 _LEAST_NOTABLE = 0.05
+# Lines before and after the one of a message whose other sizes are told.
+_N_BESIDE = 12
 # The longest text that torch writes has about 1500 characters; a traceback above it, some thousands.
 _MOST_OF_MESSAGE, _MOST_OF_TRACEBACK = 4000, 12_000
 _ROUNDING_BYTES = 16 << 20
@@ -169,7 +172,8 @@ class MessageAnswer:
     memory ran out in a word. ``outside_bytes`` are in use on the device outside torch's allocator,
     ``own_outside_bytes`` those of this process. ``verdict`` None: the figures do not say why. ``summary`` is
     that of a table in the text, if it has one. ``rank`` wrote the message, where the log says which did.
-    ``others`` are the first messages of other devices and ranks, answers like this one.
+    ``others`` are the first messages of other devices and ranks, answers like this one. ``beside`` are the
+    words around sizes that stand in the text near the message, and that none of its figures is.
     """
 
     kind: str
@@ -188,6 +192,7 @@ class MessageAnswer:
     rank: str = ""
     figures: tuple[MessageFigure, ...] = ()
     others: tuple["MessageAnswer", ...] = ()
+    beside: tuple[str, ...] = ()
 
 
 def explain_message(text: str, *, check: Check = no_check) -> MessageAnswer:
@@ -197,18 +202,36 @@ def explain_message(text: str, *, check: Check = no_check) -> MessageAnswer:
     about memory that ran out.
     """
     log = compacted(text, check)
-    answer = _explained(log)
+    answer, position = _explained(log) or (None, 0)
     summary = _read_summary(log)
     if answer is None:
         raise InputError(
             "no out-of-memory message is in the text: expected 'CUDA out of memory. Tried to allocate …', "
             "that of another backend or library, or a table of torch.cuda.memory_summary()"
         )
-    if summary is None:
-        return answer
-    next_step = WAITED if answer.kind == SUMMARY.name and summary.has_waited else answer.next_step
-    notes = (*answer.notes, *_summary_notes(summary))
-    return replace(answer, summary=summary, next_step=next_step, notes=notes)
+    if summary:
+        next_step = WAITED if answer.kind == SUMMARY.name and summary.has_waited else answer.next_step
+        notes = (*answer.notes, *_summary_notes(summary))
+        return replace(answer, summary=summary, next_step=next_step, notes=notes)
+    return replace(answer, beside=_beside(log, position, answer))
+
+
+def _beside(log: CompactText, position: int, answer: MessageAnswer) -> tuple[str, ...]:
+    """Return the words around sizes near a message that are no figures of the answer."""
+    known: list[object] = [figure.value for figure in answer.figures]
+    for other in (answer, *answer.others):
+        message = other.message
+        known += (*astuple(message), *(n_bytes for _, n_bytes in message.other_processes))
+        # torch's own text counts the free blocks of private pools as allocated.
+        known.append((message.allocated_bytes or 0) + (message.private_pool_bytes or 0))
+        known += (other.unallocated_bytes, other.outside_bytes)
+    sizes = {format_bytes(value) for value in known if isinstance(value, int)}
+
+    def is_known(size: str) -> bool:
+        n_bytes = _bytes_of("".join(size.lower().split()))
+        return n_bytes >= _NO_LIMIT or format_bytes(n_bytes) in sizes
+
+    return excerpts(log.lines_near(position, _N_BESIDE), is_known)
 
 
 def is_message(text: str, *, check: Check = no_check) -> bool:
@@ -225,18 +248,24 @@ def decode_log(data: bytes) -> str:
     return data.decode("utf-16-le" if is_wide else "utf-8", "replace")
 
 
-def _explained(log: CompactText) -> MessageAnswer | None:
-    """Explain torch's message of each device, by a server around it too, or a text of another kind."""
-    messages = [_of_allocator(log, start, text) for start, text in _messages(log)]
+def _explained(log: CompactText) -> tuple[MessageAnswer, int] | None:
+    """Explain torch's message of each device, by a server around it too, or a text of another kind.
+
+    Beside the answer, the character at which its first message begins.
+    """
+    starts = list(_messages(log))
+    messages = [_of_allocator(log, start, text) for start, text in starts]
     clear = [answer for answer in messages if answer.message.tried_bytes is not None or answer.verdict]
     kinds = [kind for kind in MESSAGE_KINDS if kind.leads or not clear]
     matches = [(kind, match) for kind in kinds if (match := _first_match(kind, log))]
     first = min(matches, key=lambda row: (row[0].level, row[1].start()), default=None)
     # A message without figures says more than a text of a kind of level 2 and higher.
     if messages and not clear and (first is None or first[0].level > 1):
-        return messages[0]
+        return messages[0], starts[0][0]
     other = _of_kind(*first, log) if first else None
-    return _of_devices(clear, other) if clear else other
+    if clear:
+        return _of_devices(clear, other), starts[messages.index(clear[0])][0]
+    return (other, first[1].start()) if other and first else None
 
 
 def _of_devices(messages: list[MessageAnswer], server: MessageAnswer | None) -> MessageAnswer:

@@ -1802,6 +1802,19 @@ _KINDS = (
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
+        "a program's guess",
+        backend="device",
+        level=4,
+        seen=(
+            r"(?:lack|shortage) of (?:\w{1,8})?(?:memory|v?ram)",
+            r"(?:[iu]nsufficient|not enough|out of|too little|low on) v?ram",
+        ),
+        means="a program takes it for a lack of memory; the error itself is not in the text",
+        next_step="look for the error itself further up or down in the log; while it runs, `nvidia-smi` "
+        "shows the GPU's memory and `free -g` the host's",
+        cause=OomCause.UNKNOWN,
+    ),
+    MessageKind(
         "torch.cuda.memory_summary()",
         level=3,
         seen=(

@@ -23,14 +23,14 @@ _SIGNS = (
     "allocating|allocation|allocator|already allocated|arrayallocat|available memory|backend failed|"
     "bad_alloc|buffer size|bus error|calloc|crashed|cuda execution|cuda graph|device memory|"
     "dimension sizes|dispatched on|dnn library|el0004|enough|error (2)|error code|error: 39|"
-    "error: 40|error=2|died|exceed|excessive|exit|handle|insufficient|is allocated|kill|kv cache|"
-    "larger than buffer|llama runner|memory slot|signal 7|sigbus|-byte buffer|"
+    "error: 40|error=2|died|exceed|excessive|exit|handle|sufficient|is allocated|kill|kv cache|"
+    "lack of|larger than buffer|llama runner|memory slot|signal 7|sigbus|-byte buffer|"
     "large alloc|limit|low on |make_resident|malloc|memlimit|memory error|memory on device|"
     "memory on node|memory on the node|"
     "memory pressure|memory prof|memory summary|memoryerror|ndarray|nrt_|nvmap|object store|"
     "objectstore|oom|out of |out_of_|outof|paging file|profiled value|return code|returncode|"
-    "shared memory|size found|status_|system memory|terminated|than requested|to reserve|thcuda|to alloc|"
-    "to execute this|too many|unable to|working set|hbm usage|is more than|illegal|"
+    "shared memory|shortage|size found|status_|system memory|terminated|than requested|to reserve|thcuda|"
+    "to alloc|to execute this|too little|too many|unable to|working set|hbm usage|is more than|illegal|"
     "\u5df2\u6740\u6b7b|\u5df2\u6bba\u6b7b|\u0443\u0431\u0438\u0442\u043e|"
     "get\u00f6tet|\uc8fd\uc5c8\uc74c"
 ).split("|")
@@ -78,16 +78,22 @@ def _number(figure: re.Match[str]) -> str:
 
 @dataclass(slots=True)
 class CompactText:
-    """Small letters without white space; ``ends`` are those of its lines, which the ranks wrote."""
+    """Small letters without white space; ``ends`` are those of its ``lines``, which the ranks wrote."""
 
     text: str
     check: Check
     ends: list[int]
     ranks: list[str]
+    lines: list[str]
 
     def rank_at(self, position: int) -> str:
         """Return the rank that wrote a character, ``""`` where the log does not say."""
         return self.ranks[bisect_right(self.ends, position)]
+
+    def lines_near(self, position: int, n_lines: int) -> list[str]:
+        """Return so many lines before the line of a character, the line, and as many after it."""
+        line = bisect_right(self.ends, position)
+        return self.lines[max(line - n_lines, 0) : line + n_lines + 1]
 
     def search(self, pattern: str) -> re.Match[str] | None:
         """Find the first match of a pattern."""
@@ -102,6 +108,7 @@ def compacted(text: str, check: Check = no_check) -> CompactText:
     is_broken = False
     parts: list[str] = []
     ranks: list[str] = []
+    shown: list[str] = []
     for raw in lines:
         check()
         _, prefix, line = _PREFIX.split(_NOISE.sub(" ", raw), maxsplit=1)
@@ -111,8 +118,9 @@ def compacted(text: str, check: Check = no_check) -> CompactText:
             words = _SEPARATOR + words
         is_broken = len(raw) == width
         parts.append(words)
+        shown.append(" ".join(line.split()))
         ranks.append(" ".join(f"{word} {number}" for word, number in _RANK.findall(prefix)))
-    return CompactText("".join(parts), check, list(accumulate(map(len, parts))), ranks)
+    return CompactText("".join(parts), check, list(accumulate(map(len, parts))), ranks, shown)
 
 
 def _near_signs(lines: list[str], check: Check) -> list[str]:

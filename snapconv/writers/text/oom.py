@@ -10,7 +10,7 @@ from snapconv.answers.oom.message_kinds import SUMMARY
 from snapconv.answers.oom.remedies import Remedies
 from snapconv.answers.oom.verdict import OomCause, OomVerdict
 from snapconv.answers.peak import WAITING_LABEL
-from snapconv.units import counted, device_name, format_bytes, format_share
+from snapconv.units import counted, device_name, format_bytes, format_share, printable
 from snapconv.writers.text.moment import outside_line, place_of, pool_shown, rows_by_line
 from snapconv.writers.text.size_rows import history_lines, most_rows, next_line, size_row, where
 
@@ -216,6 +216,9 @@ def _one_message_lines(found: MessageAnswer) -> Iterator[str]:
         yield f"{value:>16}  {figure.noun}"
     if found.summary:
         yield from _summary_lines(found.summary)
+    if found.beside:
+        yield "  also in the text"
+    yield from (f"    {printable(words)}" for words in found.beside)
     yield from (f"  {note}" for note in found.notes)
 
 

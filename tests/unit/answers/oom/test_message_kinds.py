@@ -1988,6 +1988,13 @@ TEXTS = (
         {},
         "try a smaller batch, with `nvidia-smi` beside it",
     ),
+    *(
+        (text, "a program's guess", UNKNOWN, {}, "look for the error itself")
+        for text in (
+            "Prediction on device was unsuccessful, probably due to a lack of memory.",
+            "It is likely that you have unsufficient RAM.",
+        )
+    ),
     (
         "Runtime error during autotuning:\nCUDA out of memory.\nIgnoring this choice.",
         "a kernel that torch.compile skipped",

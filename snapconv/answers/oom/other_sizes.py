@@ -1,0 +1,32 @@
+"""The sizes of a text that none of its figures is, each in the words that stand around it."""
+
+import re
+from collections.abc import Callable, Iterable
+
+# Neither a rate, nor a part of a name or of a longer number.
+_SIZE = re.compile(
+    r"(?<![\w.,/-])(\d[\d,]{0,20}(?:\.\d{1,9})?\s?(?:bytes|[KMGT]i?B))(?![\w/])", re.IGNORECASE
+)
+_BEFORE, _AFTER, _LONGEST_WORD = 50, 25, 80
+_MOST_CHARACTERS, _MOST_EXCERPTS = 180, 8
+
+
+def excerpts(lines: Iterable[str], is_known: Callable[[str], bool]) -> tuple[str, ...]:
+    """Return, of each line, the words around the sizes that are not known; the first of all, each once."""
+    texts: dict[str, None] = {}
+    for line in lines:
+        spans = [size.span() for size in _SIZE.finditer(line) if not is_known(size[1])]
+        if spans:
+            start = spans[0][0]
+            stop = max(stop for _, stop in spans if stop <= start + _MOST_CHARACTERS)
+            texts[_excerpt(line, start, stop)] = None
+    return tuple(texts)[:_MOST_EXCERPTS]
+
+
+def _excerpt(line: str, start: int, stop: int) -> str:
+    """Return the words of a line from some before its first size to some after its last."""
+    begin = max(line.rfind(" ", 0, max(start - _BEFORE, 0)) + 1, start - _LONGEST_WORD)
+    most = stop + _AFTER + _LONGEST_WORD
+    end = line.find(" ", stop + _AFTER, most)
+    words = line[begin : most if end < 0 else end]
+    return f"{'… ' if begin > 0 else ''}{words}{' …' if begin + len(words) < len(line) else ''}"

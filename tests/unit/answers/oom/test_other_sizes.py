@@ -1,0 +1,58 @@
+"""Sizes in a text that none of its figures is: told in the words that stand around them."""
+
+import pytest
+
+from snapconv.answers.oom.message import explain_message
+from snapconv.writers.text.oom import message_lines
+
+MESSAGE = (
+    "CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 8.00 GiB of which "
+    "512.00 MiB is free. Of the allocated memory 6.50 GiB is allocated by PyTorch, with 256.00 MiB allocated "
+    "in private pools (e.g., CUDA Graphs), and 300.00 MiB is reserved by PyTorch but unallocated."
+)
+
+
+@pytest.mark.parametrize(
+    ("before", "words"),
+    [
+        ("model takes 5.20GiB; the cache takes 1.10 GB", "model takes 5.20GiB; the cache takes 1.10 GB"),
+        ("arena of 268435456 bytes, 4,096 KB a page", "arena of 268435456 bytes, 4,096 KB a page"),
+        ("INFO 02-26 09:54:05 [worker.py:267] cache: 3.5 GB", "cache: 3.5 GB"),
+        # The words around sizes far into a line.
+        ("a " * 40 + "pool of 5 GB is " + "b " * 40, f"… {'a ' * 21}pool of 5 GB is {'b ' * 11}…"),
+        # Of a long line, the first sizes.
+        ("x" * 30 + " " + "77.50 GB " * 50, f"{'x' * 30} {'77.50 GB ' * 23}…"),
+    ],
+)
+def test_sizes_near_a_message_that_it_does_not_have_are_told(before, words):
+    found = explain_message(f"{before}\n{MESSAGE}")
+    assert found.beside == (words,)
+    assert f"    {words}" in tuple(message_lines(found))
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        # The figures themselves: requested, free, with and without the private pools, unallocated.
+        "needs 1.00 GiB, 0.5 GiB free, 6.50 GiB, 6.25 GiB, 300 MiB",
+        # Rates, names, and what torch writes where no limit was set.
+        "copied at 4.50 GB/s",
+        "model-70GB.safetensors, v1.5GB",
+        "limit 17179869184.00 GiB",
+        # Far from the message.
+        "cache takes 3.00 GiB\n" + "step\n" * 12,
+    ],
+)
+def test_what_is_known_or_no_size_is_not_told_again(before):
+    assert explain_message(f"{before}\n{MESSAGE}").beside == ()
+
+
+def test_the_first_sizes_are_told_each_once_of_many_lines():
+    lines = [f"layer {number} takes {number}.00 GB" for number in range(11, 23)]
+    found = explain_message("\n".join([MESSAGE, lines[0], *lines]))
+    assert found.beside == tuple(lines[:8])
+
+
+def test_nothing_that_a_terminal_obeys_is_printed():
+    found = explain_message(f"pool \x1b[31m\x9b31mof 3.00 GB\n{MESSAGE}")
+    assert "    pool \\x9b31mof 3.00 GB" in tuple(message_lines(found))
