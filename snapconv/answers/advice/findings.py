@@ -338,7 +338,7 @@ KINDS = (
     ),
     Kind(
         slug="batch",
-        what="batch or sequence × {share}.",
+        what="Make the batch or the sequence smaller: × {share}.",
         how=("{how}",),
         costs="more batches for the same samples",
         wrong_if="part of that memory has a size of its own",

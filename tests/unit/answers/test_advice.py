@@ -372,7 +372,7 @@ def test_a_goal_asks_for_the_largest_batch_that_reaches_it(advice_on):
     assert advice_on(loop).findings == ()
     (trade,) = advice_on(loop, goal_bytes=33 * MIB).findings
     assert (trade.kind, trade.peak.n_bytes) == ("batch", 32 * MIB)
-    assert trade.what == "batch or sequence × 0.8."
+    assert trade.what == "Make the batch or the sequence smaller: × 0.8."
 
 
 def test_the_findings_that_reach_a_goal_do_so_alone_or_need_each_other():
@@ -505,7 +505,7 @@ def test_layers_of_a_library_are_checkpointed_by_its_own_call_with_the_peak_of_a
 def test_a_known_batch_stays_a_number_of_samples_and_comes_last(capsys):
     assert main(["advise", "fixtures/transformer.capture", "--save", "60MiB"]) == 0
     trades = [line for line in capsys.readouterr().out.splitlines() if "trade: " in line]
-    assert trades[-1].endswith("batch or sequence × 0.125 (a batch of 1 instead of 8).")
+    assert trades[-1].endswith("Make the batch or the sequence smaller: × 0.125 (a batch of 1 instead of 8).")
 
 
 @pytest.mark.parametrize(("n_states", "what"), [(1, "1 state"), (2, "2 states")])

@@ -206,7 +206,7 @@ def test_what_is_no_file_and_no_command_has_the_error_of_what_it_looks_like(word
 
 def test_a_goal_out_of_reach_says_the_most_that_can_be_saved(snapconv):
     out = snapconv("advise", FIXTURES / "out_of_memory.pickle", "--save", "100GiB").out
-    assert "batch or sequence × 0.25" in out
+    assert "the batch or the sequence smaller: × 0.25" in out
     assert "impossible: no memory would remain for the peak of " in out
     assert "; the most that can be saved is 116.10 MiB" in out
 

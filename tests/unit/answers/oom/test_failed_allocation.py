@@ -150,7 +150,8 @@ def test_oom_replays_what_advise_finds():
     goal = goal_of(session.devices[0], capacity=None, save=None)
     (advice,) = session.advise(goal_bytes=goal)
     names = [remedy.name for remedy in remedies.tried if not remedy.is_setting]
-    assert names == [found.what.removesuffix(".") for found in advice.findings] == ["batch or sequence × 0.8"]
+    assert names == ["batch or sequence × 0.8"]
+    assert [found.what for found in advice.findings] == ["Make the batch or the sequence smaller: × 0.8."]
 
 
 def test_free_memory_of_the_device_that_was_refused_names_no_cause_but_a_limit_of_the_settings(tmp_path):
