@@ -4,19 +4,35 @@ Their names begin with ``snapconv_``, and Skyline's own tables are never touched
 added at any time; whoever renames or removes one, or changes a meaning, raises SCHEMA_VERSION.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable
 from enum import IntEnum
 from itertools import count
 from operator import attrgetter
 
 import numpy as np
+from numpy.typing import NDArray
 
 from snapconv.answers.memory_report import PEAK_ALLOCATED, MemoryReport, ReportStacks
 from snapconv.classification.categories import Category, Certainty, Evidence
+from snapconv.columns import Int64Column
 from snapconv.phases.trace_phases import Phase
 from snapconv.units import device_kind
-from snapconv.writers.sqlite.tables import Column, Get, Table, View, integer, key, row_of, size, table, text
+from snapconv.writers.sqlite.tables import (
+    Column,
+    Get,
+    Table,
+    View,
+    always,
+    integer,
+    key,
+    numbered,
+    numbers_of,
+    row_of,
+    size,
+    table,
+    text,
+    whole,
+)
 
 SCHEMA_VERSION = 7
 
@@ -28,10 +44,8 @@ _NO_EVENT = "there is no such event in the trace"
 _BEFORE = "before the first event"
 _EMPTY = "the trace has no events"
 _NO_STACK = "no stack was recorded"
-_REQUESTED = "the size that the program requested"
-_BLOCK = "what the allocator set aside"
-_END = "the same, or the event by which that must have happened where the trace has lost it"
-_STREAM = "handle of the CUDA stream; 0 is the default stream"
+# Where a report has the columns of allocations.
+_ROWS = "analysis.allocations"
 
 
 def _event(name: str, meaning: str, null: str, at: str | Get = "") -> Column:
@@ -47,9 +61,7 @@ def _time(null: str, at: str = "") -> Column:
     return Column("time_us", "when", at, null, _US, stands_for_null=-1)
 
 
-_ADDR = integer("addr", "address as a signed 64-bit integer, negative from 2^63 on", unit="address")
 _STACK = row_of("snapconv_stacks", "stack_id", _NO_STACK)
-_POOL = row_of("snapconv_pools", "pool_id", "not in the snapshot")
 _NO_TIMES = "the snapshot has no times"
 
 
@@ -65,23 +77,60 @@ def _reason(at: str, meaning: str, table: str, name: str) -> Column:
     return row_of(table, name, at=f"analysis.classification.{at}", meaning=meaning)
 
 
-def _of_rows(column: Column) -> Column:
-    return replace(column, at=f"analysis.allocations.{column.name}")
+def _pools(report: MemoryReport) -> Iterable[str]:
+    return map(str, report.analysis.snapshot.pools)
 
 
-_LIFE = (
-    _event("alloc_event", "event that allocated it", _NOT_IN_TRACE),
-    _event("free_requested_event", "event that requested its free", _NO_EVENT),
-    _event("free_completed_event", "event that made its block free", _NO_EVENT),
-    _event("end_event", _END, "its block is not free when the trace ends"),
-)
-_PENDING = integer("is_pending_at_end", "1: freed, but another stream still uses its block at the dump")
-_SIZES = (
-    size("requested_bytes", _REQUESTED),
-    size("block_bytes", _BLOCK),
+def _modules(report: MemoryReport) -> Iterable[tuple[int, str, Evidence]]:
+    modules = report.analysis.modules
+    return zip(count(), modules.names, modules.evidence)
+
+
+def _stack_of_frames(stacks: ReportStacks) -> Int64Column:
+    return np.repeat(stacks.stack_id, stacks.n_frames)
+
+
+def _ordering(stacks: ReportStacks) -> Int64Column:
+    firsts = np.repeat(stacks.table.offsets[:-1], stacks.n_frames)
+    return np.arange(len(stacks.table.frame_ids)) - firsts
+
+
+def _probability(report: MemoryReport) -> NDArray[np.float64]:
+    return np.asarray(report.analysis.classification.probability.astype(float).round(3))
+
+
+# Columns of allocations, in their table and in the view with words.
+_ALLOC_EVENT, _FREE_REQUESTED, _FREE_COMPLETED, _END_EVENT, _REQUESTED, _BLOCK, _IS_EXACT, _PENDING = (
+    _event("alloc_event", "event that allocated it", _NOT_IN_TRACE, f"{_ROWS}.alloc_event"),
+    _event(
+        "free_requested_event",
+        "event that requested its free",
+        _NO_EVENT,
+        f"{_ROWS}.free_requested_event",
+    ),
+    _event(
+        "free_completed_event",
+        "event that made its block free",
+        _NO_EVENT,
+        f"{_ROWS}.free_completed_event",
+    ),
+    _event(
+        "end_event",
+        "the same, or the event by which that must have happened where the trace has lost it",
+        "its block is not free when the trace ends",
+        f"{_ROWS}.end_event",
+    ),
+    size("requested_bytes", "the size that the program requested", f"{_ROWS}.requested_bytes"),
+    size("block_bytes", "what the allocator set aside", f"{_ROWS}.block_bytes"),
     integer(
         "is_exact",
         "1: `block_bytes` is certain; 0: it is a lower limit, see [replay.md](../design/replay.md)",
+        f"{_ROWS}.is_exact",
+    ),
+    integer(
+        "is_pending_at_end",
+        "1: freed, but another stream still uses its block at the dump",
+        f"{_ROWS}.is_pending_at_end",
     ),
 )
 
@@ -93,10 +142,10 @@ def report_table(version: int, *columns: Column, root: str) -> Table:
     return table(
         "snapconv_report",
         "What this report is; always one row.",
-        integer("schema_version", of_tables, lambda _: version),
+        integer("schema_version", of_tables, always(version)),
         *columns,
         text("project_root", of_root, root, null="none was found"),
-        records=lambda report: [report],
+        records=whole,
     )
 
 
@@ -104,41 +153,41 @@ def _kind(report: MemoryReport) -> str:
     return device_kind(report.peak.device)
 
 
-REPORT = report_table(
-    SCHEMA_VERSION,
-    integer("device", "device that the report is about; -1: pinned host memory", "peak.device"),
-    text("device_kind", "kind of the device: `cuda`, `npu`, `xpu`, …; `host`", _kind),
-    size("peak_usage_bytes", "the same number as in `misc_sizes`", "peak.allocated_bytes"),
-    text(
-        "history_verdict",
-        "how much of the job the trace covers: one of four words, see below",
-        "peak.history_verdict",
+REPORT, SOURCE, NOTES = (
+    report_table(
+        SCHEMA_VERSION,
+        integer("device", "device that the report is about; -1: pinned host memory", "peak.device"),
+        text("device_kind", "kind of the device: `cuda`, `npu`, `xpu`, …; `host`", _kind),
+        size("peak_usage_bytes", "the same number as in `misc_sizes`", "peak.allocated_bytes"),
+        text(
+            "history_verdict",
+            "how much of the job the trace covers: one of four words, see below",
+            "peak.history_verdict",
+        ),
+        text("history_reason", "how that is known", "peak.history_reason"),
+        text(
+            "job",
+            "which hypothesis about the job explains what was there before the trace",
+            "peak.job",
+            null="nothing was left for a hypothesis",
+        ),
+        root="peak.project_root",
     ),
-    text("history_reason", "how that is known", "peak.history_reason"),
-    text(
-        "job",
-        "which hypothesis about the job explains what was there before the trace",
-        "peak.job",
-        null="nothing was left for a hypothesis",
+    table(
+        "snapconv_source",
+        "Where the numbers come from: the file, and how it was made.",
+        text("key", "name of the fact", "0"),
+        text("value", "its text", "1"),
+        records=attrgetter("source"),
     ),
-    root="peak.project_root",
-)
-
-SOURCE = table(
-    "snapconv_source",
-    "Where the numbers come from: the file, and how it was made.",
-    text("key", "name of the fact", "0"),
-    text("value", "its text", "1"),
-    records=lambda report: report.source,
-)
-
-NOTES = table(
-    "snapconv_notes",
-    "Notes on the figures that their reader should know.",
-    text("slug", "stable short name of the note"),
-    text("message", "a sentence for a person"),
-    integer("device", "device that it is about; -1: pinned host memory", null="the whole file"),
-    records=lambda report: report.notes,
+    table(
+        "snapconv_notes",
+        "Notes on the figures that their reader should know.",
+        text("slug", "stable short name of the note"),
+        text("message", "a sentence for a person"),
+        integer("device", "device that it is about; -1: pinned host memory", null="the whole file"),
+        records=attrgetter("notes"),
+    ),
 )
 
 STEPS = (
@@ -149,7 +198,7 @@ STEPS = (
         _event("event", "the event; what is counted is counted after it", _BEFORE),
         _time(f"{_BEFORE}, or {_NO_TIMES}"),
         size("size_bytes", "the bytes at that moment, of the kind in the name"),
-        records=lambda report: report.moments,
+        records=attrgetter("moments"),
     ),
     table(
         "snapconv_iterations",
@@ -159,7 +208,7 @@ STEPS = (
         _event("last_event", "its last event", _EMPTY, "1.last_event"),
         size("peak_allocated_bytes", "the most that was allocated in it", "1.peak_bytes"),
         _event("peak_event", "the event after which that was so", _BEFORE, "1.peak_event"),
-        records=lambda report: enumerate(report.analysis.iterations),
+        records=numbered("analysis.iterations"),
     ),
     table(
         "snapconv_growth",
@@ -173,7 +222,7 @@ STEPS = (
         integer("n_allocations", "number of allocations that were left behind"),
         size("block_bytes", "what it grew by in all of them"),
         size("bytes_per_iteration", "what an iteration adds"),
-        records=lambda report: report.growth,
+        records=attrgetter("growth"),
     ),
     table(
         "snapconv_oom_events",
@@ -185,7 +234,7 @@ STEPS = (
         size("allocated_bytes", "what was allocated then"),
         size("reserved_bytes", "the bytes in segments then"),
         _STACK,
-        records=lambda report: report.oom_events,
+        records=attrgetter("oom_events"),
     ),
 )
 
@@ -223,7 +272,7 @@ WORDS = (
         "The memory pools of the snapshot.",
         "the two numbers that torch has for it; `(0, 0)`: the default pool, else a private one (CUDA graphs, "
         "`MemPool`)",
-        lambda report: map(str, report.analysis.snapshot.pools),
+        _pools,
     ),
     table(
         "snapconv_modules",
@@ -231,48 +280,29 @@ WORDS = (
         key("0"),
         text("name", "name of the module, see below", "1"),
         text("evidence", "how that is known, see below", "2.label"),
-        records=lambda report: zip(count(), report.analysis.modules.names, report.analysis.modules.evidence),
+        records=_modules,
     ),
 )
 
 
-def _texts(stacks: ReportStacks, texts: Sequence[str]) -> list[str]:
-    return [texts[i] for i in stacks.frame_id.tolist()]
-
-
-FRAMES = table(
-    "snapconv_frames",
-    "The distinct frames.",
-    key("frame_id"),
-    text("function", "function, as recorded", lambda s: _texts(s, s.table.frames.names)),
-    text("file", "file, as recorded", lambda s: _texts(s, s.table.frames.filenames)),
-    Column(
-        "line",
-        "line in that file",
-        lambda s: s.table.frames.lines[s.frame_id],
-        null="not known",
-        stands_for_null=0,
+FRAMES, STACKS, STACK_FRAMES = (
+    table(
+        "snapconv_frames",
+        "The distinct frames.",
+        key("frame_id"),
+        text("function", "function, as recorded", "table.frames.names", rows="frame_id"),
+        text("file", "file, as recorded", "table.frames.filenames", rows="frame_id"),
+        integer(
+            "line",
+            "line in that file",
+            "table.frames.lines",
+            null="not known",
+            stands_for_null=0,
+            rows="frame_id",
+        ),
+        integer("is_project", "1: the file is the project's; 0: it is not", rows="frame_id"),
+        arrays="stacks",
     ),
-    integer("is_project", "1: the file is the project's; 0: it is not", lambda s: s.is_project[s.frame_id]),
-    arrays=lambda report: report.stacks,
-)
-
-STACK_FRAMES = table(
-    "snapconv_stack_frames",
-    "The frames of every stack: Python's, and in a memory report C++'s.",
-    row_of("snapconv_stacks", "stack_id", at=lambda s: np.repeat(s.stack_id, s.n_frames)),
-    integer(
-        "ordering",
-        "0, 1, 2, …; 0 is the innermost frame",
-        lambda s: np.arange(len(s.table.frame_ids)) - np.repeat(s.table.offsets[:-1], s.n_frames),
-    ),
-    row_of("snapconv_frames", "frame_id", at="table.frame_ids"),
-    arrays=lambda report: report.stacks,
-    constraint="PRIMARY KEY (stack_id, ordering)",
-)
-
-STACKS = (
-    FRAMES,
     table(
         "snapconv_stacks",
         "The distinct stacks.",
@@ -280,103 +310,129 @@ STACKS = (
         integer("n_frames", "number of frames"),
         row_of("snapconv_frames", "innermost_frame_id", "the stack is empty"),
         row_of("snapconv_frames", "project_frame_id", "no frame is the project's"),
-        arrays=lambda report: report.stacks,
+        arrays="stacks",
     ),
-    STACK_FRAMES,
-)
-
-TIMELINE = table(
-    "snapconv_timeline",
-    "The four curves: one row per event of the trace, with the bytes after it.",
-    Column(
-        "event",
-        "0, 1, 2, …: position in the device's trace",
-        lambda device: range(len(device.replay.allocated.after)),
-        unit=_EVENT,
-        sql_type="INTEGER PRIMARY KEY",
+    table(
+        "snapconv_stack_frames",
+        "The frames of every stack: Python's, and in a memory report C++'s.",
+        row_of("snapconv_stacks", "stack_id", at=_stack_of_frames),
+        integer("ordering", "0, 1, 2, …; 0 is the innermost frame", _ordering),
+        row_of("snapconv_frames", "frame_id", at="table.frame_ids"),
+        arrays="stacks",
+        constraint="PRIMARY KEY (stack_id, ordering)",
     ),
-    _time(_NO_TIMES, "device.events.time_us"),
-    size(
-        "requested_bytes",
-        "sum of the requested sizes of all blocks that `active_bytes` counts",
-        "replay.requested.after",
-    ),
-    size("allocated_bytes", "sum of the blocks in use", "replay.allocated.after"),
-    size(
-        "active_bytes",
-        "sum of the blocks in use or waiting for a stream before they are free",
-        "replay.active.after",
-    ),
-    size("reserved_bytes", "sum of the segments", "replay.reserved.after"),
-    arrays=lambda report: report.analysis,
-)
-
-ALLOCATIONS = table(
-    "snapconv_allocations",
-    "Every allocation of the device, one row per lifetime.",
-    key(lambda report: range(len(report.analysis.allocations))),
-    *map(_of_rows, (*_LIFE, _ADDR, integer("stream", _STREAM), _POOL, *_SIZES)),
-    _reason("category", "what it was for", "snapconv_categories", "category_id"),
-    _reason("evidence", "how that is known", "snapconv_evidence", "evidence_id"),
-    _reason("certainty", "how sure that is", "snapconv_certainties", "certainty_id"),
-    Column(
-        "probability",
-        "how probable the category is: of what has 0.9, 90 % is right; 1: it follows from a fact",
-        lambda report: report.analysis.classification.probability.astype(float).round(3),
-        null="it is unknown",
-        sql_type="REAL",
-        stands_for_null=0,
-    ),
-    _reason("reason_id", "row of `snapconv_rules`; 0: none decided", "snapconv_rules", "rule_id"),
-    row_of(
-        "snapconv_operations",
-        "operation_id",
-        at="analysis.operation_id",
-        meaning="row of `snapconv_operations`; 0: not known",
-    ),
-    _of_rows(_STACK),
-    _iteration("iteration", "training step that allocated it", _NOT_IN_TRACE, "analysis.iteration"),
-    row_of("snapconv_phases", "phase_id", _NOT_IN_TRACE, "phase"),
-    row_of("snapconv_modules", "module_id", _NO_MODULE, "analysis.modules.module_id"),
-    _of_rows(_PENDING),
-    arrays=lambda report: report,
 )
 
 EXTENDED_TABLES: tuple[Table, ...] = (
     *(REPORT, SOURCE, NOTES, *STEPS, *WORDS),
-    *(*STACKS, TIMELINE, ALLOCATIONS),
+    *(FRAMES, STACKS, STACK_FRAMES),
+    table(
+        "snapconv_timeline",
+        "The four curves: one row per event of the trace, with the bytes after it.",
+        Column(
+            "event",
+            "0, 1, 2, …: position in the device's trace",
+            numbers_of("replay.allocated.after"),
+            unit=_EVENT,
+            sql_type="INTEGER PRIMARY KEY",
+        ),
+        _time(_NO_TIMES, "device.events.time_us"),
+        size(
+            "requested_bytes",
+            "sum of the requested sizes of all blocks that `active_bytes` counts",
+            "replay.requested.after",
+        ),
+        size("allocated_bytes", "sum of the blocks in use", "replay.allocated.after"),
+        size(
+            "active_bytes",
+            "sum of the blocks in use or waiting for a stream before they are free",
+            "replay.active.after",
+        ),
+        size("reserved_bytes", "sum of the segments", "replay.reserved.after"),
+        arrays="analysis",
+    ),
+    table(
+        "snapconv_allocations",
+        "Every allocation of the device, one row per lifetime.",
+        key(numbers_of(_ROWS)),
+        _ALLOC_EVENT,
+        _FREE_REQUESTED,
+        _FREE_COMPLETED,
+        _END_EVENT,
+        integer(
+            "addr",
+            "address as a signed 64-bit integer, negative from 2^63 on",
+            f"{_ROWS}.addr",
+            unit="address",
+        ),
+        integer("stream", "handle of the CUDA stream; 0 is the default stream", f"{_ROWS}.stream"),
+        row_of("snapconv_pools", "pool_id", "not in the snapshot", f"{_ROWS}.pool_id"),
+        _REQUESTED,
+        _BLOCK,
+        _IS_EXACT,
+        _reason("category", "what it was for", "snapconv_categories", "category_id"),
+        _reason("evidence", "how that is known", "snapconv_evidence", "evidence_id"),
+        _reason("certainty", "how sure that is", "snapconv_certainties", "certainty_id"),
+        Column(
+            "probability",
+            "how probable the category is: of what has 0.9, 90 % is right; 1: it follows from a fact",
+            _probability,
+            null="it is unknown",
+            sql_type="REAL",
+            stands_for_null=0,
+        ),
+        _reason("reason_id", "row of `snapconv_rules`; 0: none decided", "snapconv_rules", "rule_id"),
+        row_of(
+            "snapconv_operations",
+            "operation_id",
+            at="analysis.operation_id",
+            meaning="row of `snapconv_operations`; 0: not known",
+        ),
+        row_of("snapconv_stacks", "stack_id", _NO_STACK, f"{_ROWS}.stack_id"),
+        _iteration("iteration", "training step that allocated it", _NOT_IN_TRACE, "analysis.iteration"),
+        row_of("snapconv_phases", "phase_id", _NOT_IN_TRACE, "phase"),
+        row_of("snapconv_modules", "module_id", _NO_MODULE, "analysis.modules.module_id"),
+        _PENDING,
+    ),
 )
 
 _NO_FRAME = "there is no such frame"
+
+_COLUMNS_IN_WORDS = (
+    integer("id", "row of `snapconv_allocations`"),
+    text("category", "what it was for"),
+    text("certainty", "how sure that is: `recorded`, `certain`, `likely` or `unknown`"),
+    Column("probability", "how probable it is", null="it is unknown", sql_type="REAL"),
+    text("evidence", "how that is known"),
+    text("rule", "the rule that decided it; `none`: no rule did"),
+    text("operation", "the operation that allocated it; `unknown`: not known"),
+    _REQUESTED,
+    _BLOCK,
+    _IS_EXACT,
+    integer("stream", "handle of the CUDA stream"),
+    text("pool", "the memory pool, as in `snapconv_pools`", null="not in the snapshot"),
+    text("address", "address in hexadecimal, unsigned"),
+    _ALLOC_EVENT,
+    _FREE_REQUESTED,
+    _FREE_COMPLETED,
+    _END_EVENT,
+    integer("alloc_time_us", "when it was allocated", unit=_US, null="not known"),
+    integer("iteration", "training step that allocated it", null=_NOT_IN_TRACE),
+    text("phase", "part of the step that allocated it", null=_NOT_IN_TRACE),
+    text("module", "the module that it is of, as in `snapconv_modules`", null=_NO_MODULE),
+    integer("stack_id", "row of `snapconv_stacks`", null=_NO_STACK),
+    text("function", "function of the innermost frame of the project", null=_NO_FRAME),
+    text("file", "file of that frame, as recorded", null=_NO_FRAME),
+    integer("line", "line of that frame", null=f"{_NO_FRAME}, or its line is not known"),
+    _PENDING,
+)
 
 # LEFT JOIN also where a partner is certain: it keeps the allocations as the outer loop, so that
 # millions of them are scanned once and the rest is looked up by rowid.
 ALLOCATIONS_IN_WORDS = View(
     "snapconv_allocations_in_words",
     "Every allocation, with words instead of ids.",
-    (
-        integer("id", "row of `snapconv_allocations`"),
-        text("category", "what it was for"),
-        text("certainty", "how sure that is: `recorded`, `certain`, `likely` or `unknown`"),
-        Column("probability", "how probable it is", null="it is unknown", sql_type="REAL"),
-        text("evidence", "how that is known"),
-        text("rule", "the rule that decided it; `none`: no rule did"),
-        text("operation", "the operation that allocated it; `unknown`: not known"),
-        *_SIZES,
-        integer("stream", "handle of the CUDA stream"),
-        text("pool", "the memory pool, as in `snapconv_pools`", null="not in the snapshot"),
-        text("address", "address in hexadecimal, unsigned"),
-        *_LIFE,
-        integer("alloc_time_us", "when it was allocated", unit=_US, null="not known"),
-        integer("iteration", "training step that allocated it", null=_NOT_IN_TRACE),
-        text("phase", "part of the step that allocated it", null=_NOT_IN_TRACE),
-        text("module", "the module that it is of, as in `snapconv_modules`", null=_NO_MODULE),
-        integer("stack_id", "row of `snapconv_stacks`", null=_NO_STACK),
-        text("function", "function of the innermost frame of the project", null=_NO_FRAME),
-        text("file", "file of that frame, as recorded", null=_NO_FRAME),
-        integer("line", "line of that frame", null=f"{_NO_FRAME}, or its line is not known"),
-        _PENDING,
-    ),
+    _COLUMNS_IN_WORDS,
     """\
 CREATE VIEW snapconv_allocations_in_words AS
 SELECT allocation.id, category.name AS category, certainty.name AS certainty,

@@ -8,7 +8,16 @@ from pathlib import Path
 
 from snapconv.answers.ranks.job_report import JobReport
 from snapconv.answers.ranks.rank_file import RankDevice, RankFile
-from snapconv.writers.sqlite.tables import Database, integer, key, size, table, text, write_databases
+from snapconv.writers.sqlite.tables import (
+    Database,
+    integer,
+    key,
+    numbered,
+    size,
+    table,
+    text,
+    write_databases,
+)
 
 # Raised when a table changes its meaning or goes; it is `PRAGMA user_version` of the file.
 JOB_SCHEMA_VERSION = 1
@@ -29,6 +38,24 @@ def _files(report: JobReport) -> Iterator[tuple[int, RankFile, bool]]:
 def _devices(report: JobReport) -> Iterator[tuple[int, RankDevice]]:
     for number, file in enumerate(report.files):
         yield from ((number, device) for device in file.devices)
+
+
+def _coordinates(report: JobReport) -> Iterator[tuple[int, str, int]]:
+    for number, file in enumerate(report.files):
+        for axis, place in file.coordinates.items():
+            yield number, axis, place
+
+
+def _categories(report: JobReport) -> Iterator[tuple[int, RankDevice, str, int]]:
+    for number, device in _devices(report):
+        for category, n_bytes in device.categories.items():
+            yield number, device, category, n_bytes
+
+
+def _lines(report: JobReport) -> Iterator[tuple[int, RankDevice, int, object]]:
+    for number, device in _devices(report):
+        for position, line in enumerate(device.lines):
+            yield number, device, position, line
 
 
 JOB_TABLES = (
@@ -53,9 +80,7 @@ JOB_TABLES = (
         text("axis", "name of the axis, such as `pp`", "1"),
         integer("place", "coordinate on it, from 0", "2"),
         constraint="PRIMARY KEY (file_id, axis)",
-        records=lambda report: [
-            (number, *one) for number, file in enumerate(report.files) for one in file.coordinates.items()
-        ],
+        records=_coordinates,
     ),
     table(
         "job_devices",
@@ -102,9 +127,7 @@ JOB_TABLES = (
         text("category", "category, or `gradient or optimizer state`", "2"),
         size("block_bytes", "its bytes", "3"),
         constraint="PRIMARY KEY (file_id, device, category)",
-        records=lambda report: [
-            (*found, *one) for found in _devices(report) for one in found[1].categories.items()
-        ],
+        records=_categories,
     ),
     table(
         "job_lines",
@@ -118,9 +141,7 @@ JOB_TABLES = (
         text("function", "function that the line is in", "3.function", null=_NO_LINE),
         size("block_bytes", "its bytes", "3.block_bytes"),
         constraint="PRIMARY KEY (file_id, device, position)",
-        records=lambda report: [
-            (*found, *one) for found in _devices(report) for one in enumerate(found[1].lines)
-        ],
+        records=_lines,
     ),
     table(
         "job_findings",
@@ -135,7 +156,7 @@ JOB_TABLES = (
             "1.n_bytes",
         ),
         integer("rank", "rank that it is about", "1.rank", null="several ranks, or one without a number"),
-        records=lambda report: enumerate(report.findings),
+        records=numbered("findings"),
     ),
 )
 

@@ -11,18 +11,27 @@ from pathlib import Path
 
 from snapconv.answers.memory_report import ActivationEntry, MemoryReport, WeightEntry
 from snapconv.answers.times import RunTimeEntry, TimeReport
-from snapconv.writers.sqlite.tables import Column, Database, integer, key, milliseconds, size, table, text
+from snapconv.writers.sqlite.tables import (
+    Column,
+    Database,
+    always,
+    integer,
+    key,
+    milliseconds,
+    numbered,
+    size,
+    table,
+    text,
+    whole,
+)
 
 USER_VERSION = 1
 
 # Skyline's tables count from 1.
 ENTRY_KEY = key("0", "1, 2, 3, …")
-ORDERING = integer("ordering", "0, 1, 2, …; 0 is the innermost frame", "1")
-
-
 # Columns of the frames of entries. A record is the entry, the place in it, and the line.
-FRAME_OF_ENTRY = (
-    ORDERING,
+_ORDERING, _FILE_PATH, _LINE_NUMBER = (
+    integer("ordering", "0, 1, 2, …; 0 is the innermost frame", "1"),
     text("file_path", "relative to the project root", "2.file_path"),
     integer("line_number", "line in that file, from 1", "2.line_number"),
 )
@@ -42,6 +51,14 @@ class EntryFrames:
         for number, frames in enumerate(self._frames, 1):
             for ordering, frame in enumerate(frames):
                 yield number, ordering, frame
+
+
+def _frames_of_memory(report: MemoryReport) -> EntryFrames:
+    return EntryFrames((*report.weights, *report.activations))
+
+
+def _frames_of_times(report: TimeReport) -> EntryFrames:
+    return EntryFrames(report.entries)
 
 
 WEIGHT = 1
@@ -70,7 +87,7 @@ TABLES = (
             "the same of its gradient in the iteration of the peak; 0: it has none",
             "1.grad_size_bytes",
         ),
-        records=lambda report: enumerate(report.weights, 1),
+        records=numbered("weights", 1),
         is_skylines=True,
     ),
     table(
@@ -80,7 +97,7 @@ TABLES = (
         ENTRY_KEY,
         text("operation_name", "the operation that allocated it", "1.operation_name"),
         size("size_bytes", "block bytes: what the allocator set aside for it", "1.size_bytes"),
-        records=lambda report: enumerate(report.activations, 1),
+        records=numbered("activations", 1),
         is_skylines=True,
     ),
     table(
@@ -101,8 +118,10 @@ CREATE UNIQUE INDEX entry_type_and_id
         "stack_frames",
         "The frames of the project that allocated the entry; an entry without any has no rows here.",
         integer("correlation_id", "row of `stack_correlation`", "0"),
-        *FRAME_OF_ENTRY,
-        records=lambda report: EntryFrames((*report.weights, *report.activations)),
+        _ORDERING,
+        _FILE_PATH,
+        _LINE_NUMBER,
+        records=_frames_of_memory,
         constraint="PRIMARY KEY (correlation_id, ordering)",
         is_skylines=True,
     ),
@@ -111,20 +130,20 @@ CREATE UNIQUE INDEX entry_type_and_id
         "The two kinds of entries; always these two rows.",
         key("0", "1 or 2", "entry_type"),
         text("name", "`Weight` or `Activation`", "1"),
-        records=lambda _: ((WEIGHT, "Weight"), (ACTIVATION, "Activation")),
+        records=always(((WEIGHT, "Weight"), (ACTIVATION, "Activation"))),
         is_skylines=True,
     ),
     table(
         "misc_sizes",
         "Always one row.",
-        Column("key", f"`{PEAK_KEY}`", lambda _: PEAK_KEY, sql_type="TEXT PRIMARY KEY"),
+        Column("key", f"`{PEAK_KEY}`", always(PEAK_KEY), sql_type="TEXT PRIMARY KEY"),
         size(
             "size_bytes",
             "what `torch.cuda.max_memory_allocated()` would have returned",
             "peak.allocated_bytes",
             sql_type="INT",
         ),
-        records=lambda report: [report],
+        records=whole,
         is_skylines=True,
     ),
 )
@@ -144,15 +163,17 @@ TIME_TABLES = (
             "1.backward_ms",
             null="nothing of it ran in backward",
         ),
-        records=lambda report: enumerate(report.entries, 1),
+        records=numbered("entries", 1),
         is_skylines=True,
     ),
     table(
         "stack_frames",
         "The frames of the project that led to the call; every entry has at least one.",
-        *FRAME_OF_ENTRY,
+        _ORDERING,
+        _FILE_PATH,
+        _LINE_NUMBER,
         integer("entry_id", "row of `run_time_entries`", "0"),
-        records=lambda report: EntryFrames(report.entries),
+        records=_frames_of_times,
         constraint="PRIMARY KEY (entry_id, ordering)",
         is_skylines=True,
     ),

@@ -51,7 +51,8 @@ class Column:
 
     ``stands_for_null`` is the value with the same meaning in a report's column, which has no NULL. ``at`` is
     where the value is in a record, or all values in what has them as columns: a path of attributes and
-    positions such as ``1.line.function``, by default the column's name, or a function.
+    positions such as ``1.line.function``, by default the column's name, or a function. ``rows`` is the path
+    of the numbers of those values that are wanted, in their order; -1: none.
     """
 
     name: str
@@ -61,21 +62,32 @@ class Column:
     unit: str = ""
     sql_type: str = "INTEGER"
     stands_for_null: int | None = None
+    rows: str = ""
 
     def of(self, source: Any) -> Any:
         """Get the column's value out of a record, or its values out of what has them as columns."""
         if callable(self.at):
             return self.at(source)
-        for part in (self.at or self.name).split("."):
-            if source is not None:
-                source = source[int(part)] if part.isdigit() else getattr(source, part)
-        return source
+        values = _at(self.at or self.name, source)
+        if not self.rows:
+            return values
+        numbers = _at(self.rows, source)
+        if isinstance(values, np.ndarray):
+            return values[numbers]
+        return [values[number] if number >= 0 else None for number in numbers.tolist()]
 
     @property
     def declaration(self) -> str:
         """The line of the CREATE statement."""
         needs_not_null = self.null is None and "PRIMARY KEY" not in self.sql_type
         return f"{self.name} {self.sql_type}{' NOT NULL' if needs_not_null else ''}"
+
+
+def _at(path: str, source: Any) -> Any:
+    for part in path.split("."):
+        if source is not None:
+            source = source[int(part)] if part.isdigit() else getattr(source, part)
+    return source
 
 
 integer = Column
@@ -102,7 +114,7 @@ def row_of(table: str, name: str, null: str | None = None, at: str | Get = "", m
 class Table:
     """A table, and where a report has its rows.
 
-    ``records`` gives an object per row, ``arrays`` one object with all columns, for tables of millions.
+    ``records`` gives an object per row. A table of millions has none: its columns are at the path ``arrays``.
     ``constraint`` is the last line of the CREATE statement; the rows of a table of ours are then stored in
     the order of that key. A table of Skyline's is written as SQLite stores Skyline's, indentation included;
     ``index`` is created after it.
@@ -112,7 +124,7 @@ class Table:
     meaning: str
     columns: tuple[Column, ...]
     records: Callable[[Any], Iterable[object]] | None = None
-    arrays: Callable[[Any], object] | None = None
+    arrays: str = ""
     constraint: str = ""
     is_skylines: bool = False
     index: str = ""
@@ -139,8 +151,7 @@ class Table:
             records: Any = self.records(report)
             records = records if hasattr(records, "__len__") else list(records)
             return len(records), (tuple(_plain(c.of(one)) for c in self.columns) for one in records)
-        assert self.arrays is not None
-        source = self.arrays(report)
+        source = _at(self.arrays, report) if self.arrays else report
         columns = [column.of(source) for column in self.columns]
         n_rows = len(columns[0])
         starts = range(0, n_rows, CHUNK_ROWS)
@@ -154,6 +165,26 @@ class Table:
 def table(name: str, meaning: str, *columns: Column, **more: Any) -> Table:
     """Declare a table; ``more`` are the other fields of one."""
     return Table(name, meaning, columns, **more)
+
+
+def numbered(path: str, first: int = 0) -> Get:
+    """Make the function that gets the records at a path of a report, each behind its number."""
+    return lambda report: enumerate(_at(path, report), first)
+
+
+def numbers_of(path: str) -> Get:
+    """Make the function that numbers what is at a path of a report."""
+    return lambda report: range(len(_at(path, report)))
+
+
+def always(value: Any) -> Get:
+    """Make the function that gets the same out of every report."""
+    return lambda _: value
+
+
+def whole(report: object) -> list[object]:
+    """Return a report as the only record of a table."""
+    return [report]
 
 
 @dataclass(frozen=True, slots=True)
