@@ -282,6 +282,7 @@ def _of_devices(messages: list[MessageAnswer], server: MessageAnswer | None) -> 
             verdict = replace(first.verdict, cause=server.cause)
             first = replace(first, cause=server.cause, verdict=verdict)
         first = replace(first, next_step=server.next_step, notes=notes, figures=server.figures)
+        others = [replace(other, next_step=server.next_step) for other in others]
     return replace(first, n_messages=len(messages), others=tuple(others))
 
 

@@ -107,8 +107,20 @@ _KINDS = (
             r"max seq len \(<length>\) is larger than the maximum number of tokens that can be "
             r"stored in kv cache \(<fits>\)",
             "larger than the maximum number of tokens that can be stored in kv cache",
+            "the rest of the memory reserved for kv cache is -<lacking>",
+            r"memory profiling results: total_gpu_memory=\S{0,160}?kv_cache_size=-<lacking>",
+            r"(?:cuda|gpu) blocks: 0(?!\d)",
         ),
         also=(
+            r"total_gpu_memory \(<total>\) x gpu_memory_utilization \(<utilization>\) = <wanted>",
+            "non_torch_memory takes <outside>",
+            "pytorch activation peak memory takes <activations>",
+            "total_gpu_memory=<total>",
+            "initial_memory_usage=<before_start>",
+            "peak_torch_memory=<peak>",
+            "memory_usage_post_profile=<used>",
+            "non_torch_memory=<outside>",
+            r"kv_cache_size=\S{1,20}?gpu_memory_utilization=<utilization>",
             "<needed> kv cache is needed",
             r"available kv cache memory \(<available>\)",
             r"available kv cache memory \(-<lacking>\)",
@@ -1210,7 +1222,11 @@ _KINDS = (
         "vLLM",
         level=1,
         seen=(
+            r"vllm(?:_ascend|_omni)?[/\\][\w/\\]{1,80}\.py\"?,line\d",
             r"vllm[/\\](?:v1|engine|worker|executor|entrypoints|model_executor)[/\\]",
+            # What stands before its lines, which compacted() takes off.
+            r"vllmworker|\((?:enginecore|worker_[dtpe]p|apiserver)|"
+            r"\[(?:multiproc_executor|gpu_worker|gpu_model_runner|core)\.py:",
             r"vllm serve |vllm\.entrypoints\.|from vllm import|import vllm|vllm_use_v1=",
             r"gpu[-_]memory[-_]utilization ?=? ?0?\.\d",
         ),
@@ -1230,6 +1246,103 @@ _KINDS = (
         means="SGLang's static share of the GPU holds weights and KV cache; a step needs more than it left",
         next_step="lower --mem-fraction-static, --chunked-prefill-size or --max-running-requests; while "
         "weights are loaded, a quantized model or more GPUs (--tp)",
+        leads=True,
+    ),
+    MessageKind(
+        "SGLang Diffusion",
+        level=1,
+        seen=(r"sglang[/\\]multimodal_gen|sglang generate",),
+        needs=("out of memory",),
+        means="the models of an image or a video, and what a step computes, do not fit together",
+        next_step="--dit-layerwise-offload (or --dit-cpu-offload), --text-encoder-cpu-offload and "
+        "--vae-cpu-offload; a smaller image or fewer frames; or more GPUs (--num-gpus)",
+        leads=True,
+    ),
+    MessageKind(
+        "LMDeploy",
+        level=1,
+        seen=(r"lmdeploy[/\\](?:pytorch|turbomind|serve|cli|messages|api|archs)",),
+        needs=("out of memory",),
+        means="LMDeploy's KV cache has a share of what the weights left free, and a step needs more than "
+        "it left",
+        next_step="lower cache_max_entry_count (--cache-max-entry-count) or max_prefill_token_num; while "
+        "weights are loaded, a quantized model or more GPUs (--tp)",
+        leads=True,
+    ),
+    MessageKind(
+        "TensorRT-LLM",
+        level=1,
+        seen=(r"tensorrt_llm[/\\][\w/\\]{1,80}\.py\"?,line\d|trtllm-serve",),
+        needs=("out of memory",),
+        means="the weights, the KV cache or a step of TensorRT-LLM did not fit",
+        next_step="lower free_gpu_memory_fraction of the KV cache (--kv_cache_free_gpu_memory_fraction), "
+        "max_num_tokens or max_batch_size; while weights are loaded, a quantized model or more GPUs",
+        leads=True,
+    ),
+    MessageKind(
+        "InvokeAI",
+        level=1,
+        seen=(r"invokeai[/\\]|\[invokeai\]::",),
+        needs=("out of memory",),
+        means="InvokeAI's cache of models leaves too little of the GPU for what a step computes",
+        next_step="enable_partial_loading: true and a larger device_working_mem_gb (3 by default) in "
+        "invokeai.yaml; or a smaller image",
+        leads=True,
+    ),
+    MessageKind(
+        "Fooocus",
+        level=1,
+        seen=(r"fooocus|ldm_patched[/\\]",),
+        needs=("out of memory",),
+        unless=("forge",),
+        means="the image, its upscaling or the models need more than the GPU has",
+        next_step="a smaller image; start with --always-low-vram, or --always-no-vram",
+        leads=True,
+    ),
+    MessageKind(
+        "Stable Diffusion's web UI",
+        level=1,
+        seen=(
+            r"stable-diffusion-webui|webui-forge|sd-webui|"
+            r"modules[/\\](?:processing|sd_samplers|sd_models|sd_hijack|txt2img|img2img|call_queue)",
+        ),
+        needs=("out of memory",),
+        unless=(r"in train\w{0,20}|train_\w{1,20}\.py|in _?decode",),
+        means="the image, its upscaling or the models of this web UI need more than the GPU has",
+        next_step="a smaller image or batch; start AUTOMATIC1111's web UI with --medvram (--lowvram on a "
+        "small GPU), in Forge lower GPU Weights",
+        leads=True,
+    ),
+    MessageKind(
+        "ComfyUI",
+        level=1,
+        seen=(r"comfyui[/\\]|comfy[/\\]\w{1,30}\.py|got prompt(?=requested|model|loaded|using)",),
+        needs=("out of memory",),
+        unless=(r"in \w{0,30}_?decode",),
+        means="the models of this workflow, and what a step computes, need more than the GPU has",
+        next_step="a smaller image, fewer frames or a quantized model; start with --lowvram",
+        leads=True,
+    ),
+    MessageKind(
+        "a local program for language models",
+        level=1,
+        seen=(
+            r"text-generation-webui[/\\]|oobabooga|modules[/\\](?:text_generation|models|callbacks)\.py|"
+            r"exllama\w{0,4}[/\\]|fastchat[/\\]|tabbyapi[/\\]|koboldai|ktransformers[/\\]",
+        ),
+        needs=("out of memory",),
+        means="the weights, the context or a step of the model do not fit on the GPU together",
+        next_step="a model in fewer bits (4 or 8), a shorter context or prompt, or a part of the layers on "
+        "the CPU or another GPU",
+        leads=True,
+    ),
+    MessageKind(
+        "text-embeddings-inference",
+        level=1,
+        seen=(r"text_embeddings_(?:server|backend|router)|text-embeddings-router",),
+        needs=("out of memory",),
+        means="the trial run with as many tokens at once as the server allows did not fit",
+        next_step="lower --max-batch-tokens; or --dtype float16",
         leads=True,
     ),
     MessageKind(
@@ -1846,18 +1959,22 @@ _KINDS = (
 ALLOCATOR, *MESSAGE_KINDS = _KINDS
 SUMMARY = MESSAGE_KINDS[-2]
 # What stands in place of a text's own kind, where its figures deny that memory was too small.
-OF_WRONG_SIZE = MessageKind("a wrong size", means=WRONG_SIZE, next_step=SHAPES, cause=OomCause.TOO_LARGE)
-OF_ENOUGH = MessageKind(
-    "enough memory",
-    means="the cause is not in the text: after the failure more was free than was needed; possible: another "
-    "thread or process freed memory meanwhile, or a limit of Windows, WSL or a virtual GPU",
-    next_step="run it again with `{monitor}` beside it, which shows what else takes memory at that moment",
-    cause=OomCause.UNKNOWN,
+_DENIALS = (
+    MessageKind("a wrong size", means=WRONG_SIZE, next_step=SHAPES, cause=OomCause.TOO_LARGE),
+    MessageKind(
+        "enough memory",
+        means="the cause is not in the text: after the failure more was free than was needed; possible: "
+        "another thread or process freed memory meanwhile, or a limit of Windows, WSL or a virtual GPU",
+        next_step="run it again with `{monitor}` beside it, which shows what else takes memory at that "
+        "moment",
+        cause=OomCause.UNKNOWN,
+    ),
+    MessageKind(
+        "enough tokens",
+        means="the cause is not in the text: the cache had room for more tokens than were requested; "
+        "possible: with pages of more than one token, each request needs a whole page, and too few are free",
+        next_step="lower --max-running-requests, or set --page-size 1; else a newer release of the server",
+        cause=OomCause.UNKNOWN,
+    ),
 )
-OF_ENOUGH_TOKENS = MessageKind(
-    "enough tokens",
-    means="the cause is not in the text: the cache had room for more tokens than were requested; possible: "
-    "with pages of more than one token, each request needs a whole page, and too few are free",
-    next_step="lower --max-running-requests, or set --page-size 1; else a newer release of the server",
-    cause=OomCause.UNKNOWN,
-)
+OF_WRONG_SIZE, OF_ENOUGH, OF_ENOUGH_TOKENS = _DENIALS

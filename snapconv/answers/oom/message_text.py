@@ -47,6 +47,11 @@ _PREFIX = re.compile(
     r"(?:[ \t]{1,40}|$)){0,8})"
 )
 _RANK = re.compile(r"(rank|[DPTE]P)[ _:=]{0,2}(\d{1,6})", re.IGNORECASE)
+# Of what stands before lines, what only one program writes: vLLM's processes, and its files that log errors.
+_PROGRAM = re.compile(
+    r"vllmworker|\((?:enginecore|worker_[dtpe]p|apiserver)|"
+    r"\[(?:multiproc_executor|gpu_worker|gpu_model_runner|core)\.py:"
+)
 # Colours of terminals, frames of boxes, control characters; line breaks that were escaped.
 _NOISE = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]|[\u2500-\u257f]|[\x00-\x08\x0e-\x1f]")
 _ESCAPED = re.compile(r"\\[nrt]")
@@ -106,20 +111,20 @@ def compacted(text: str, check: Check = no_check) -> CompactText:
     lines = _near_signs(_ESCAPED.sub("\n", text).split("\n"), check)
     width = max(map(len, lines))
     is_broken = False
-    parts: list[str] = []
-    ranks: list[str] = []
-    shown: list[str] = []
+    parts = _PROGRAM.findall(text.lower())[:1] or [""]
+    ranks = [""]
+    shown = [""]
     for raw in lines:
         check()
         _, prefix, line = _PREFIX.split(_NOISE.sub(" ", raw), maxsplit=1)
         words = "".join(_BETWEEN_DIGITS.sub(_SEPARATOR, line).split()).lower()
         # A terminal breaks the longest lines alone: elsewhere a number has ended.
-        if words[:1].isdigit() and not is_broken and parts and parts[-1][-1:].isdigit():
+        if words[:1].isdigit() and not is_broken and parts[-1][-1:].isdigit():
             words = _SEPARATOR + words
         is_broken = len(raw) == width
         parts.append(words)
         shown.append(" ".join(line.split()))
-        ranks.append(" ".join(f"{word} {number}" for word, number in _RANK.findall(prefix)))
+        ranks.append(" ".join(map(" ".join, _RANK.findall(prefix))))
     return CompactText("".join(parts), check, list(accumulate(map(len, parts))), ranks, shown)
 
 

@@ -643,6 +643,14 @@ def test_a_server_around_torch_has_the_better_remedy():
     engine = 'File "/vllm/v1/engine/core.py", line 12, in step\n'
     assert explain_message(f"{engine}{from_2_1(*FULL)}").next_step.startswith("lower --gpu-memory-util")
     assert explain_message(f"{trainer}{engine}{from_2_1(*FULL)}").next_step.startswith("a smaller batch")
+    workers = "".join(
+        f"(VllmWorker rank={rank} pid=7) ERROR 03-19 07:27:53 [x.py:3] {from_2_1(*row)}\n"
+        for rank, row in enumerate((FULL, PIECES))
+    )
+    found = explain_message(workers)
+    assert [row.rank for row in (found, *found.others)] == ["rank 0", "rank 1"]
+    steps = {row.next_step for row in (found, *found.others)}
+    assert steps == {explain_message(f"{engine}{from_2_1(*FULL)}").next_step}
     served = explain_message(f"Graph capturing finished in 9 secs\n{text}")
     assert not served.next_step.startswith("lower")
 

@@ -484,6 +484,67 @@ TEXTS = (
         {},
         "lower --max-batch-prefill-tokens",
     ),
+    *(
+        # The frames of a server or a program say whose settings help.
+        (f"{frame}\nRuntimeError: CUDA error: out of memory", kind, FULL, {}, remedy)
+        for frame, kind, remedy in (
+            ("(VllmWorker rank=1 pid=7) ERROR 03-19 07:27:53 [x.py:3] died", "vLLM", "lower --gpu-mem"),
+            ("(EngineCore_DP0 pid=7) ERROR 03-19 07:27:53 [core.py:842] died", "vLLM", "lower --gpu-mem"),
+            ('File "/vllm/lora/ops/ops.py", line 3, in shrink', "vLLM", "lower --gpu-memory-util"),
+            ('File "/sglang/multimodal_gen/x.py", line 3', "SGLang Diffusion", "--dit-layerwise-offload"),
+            ('File "/lmdeploy/pytorch/engine/e.py", line 3', "LMDeploy", "lower cache_max_entry_count"),
+            ('File "/tensorrt_llm/_torch/x.py", line 3', "TensorRT-LLM", "lower free_gpu_memory_fraction"),
+            ('File "/invokeai/app/x.py", line 3', "InvokeAI", "enable_partial_loading: true"),
+            ('File "/Fooocus/modules/patch.py", line 3', "Fooocus", "a smaller image; start with --always"),
+            ('File "C:\\ai\\modules\\processing.py", line 3', "Stable Diffusion's web UI", "a smaller image"),
+            ('File "/ComfyUI/execution.py", line 3', "ComfyUI", "a smaller image, fewer frames"),
+            (
+                'File "/text-generation-webui/modules/callbacks.py", line 3',
+                "a local program for language models",
+                "a model in fewer bits",
+            ),
+            (
+                'File "/text_embeddings_server/models/m.py", line 3',
+                "text-embeddings-inference",
+                "lower --max-batch-tokens",
+            ),
+        )
+    ),
+    (
+        "[worker.py:267] the current vLLM instance can use total_gpu_memory (8.00GiB) x "
+        "gpu_memory_utilization (0.70) = 5.60GiB\nINFO 02-26 09:54:05 worker.py:267] model weights take "
+        "5.25GiB; non_torch_memory takes 0.25GiB; PyTorch activation peak memory takes 1.50GiB; the rest of "
+        "the memory reserved for KV Cache is -1.50GiB.",
+        "vLLM's KV cache",
+        LIMITED,
+        {
+            "short": gib(1.5),
+            "total": 8 * GIB,
+            "the setting's share": 0.7,
+            "wanted by the setting": gib(5.6),
+            "weights": gib(5.25),
+            "outside torch": gib(0.25),
+            "activations at most": gib(1.5),
+        },
+        "raise --gpu-memory-utilization",
+    ),
+    (
+        "Memory profiling results: total_gpu_memory=16.00GiB initial_memory_usage=4.75GiB "
+        "peak_torch_memory=14.50GiB memory_usage_post_profile=4.75Gib non_torch_memory=0.25GiB "
+        "kv_cache_size=-0.50GiB gpu_memory_utilization=0.90\n# GPU blocks: 0, # CPU blocks: 4681",
+        "vLLM's KV cache",
+        LIMITED,
+        {
+            "short": gib(0.5),
+            "total": 16 * GIB,
+            "used before its start": gib(4.75),
+            "allocated at most": gib(14.5),
+            "used": gib(4.75),
+            "outside torch": gib(0.25),
+            "the setting's share": 0.9,
+        },
+        "raise --gpu-memory-utilization",
+    ),
     (
         "panic: failed to decode batch: could not find a kv cache slot",
         "llama.cpp's KV slots",
