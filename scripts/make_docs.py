@@ -226,7 +226,7 @@ def decision_rules() -> str:
     facts = [fact for fact in CLASSIFICATION if isinstance(fact, Fact)]
     rows = []
     for slug, reason in REASONS.items():
-        mine = [fact for fact in facts if fact.slug == slug]
+        mine = [fact for fact in facts if fact.reason.slug == slug]
         categories = dict.fromkeys(fact.category for fact in mine)
         rows.append((f"`{slug}`", _labels(categories), _labels(sorted({f.evidence for f in mine})), reason))
     return table(("rule", "category", "evidence", "reason"), rows)

@@ -117,7 +117,7 @@ HOST_ORDER: tuple[Stage, ...] = (user_rules, *HOST_FACTS)
 REASONS: dict[str, str] = {
     NO_RULE: "nothing was decided",
     LIKELY_ONLY: "it is likely only, and --certain counts that as unknown",
-    **{fact.slug: fact.reason for fact in ORDER if isinstance(fact, Fact)},
+    **dict(fact.reason for fact in ORDER if isinstance(fact, Fact)),
     **inventory.REASONS,
     _REPLACED: "pre-existing, freed by a line that had made its replacement of the same size",
     _FREED_BY_LINE: "pre-existing, freed by a line that frees only this category",

@@ -6,7 +6,7 @@ condition holds, the allocation gets its category, unless an earlier fact has de
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -185,6 +185,13 @@ class _FeatureConditions:
 feature = _FeatureConditions()
 
 
+class Reason(NamedTuple):
+    """Why an allocation has its category: a stable short name, and what the name stands for."""
+
+    slug: str
+    text: str
+
+
 @dataclass(frozen=True, slots=True)
 class Fact:
     """A row of a table: the category of all rows for which a condition holds, and why.
@@ -194,8 +201,7 @@ class Fact:
     """
 
     category: Category
-    slug: str
-    reason: str
+    reason: Reason
     where: Condition
     evidence: Evidence = Evidence.LIFETIME
     probability: float | None = None
@@ -210,7 +216,7 @@ class Fact:
         if self.probability:
             column = np.full(len(where), self.probability, np.float32)
         evidence = Evidence.METADATA if by_record else self.evidence
-        yield Proposal(where, self.category, evidence, self.slug, column)
+        yield Proposal(where, self.category, evidence, self.reason.slug, column)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from snapconv.classification.categories import Category, Evidence
-from snapconv.classification.decisions import Condition, Decided, Fact, Proposal, feature, made
+from snapconv.classification.decisions import Condition, Decided, Fact, Proposal, Reason, feature, made
 from snapconv.classification.facts import ACTIVATION, AUTOCAST_COPY, GRADIENT, INPUT, STATE, WEIGHT
 from snapconv.columns import BoolColumn, Int64Column, distinct, has_code, is_among, last_before, rows_of
 from snapconv.phases.trace_phases import Phase
@@ -129,7 +129,7 @@ def _written(metadata: Metadata) -> BoolColumn:
 
 _is_recorded = Condition(lambda decided: decided.features.recorded is not None)
 _recorded = partial(Fact, evidence=Evidence.METADATA)
-_PROFILED = (
+_PROFILED = Reason(
     "named-by-profiler",
     "the category that torch.profiler gave it; its `autograd_detail` is temporary",
 )
@@ -143,18 +143,17 @@ _BY_PROFILER = (
 )
 # What the profiler calls unknown stays so: its sums by category are kept.
 PROFILED = (
-    *(_recorded(category, *_PROFILED, _by_profiler(*names)) for category, *names in _BY_PROFILER),
+    *(_recorded(category, _PROFILED, _by_profiler(*names)) for category, *names in _BY_PROFILER),
     Fact(
         Category.UNKNOWN,
-        "unknown-to-profiler",
-        "torch.profiler gave it no category",
+        Reason("unknown-to-profiler", "torch.profiler gave it no category"),
         _by_profiler("unknown"),
         Evidence.NONE,
         by_phases=False,
     ),
 )
-_COPY = "recorded-as-copy", "`deepcopy`, or autocast, made it from a weight or from a state"
-_ATTRIBUTE = (
+_COPY = Reason("recorded-as-copy", "`deepcopy`, or autocast, made it from a weight or from a state")
+_ATTRIBUTE = Reason(
     "recorded-as-attribute",
     "a plain attribute of a module: if written since it was made, a cache; else like a buffer",
 )
@@ -162,54 +161,59 @@ _ATTRIBUTE = (
 RECORDED = (
     _recorded(
         WEIGHT,
-        "recorded-as-parameter",
-        "it was the memory of a parameter of the model",
+        Reason("recorded-as-parameter", "it was the memory of a parameter of the model"),
         _parameters(is_buffer=False),
     ),
     _recorded(
         WEIGHT,
-        "recorded-as-buffer",
-        "it was the memory of a buffer of the model",
+        Reason("recorded-as-buffer", "it was the memory of a buffer of the model"),
         _parameters(is_buffer=True),
     ),
-    _recorded(GRADIENT, "recorded-as-gradient", "it was the memory of a gradient", _named("gradients")),
     _recorded(
-        STATE, "recorded-as-optimizer-state", "it was the memory of an optimizer state", _named("states")
+        GRADIENT, Reason("recorded-as-gradient", "it was the memory of a gradient"), _named("gradients")
+    ),
+    _recorded(
+        STATE,
+        Reason("recorded-as-optimizer-state", "it was the memory of an optimizer state"),
+        _named("states"),
     ),
     _recorded(
         INPUT,
-        "recorded-as-input",
-        "the model was called with it, and no module made it",
+        Reason("recorded-as-input", "the model was called with it, and no module made it"),
         _named("inputs") & ~made(Role.MODULE_CALL),
     ),
     _recorded(
         INPUT,
-        "recorded-as-saved-input",
-        "autograd saved it, and it is an input: made by no module and by no operation that has a gradient",
+        Reason(
+            "recorded-as-saved-input",
+            "autograd saved it, and it is an input: made by no module and by no operation that has a "
+            "gradient",
+        ),
         _target,
     ),
-    _recorded(WEIGHT, *_COPY, _copies_of(WEIGHT)),
+    _recorded(WEIGHT, _COPY, _copies_of(WEIGHT)),
     replace(AUTOCAST_COPY, where=_is_recorded & AUTOCAST_COPY.where, evidence=Evidence.METADATA),
     _recorded(
         ACTIVATION,
-        "recorded-as-saved",
-        "autograd saved it for backward, and forward did not free it again",
+        Reason("recorded-as-saved", "autograd saved it for backward, and forward did not free it again"),
         _named("saved") & ~feature.is_freed_in_own_forward,
     ),
-    _recorded(STATE, *_COPY, _copies_of(STATE)),
+    _recorded(STATE, _COPY, _copies_of(STATE)),
     _recorded(
         INPUT,
-        "made-by-code-of-inputs",
-        "kept, and made by code that otherwise makes only inputs: the next batch",
+        Reason(
+            "made-by-code-of-inputs",
+            "kept, and made by code that otherwise makes only inputs: the next batch",
+        ),
         _like_inputs,
     ),
 )
 # After the facts: the program may use an attribute for anything.
 ATTRIBUTES = (
-    _recorded(ACTIVATION, *_ATTRIBUTE, _named("attributes", _written) & feature.outside),
+    _recorded(ACTIVATION, _ATTRIBUTE, _named("attributes", _written) & feature.outside),
     _recorded(
         WEIGHT,
-        *_ATTRIBUTE,
+        _ATTRIBUTE,
         _named("attributes", lambda metadata: ~_written(metadata)) & feature.outside,
     ),
 )

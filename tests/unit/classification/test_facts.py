@@ -237,7 +237,7 @@ def test_where_a_recorder_marked_the_phases_what_is_decided_by_them_is_recorded(
 def test_every_fact_has_a_job_that_it_decides():
     by_frames = {rule.slug for rule in FRAME_RULES if rule.role in DECIDING}
     assert set(FRAME_JOBS) == by_frames
-    facts = {fact.slug for fact in (*FACTS, *LATER) if isinstance(fact, Fact)}
+    facts = {fact.reason.slug for fact in (*FACTS, *LATER) if isinstance(fact, Fact)}
     elsewhere = {
         "cublas-workspace-size",
         "live-in-failed-backward",
