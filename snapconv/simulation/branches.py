@@ -233,13 +233,20 @@ def _is_call(node: ast.AST, names: set[str]) -> bool:
 
 # How likely a truth value is that was not computed, of finite numbers that all differ.
 _CERTAIN = {
-    **dict.fromkeys(("isnan", "isinf", "isposinf", "isneginf"), 0.0),
-    **dict.fromkeys(("isfinite", "isreal"), 1.0),
+    "isnan": 0.0,
+    "isinf": 0.0,
+    "isposinf": 0.0,
+    "isneginf": 0.0,
+    "isfinite": 1.0,
+    "isreal": 1.0,
 }
 _AS_BEFORE = {"_to_copy", "clone", "index", "index_select", "gather", "repeat", "cat", "flip", "bitwise_and"}
 _COMBINED = {
-    **dict.fromkeys(("logical_and", "bitwise_and", "mul"), min),
-    **dict.fromkeys(("logical_or", "bitwise_or"), max),
+    "logical_and": min,
+    "bitwise_and": min,
+    "mul": min,
+    "logical_or": max,
+    "bitwise_or": max,
 }
 # Of truth values that are neither all False nor all True, some are True, and not all.
 _SOME = {"any": 0.9, "all": 0.1}

@@ -207,8 +207,16 @@ _PLUMBING = ("pythonTLSSnapshotFallback", "BoxedKernel", "make_boxed_from_unboxe
 _INTO_MODE = "pythonFallback"
 # What runs Python or the engine: the C++ frames beyond it belong to outer calls, or are written by us.
 _PYTHON_IN_C = (
-    *("_PyEval_", "PyEval_", "_PyFunction_", "PyObject_", "_PyObject_", "_PyFrame_"),
-    *("PyVectorcall", "cfunction_", "method_", "THPEngine_"),
+    "_PyEval_",
+    "PyEval_",
+    "_PyFunction_",
+    "PyObject_",
+    "_PyObject_",
+    "_PyFrame_",
+    "PyVectorcall",
+    "cfunction_",
+    "method_",
+    "THPEngine_",
 )
 _INTERPRETER = (
     *_PYTHON_IN_C,

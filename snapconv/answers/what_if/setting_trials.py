@@ -42,7 +42,9 @@ _LEAST_SAVED = 0.05
 # collector works with a memory fraction only; this one takes next to nothing away.
 SEARCHED = (
     "expandable_segments:True",
-    *(f"max_split_size_mb:{size}" for size in (32, 128, 512)),
+    "max_split_size_mb:32",
+    "max_split_size_mb:128",
+    "max_split_size_mb:512",
     "roundup_power2_divisions:8",
     "garbage_collection_threshold:0.8,per_process_memory_fraction:0.99",
 )
