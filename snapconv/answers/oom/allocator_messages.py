@@ -22,7 +22,8 @@ NEXT_STEPS = {
     OomCause.LIMIT: RAISE_LIMIT,
     OomCause.OUTSIDE: "stop the other processes that `{backend.monitor}` shows, or use another device",
     OomCause.TOO_LARGE: SHAPES,
-    OomCause.UNKNOWN: "run it again with `{backend.monitor}` beside it; {backend.watch}",
+    OomCause.UNKNOWN: "run it again with `{backend.monitor}` beside it, which shows what other programs "
+    "hold; if this one holds the memory, {less}; {backend.watch}",
 }
 # Where the request is larger than all that torch holds beside it.
 ONE_REQUEST = (
@@ -97,7 +98,8 @@ MPS_OTHER = (
 # Where a program was when its request failed, by the last of these frames above the message: what then grows
 # or shrinks the memory that it needs.
 LESS = (
-    "a smaller batch or shorter sequences (while weights are loaded, or in optimizer.step(), neither helps)"
+    "a smaller batch, shorter sequences or smaller images (none helps while weights are loaded, or in "
+    "optimizer.step())"
 )
 # `File "a.py", line 5, in f`, IPython's `File a.py:5, in f(x)` or `a.py in f(x)`, Colab's `[a.py](url) in f`.
 _IN = r"\.py\"?(?:,line\d{1,6},|:\d{1,6},?)?(?:\]\([^)]{1,60}\))? in "
@@ -118,7 +120,7 @@ PHASES = (
     ),
     (
         _IN + r"(?:backward|_engine_run_backward)|run_backward\(",
-        "a smaller batch or shorter sequences, or activation checkpointing",
+        "a smaller batch, shorter sequences or smaller images, or activation checkpointing",
     ),
     (
         _IN + r"_\w{4,24}_state_dict_hook|clone implementation of|failed to clone\(\) tensor",

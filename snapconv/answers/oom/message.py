@@ -281,8 +281,13 @@ def _of_devices(messages: list[MessageAnswer], server: MessageAnswer | None) -> 
             # A server's graphs have pools of their own by design, and use their free memory again.
             verdict = replace(first.verdict, cause=server.cause)
             first = replace(first, cause=server.cause, verdict=verdict)
-        first = replace(first, next_step=server.next_step, notes=notes, figures=server.figures)
-        others = [replace(other, next_step=server.next_step) for other in others]
+        first, *others = (
+            answer
+            if (answer.message.free_bytes or 0) >= (answer.message.tried_bytes or math.inf)
+            else replace(answer, next_step=server.next_step)
+            for answer in (first, *others)
+        )
+        first = replace(first, notes=notes, figures=server.figures)
     return replace(first, n_messages=len(messages), others=tuple(others))
 
 
@@ -448,7 +453,7 @@ def _of_allocator(log: CompactText, start: int, text: str) -> MessageAnswer:
     unallocated = _minus(message.reserved_bytes, message.allocated_bytes)
     unallocated = _minus(unallocated, message.private_pool_bytes or 0)
     outside = message.metal_bytes
-    if outside is None:
+    if outside is None and unallocated is not None:
         outside = _minus(_minus(message.total_bytes, message.free_bytes), message.reserved_bytes)
     own_outside = _minus(message.process_bytes, message.reserved_bytes)
     verdict, step = _verdict(message, _shortage(message, unallocated, backend.why_free), text)
@@ -521,7 +526,8 @@ def _shortage(message: OomMessage, unallocated: int | None, why_free: str) -> Sh
     reserved = message.reserved_bytes
     tried = message.tried_bytes or 0
     is_shared = total is not None and free is not None and free > total
-    live = reserved if message.allocated_bytes is None else message.allocated_bytes
+    live = message.process_bytes if reserved is None else reserved
+    live = live if message.allocated_bytes is None else message.allocated_bytes
     return Shortage(
         block_bytes=_SHARED_SEGMENTS.get(tried, (tried, ""))[0],
         segment_bytes=tried,
@@ -554,8 +560,13 @@ def _notes(message: OomMessage, backend: str) -> Iterator[str]:
         yield f"torch's {in_text} includes {format_bytes(private)} free in private pools"
     if whole is not None and (message.free_bytes or 0) > whole:
         yield "more is free than the device has: it shares the host's memory, and torch counts both"
-    elif whole is not None and max(message.reserved_bytes or 0, allocated or 0) > whole:
-        yield "torch has more than the device: the driver moved some of it to the host's memory (Windows)"
+    elif whole is not None and max(message.reserved_bytes or 0, allocated or 0) + (
+        message.free_bytes or 0
+    ) > (whole + _ROUNDING_BYTES):
+        yield (
+            "torch's memory and what is free are more than the device: the driver moved some to the host's "
+            "memory (Windows), or the figures are of two moments, or were changed"
+        )
     if message.process_bytes is None and message.other_processes:
         yield "torch did not recognise its own process (a container): one of those listed may be this one"
 

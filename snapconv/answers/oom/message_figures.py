@@ -62,6 +62,8 @@ FIGURES = {
     "fits": FigureName("fit", "tokens"),
     "missing_tokens": FigureName("short", "tokens"),
     "prefill": FigureName("of them prefill", "tokens"),
+    "residues": FigureName("length of the sequence", "number"),
+    "sequences": FigureName("sequences in the batch", "number"),
     "requests": FigureName("in the trial run", "requests"),
     "free_slots": FigureName("free slots", "number"),
     "buffers": FigureName("buffers allowed", "number"),

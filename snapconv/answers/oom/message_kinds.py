@@ -353,6 +353,18 @@ _KINDS = (
         next_step="run once with batch size 1 and without it: the message then says what is full",
     ),
     MessageKind(
+        "ESMFold",
+        seen=(
+            r"failed \(cuda out of memory\) on sequence .{1,200}?of length <residues>",
+            r"failed \(cuda out of memory\) to predict batch of size <sequences>",
+        ),
+        means="ESMFold caught torch's out of memory and left this sequence, or batch, out: memory grows with "
+        "the square of a sequence's length; what else held memory is not in the text",
+        next_step="--chunk-size 64 (or 32), which needs less for a long sequence, or a lower "
+        "--max-tokens-per-batch for a batch; else --cpu-offload; `nvidia-smi` shows what others hold",
+        cause=OomCause.UNKNOWN,
+    ),
+    MessageKind(
         "a model that was dispatched to the CPU",
         seen=("some modules are dispatched on the cpu or the disk",),
         means="the weights do not fit on the GPUs, so that device_map put a part of them on the CPU "
@@ -402,7 +414,7 @@ _KINDS = (
         seen=("nvml_success == .{0,120}?internal assert failed at .{0,200}?cudacachingallocator",),
         means="CUDA out of memory: torch asked NVML for the figures of its message, and failed at "
         "that (MIG slices, Jetson, WSL, containers without NVML)",
-        next_step="a smaller batch or shorter sequences, as for any CUDA out of memory; free what other "
+        next_step="a smaller batch or smaller inputs, as for any CUDA out of memory; free what other "
         "processes hold (`nvidia-smi`, on Jetson `tegrastats`)",
     ),
     MessageKind(

@@ -96,8 +96,13 @@ class OomVerdict:
 _SENTENCES = {
     "too large": (
         OomCause.TOO_LARGE,
-        "the request of {segment_bytes} is larger than the device ({device_total_bytes})",
+        "the request of {segment_bytes} does not fit on the device, which has {device_total_bytes} in all",
         "no setting and no free memory serves it: look at the shapes at that line",
+    ),
+    "figures": (
+        OomCause.UNKNOWN,
+        "the figures contradict each other: {live_bytes} in use of {reserved_bytes} that torch had reserved",
+        "torch never prints that: the text was changed or made up, and nothing follows from its figures",
     ),
     "limit": (
         OomCause.LIMIT,
@@ -178,7 +183,12 @@ _SENTENCES = {
     "cache not known": (
         OomCause.FULL,
         "full: {segment_bytes} more were needed{left}{in_use}{other_free}",
-        "the text does not say how much torch had cached",
+        "the text does not say how much of that torch had cached",
+    ),
+    "holder not known": (
+        OomCause.UNKNOWN,
+        "the device lacked memory: {segment_bytes} more were needed{left}{in_use}",
+        "the text does not say who holds {outside} of it: this program, torch's cache or another process",
     ),
 }
 # Parts of these sentences, which stand there where their figures are known.
@@ -206,18 +216,19 @@ def decide_oom(found: Shortage) -> OomVerdict:
     free = found.device_free_bytes
     reserved = found.reserved_bytes
     missing = found.segment_bytes - (free or 0)
-    if total is not None and free is not None and reserved is not None:
+    if total is not None and free is not None:
         # What is not torch's is to blame where it is more than usual, than was missing, and than free pieces.
-        # No context takes half of a small device.
-        outside = max(total - free - reserved, 0)
+        # No context takes half of a small device. A text that was cut does not say whose it is.
+        reason = "holder not known" if reserved is None else "outside"
+        outside = max(total - free - (reserved or found.live_bytes or 0), 0)
         if outside - min(USUAL_OUTSIDE_BYTES, total // 2) >= max(
             missing, _fragmented_bytes(found, found.block_bytes)
         ):
-            return _verdict(found, "outside", is_inferred=True, outside=format_bytes(outside))
+            return _verdict(found, reason, is_inferred=reserved is not None, outside=format_bytes(outside))
     if _fragmented_bytes(found, min(found.block_bytes, missing)):
         return _verdict(found, "fragmented", is_inferred=not found.has_pieces)
     if found.here is None:
-        return _verdict(found, "cache not known", is_inferred=free is None)
+        return _verdict(found, "cache not known", is_inferred=True)
     return _verdict(found, "full" if found.here.n_bytes else "nothing cached", is_inferred=free is None)
 
 
@@ -229,7 +240,9 @@ def _without_shortage(found: Shortage) -> OomVerdict | None:
     allowed = found.allowed_bytes
     reserved = found.reserved_bytes
     is_free_enough = free is None or free >= need
-    if total is not None and need > total:
+    if found.here is None and reserved not in (None, found.live_bytes):
+        return _verdict(found, "figures")
+    if total is not None and need >= total:
         return _verdict(found, "too large")
     if allowed is not None and found.counted_bytes is not None:
         excess = found.counted_bytes + need - allowed

@@ -32,10 +32,11 @@ _MESSAGE_ROWS = (
     ("active_bytes", "  with what streams still use", ""),
     ("unallocated_bytes", "reserved by torch and free", ""),
     ("private_pool_bytes", "free in private pools, for CUDA graphs or MemPools only", ""),
-    ("reserved_bytes", "reserved by torch", "allocated_bytes"),
+    ("reserved_bytes", "reserved by torch", "unallocated_bytes"),
     ("outside_bytes", "not torch's: context, libraries, NCCL, other processes", "metal_bytes"),
     ("metal_bytes", "other Metal memory of the process", ""),
     ("own_outside_bytes", "  of it this process's own", ""),
+    ("process_bytes", "held by this process", "own_outside_bytes"),
     ("allowed_bytes", "allowed", ""),
     ("total_bytes", "the whole device", ""),
 )

@@ -26,6 +26,20 @@ def gib(number):
 # A text; its kind, cause and figures (with the noun for those that OomMessage has no field for); the remedy.
 TEXTS = (
     (
+        "24/01/09 12:00:01 | INFO | root | Failed (CUDA out of memory) on sequence P1 of length 1204.",
+        "ESMFold",
+        UNKNOWN,
+        {"length of the sequence": 1204},
+        "--chunk-size 64",
+    ),
+    (
+        "Failed (CUDA out of memory) to predict batch of size 7. Try lowering `--max-tokens-per-batch`.",
+        "ESMFold",
+        UNKNOWN,
+        {"sequences in the batch": 7},
+        "--chunk-size 64",
+    ),
+    (
         "Loading checkpoint shards:  71%|████▍ | 5/7 [01:46<00:43, "
         "21.78s/it]WARNING:torch.distributed.elastic."
         "multiprocessing.api:Sending process 517201 closing signal SIGTERM\n"
