@@ -41,7 +41,7 @@ from snapconv.answers.oom.allocator_messages import (
     WAITED,
     WORDS,
 )
-from snapconv.answers.oom.message_figures import FIGURES, ITEM_BYTES, SIZE
+from snapconv.answers.oom.message_figures import FIGURES, ITEM_BYTES, SIZE, FigureName
 from snapconv.answers.oom.message_kinds import (
     ALLOCATOR,
     MESSAGE_KINDS,
@@ -349,16 +349,16 @@ def _values(patterns: Iterable[re.Pattern[str]], text: str) -> dict[str, Any]:
     for pattern in patterns:
         match = pattern.search(text)
         for name, figure in match.groupdict().items() if match else ():
-            value = _value_of(figure, FIGURES.get(name, SIZE).unit) if figure else math.inf
+            value = _value_of(figure, FIGURES.get(name, SIZE)) if figure else math.inf
             if isinstance(value, str) or value < _MOST_BYTES.get(name, _NO_LIMIT):
                 values.setdefault(name, value)
     return values
 
 
-def _value_of(text: str, unit: str) -> float | str:
-    if unit in ("shape", "name"):
+def _value_of(text: str, figure: FigureName) -> float | str:
+    if figure.unit in ("shape", "name"):
         return text
-    return float(text) if unit in ("share", "percent") else _bytes_of(f"{text}g" if unit == "GiB" else text)
+    return float(text) if figure.unit in ("share", "percent") else _bytes_of(text + figure.letter)
 
 
 def _bytes_of(number: str) -> int:
@@ -384,7 +384,7 @@ def _of_kind(kind: MessageKind, match: re.Match[str], log: CompactText) -> Messa
     next_step = _next_step(row, values, backend_of_kind(backend).monitor)
     message = OomMessage(device=values.pop("device", None), tried_bytes=values.pop("tried", None))
     figures = [
-        MessageFigure(FIGURES[name].noun, FIGURES[name].unit.replace("GiB", "bytes"), value)
+        MessageFigure(FIGURES[name].noun, FIGURES[name].unit, value)
         for name, value in values.items()
         if name in FIGURES
     ]

@@ -5,10 +5,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class FigureName:
-    """A figure that a text may have: its noun, and its unit, by which its number is found and written."""
+    """A figure that a text may have: its noun, and its unit, by which its number is found and written.
+
+    ``letter`` is that of the unit (k, m, g) of a number of bytes that the text writes without one.
+    """
 
     noun: str
     unit: str = "bytes"
+    letter: str = ""
 
 
 # Patterns in small letters and without white space, by the unit.
@@ -16,7 +20,6 @@ NUMBERS = {
     "size": r"\d{1,20}(?:\.\d{0,9})?(?:bytes|[kmgtp]i?b|b)",
     # NumPy writes three digits: `315. GiB`.
     "bytes": r"\d[\d,]{0,20}(?:\.\d{1,9}|\.(?=[kmgt]ib))?(?:bytes?|[kmgtp]i?b|b)?",
-    "GiB": r"\d{1,9}(?:\.\d{1,9})?",
     "tokens": r"\d[\d,]{0,15}",
     "requests": r"\d{1,9}",
     "number": r"\d{1,9}",
@@ -54,9 +57,9 @@ FIGURES = {
     "address_space": FigureName("of address space"),
     "peak": FigureName("allocated at most"),
     "process": FigureName("held by the process"),
-    "free_gib": FigureName("free on the device", "GiB"),
-    "total_gib": FigureName("the whole device", "GiB"),
-    "used_gib": FigureName("used", "GiB"),
+    "free_gib": FigureName("free on the device", letter="g"),
+    "total_gib": FigureName("the whole device", letter="g"),
+    "used_gib": FigureName("used", letter="g"),
     "utilization": FigureName("the setting's share", "share"),
     "length": FigureName("requested", "tokens"),
     "fits": FigureName("fit", "tokens"),
@@ -80,6 +83,18 @@ FIGURES = {
     "most_pressure": FigureName("percent allowed", "percent"),
     "waited": FigureName("seconds above it", "seconds"),
     "part": FigureName("part", "name"),
+    "pool": FigureName("held by the pool"),
+    "pool_and_request": FigureName("the pool with this request"),
+    "machine": FigureName("the machine's memory"),
+    "page_tables": FigureName("its page tables"),
+    "file_pages": FigureName("its pages of files"),
+    "shared_pages": FigureName("its shared pages"),
+    "array": FigureName("the largest array"),
+    "unpadded": FigureName("of it without padding"),
+    "padding": FigureName("of it padding"),
+    "budget": FigureName("percent of its limit allowed", "percent"),
+    "heap_mib": FigureName("the heap at the end", letter="m"),
+    "free_mib": FigureName("free on the device", letter="m"),
     "backend": FigureName("kind of device", "name"),
 }
 # Of a name that FIGURES does not have.

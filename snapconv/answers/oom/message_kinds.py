@@ -511,6 +511,15 @@ _KINDS = (
         cause=OomCause.HOST,
     ),
     MessageKind(
+        "a copy to the GPU in TensorFlow",
+        seen=("dst tensor is not initialized",),
+        means="most often TensorFlow found no memory on the GPU for a tensor that it copied there: the GPU "
+        "is full, or another process holds it",
+        next_step="a smaller batch or model, or data that stays on the CPU (tf.data); stop the other "
+        "processes that `nvidia-smi` shows; set_memory_growth(gpu, True) where another program shares the "
+        "GPU",
+    ),
+    MessageKind(
         "TensorFlow's CPU memory",
         backend="host",
         seen=(
@@ -615,6 +624,27 @@ _KINDS = (
         cause=OomCause.FRAGMENTED,
     ),
     MessageKind(
+        "a padded array on a TPU",
+        backend="TPU",
+        seen=(
+            r"(?:ran out of memory in memory space hbm|attempting to (?:allocate|reserve)|total hbm usage >=)"
+            r".{0,4000}?largest program allocations in hbm: ?1\. size: ?(?P<array>[\d.]{1,12}[kmgt]?b?)"
+            r"(?:(?!2\. size).){0,900}?unpadded size: ?(?P<unpadded>[\d.]{1,12}[kmgt]?b?) extra memory due "
+            r"to padding: ?(?P<padding>[\d.]{1,12}[kmgt]?b?)\((?:[2-9]|\d\d{1,3})\.\d{1,2}x expansion",
+        ),
+        also=(
+            r"used (?P<needed>[\d.]{1,12}[kmgt]?) of (?P<total>[\d.]{1,12}[kmgt]?) hbm",
+            r"total hbm usage >= (?P<needed>[\d.]{1,12}[kmgt])",
+            r"exceeded hbm capacity by (?P<missing>[\d.]{1,12}[kmgt]?)",
+            r"attempting to (?:allocate|reserve) (?P<tried>[\d.]{1,12}[kmgt]?)(?: at the bottom of memory)?"
+            r"\. that was not possible\. there are (?P<free>[\d.]{1,12}[kmgtb]?) free",
+        ),
+        means="the program needs more than the TPU's memory (HBM), and padding is half or more of its "
+        "largest array: a TPU pads the last two dimensions of an array to tiles (8 x 128 numbers of 32 bits)",
+        next_step="give that array a last dimension of 128 or more (reshape or transpose it, merge small "
+        "dimensions); else a smaller batch per core, or shard the model over more cores",
+    ),
+    MessageKind(
         "XLA on a TPU",
         backend="TPU",
         seen=(
@@ -715,6 +745,14 @@ _KINDS = (
         "other processes that `nvidia-smi` shows",
     ),
     MessageKind(
+        "CNTK",
+        seen=(
+            r"cuda failure 2: out of memory ; gpu=<device>.{0,300}?(?:asmultipleof|allocatedelemtype|cntk)",
+        ),
+        means="CNTK got no memory from the driver",
+        next_step="a smaller minibatch or input; stop the other processes that `nvidia-smi` shows",
+    ),
+    MessageKind(
         "ONNX Runtime",
         seen=(
             "failed to allocate memory for requested buffer of size <tried>",
@@ -736,14 +774,59 @@ _KINDS = (
     MessageKind(
         "CuPy",
         seen=(
-            r"out of memory allocating <tried> \(allocated so far: <allocated>(?:, limit set "
-            "to: <allowed>)?",
-            r"out of memory to allocate <tried> \(total <allocated>\)",
+            r"out of memory allocating <tried> \(allocated so far: <pool>(?:, limit set to: <allowed>)?",
+            r"out of memory to allocate <tried> \(total <pool_and_request>\)",
         ),
         means="CuPy's pool got no memory from the driver: its arrays, or torch's cache on the same "
         "GPU, hold it",
         next_step="smaller arrays, or cupy.get_default_memory_pool().free_all_blocks() first; "
         "torch.cuda.empty_cache() where torch shares the GPU",
+    ),
+    MessageKind(
+        "Theano",
+        seen=(
+            r"error allocating <tried> of device memory \([^()]{1,60}\)\. driver report <free> free and "
+            "<total> total",
+            r"error allocating <tried> of device memory",
+        ),
+        means="Theano got no memory of the GPU for one more array",
+        next_step="a smaller batch, also of the validation, or a smaller model; stop the other processes "
+        "that `nvidia-smi` shows",
+    ),
+    MessageKind(
+        "LAMMPS",
+        seen=("insufficient memory on accelerator",),
+        means="LAMMPS's GPU package got no memory of the GPU for its atoms and neighbor lists",
+        next_step="fewer atoms for each GPU (more GPUs or nodes), a shorter cutoff, or fewer MPI ranks that "
+        "share a GPU; stop the other processes that `nvidia-smi` shows",
+    ),
+    MessageKind(
+        "Darknet",
+        seen=(
+            r"cuda error(?: prev)?: out of memory.{0,400}?(?:darknet|subdivisions)",
+            r"darknet.{0,4000}?cuda error(?: prev)?: out of memory",
+            r"try to set subdivisions=\d{1,3} in your cfg",
+        ),
+        means="Darknet got no memory of the GPU for the network",
+        next_step="larger subdivisions= in the .cfg file (fewer images at once), or a smaller width= and "
+        "height=; stop the other processes that `nvidia-smi` shows",
+    ),
+    MessageKind(
+        "Caffe",
+        seen=(
+            r"(?:syncedmem|cudnn_conv_layer|math_functions|im2col|layer\w{0,20})\.c\w{1,2}:\d{1,5}\]? ?check "
+            r"failed: error==cudasuccess\(2vs\.0\)out of memory",
+        ),
+        means="Caffe got no memory of the GPU for the blobs of the network",
+        next_step="a smaller batch_size or image in the .prototxt (iter_size in the solver makes up for a "
+        "smaller batch); stop the other processes that `nvidia-smi` shows",
+    ),
+    MessageKind(
+        "ncnn on Vulkan",
+        seen=("vkallocatememory failed -[12](?!\\d)",),
+        means="ncnn got no memory of the GPU (or, with -1, of the host) for an image, a tile or the model",
+        next_step="a smaller tile (-t in the command-line programs) or fewer at once (-j), a smaller image, "
+        "or another GPU (-g)",
     ),
     MessageKind(
         "Paddle's CPU memory",
@@ -1200,6 +1283,22 @@ _KINDS = (
         cause=OomCause.WARNING,
     ),
     MessageKind(
+        "an APU's share of the host's memory",
+        backend="HIP",
+        seen=(
+            r"hip out of memory\..{0,60}?(?:gpu \d; |total capacity of )(?:\d{1,4}(?:\.\d\d)?mib|"
+            r"[0-3]\.\d\dgib)(?:total capacity|of which)",
+            r"hip out of memory\..{0,3000}?gfx(?:90c|103[56]|1103|115[0-3])(?!\d)",
+            r"gfx(?:90c|103[56]|1103|115[0-3])(?!\d).{0,3000}?hip out of memory\.",
+        ),
+        means="most likely an APU, whose memory is a part of the host's that the firmware sets aside for it",
+        next_step="give the GPU more of the host's memory: a larger UMA frame buffer in the firmware (BIOS), "
+        "or on Linux a higher limit of what it shares (ttm.pages_limit, which `amd-ttm --set GIB` sets); "
+        "else a "
+        "smaller model or batch",
+        leads=True,
+    ),
+    MessageKind(
         "Stable Diffusion's web UI",
         seen=(r"time taken: .{0,24}?a: [\d.]{1,8}gb, r: [\d.]{1,8}gb, sys: ",),
         needs=("out of memory",),
@@ -1501,8 +1600,21 @@ _KINDS = (
         cause=OomCause.TOO_LARGE,
     ),
     MessageKind(
+        "OpenCL, on the host",
+        backend="host",
+        seen=(
+            "cl_out_of_host_memory|lightgbmerror: out of host memory|opencl_error.{0,60}out of host memory",
+        ),
+        means="OpenCL's driver got no memory of the host, or failed for another reason (no usable device or "
+        "driver): it uses this word for several",
+        next_step="`clinfo` shows whether the driver works, and `free -g` the host's memory while it runs",
+        cause=OomCause.UNKNOWN,
+    ),
+    MessageKind(
         "OpenCL",
-        seen=("cl_mem_object_allocation_failure|cl_out_of_resources|memory object allocation failure",),
+        seen=(
+            "(?:cl_|: )(?:mem_object_allocation_failure|out_of_resources)|memory object allocation failure",
+        ),
         means="the device's memory ran out, or one buffer is larger than the driver allows",
         next_step="smaller buffers or a smaller batch",
     ),
@@ -1670,7 +1782,10 @@ _KINDS = (
     MessageKind(
         "a 32-bit Python",
         backend="host",
-        seen=(r"python\d{1,4}-32[\\/].{0,3000}?memoryerror(?:: unable to allocate <tried>)?",),
+        seen=(
+            r"python\d{1,4}-32[\\/].{0,3000}?memoryerror(?:: unable to allocate <tried>)?",
+            r"memoryerror traceback \(most recent call last\).{0,3000}?python\d{1,4}-32[\\/]",
+        ),
         means="a 32-bit Python has room for 2 to 4 GiB, whatever memory the machine has",
         next_step="a 64-bit Python, which uses all of the machine's memory; else less data at once",
         cause=OomCause.HOST,
@@ -1748,12 +1863,10 @@ _KINDS = (
     MessageKind(
         "Java's heap",
         backend="host",
-        seen=(
-            "outofmemoryerror: (?:java heap space|gc overhead limit exceeded|metaspace)",
-            "javascript heap out of memory",
-        ),
-        means="the heap of a Java or JavaScript program is full: not the GPU's memory",
-        next_step="a larger heap (-Xmx, spark.driver.memory, or --max-old-space-size for Node)",
+        seen=("outofmemoryerror: (?:java heap space|gc overhead limit exceeded|metaspace)",),
+        means="the heap of a Java program is full, whatever memory the machine has",
+        next_step="a larger heap (-Xmx; spark.driver.memory or spark.executor.memory in Spark), or less data "
+        "at once",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -1767,6 +1880,8 @@ _KINDS = (
             "unable to allocate array with shape <shape>(?: and data type <type>)?",
             "memory allocation of <tried> failed",
             r"(?:insufficient memory|\(-4)\) failed to allocate <tried>",
+            "(?:re|m|c)alloc of size <tried> failed",
+            r"mach_vm_map\(size=<tried>\) failed",
             "llvm error: out of memory",
             "std::bad_alloc",
             "bad allocation",
@@ -1801,6 +1916,235 @@ _KINDS = (
         "memory: not the GPU's",
         next_step="less host memory: fewer DataLoader workers, a smaller prefetch_factor; `oomctl` shows the "
         "limits, which ManagedOOMMemoryPressureLimit= of a unit sets",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "a control group's limit",
+        backend="host",
+        level=1,
+        seen=(
+            "memory cgroup out of memory",
+            "constraint=constraint_memcg",
+            r"killed as a result of limit of [/\w]",
+        ),
+        also=(
+            "memory: usage <used>, limit <limit>",
+            "total-vm: ?<address_space>",
+            "anon-rss: ?(?!0kb)<process>",
+            "file-rss: ?(?!0kb)<file_pages>",
+            "shmem-rss: ?(?!0kb)<shared_pages>",
+            "pgtables: ?(?!0kb)<page_tables>",
+        ),
+        means="the kernel ended a process because its control group (a container, a pod, a job or a service) "
+        "had used up its limit of host memory, whatever the machine has free",
+        next_step="a higher limit (--memory in Docker, resources.limits.memory in Kubernetes, --mem in "
+        "Slurm), or less host memory: fewer processes or DataLoader workers, less data at once",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "the machine's memory",
+        backend="host",
+        level=1,
+        seen=(
+            r"(?<!cgroup)out of memory: kill(?:ed)? process \d",
+            "constraint=constraint_none",
+        ),
+        unless=("cgroup out of memory|constraint_memcg|oomkilled|limit of /",),
+        also=(
+            "total-vm: ?<address_space>",
+            "anon-rss: ?(?!0kb)<process>",
+            "file-rss: ?(?!0kb)<file_pages>",
+            "shmem-rss: ?(?!0kb)<shared_pages>",
+            "pgtables: ?(?!0kb)<page_tables>",
+        ),
+        means="the kernel ended a process because the machine's memory was used up: not the GPU's, and not "
+        "only the limit of a container; others than this process may hold most of it",
+        next_step="less host memory: fewer processes or DataLoader workers, less data at once; or more "
+        "memory or swap. The kernel's table of processes above that line shows what held it",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "the kernel's OOM killer",
+        backend="host",
+        level=2,
+        seen=(
+            "invoked oom-killer",
+            "oom_reaper: reaped process",
+            r"out of memory: kill(?:ed)? process \d",
+        ),
+        also=(
+            "total-vm: ?<address_space>",
+            "anon-rss: ?(?!0kb)<process>",
+        ),
+        means="the kernel ended a process because host memory was used up: that of the machine, or the limit "
+        "of a container or job",
+        next_step="less host memory: fewer processes or DataLoader workers, less data at once; or more "
+        "memory or a higher limit. `dmesg | grep -i -A 1 oom-kill` shows which of them, and the process",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "a container of Kubernetes",
+        backend="host",
+        level=2,
+        seen=(r"(?:reason\W{0,4}|status\W{0,4})oomkilled|oomkilled(?!\W{0,4}(?:false|true))",),
+        also=(
+            r"limits: (?:cpu: ?[\w.]{1,12}?)?memory: ?(?P<limit>\d{1,12}[kmgt])i",
+            "total-vm: ?<address_space>",
+            "anon-rss: ?(?!0kb)<process>",
+        ),
+        means="the kernel ended the container because host memory ran out: most often its own limit, else "
+        "the node's memory; not the GPU's",
+        next_step="a higher resources.limits.memory of the container, or less host memory: fewer processes "
+        "or DataLoader workers, a smaller prefetch_factor; `kubectl describe pod` shows the limit",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "earlyoom",
+        backend="host",
+        level=1,
+        seen=(
+            "low memory! at or below sig(?:term|kill) limits",
+            r"earlyoom\S{0,20}: sending sig(?:term|kill) to process \d",
+        ),
+        also=(
+            "vmrss:? <process>",
+            r"mem avail: \d{1,9} of (?P<machine>\d{1,9}mib)",
+        ),
+        means="earlyoom ended the process that it ranks first, before the machine's memory was quite used "
+        "up: not the GPU's memory",
+        next_step="less host memory: fewer processes or DataLoader workers, less data at once; or more "
+        "memory or swap. Options -m and -s of earlyoom set how little has to be free",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "Dask's nanny",
+        backend="host",
+        level=1,
+        seen=("exceeded <budget>% memory budget",),
+        also=("process memory: <process> -- worker memory limit: <limit>",),
+        means="Dask ended a worker that had reached its share of Dask's own limit for each worker; the "
+        "machine's memory need not be used up",
+        next_step="smaller partitions or chunks, fewer threads for each worker, or a higher memory_limit of "
+        "the workers",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "a warning of Dask",
+        backend="host",
+        level=2,
+        seen=("worker memory limit: <limit>",),
+        unless=("exceeded [0-9.]{1,5}% memory budget",),
+        also=(
+            "process memory: <process> -- worker",
+            "unmanaged memory: <process> -- worker",
+        ),
+        means="a warning: a worker of Dask comes near its limit of host memory; Dask pauses it, and ends it "
+        "at 95 %",
+        next_step="nothing, if the job goes on; else smaller partitions or chunks, fewer threads for each "
+        "worker, or a higher memory_limit",
+        cause=OomCause.WARNING,
+    ),
+    MessageKind(
+        "perhaps, behind dead workers of Dask",
+        backend="host",
+        level=2,
+        seen=(r"killedworker[(:]|died while (?:running|trying to run) it",),
+        unless=("memory budget",),
+        means="workers of Dask ended again and again on one task: often since host memory ran out, else the "
+        "task crashed them",
+        next_step="the workers' own logs, or `dmesg | grep -i kill`, show which; if memory ran out, smaller "
+        "partitions or a higher memory_limit",
+        cause=OomCause.UNKNOWN,
+    ),
+    MessageKind(
+        "YARN's limit of a container",
+        backend="host",
+        level=1,
+        seen=(
+            r"killed by yarn for exceeding (?:physical|virtual)? ?memory limits",
+            r"is running (?:\d{1,15}b)? ?beyond (?:the)? ?'?(?:physical|virtual)'? memory limit",
+        ),
+        also=("<used> of <limit> (?:physical|virtual) memory used",),
+        means="YARN ended the container because it used more host memory than its limit: the heap, and what "
+        "is outside of it (Python's workers too)",
+        next_step="raise spark.executor.memoryOverhead (or spark.executor.memory), or less at once: more "
+        "partitions, fewer cores for each executor (spark.executor.cores)",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "Java's memory outside the heap",
+        backend="host",
+        seen=(
+            r"native memory allocation \([a-z]{1,12}\) failed to (?:map|allocate) <tried>",
+            "insufficient memory for the java runtime environment to continue",
+            r"outofmemoryerror: (?:cannot reserve|direct buffer memory)",
+        ),
+        means="Java got no memory outside its heap: the machine, or the limit of a container, has none left, "
+        "or the limit of direct buffers is reached",
+        next_step="a smaller heap (-Xmx) or fewer processes, so that some is left; for direct buffers "
+        "-XX:MaxDirectMemorySize",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "the heap of Node.js",
+        backend="host",
+        seen=("javascript heap out of memory",),
+        also=(
+            r"(?:mark-\w{5,8}|scavenge)(?:\([^)]{1,20}\))? "
+            r"[\d.]{1,9}\([\d.]{1,9}\)->(?P<heap_mib>[\d.]{1,9})\(",
+        ),
+        means="the heap of a JavaScript program has reached its limit, whatever memory the machine has",
+        next_step="a larger heap: NODE_OPTIONS=--max-old-space-size=8192 (MiB); where it only grows, the "
+        "program keeps what it no longer needs",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "R",
+        backend="host",
+        seen=(
+            "cannot allocate (?:a )?(?:vector|memory block) of size <tried>",
+            r"vector memory (?:exhausted|limit of <limit> reached)",
+        ),
+        also=("reached total allocation of <limit>",),
+        means="R got no memory of the machine for one more object, or has reached its own limit",
+        next_step="less data at once: rm() and gc() for what is no longer needed, sparse matrices, data in "
+        "pieces; a 64-bit R; where R has a limit of its own, R_MAX_VSIZE (memory.limit() before R 4.2 on "
+        "Windows)",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "MATLAB on the GPU",
+        seen=(
+            r"out of memory on device\. to view more detail|out of memory on device\. you requested: <tried>",
+        ),
+        also=("you requested: <tried>", r"device has (?P<free>\d[\d.]{0,9}[kmgt]b) free"),
+        means="MATLAB got no memory of the GPU",
+        next_step="less at once: a smaller MiniBatchSize or smaller arrays, clear gpuArrays that are no "
+        "longer needed; reset(gpuDevice) frees all of them; gpuDevice shows what is free",
+    ),
+    MessageKind(
+        "MATLAB",
+        backend="host",
+        seen=(
+            r"requested [\dx]{3,60}\(<tried>\) array exceeds maximum (?:array size preference|possible "
+            "variable size)",
+            r"out of memory\. type \"?help memory",
+        ),
+        also=(r"array size preference \(<limit>\)",),
+        means="an array of MATLAB does not fit into the machine's memory, or into the limit that MATLAB sets "
+        "(by default all of it)",
+        next_step="smaller arrays (single instead of double, sparse, tall arrays), or clear what is no "
+        "longer needed; the limit is in the preferences (MATLAB > Workspace)",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "a notebook that was restarted",
+        backend="host",
+        level=2,
+        seen=(r"notebook tried to allocate more memory than is available",),
+        means="the session of the notebook used up its host memory, and was restarted: not the GPU's",
+        next_step="a smaller batch or input, data that is read in pieces, or del and gc.collect() for what "
+        "is no longer needed; else a session with more memory",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -1841,7 +2185,10 @@ _KINDS = (
             r"dataloader worker \(pid\S{0,40}?\) exited unexpectedly",
         ),
         unless=(r"oom[_-]kill event(?:\(s\)|s)? in step", "due to (?:time limit|preemption)"),
-        also=("anon-rss: ?<process>",),
+        also=(
+            "total-vm: ?<address_space>",
+            "anon-rss: ?(?!0kb)<process>",
+        ),
         means="the kernel, or the limit of a container, most likely ended the process because host "
         "memory ran out",
         next_step="fewer DataLoader workers, a smaller prefetch_factor, or more memory for the job; `free "

@@ -903,7 +903,7 @@ TEXTS = (
         "3,635,267,072 bytes).",
         "CuPy",
         FULL,
-        {"tried": 25_600_000, "allocated": 3_635_267_072},
+        {"tried": 25_600_000, "held by the pool": 3_635_267_072},
         "smaller arrays",
     ),
     (
@@ -911,7 +911,7 @@ TEXTS = (
         "bytes).",
         "CuPy",
         FULL,
-        {"tried": 8192, "allocated": 4096, "allowed": 1_000_000},
+        {"tried": 8192, "held by the pool": 4096, "allowed": 1_000_000},
         "smaller arrays",
     ),
     (
@@ -919,7 +919,7 @@ TEXTS = (
         "bytes)",
         "CuPy",
         FULL,
-        {"tried": GIB, "allocated": 12373894656},
+        {"tried": GIB, "the pool with this request": 12373894656},
         "smaller arrays",
     ),
     (
@@ -1872,6 +1872,259 @@ TEXTS = (
         },
         "free what other processes hold (`nvidia-smi`)",
     ),
+    (
+        "Memory cgroup out of memory: Killed process 41 (python) total-vm:99kB, anon-rss:1048576kB, "
+        "file-rss:0kB, shmem-rss:4kB, UID:0 pgtables:8kB oom_score_adj:0",
+        "a control group's limit",
+        HOST,
+        {
+            "of address space": 99 * KIB,
+            "process": GIB,
+            "its shared pages": 4 * KIB,
+            "its page tables": 8 * KIB,
+        },
+        "a higher limit (--memory in Docker",
+    ),
+    (
+        "[12.5] Task in /ecs/a killed as a result of limit of /ecs/a\n[12.5] memory: usage 1048576kB, limit "
+        "1048576kB, failcnt 9\n[12.5] memory+swap: usage 1048576kB, limit 2097152kB, failcnt 0",
+        "a control group's limit",
+        HOST,
+        {"used": GIB, "the limit": GIB},
+        "a higher limit (--memory in Docker",
+    ),
+    (
+        "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),global_oom,task=perl,pid=7\nOut of memory: "
+        "Killed process 7 (perl) total-vm:87033376kB, anon-rss:60356340kB, file-rss:0kB\n"
+        "oom_reaper: reaped process 7 (perl), now anon-rss:0kB, file-rss:0kB, shmem-rss:0kB",
+        "the machine's memory",
+        HOST,
+        {"of address space": 87033376 * KIB, "process": 60356340 * KIB},
+        "less host memory",
+    ),
+    (
+        "Out of memory: Killed process 14592 (python3) total-vm:1980996kB...",
+        "the machine's memory",
+        HOST,
+        {"of address space": 1980996 * KIB},
+        "less host memory",
+    ),
+    (
+        "python invoked oom-killer: gfp_mask=0x14200ca, order=0\noom_reaper: reaped process 7 (python), now "
+        "anon-rss:0kB, file-rss:0kB, shmem-rss:0kB",
+        "the kernel's OOM killer",
+        HOST,
+        {},
+        "less host memory",
+    ),
+    # Beside a container that was killed, the kernel's line does not say whether it was the machine's memory.
+    (
+        "Out of memory: Killed process 41 (python) total-vm:2048kB, anon-rss:1024kB\nReason: OOMKilled",
+        "the kernel's OOM killer",
+        HOST,
+        {"of address space": 2 * MIB, "process": MIB},
+        "less host memory",
+    ),
+    (
+        "Last State: Terminated\n  Reason: OOMKilled\n  Exit Code: 137\nLimits:\n  cpu: 2\n  memory: 4Gi\n",
+        "a container of Kubernetes",
+        HOST,
+        {"the limit": 4 * GIB},
+        "a higher resources.limits.memory",
+    ),
+    (
+        "mem avail: 1524 of 13855 MiB (10 %), swap free: 0 of 0 MiB ( 0 %)\nlow memory! at or below SIGTERM "
+        'limits: mem 10 %, swap 10 %\nkilling process 41 "python" with signal 15: badness 5, VmRSS 7609 MiB',
+        "earlyoom",
+        HOST,
+        {"the machine's memory": 13855 * MIB, "process": 7609 * MIB},
+        "less host memory",
+    ),
+    (
+        "distributed.nanny - WARNING - Worker exceeded 95% memory budget. Restarting",
+        "Dask's nanny",
+        HOST,
+        {"percent of its limit allowed": 95},
+        "smaller partitions",
+    ),
+    (
+        "distributed.worker - WARNING - Worker is at 82% memory usage. Pausing worker. Process memory: "
+        "2.50 GiB "
+        "-- Worker memory limit: 3.00 GiB",
+        "a warning of Dask",
+        WARNING,
+        {"process": gib(2.5), "the limit": 3 * GIB},
+        "nothing, if the job goes on",
+    ),
+    (
+        "distributed.scheduler.KilledWorker: Attempted to run task 'sum' on 4 different workers, but all "
+        "those "
+        "workers died while running it.",
+        "perhaps, behind dead workers of Dask",
+        UNKNOWN,
+        {},
+        "the workers' own logs",
+    ),
+    (
+        "Container killed by YARN for exceeding memory limits. 12.5 GB of 12 GB physical memory used.",
+        "YARN's limit of a container",
+        HOST,
+        {"used": gib(12.5), "the limit": 12 * GIB},
+        "raise spark.executor.memoryOverhead",
+    ),
+    (
+        "Native memory allocation (mmap) failed to map 715849728 bytes for committing reserved memory.",
+        "Java's memory outside the heap",
+        HOST,
+        {"tried": 715849728},
+        "a smaller heap",
+    ),
+    (
+        "[7:0x1] 41 ms: Mark-sweep 428.1 (465.0) -> 425.5 (466.0) MB, 1.8 / 0.0 ms allocation failure\n"
+        "FATAL ERROR: Reached heap limit Allocation failed - JavaScript heap out of memory",
+        "the heap of Node.js",
+        HOST,
+        {"the heap at the end": round(425.5 * MIB)},
+        "a larger heap: NODE_OPTIONS",
+    ),
+    (
+        "Error: cannot allocate vector of size 3.5 Gb\n  Reached total allocation of 4000Mb",
+        "R",
+        HOST,
+        {"tried": gib(3.5), "the limit": 4000 * MIB},
+        "less data at once",
+    ),
+    ("Error: vector memory exhausted (limit reached?)", "R", HOST, {}, "less data at once"),
+    (
+        "Error using gpuArray\nOut of memory on device. To view more detail about available memory on the "
+        "GPU, "
+        "use 'gpuDevice()'.",
+        "MATLAB on the GPU",
+        FULL,
+        {},
+        "less at once",
+    ),
+    (
+        "Requested 100000x100000 (74.5GB) array exceeds maximum array size preference (15.5GB).",
+        "MATLAB",
+        HOST,
+        {"tried": gib(74.5), "the limit": gib(15.5)},
+        "smaller arrays",
+    ),
+    (
+        "Your notebook tried to allocate more memory than is available. It has restarted.",
+        "a notebook that was restarted",
+        HOST,
+        {},
+        "a smaller batch",
+    ),
+    (
+        "MemoryError   Traceback (most recent call last)\n~\\Python\\Python38-32\\lib\\parsers.py in "
+        "read_csv(a)",
+        "a 32-bit Python",
+        HOST,
+        {},
+        "a 64-bit Python",
+    ),
+    (
+        "InternalError: Failed copying input tensor from CPU:0 to GPU:0 in order to run _EagerConst: Dst "
+        "tensor "
+        "is not initialized.",
+        "a copy to the GPU in TensorFlow",
+        FULL,
+        {},
+        "a smaller batch",
+    ),
+    (
+        "Ran out of memory in memory space hbm. Used 40.00G of 16.00G hbm. Exceeded hbm capacity by 24.00G.\n"
+        "  Largest program allocations in hbm:\n\n  1. Size: 32.00G\n     Shape: s32[8,4]{1,0:T(8,128)}\n"
+        "     Unpadded size: 1.00G\n     Extra memory due to padding: 31.00G (32.0x expansion)",
+        "a padded array on a TPU",
+        FULL,
+        {
+            "needed": 40 * GIB,
+            "total": 16 * GIB,
+            "missing": 24 * GIB,
+            "the largest array": 32 * GIB,
+            "of it without padding": GIB,
+            "of it padding": 31 * GIB,
+        },
+        "give that array a last dimension of 128",
+    ),
+    (
+        "Error allocating 3242496000 bytes of device memory (out of memory). Driver report 876146688 bytes "
+        "free "
+        "and 4294246400 bytes total",
+        "Theano",
+        FULL,
+        {"tried": 3242496000, "free": 876146688, "total": 4294246400},
+        "a smaller batch",
+    ),
+    (
+        "ERROR: Insufficient memory on accelerator (src/GPU/gpu_extra.h:38)",
+        "LAMMPS",
+        FULL,
+        {},
+        "fewer atoms for each GPU",
+    ),
+    (
+        "CUDA failure 2: out of memory ; GPU=1 ; hostname=box ; expr=cudaMalloc((void**) &p, "
+        "sizeof(AllocatedElemType) * AsMultipleOf(n, 2))",
+        "CNTK",
+        FULL,
+        {"device": 1},
+        "a smaller minibatch",
+    ),
+    (
+        " Try to set subdivisions=64 in your cfg-file.\nCUDA Error: out of memory",
+        "Darknet",
+        FULL,
+        {},
+        "larger subdivisions=",
+    ),
+    (
+        "syncedmem.cpp:71] Check failed: error == cudaSuccess (2 vs. 0)  out of memory",
+        "Caffe",
+        FULL,
+        {},
+        "a smaller batch_size",
+    ),
+    (
+        "HIP out of memory.\nName: gfx1103",
+        "an APU's share of the host's memory",
+        FULL,
+        {},
+        "give the GPU more of the host's memory",
+    ),
+    ("vkAllocateMemory failed -2", "ncnn on Vulkan", FULL, {}, "a smaller tile"),
+    (
+        "lightgbm.basic.LightGBMError: Out of Host Memory",
+        "OpenCL, on the host",
+        UNKNOWN,
+        {},
+        "`clinfo` shows",
+    ),
+    (
+        "MemoryError: create_buffer failed: MEM_OBJECT_ALLOCATION_FAILURE",
+        "OpenCL",
+        FULL,
+        {},
+        "smaller buffers",
+    ),
+    (
+        "python(7,0x7) malloc: *** mach_vm_map(size=4294967296) failed (error code=3)",
+        "an allocation of the program",
+        HOST,
+        {"tried": 4 * GIB},
+        "a smaller batch",
+    ),
+    (
+        "pyarrow.lib.ArrowMemoryError: realloc of size 2172846080 failed",
+        "an allocation of the program",
+        HOST,
+        {"tried": 2172846080},
+        "a smaller batch",
+    ),
     ("java.lang.OutOfMemoryError: Java heap space", "Java's heap", HOST, {}, "a larger heap"),
     *(
         # One request of the program's own: its workers may have no part in it.
@@ -1915,12 +2168,6 @@ TEXTS = (
         (text, "a killed process", HOST, figures, "fewer DataLoader workers")
         for text, figures in (
             ("RuntimeError: DataLoader worker (pid 41) is killed by signal: Killed.", {}),
-            (
-                "Memory cgroup out of memory: Killed process 41 (python) total-vm:99kB, "
-                "anon-rss:1048576kB, file-rss:0kB",
-                {"process": GIB},
-            ),
-            ("Reason: OOMKilled\nExit Code: 137", {}),
             ("exitcode  : -9 (pid: 14750)\ntraceback : Signal 9 (SIGKILL) received by PID 14750", {}),
             ("[launch.py:315:sigkill_handler] ['python'] exits with return code = -9", {}),
             ("subprocess.CalledProcessError: Command died with <Signals.SIGKILL: 9>.", {}),
