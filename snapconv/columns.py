@@ -94,9 +94,7 @@ def distinct(values: NDArray[_Number]) -> NDArray[_Number]:
     NumPy 2.4's own takes seven times as long for many numbers of which few differ, and imports masked arrays.
     """
     ordered = np.sort(values, axis=None)
-    is_new = np.ones(len(ordered), bool)
-    is_new[1:] = ordered[1:] != ordered[:-1]
-    return ordered[is_new]
+    return ordered[run_starts(ordered)]
 
 
 def run_starts(values: NDArray[Any]) -> Int64Column:

@@ -102,6 +102,12 @@ class Block:
             self.link(self.before, other.after)
         self.size += other.size
 
+    def rejoin(self) -> None:
+        """Merge the free neighbours into this block, and put it into its pool."""
+        self.absorb(self.before)
+        self.absorb(self.after)
+        self.pool.insert(self)
+
 
 class BlockPool:
     """The free blocks of one pool, small or large (struct BlockPool).

@@ -306,9 +306,7 @@ class CachingAllocator:
             self._record("free_completed", block, frames)
         block.frames = None
         del self._active[block.addr]
-        block.absorb(block.before)
-        block.absorb(block.after)
-        block.pool.insert(block)
+        block.rejoin()
 
     def _release_oversize(self, pool: BlockPool, stream: int, size: int, frames: Frames | None) -> bool:
         """Give back oversize blocks until the request may fit (release_available_cached_blocks)."""

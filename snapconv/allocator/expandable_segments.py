@@ -136,9 +136,7 @@ class ExpandableMemory:
         if n_bytes < hole.size:
             hole.pool.insert(hole.cut_back(n_bytes))
         hole.is_mapped = True
-        hole.absorb(hole.before)
-        hole.absorb(hole.after)
-        hole.pool.insert(hole)
+        hole.rejoin()
         self._ledger.memory_taken(n_bytes, is_mapped=True)
         self._record("segment_map", hole, addr, n_bytes, frames)
         if hole.before is None and hole.segment_frames is None:
@@ -158,9 +156,7 @@ class ExpandableMemory:
         if block.addr + block.size > end:
             block.pool.insert(block.cut_back(end - start))
         block.is_mapped = False
-        block.absorb(block.before)
-        block.absorb(block.after)
-        block.pool.insert(block)
+        block.rejoin()
         self._ledger.reserved_bytes -= end - start
         context = block.segment_frames if frames is None else frames
         self._record("segment_unmap", block, start, end - start, context)

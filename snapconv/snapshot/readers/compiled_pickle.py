@@ -57,20 +57,24 @@ _COLUMNS: tuple[tuple[str, Any], ...] = (
 )
 
 
+# The C structure with what the core found.
+_FOUND: tuple[tuple[str, Any], ...] = (
+    ("n_events", ctypes.c_uint64),
+    ("n_rest_bytes", ctypes.c_uint64),
+    ("rest", ctypes.c_void_p),
+    ("n_unknown", ctypes.c_uint64),
+    ("unknown", ctypes.POINTER(_UnknownAction)),
+    ("n_frames", ctypes.c_uint64),
+    ("frames", ctypes.c_void_p),
+    ("n_stacks", ctypes.c_uint64),
+    ("stacks", ctypes.c_void_p),
+    ("frame_ids", ctypes.c_void_p),
+    ("columns", ctypes.c_void_p * len(_COLUMNS)),
+)
+
+
 class _Found(ctypes.Structure):
-    _fields_ = (
-        ("n_events", ctypes.c_uint64),
-        ("n_rest_bytes", ctypes.c_uint64),
-        ("rest", ctypes.c_void_p),
-        ("n_unknown", ctypes.c_uint64),
-        ("unknown", ctypes.POINTER(_UnknownAction)),
-        ("n_frames", ctypes.c_uint64),
-        ("frames", ctypes.c_void_p),
-        ("n_stacks", ctypes.c_uint64),
-        ("stacks", ctypes.c_void_p),
-        ("frame_ids", ctypes.c_void_p),
-        ("columns", ctypes.c_void_p * len(_COLUMNS)),
-    )
+    _fields_ = _FOUND
 
 
 @dataclass(frozen=True, slots=True)
