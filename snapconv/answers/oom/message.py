@@ -69,6 +69,8 @@ _LACKS = "torch's allocator found no memory; the text lacks the figures that wou
 _LEAST_NOTABLE = 0.05
 # Lines before and after the one of a message whose other sizes are told.
 _N_BESIDE = 12
+# Causes that no setting of a server removes.
+_NOT_OF_SERVERS = (OomCause.OUTSIDE, OomCause.LIMIT, OomCause.TOO_LARGE)
 # The longest text that torch writes has about 1500 characters; a traceback above it, some thousands.
 _MOST_OF_MESSAGE, _MOST_OF_TRACEBACK = 4000, 12_000
 _ROUNDING_BYTES = 16 << 20
@@ -275,28 +277,34 @@ def _of_devices(messages: list[MessageAnswer], server: MessageAnswer | None) -> 
         if answer.message not in [other.message for other in devices.values()]:
             devices.setdefault((answer.rank, answer.message.device), answer)
     first, *others = devices.values()
-    if server:
-        notes = (*first.notes, f"{server.kind}: {server.meaning}")
-        if first.verdict and first.cause == OomCause.OTHER_POOL:
-            # A server's graphs have pools of their own by design, and use their free memory again.
-            verdict = replace(first.verdict, cause=server.cause)
-            first = replace(first, cause=server.cause, verdict=verdict)
+    if server and first.cause not in _NOT_OF_SERVERS:
+        # A server's graphs have pools of their own by design, and use their free memory again.
+        cause = server.cause if first.cause == OomCause.OTHER_POOL else first.cause
+        verdict = first.verdict and replace(first.verdict, cause=cause)
         first, *others = (
             answer
             if (answer.message.free_bytes or 0) >= (answer.message.tried_bytes or math.inf)
             else replace(answer, next_step=server.next_step)
             for answer in (first, *others)
         )
-        first = replace(first, notes=notes, figures=server.figures)
+        first = replace(
+            first,
+            cause=cause,
+            verdict=verdict,
+            notes=(*first.notes, f"{server.kind}: {server.meaning}"),
+            figures=server.figures,
+        )
     return replace(first, n_messages=len(messages), others=tuple(others))
 
 
 def _first_match(kind: MessageKind, log: CompactText) -> re.Match[str] | None:
     """Find the first words of a kind in a text that has all that it needs, and nothing that excludes it."""
     first = min(filter(None, map(log.search, kind.seen)), key=re.Match.start, default=None)
-    if first is None or any(map(log.search, kind.unless)) or not all(map(log.search, kind.needs)):
-        return None
-    return first
+    return (
+        first
+        if first and all(map(log.search, kind.needs)) and not any(map(log.search, kind.unless))
+        else None
+    )
 
 
 # --- figures
@@ -450,8 +458,9 @@ def _of_allocator(log: CompactText, start: int, text: str) -> MessageAnswer:
     name = BACKEND_NAMES[begin["backend"] or "cuda"] if begin else "NPU" if "(npu" in text else "GPU"
     backend = BACKENDS.get(name, UNKNOWN_BACKEND)
     message = read_message(text)
-    unallocated = _minus(message.reserved_bytes, message.allocated_bytes)
-    unallocated = _minus(unallocated, message.private_pool_bytes or 0)
+    unallocated = _minus(
+        _minus(message.reserved_bytes, message.allocated_bytes), message.private_pool_bytes or 0
+    )
     outside = message.metal_bytes
     if outside is None and unallocated is not None:
         outside = _minus(_minus(message.total_bytes, message.free_bytes), message.reserved_bytes)

@@ -41,6 +41,7 @@ FIGURES = {
     "shape": FigureName("shape", "shape"),
     "type": FigureName("type", "name"),
     "needed": FigureName("needed"),
+    "estimated": FigureName("needed, as estimated"),
     "available": FigureName("available"),
     "lacking": FigureName("short"),
     "wanted": FigureName("wanted by the setting"),

@@ -268,6 +268,13 @@ _KINDS = (
         "Triton), max_num_tokens or max_batch_size",
     ),
     MessageKind(
+        "weights in LMDeploy",
+        seen=("create_shared_weights|in _create_weight|in process_weight",),
+        needs=(r"\[tm\]\[\w{4,8}\] cuda runtime error: out of memory",),
+        means="TurboMind, LMDeploy's engine, got no memory for the weights",
+        next_step="a quantized model or more GPUs (--tp); stop the other processes that `nvidia-smi` shows",
+    ),
+    MessageKind(
         "LMDeploy",
         seen=(r"\[tm\]\[\w{4,8}\] cuda runtime error: out of memory",),
         means="TurboMind, LMDeploy's engine, got no memory for its weights, its KV cache or a step",
@@ -396,6 +403,19 @@ _KINDS = (
         means="the GPU was full when FAISS started on it",
         next_step="stop the other processes that `nvidia-smi` shows; torch.cuda.empty_cache() before, where "
         "torch shares the GPU",
+    ),
+    MessageKind(
+        "NCCL beside vLLM",
+        seen=(
+            r"vllm[/\\][\w/\\]{1,80}\.py|vllmworker|\((?:enginecore|worker_[dtpe]p)",
+            "vllm.{0,2000}?cuda failure",
+        ),
+        needs=("nccl", "failed to cuda (?:host )?[cm]alloc|cuda failure (?:2 )?'out of memory'"),
+        unless=(r"trl[/\\]trainer|verl[/\\]|openrlhf",),
+        also=("failed to cuda (?:host )?[cm]alloc(?: async)? <tried>",),
+        means="NCCL allocates its buffers outside torch's allocator, and vLLM's share of the GPU, or another "
+        "process, had left too little; after another error of the log it is a consequence",
+        next_step="lower --gpu-memory-utilization; stop the other processes that `nvidia-smi` shows",
     ),
     MessageKind(
         "NCCL",
@@ -722,6 +742,25 @@ _KINDS = (
         means="the request is more than gpu_mem_limit leaves",
         next_step="raise gpu_mem_limit of the CUDA provider, or a smaller batch",
         cause=OomCause.LIMIT,
+    ),
+    MessageKind(
+        "Triton's pool of GPU memory",
+        seen=("failed to allocate cuda memory with byte size <tried> on gpu <device>",),
+        means="a warning: the pool in which Triton passes tensors (64 MiB on each GPU by default) has no "
+        "room for one, and Triton takes memory of the host instead: slower",
+        next_step="a larger pool: tritonserver --cuda-memory-pool-byte-size=0:268435456 (the GPU, and the "
+        "bytes)",
+        cause=OomCause.WARNING,
+    ),
+    MessageKind(
+        "Triton's pool of pinned memory",
+        backend="host",
+        seen=("failed to allocate pinned system memory, falling back",),
+        also=("failed to allocate <tried> of pinned",),
+        means="a warning: the pool of pinned memory in which Triton passes tensors (256 MiB by default) has "
+        "no room, and Triton takes memory that is not pinned: slower",
+        next_step="a larger pool: tritonserver --pinned-memory-pool-byte-size=1073741824",
+        cause=OomCause.WARNING,
     ),
     MessageKind(
         "a session of ONNX Runtime",
@@ -1060,6 +1099,7 @@ _KINDS = (
             r"(?:alloc_tensor_range|ggml\w{0,40}): failed to allocate \w{1,12} buffer of size "
             "<tried>",
             r"allocating <tried> on device <device>: \w{2,4}malloc failed",
+            "failed to allocate (?:cuda|rocm|vulkan|musa|sycl)<device> buffer",
         ),
         means="the weights fit on the GPU, but the KV cache, which grows with the context, does not "
         "fit beside them",
@@ -1072,6 +1112,7 @@ _KINDS = (
             r"(?:alloc_tensor_range|ggml\w{0,40}): failed to allocate \w{1,12} buffer of size "
             "<tried>",
             r"allocating <tried> on device <device>: \w{2,4}malloc failed",
+            "failed to allocate (?:cuda|rocm|vulkan|musa|sycl)<device> buffer",
         ),
         means="the model's weights do not fit on the GPU",
         next_step="fewer layers on the GPU (--n-gpu-layers; num_gpu in Ollama), or a model with a smaller "
@@ -1086,6 +1127,7 @@ _KINDS = (
         also=(
             r"ggml_gallocr_reserve\w{0,20}: failed to allocate \w{1,12} buffer of size <tried>",
             r"allocating <tried> on device <device>: \w{2,4}malloc failed",
+            "failed to allocate (?:cuda|rocm|vulkan|musa|sycl)<device> buffer",
         ),
         means="a warning: the compute buffers with copies for pipeline parallelism did not fit, and "
         "llama.cpp tries again without the copies",
@@ -1100,7 +1142,10 @@ _KINDS = (
             r"ggml_gallocr_reserve\w{0,20}: failed to allocate (?!cpu)\w{1,12} buffer of size "
             "<tried>",
         ),
-        also=(r"allocating <tried> on device <device>: \w{2,4}malloc failed",),
+        also=(
+            r"allocating <tried> on device <device>: \w{2,4}malloc failed",
+            "failed to allocate (?:cuda|rocm|vulkan|musa|sycl)<device> buffer",
+        ),
         means="the weights and the KV cache fit on the GPU, but the compute buffers, which grow with "
         "the batch, do not fit beside them",
         next_step="a smaller batch (-ub), or fewer layers on the GPU (--n-gpu-layers; num_gpu in Ollama)",
@@ -1204,6 +1249,7 @@ _KINDS = (
         ),
         also=(
             r"\(<total>, <before> free\)",
+            "failed to allocate (?:cuda|rocm|vulkan|musa|sycl)<device> buffer",
             r"failed to allocate <tried>(?= |$|\D)",
             "capacity: <total>",
         ),
@@ -1244,6 +1290,20 @@ _KINDS = (
         means="the machine's memory ran out, not the GPU's",
         next_step="a smaller or more strongly quantized model, or a shorter context (-c)",
         cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "LM Studio's guardrails",
+        seen=(
+            "model loading was stopped due to insufficient system resources"
+            "(?:.{0,80}?requires approximately <estimated>)?",
+            "not enough resources to (?:load|run) (?:the)? model with the current settings",
+        ),
+        also=("(?:requires approximately|estimate it will take) <estimated>",),
+        means="LM Studio estimated that the model with its context needs more memory than the machine can "
+        "give, and did not load it: no memory ran out",
+        next_step="a shorter context, fewer layers on the GPU or a smaller quantization; if the estimate is "
+        "wrong, relax the model loading guardrails in LM Studio's settings, or try a newer release",
+        cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
         "Ollama",
@@ -1312,6 +1372,7 @@ _KINDS = (
             "processing method load_model",
             r"vllm[/\\]\S{0,80}?\.py\"?,line\d{1,6},in load_model",
             r"vllm[/\\]model_executor[/\\]models\S{0,60}?,in __init__",
+            "in process_weights_after_loading|in (?:gptq|awq)_marlin_\\w{0,4}repack",
         ),
         needs=("out of memory",),
         unless=(r"vllm[/\\]\S{0,80}?\.py\"?,line\d{1,6},in (?:execute_model|profile_run|determine_)",),
@@ -1432,6 +1493,20 @@ _KINDS = (
         unless=(r"in \w{0,30}_?decode",),
         means="the models of this workflow, and what a step computes, need more than the GPU has",
         next_step="a smaller image, fewer frames or a quantized model; start with --lowvram",
+        leads=True,
+    ),
+    MessageKind(
+        "a program that makes images",
+        level=3,
+        seen=(
+            r"could not generate (?:the)? image|image\(s\) generated|txt2img|img2img|text[- ]to[- ]image|"
+            "generat(?:e|ing) (?:an|the)? image|hires\\.? ?fix",
+        ),
+        needs=("out of memory",),
+        unless=(r"in train\w{0,20}|train_\w{1,20}\.py|optimizer|in _?decode|diffusers[/\\]",),
+        means="the models, and what a step of the image computes, have to fit on the GPU together",
+        next_step="a smaller image, or fewer images at once; or a part of the models on the CPU "
+        "(--medvram or --lowvram in web UIs, enable_model_cpu_offload() in diffusers)",
         leads=True,
     ),
     MessageKind(

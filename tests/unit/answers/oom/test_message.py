@@ -716,6 +716,13 @@ def test_a_server_around_torch_has_the_better_remedy():
     assert not served.next_step.startswith("lower")
 
 
+def test_a_server_is_not_blamed_for_what_others_hold():
+    engine = 'File "/vllm/v1/engine/core.py", line 12, in step\n'
+    found = explain_message(engine + from_2_1(*OTHERS))
+    assert (found.cause, found.next_step[:24]) == ("held outside torch", "stop the other processes")
+    assert not any(note.startswith("vLLM") for note in found.notes)
+
+
 def test_free_memory_of_a_servers_own_graphs_is_not_the_cause():
     """vLLM sizes its cache so that the device is full: its graphs use what is free in their pools again."""
     torchs = from_2_1(2 * GIB, 95 * GIB, GIB, 88 * GIB, 92 * GIB, pools=3 * GIB)

@@ -560,6 +560,76 @@ TEXTS = (
         "raise --gpu-memory-utilization",
     ),
     (
+        "(VllmWorker rank=1 pid=7) torch.distributed.DistBackendError: NCCL error in: NCCLUtils.cpp:133\n"
+        "(VllmWorker rank=1 pid=7) Last error:\n(VllmWorker rank=1 pid=7) Failed to CUDA calloc 608 bytes",
+        "NCCL beside vLLM",
+        FULL,
+        {"tried": 608},
+        "lower --gpu-memory-utilization",
+    ),
+    (
+        '(EngineCore pid=7) ERROR [core.py:9] File "/vllm/_custom_ops.py", line 9, in gptq_marlin_repack\n'
+        "RuntimeError: CUDA driver error: out of memory",
+        "weights in vLLM",
+        FULL,
+        {},
+        "load the weights in fewer bytes",
+    ),
+    (
+        'File "/lmdeploy/turbomind/turbomind.py", line 9, in _create_weight_func\n'
+        "RuntimeError: [TM][ERROR] CUDA runtime error: out of memory /lmdeploy/memory_utils.cu:32",
+        "weights in LMDeploy",
+        FULL,
+        {},
+        "a quantized model or more GPUs (--tp)",
+    ),
+    *(
+        (text, "LM Studio's guardrails", OTHER_MEMORY, figures, "a shorter context")
+        for text, figures in (
+            (
+                "Model loading was stopped due to insufficient system resources. Under the current "
+                "settings, this model requires approximately 22.50 GB of memory, and continuing",
+                {"needed, as estimated": gib(22.5)},
+            ),
+            (
+                "Model loading was stopped due to insufficient system resources. Under the current "
+                "settings, this model requires approximately NaN undefined of memory, and continuing",
+                {},
+            ),
+            ("Not enough resources to load the model with the current settings", {}),
+        )
+    ),
+    (
+        "Failed to allocate CUDA memory with byte size 67108864 on GPU 0: CNMEM_STATUS_OUT_OF_MEMORY, "
+        "falling back to pinned system memory",
+        "Triton's pool of GPU memory",
+        WARNING,
+        {"device": 0, "tried": 64 * MIB},
+        "a larger pool: tritonserver --cuda-memory-pool-byte-size",
+    ),
+    (
+        "failed to allocate pinned system memory, falling back to non-pinned system memory",
+        "Triton's pool of pinned memory",
+        WARNING,
+        {},
+        "a larger pool: tritonserver --pinned-memory-pool-byte-size",
+    ),
+    (
+        "txt2img: out of memory\nCould not generate image.",
+        "a program that makes images",
+        FULL,
+        {},
+        "a smaller image, or fewer images at once",
+    ),
+    (
+        "Error: llama runner process has terminated: cudaMalloc failed: out of memory\n"
+        "ggml_gallocr_reserve_n: failed to allocate CUDA1 buffer of size 838860800",
+        "llama.cpp's compute buffers",
+        FULL,
+        {"device": 1, "tried": 800 * MIB},
+        "a smaller batch (-ub)",
+    ),
+    (
         "panic: failed to decode batch: could not find a kv cache slot",
         "llama.cpp's KV slots",
         OTHER_MEMORY,
