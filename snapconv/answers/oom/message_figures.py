@@ -95,7 +95,8 @@ FIGURES = {
     "padding": FigureName("of it padding"),
     "budget": FigureName("percent of its limit allowed", "percent"),
     "heap_mib": FigureName("the heap at the end", letter="m"),
-    "free_mib": FigureName("free on the device", letter="m"),
+    "process_kib": FigureName("held by the process", letter="k"),
+    "limit_kib": FigureName("the limit", letter="k"),
     "backend": FigureName("kind of device", "name"),
 }
 # Of a name that FIGURES does not have.

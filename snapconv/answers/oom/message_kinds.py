@@ -523,6 +523,7 @@ _KINDS = (
             "failed to alloc <tried> on host: cuda_error_(?:out_of_memory|operating_system)",
             "failed to cudahostalloc <tried>",
             r"cudahostalloc failed, ret\[2\]",
+            "cumemhostalloc failed",
         ),
         means="the driver pinned no more memory of the host, whatever the GPU has free; under WSL the limit "
         "is low",
@@ -602,15 +603,17 @@ _KINDS = (
     MessageKind(
         "TensorFlow's start",
         seen=(
+            # The first request after the line of the device.
+            r"total ?memory: <total> free ?memory: <free>(?:(?!failed to allocate).){0,900}?failed to "
+            r"allocate [\d.]{1,9}\w{1,3} \(<tried>\) from device: .{0,40}?cuda_error_out_of_memory",
             r"failed to allocate [\d.]{1,9}\w{1,3} \(<tried>\) from device: "
             ".{0,40}?cuda_error_out_of_memory",
         ),
         unless=("failed to allocate request for",),
-        means="TensorFlow or JAX requested its pool from the driver, and other processes had left less: "
-        "it takes a smaller pool, or stops",
+        means="TensorFlow or JAX requested its pool, or more for it, from the driver, and the GPU had less "
+        "left, most often since other processes hold it: it takes a smaller pool, or stops",
         next_step="stop the other processes that `{monitor}` shows, or set_memory_growth(gpu, True) in "
         "TensorFlow, XLA_PYTHON_CLIENT_MEM_FRACTION in JAX",
-        cause=OomCause.OUTSIDE,
     ),
     MessageKind(
         "TensorFlow's start",
@@ -619,10 +622,9 @@ _KINDS = (
             r"failed to allocate [\d.]{1,9}\w{1,3} \(<tried>\) from device: hip_?error",
             r"failed to allocate (?P<tried>[\d.]{1,9}[kmgt]) from device: hip_?error",
         ),
-        means="TensorFlow requested its pool from the driver, and other processes had left less: it takes a "
-        "smaller pool, or stops",
+        means="TensorFlow requested its pool, or more for it, from the driver, and the GPU had less left, "
+        "most often since other processes hold it: it takes a smaller pool, or stops",
         next_step="stop the other processes that `{monitor}` shows, or set_memory_growth(gpu, True)",
-        cause=OomCause.OUTSIDE,
     ),
     MessageKind(
         "a TPU's memory in pieces",
@@ -859,6 +861,16 @@ _KINDS = (
         means="Caffe got no memory of the GPU for the blobs of the network",
         next_step="a smaller batch_size or image in the .prototxt (iter_size in the solver makes up for a "
         "smaller batch); stop the other processes that `nvidia-smi` shows",
+    ),
+    MessageKind(
+        "the number of Vulkan's allocations",
+        seen=(r"vkallocatememory failed -10(?!\d)",),
+        means="the program has as many allocations as Vulkan's driver allows (4096 on many), whatever memory "
+        "is free",
+        next_step="a smaller tile (-t in the command-line programs of ncnn) or image; else a newer release "
+        "of "
+        "the program or the driver",
+        cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
         "ncnn on Vulkan",
@@ -1918,6 +1930,12 @@ _KINDS = (
         "a job's memory limit",
         backend="host",
         seen=(
+            # Slurm up to 17.11 writes KiB, newer ones bytes.
+            r"(?:step|job)id=[\w.+]{1,40} exceeded memory limit \(<process> > <limit>\)",
+            r"(?:step|job) \d[\d._]{0,20} exceeded memory limit \((?P<process>\d{10,15}) > "
+            r"(?P<limit>\d{10,15})\)",
+            r"(?:step|job) \d[\d._]{0,20} exceeded memory limit \((?P<process_kib>\d{1,10}) > "
+            r"(?P<limit_kib>\d{1,9})\)",
             r"exceeded memory limit \(\d{1,15} > \d{1,15}\)",
             "exceeded (?:job|step) memory limit",
             "term_memlimit",
@@ -2004,6 +2022,7 @@ _KINDS = (
         ),
         also=(
             "memory: usage <used>, limit <limit>",
+            "hierarchical_memory_limit <limit>",
             "total-vm: ?<address_space>",
             "anon-rss: ?(?!0kb)<process>",
             "file-rss: ?(?!0kb)<file_pages>",
@@ -2055,6 +2074,18 @@ _KINDS = (
         "of a container or job",
         next_step="less host memory: fewer processes or DataLoader workers, less data at once; or more "
         "memory or a higher limit. `dmesg | grep -i -A 1 oom-kill` shows which of them, and the process",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "a container of Docker",
+        backend="host",
+        level=2,
+        seen=(r"oomkilled\W{0,4}true",),
+        means="the kernel ended the container, or a process in it, because it had used up its limit of host "
+        "memory (without one, the machine's memory): not the GPU's",
+        next_step="a higher limit (--memory of docker run, deploy.resources.limits.memory in Compose), or "
+        "less "
+        "host memory: fewer processes or DataLoader workers, less data at once",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -2397,8 +2428,8 @@ _DENIALS = (
     MessageKind("a wrong size", means=WRONG_SIZE, next_step=SHAPES, cause=OomCause.TOO_LARGE),
     MessageKind(
         "enough memory",
-        means="the cause is not in the text: after the failure more was free than was needed; possible: "
-        "another thread or process freed memory meanwhile, or a limit of Windows, WSL or a virtual GPU",
+        means="the cause is not in the text: when it was looked up, more was free than was needed; possible: "
+        "another thread or process had it at that moment, or a limit of Windows, WSL or a virtual GPU",
         next_step="run it again with `{monitor}` beside it, which shows what else takes memory at that "
         "moment",
         cause=OomCause.UNKNOWN,

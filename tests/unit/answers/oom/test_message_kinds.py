@@ -69,7 +69,7 @@ TEXTS = (
     (
         "failed to allocate 8.00G from device: hipError_t(1002)",
         "TensorFlow's start",
-        OUTSIDE,
+        FULL,
         {"tried": 8 * GIB},
         "stop the other processes that `amd-smi` shows",
     ),
@@ -880,7 +880,7 @@ TEXTS = (
     (
         "failed to allocate 17.79G (19104890880 bytes) from device: CUDA_ERROR_OUT_OF_MEMORY: out of memory",
         "TensorFlow's start",
-        OUTSIDE,
+        FULL,
         {"tried": 19104890880},
         "stop the other processes",
     ),
@@ -1383,7 +1383,7 @@ TEXTS = (
     (
         "failed to allocate 8.00G (8589934592 bytes) from device: hipError_t(1002)",
         "TensorFlow's start",
-        OUTSIDE,
+        FULL,
         {"tried": 8 * GIB},
         "stop the other processes",
     ),
@@ -1509,7 +1509,7 @@ TEXTS = (
     (
         "failed to allocate 8.00G (8589934592 bytes) from device: HIP_ERROR_OutOfMemory",
         "TensorFlow's start",
-        OUTSIDE,
+        FULL,
         {"tried": 8 * GIB},
         "stop the other processes",
     ),
@@ -2165,6 +2165,58 @@ TEXTS = (
         FULL,
         {},
         "give the GPU more of the host's memory",
+    ),
+    (
+        "vkAllocateMemory failed -10",
+        "the number of Vulkan's allocations",
+        OTHER_MEMORY,
+        {},
+        "a smaller tile",
+    ),
+    (
+        '"Status": "exited",\n"OOMKilled": true,\n"ExitCode": 137,',
+        "a container of Docker",
+        HOST,
+        {},
+        "a higher limit (--memory of docker run",
+    ),
+    (
+        "Memory cgroup out of memory: Killed process 7 (java)\nhierarchical_memory_limit 536870912",
+        "a control group's limit",
+        HOST,
+        {"the limit": 536870912},
+        "a higher limit",
+    ),
+    (
+        "slurmstepd: error: Step 1141.0 exceeded memory limit (52917772 > 20971520), being killed",
+        "a job's memory limit",
+        HOST,
+        {"process": 52917772 * KIB, "the limit": 20 * GIB},
+        "ask for more",
+    ),
+    (
+        "slurmstepd: error: StepId=1141.0 exceeded memory limit (8612294656 > 8589934592), being killed",
+        "a job's memory limit",
+        HOST,
+        {"process": 8612294656, "the limit": 8 * GIB},
+        "ask for more",
+    ),
+    # What was free as TensorFlow started would have been enough.
+    (
+        "totalMemory: 11.00GiB freeMemory: 10.75GiB\nCreating TensorFlow device (/device:GPU:0)\nfailed to "
+        "allocate 10.00G (10737418240 bytes) from device: CUDA_ERROR_OUT_OF_MEMORY",
+        "TensorFlow's start",
+        UNKNOWN,
+        {"tried": 10 * GIB, "total": 11 * GIB, "free": gib(10.75)},
+        "run it again with `nvidia-smi` beside it",
+    ),
+    (
+        "pycuda._driver.LogicError: cuMemHostAlloc failed: OS call failed or operation not supported on "
+        "this OS",
+        "pinned memory of a library",
+        HOST,
+        {},
+        "a smaller batch",
     ),
     ("vkAllocateMemory failed -2", "ncnn on Vulkan", FULL, {}, "a smaller tile"),
     (
