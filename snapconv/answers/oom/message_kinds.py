@@ -1363,7 +1363,8 @@ _KINDS = (
             r"hip out of memory\..{0,3000}?gfx(?:90c|103[56]|1103|115[0-3])(?!\d)",
             r"gfx(?:90c|103[56]|1103|115[0-3])(?!\d).{0,3000}?hip out of memory\.",
         ),
-        means="most likely an APU, whose memory is a part of the host's that the firmware sets aside for it",
+        means="most likely an APU, whose memory is a part of the host's that the firmware sets aside for it "
+        "(UMA frame buffer) or that Linux lets it share (ttm.pages_limit): a larger part helps",
         next_step="give the GPU more of the host's memory: a larger UMA frame buffer in the firmware (BIOS), "
         "or on Linux a higher limit of what it shares (ttm.pages_limit, which `amd-ttm --set GIB` sets); "
         "else a "
