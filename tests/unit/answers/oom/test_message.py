@@ -631,7 +631,8 @@ def test_a_device_of_so_little_memory_is_taken_for_an_apu():
     # What is free does not explain the refusal, but the note does.
     found = explain_message(text.replace("400.00 MiB", "2.00 MiB"))
     assert found.cause == "not known"
-    assert "most likely an APU" in found.notes[-1] and "UMA frame buffer" in found.notes[-1]
+    assert "most likely an APU" in found.notes[-1]
+    assert "UMA frame buffer" in found.notes[-1]
     assert not explain_message(text.replace("512.00 MiB", "24.00 GiB")).notes
 
 
