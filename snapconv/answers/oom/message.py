@@ -262,7 +262,7 @@ def _explained(log: CompactText) -> tuple[MessageAnswer, int] | None:
     matches = [(kind, match) for kind in kinds if (match := _first_match(kind, log))]
     first = min(matches, key=lambda row: (row[0].level, row[1].start()), default=None)
     # A message without figures says more than a text of a kind of level 2 and higher.
-    if messages and not clear and (first is None or first[0].level > 1):
+    if messages and not clear and (first is None or first[0].level >= 2):
         return messages[0], starts[0][0]
     other = _of_kind(*first, log) if first else None
     if clear:

@@ -44,13 +44,14 @@ class MessageKind:
     A text has one of the patterns ``seen``, all that it ``needs`` and no ``unless``, and may have the figures
     ``also``. ``exact`` is the next step with the text's own figures, where it has them. ``leads``: beside a
     message of torch's allocator, its next step comes first. A kind of a lower ``level`` is preferred wherever
-    both are in the text: 1 of a general row, 2 of a warning or a consequence, 3 of a table or of a program
+    both are in the text: 1 of a general row, 1.5 of a call that any program may make, 2 of a warning or a
+    consequence, 3 of a table or of a program
     that is not known, 4 of mere words.
     """
 
     name: str
     backend: str = "GPU"
-    level: int = 0
+    level: float = 0
     seen: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     unless: tuple[str, ...] = ()
@@ -108,6 +109,7 @@ _KINDS = (
             r"stored in kv cache \(<fits>\)",
             "larger than the maximum number of tokens that can be stored in kv cache",
             "the rest of the memory reserved for kv cache is -<lacking>",
+            "available kv cache memory: -<lacking>",
             r"memory profiling results: total_gpu_memory=\S{0,160}?kv_cache_size=-<lacking>",
             r"(?:cuda|gpu) blocks: 0(?!\d)",
         ),
@@ -1194,6 +1196,19 @@ _KINDS = (
         "UR_L0_ENABLE_RELAXED_ALLOCATION_LIMITS=1 allows blocks of more than 4 GiB",
     ),
     MessageKind(
+        "MLC's start",
+        seen=(
+            r"the available single gpu memory is <available>, which is less than the sum of model weight "
+            r"size \(<weights>\) and temporary buffer size \(<temporary>\)",
+        ),
+        means="MLC computed that its share of the GPU (gpu_memory_utilization, 0.85 by default) has no room "
+        "for a KV cache beside weights and buffers; where these add up to less, the sizes of the KV cache in "
+        "the model's configuration are to blame",
+        next_step="a larger gpu_memory_utilization, a more strongly quantized model, more GPUs "
+        "(--tensor-parallel-shards), or a smaller --prefill-chunk-size",
+        cause=OomCause.LIMIT,
+    ),
+    MessageKind(
         "MLC's KV cache",
         seen=("the kv cache is full. no page can be allocated",),
         means="the pages of the KV cache of MLC or WebLLM are used up: the GPU is not full",
@@ -1337,6 +1352,14 @@ _KINDS = (
         means="ComfyUI caught torch's out of memory, and shows no figures where cudaMallocAsync has none",
         next_step="a smaller image, fewer frames or a quantized model; start with --lowvram",
         leads=True,
+    ),
+    MessageKind(
+        "a CUDA call in ComfyUI",
+        seen=(r"exception during processing ?!{0,3} cuda error: out of memory",),
+        means="a CUDA call outside torch's allocator got no memory: of the GPU, or of the host, where "
+        "ComfyUI pins memory for the weights that it keeps off the GPU",
+        next_step="a smaller image, fewer frames or a quantized model; start with --lowvram, or with "
+        "--disable-pinned-memory where the machine's memory is nearly full",
     ),
     MessageKind(
         "ComfyUI, in its log",
@@ -1523,11 +1546,21 @@ _KINDS = (
         leads=True,
     ),
     MessageKind(
+        "Xinference",
+        level=1,
+        seen=("model actor is out of memory",),
+        means="Xinference caught torch's out of memory and ended the process of the model",
+        next_step="fewer models on this GPU, a quantized model, or shorter and fewer requests at once; "
+        "`xinference terminate` ends a model",
+        leads=True,
+    ),
+    MessageKind(
         "a local program for language models",
         level=1,
         seen=(
             r"text-generation-webui[/\\]|oobabooga|modules[/\\](?:text_generation|models|callbacks)\.py|"
             r"exllama\w{0,4}[/\\]|fastchat[/\\]|tabbyapi[/\\]|koboldai|ktransformers[/\\]",
+            r"starting the web ui\.|exllama|loading \S{1,80}?(?:gptq|awq|exl2|gguf)",
         ),
         needs=("out of memory",),
         means="the weights, the context or a step of the model do not fit on the GPU together",
@@ -1556,7 +1589,7 @@ _KINDS = (
     ),
     MessageKind(
         "the CUDA driver",
-        level=1,
+        level=1.5,
         seen=(
             r"cuda driver error: (?:2 \()?out of memory",
             r"cuda_error_out_of_memory(?! \(may not be an issue)|cumem\w{1,30} failed: out of memory",
@@ -1596,7 +1629,7 @@ _KINDS = (
     ),
     MessageKind(
         "a CUDA call outside torch's allocator",
-        level=1,
+        level=1.5,
         seen=(
             r"cuda ?(?:runtime )?error:?(?: (?:in|at) \S{1,120}?:)? ?\"?out of memory",
             r"cuda error 2(?:: | at \S{0,200}?)out of memory",
@@ -1981,7 +2014,7 @@ _KINDS = (
             "bad allocation",
             "cannot allocate memory",
             "_arraymemoryerror",
-            "(?<!of)memoryerror",
+            "(?<!of)(?<!gpu)(?<!cuda)(?<!vram)(?<!device)(?<!video)(?<!metal)memoryerror",
         ),
         means="the machine's memory ran out, not the GPU's",
         next_step="a smaller batch, input or model in the machine's memory, or more memory for the job; "

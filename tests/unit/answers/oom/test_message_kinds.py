@@ -630,6 +630,48 @@ TEXTS = (
         "a smaller batch (-ub)",
     ),
     (
+        "Insufficient GPU memory error: The available single GPU memory is 4762.5 MB, which is less than the "
+        "sum of model weight size (4958.25 MB) and temporary buffer size (609.5 MB).",
+        "MLC's start",
+        LIMITED,
+        {
+            "available": round(4762.5 * MIB),
+            "weights": round(4958.25 * MIB),
+            "temporary": round(609.5 * MIB),
+        },
+        "a larger gpu_memory_utilization",
+    ),
+    (
+        "!!! Exception during processing !!! CUDA error: out of memory\nCUDA kernel errors might be "
+        'asynchronously reported\nFile "C:\\ComfyUI\\execution.py", line 510, in execute',
+        "a CUDA call in ComfyUI",
+        FULL,
+        {},
+        "a smaller image, fewer frames",
+    ),
+    (
+        # The frames of a server below the message, as well as above it.
+        'RuntimeError: CUDA error: out of memory\nFile "/vllm/v1/engine/core.py", line 12, in step',
+        "vLLM",
+        FULL,
+        {},
+        "lower --gpu-memory-utilization",
+    ),
+    (
+        "2024-01-18 21:27:53 xinference.core.model 35043 ERROR    Model actor is out of memory.",
+        "Xinference",
+        FULL,
+        {},
+        "fewer models on this GPU",
+    ),
+    (
+        "Loading model weights took 27.5 GB\nAvailable KV cache memory: -0.75 GiB",
+        "vLLM's KV cache",
+        LIMITED,
+        {"weights": gib(27.5), "short": gib(0.75)},
+        "raise --gpu-memory-utilization",
+    ),
+    (
         "panic: failed to decode batch: could not find a kv cache slot",
         "llama.cpp's KV slots",
         OTHER_MEMORY,
