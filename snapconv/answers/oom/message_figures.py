@@ -86,6 +86,7 @@ FIGURES = {
     "part": FigureName("part", "name"),
     "pool": FigureName("held by the pool"),
     "pool_and_request": FigureName("the pool with this request"),
+    "job_request": FigureName("requested from the scheduler"),
     "machine": FigureName("the machine's memory"),
     "page_tables": FigureName("its page tables"),
     "file_pages": FigureName("its pages of files"),

@@ -578,7 +578,7 @@ _KINDS = (
         ),
         also=(
             "ran out of memory trying to allocate <tried>",
-            "(?<![a-za-z])limit: <allowed>inuse: <allocated>maxinuse: <peak>",
+            "(?<![a-za-z])limit: <allowed>inuse: <allocated>(?:maxinuse: <peak>)?",
         ),
         means="TensorFlow's own allocator found no memory",
         next_step="a smaller batch; set_memory_growth(gpu, True) where another program shares the GPU",
@@ -810,6 +810,7 @@ _KINDS = (
         seen=(
             r"could not allocate tensor with <tried>\. there is not enough gpu video memory",
             "8007000e .{0,20}not enough memory resources",
+            "dml allocator out of memory",
         ),
         means="the GPU's memory, or the share of it that Windows allows, ran out",
         next_step="a smaller batch or model; close other programs that use the GPU",
@@ -1732,10 +1733,18 @@ _KINDS = (
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
+        "OpenCL's resources",
+        seen=("(?:cl_|: )out_of_resources|out of gpu resources",),
+        means="the OpenCL driver lacked something: often memory of the GPU, else it ended a kernel that was "
+        "too large, took too long or failed",
+        next_step="less memory: a smaller batch, image or context, lower precision, fewer programs on this "
+        "GPU; "
+        "if little is in use, a newer driver",
+        cause=OomCause.UNKNOWN,
+    ),
+    MessageKind(
         "OpenCL",
-        seen=(
-            "(?:cl_|: )(?:mem_object_allocation_failure|out_of_resources)|memory object allocation failure",
-        ),
+        seen=("(?:cl_|: )mem_object_allocation_failure|memory object allocation failure",),
         means="the device's memory ran out, or one buffer is larger than the driver allows",
         next_step="smaller buffers or a smaller batch",
     ),
@@ -1916,8 +1925,8 @@ _KINDS = (
         backend="host",
         level=2,
         seen=(
-            r"large alloc <tried>[*= ]{2,8}.{0,6000}?(?:\^c|restarting kernel)",
-            r"restarting kernel.{0,4000}?large alloc <tried>",
+            r"large alloc <tried>[*= ]{2,8}.{0,6000}?(?:\^c|restarting kernel|kernel [\w-]{36} restarted)",
+            r"(?:restarting kernel|kernel [\w-]{36} restarted).{0,4000}?large alloc <tried>",
         ),
         means="the session ended after a large request of host memory: most likely it had used up its "
         "memory, "
@@ -1976,11 +1985,16 @@ _KINDS = (
             "state: out_of_memory",
             "job killed: v?mem(?: job total)? <process> exceeded limit <limit>",
             "job exceeded a memory resource limit",
+            r"exceeded job (?:hard|soft) limit \W{0,2}(?:[hs]_vmem|[hs]_rss)\W{0,2} of queue \S{1,80}? "
+            r"\((?P<process>[\d.]{1,12}[kmgt]?) > limit: ?(?P<limit>[\d.]{1,12}[kmgt]?)\)",
+            r"job violates resource utilization policies \(mem",
             r"has gone over (?:cgroup)? memory limit of (?P<limit>\d{1,12}[kmgt])\w{1,7}bytes",
         ),
         also=(
             r"resources_used\.vmem=<address_space>",
             r"resources_used\.mem=<used>",
+            r"max memory : <used>",
+            r"total requested memory : <job_request>",
             r"(?:peak|last measured) usage: (?P<process>\d{1,12}[kmgt])\w{1,7}bytes",
         ),
         means="the job used more host memory than it had requested from the scheduler: not the GPU's",
@@ -2053,6 +2067,7 @@ _KINDS = (
             "memory cgroup out of memory",
             "constraint=constraint_memcg",
             r"killed as a result of limit of [/\w]",
+            r"memory: usage \d{1,15}kb, limit \d{1,15}kb, failcnt",
         ),
         also=(
             "memory: usage <used>, limit <limit>",
@@ -2197,6 +2212,23 @@ _KINDS = (
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
+        "YARN's limit of virtual memory",
+        backend="host",
+        level=1,
+        seen=(
+            r"killed by yarn for exceeding (?:virtual)? ?memory limits\. <used> of <limit> virtual memory "
+            r"used",
+            r"is running (?:\d{1,15}b)? ?beyond (?:the)? ?'?virtual'? memory limit",
+        ),
+        also=("<used> of <limit> virtual memory used",),
+        means="YARN ended the container because its address space was larger than YARN allows, whatever "
+        "memory "
+        "it really used",
+        next_step="turn the check off (yarn.nodemanager.vmem-check-enabled=false), or a larger "
+        "yarn.nodemanager.vmem-pmem-ratio; else a larger spark.executor.memoryOverhead",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
         "YARN's limit of a container",
         backend="host",
         level=1,
@@ -2204,7 +2236,7 @@ _KINDS = (
             r"killed by yarn for exceeding (?:physical|virtual)? ?memory limits",
             r"is running (?:\d{1,15}b)? ?beyond (?:the)? ?'?(?:physical|virtual)'? memory limit",
         ),
-        also=("<used> of <limit> (?:physical|virtual) memory used",),
+        also=("<used> of <limit> physical memory used",),
         means="YARN ended the container because it used more host memory than its limit: the heap, and what "
         "is outside of it (Python's workers too)",
         next_step="raise spark.executor.memoryOverhead (or spark.executor.memory), or less at once: more "
@@ -2278,10 +2310,28 @@ _KINDS = (
         cause=OomCause.HOST,
     ),
     MessageKind(
+        "AWS Lambda",
+        backend="host",
+        level=2,
+        seen=(
+            "runtime exited with error: signal: killed",
+            r"runtime\.outofmemory",
+        ),
+        also=("memory size: <limit> ?max memory used: <used>",),
+        means="AWS ended the function, most likely because it used more memory than it may have",
+        next_step="a larger memory size of the function (MemorySize), or less data at once; the line "
+        "REPORT of "
+        "its log shows the most that it used",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
         "a notebook that was restarted",
         backend="host",
         level=2,
-        seen=(r"notebook tried to allocate more memory than is available",),
+        seen=(
+            "notebook tried to allocate more memory than is available",
+            "session crashed after using all available ram",
+        ),
         means="the session of the notebook used up its host memory, and was restarted: not the GPU's",
         next_step="a smaller batch or input, data that is read in pieces, or del and gc.collect() for what "
         "is no longer needed; else a session with more memory",
@@ -2318,11 +2368,9 @@ _KINDS = (
             r"(?:it/s|s/it|[=>\u2588]|\|)\]?killed|killed(?:\(\w{1,30}\))?\w{1,32}@[\w.-]{1,64}:",
             r"killed(?:`{3}|$)|\u5df2\u6740\u6b7b|\u5df2\u6bba\u6b7b|\u0443\u0431\u0438\u0442\u043e|"
             "get\u00f6tet|\uc8fd\uc5c8\uc74c",
-            r"sigkill(?!_handler)|signal:? ?\(?9(?!\d)|line \d{1,6}: \d{2,8} killed|session crashed "
-            "after using all available ram",
+            r"sigkill(?!_handler)|signal:? ?\(?9(?!\d)|line \d{1,6}: \d{2,8} killed",
             "terminated by the operating system.{0,80}memory|excessive memory usage causing "
             "the operating system",
-            r"dataloader worker \(pid\S{0,40}?\) exited unexpectedly",
         ),
         unless=(r"oom[_-]kill event(?:\(s\)|s)? in step", "due to (?:time limit|preemption)"),
         also=(
@@ -2334,6 +2382,19 @@ _KINDS = (
         next_step="fewer DataLoader workers, a smaller prefetch_factor, or more memory for the job; `free "
         "-g` while it runs; `dmesg | grep -i kill` confirms it",
         cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "perhaps, behind a DataLoader worker that ended",
+        backend="host",
+        level=2,
+        seen=(r"dataloader worker \(pid\S{0,60}?\) exited unexpectedly",),
+        unless=(r"killed by signal|sigkill|exit ?code \D{0,4}(?:-9|137)(?!\d)",),
+        means="a worker ended without a word: often the kernel killed it because host memory ran out, else "
+        "it "
+        "crashed or raised an error of its own",
+        next_step="num_workers=0 shows an error of the worker itself; `dmesg | grep -i kill` shows whether "
+        "memory ran out: then fewer workers or a smaller prefetch_factor",
+        cause=OomCause.UNKNOWN,
     ),
     MessageKind(
         "perhaps, behind a dead worker of Ray",
