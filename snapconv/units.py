@@ -1,6 +1,7 @@
 """Text for people: bytes, shares, durations, devices, and names made safe to print. Imports nothing."""
 
 import re
+from collections.abc import Collection
 
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 MAX_SHOWN = 80  # characters of a value of a file in a message
@@ -26,6 +27,11 @@ def format_bytes(n_bytes: int, *, like: int | None = None) -> str:
         return f"{n_bytes} B"
     number = f"{n_bytes / 1024**power:.2f}"
     return f"{'< 0.01' if n_bytes > 0 and number == '0.00' else number} {_BYTE_UNITS[power]}"
+
+
+def curve_bytes(name: str, n_bytes: int, at_least: Collection[str]) -> str:
+    """Write an amount of a curve; where that is among the curves that are lower bounds, it is called so."""
+    return f"{'at least ' * (name in at_least)}{format_bytes(n_bytes)}"
 
 
 def parse_bytes(text: str) -> int:

@@ -23,7 +23,7 @@ from snapconv.classification.categories import ABOUT, Category
 from snapconv.columns import BoolColumn
 from snapconv.replay.history_verdict import Verdict
 from snapconv.replay.memory_layout import layout_at
-from snapconv.units import Device, format_bytes, optional
+from snapconv.units import Device, curve_bytes, format_bytes, optional
 
 # On a device that is as full as this, memory that is never used comes first.
 _NEARLY_FULL = 0.9
@@ -191,7 +191,7 @@ def _peak(analysis: DeviceAnalysis, reserve: str) -> _Fact:
     contradicts = allocated > reserved  # events that do not fit the segments: a note has their number
     held = f"{format_bytes(allocated)} allocated at the dump"
     if _has_trace(analysis):
-        shown = analysis.replay.shown("allocated", allocated)
+        shown = curve_bytes("allocated", allocated, analysis.replay.at_least)
         held = f"peak {'about ' * contradicts}{shown}{_in_this_trace(analysis)}"
     beside = ""
     waiting = analysis.allocations.bytes_of(analysis.allocations.waiting_at(analysis.peak_event))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from snapconv.cli.arguments import ReadOptions, device_number, with_parameters
 from snapconv.cli.terminal import first_entries, print_json, print_lines, progress_bar, show_notes
 from snapconv.errors import BudgetExceeded, SnapconvError
-from snapconv.units import device_argument, device_kind, device_name
+from snapconv.units import curve_bytes, device_argument, device_kind, device_name
 
 if TYPE_CHECKING:
     from snapconv.analysis import Analysis, DeviceAnalysis
@@ -98,7 +98,8 @@ def _lines_of_others(devices: "Sequence[DeviceAnalysis]", heads: Sequence[str]) 
     for found, head in zip_longest(devices, heads):
         replay = found.replay
         peak, reserved = (
-            replay.shown(name, getattr(replay, name).peak) for name in ("allocated", "reserved")
+            curve_bytes(name, getattr(replay, name).peak, replay.at_least)
+            for name in ("allocated", "reserved")
         )
         number = found.device.device
         shown = head or f"{device_name(number)}  peak {peak}, {reserved} reserved"

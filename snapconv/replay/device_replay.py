@@ -180,10 +180,6 @@ class Replay:
     notes: tuple[Note, ...]
     at_least: frozenset[str] = frozenset()
 
-    def shown(self, name: str, n_bytes: int) -> str:
-        """Write an amount of a curve for people: one that is a lower bound is called so."""
-        return f"{'at least ' * (name in self.at_least)}{format_bytes(n_bytes)}"
-
 
 @stage
 def replay(snapshot: Snapshot, device: DeviceSnapshot) -> Replay:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from snapconv.notes import Note
-from snapconv.units import counted, device_name, format_bytes, format_duration_us, shortened
+from snapconv.units import counted, curve_bytes, device_name, format_bytes, format_duration_us, shortened
 
 if TYPE_CHECKING:  # notes are printed of what loads no analysis, too
     from snapconv.answers.info import Facts
@@ -61,8 +61,7 @@ def _device_lines(facts: "Facts") -> Iterator[str]:
     else:
         when = "the file has no segments; at the end of its trace"
     reserved, active = (
-        f"{'at least ' * (name in facts['at_least'])}{format_bytes(facts[f'{name}_bytes'])}"
-        for name in ("reserved", "active")
+        curve_bytes(name, facts[f"{name}_bytes"], facts["at_least"]) for name in ("reserved", "active")
     )
     yield f"    {when}: reserved {reserved}, active {active}"
     if facts["n_checked_sizes"]:

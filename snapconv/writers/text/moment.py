@@ -14,6 +14,7 @@ from snapconv.torch_knowledge.backends import backend_of_kind
 from snapconv.units import (
     Device,
     counted,
+    curve_bytes,
     device_kind,
     device_name,
     format_bytes,
@@ -68,7 +69,7 @@ def moment_lines(state: MomentState) -> Iterator[str]:
     allocated = state.allocated_bytes
     moment = "" if state.moment == f"event {state.event}" else f"{state.moment}: "
     yield f"{device_name(state.device)}  {moment}{place_of(state)}"
-    shown, reserved = (_amount(state, name, getattr(state, f"{name}_bytes")) for name in _SHOWN)
+    shown, reserved = (curve_bytes(name, getattr(state, f"{name}_bytes"), state.at_least) for name in _SHOWN)
     yield f"  allocated {shown} ({allocated} bytes), reserved {reserved}"
     if state.waiting_bytes:
         yield f"  {WAITING_LABEL} {format_bytes(state.waiting_bytes)}"
@@ -87,11 +88,6 @@ def moment_lines(state: MomentState) -> Iterator[str]:
         rows = [(row.block_bytes, f"{pool_shown(row.pool)}, stream {row.stream}") for row in state.pools]
         yield from size_rows(rows, "pool and stream", title="pools and streams")
     yield f"  history: {state.history_verdict}: {state.history_reason}"
-
-
-def _amount(state: MomentState, name: str, n_bytes: int) -> str:
-    """Write an amount of a curve; one that is a lower bound is called so."""
-    return f"{'at least ' * (name in state.at_least)}{format_bytes(n_bytes)}"
 
 
 def live_lines(state: MomentState) -> Iterator[str]:
@@ -260,7 +256,7 @@ def summary_lines(
         peak = report.peak
         n_bytes = report.peak.allocated_bytes
         place = "before the first event" if peak.event is None else position(peak.event, peak.n_events)
-        allocated = _amount(peak, "allocated", n_bytes)
+        allocated = curve_bytes("allocated", n_bytes, peak.at_least)
         yield f"{device_name(peak.device)}  peak allocated {allocated} ({n_bytes} bytes), {place}"
         most = format_bytes(report.analysis.replay.reserved.peak)
         yield f"  reserved {'at least' if 'reserved' in peak.at_least else 'at most'} {most}"
