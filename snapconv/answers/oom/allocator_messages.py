@@ -17,7 +17,7 @@ SHAPES = "look at the shapes in the traceback's last line of your code"
 WRONG_SIZE = "more than 2^60 bytes were requested: a size was computed wrongly, or is negative"
 NEXT_STEPS = {
     OomCause.FULL: "{less}; {backend.watch}",
-    OomCause.FRAGMENTED: "{backend.expandable}",
+    OomCause.FRAGMENTED: "{backend.expandable}, except on Windows, which lacks it; else {less}",
     OomCause.OTHER_POOL: "let CUDA graphs share a pool (torch.cuda.graph(..., pool=...)), or capture fewer",
     OomCause.LIMIT: RAISE_LIMIT,
     OomCause.OUTSIDE: "stop the other processes that `{backend.monitor}` shows, or use another device",
@@ -85,8 +85,8 @@ WORDS = (
     LARGE_BLOCK,
 )
 MPS_LIMIT = (
-    "a smaller batch or sequence; a higher PYTORCH_MPS_HIGH_WATERMARK_RATIO may make the system fail, as "
-    "torch warns"
+    "a smaller batch, image, sequence or model; a higher PYTORCH_MPS_HIGH_WATERMARK_RATIO may make the "
+    "system fail, as torch warns"
 )
 # Where most of what counts against the limit is no tensor of torch's.
 MPS_OTHER = (

@@ -994,6 +994,15 @@ _KINDS = (
         next_step="QuantileDMatrix instead of DMatrix, fewer bins (max_bin), or data in external memory",
     ),
     MessageKind(
+        "Thrust",
+        seen=(r"(?:std::)?bad_?alloc(?:ation)?: (?:cuda|hip)error(?:memoryallocation|outofmemory)",),
+        unless=("rmm|cudf|cuml|rapids|xgboost|on worker \\d|free memory: ",),
+        means="Thrust, a library of CUDA's that extensions of torch use (point clouds, gaussian splats), "
+        "got no memory of the GPU from the driver, outside torch's allocator: not the machine's memory",
+        next_step="fewer points, smaller images or a smaller batch at once; stop the other processes that "
+        "`nvidia-smi` shows; torch.cuda.set_per_process_memory_fraction(0.9) makes torch leave room",
+    ),
+    MessageKind(
         "RAPIDS",
         seen=(
             r"std::bad_alloc\S{0,200}?(?:cuda_memory_resource|cuda_async|pool_memory_resource|managed_memory|"
@@ -1963,6 +1972,14 @@ _KINDS = (
             "paging file is too small",
             "winerror 1455",
             "os error 1455",
+            # German, French, Spanish, Portuguese, Italian, Russian, Chinese, Japanese and Korean.
+            "auslagerungsdatei ist zu klein|fichier de pagination est insuffisant|archivo de "
+            "paginaci\u00f3n es demasiado|arquivo de pagina\u00e7\u00e3o \u00e9 muito pequeno|file di "
+            "paging insufficiente|\u0444\u0430\u0439\u043b \u043f\u043e\u0434\u043a\u0430\u0447\u043a\u0438 "
+            "\u0441\u043b\u0438\u0448\u043a\u043e\u043c \u043c\u0430\u043b|"
+            "\u9875\u9762\u6587\u4ef6\u592a\u5c0f|"
+            "\u30da\u30fc\u30b8\u30f3\u30b0 \u30d5\u30a1\u30a4\u30eb\u304c\u5c0f\u3055\u3059\u304e|"
+            "\ud398\uc774\uc9d5 \ud30c\uc77c\uc774 \ub108\ubb34 \uc791",
         ),
         means="Windows could not promise more memory: the machine's memory and its page file are used up",
         next_step="a larger page file (system settings), or fewer DataLoader workers, each of which "
@@ -2008,6 +2025,19 @@ _KINDS = (
         means="the heap of a Java program is full, whatever memory the machine has",
         next_step="a larger heap (-Xmx; spark.driver.memory or spark.executor.memory in Spark), or less data "
         "at once",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "a new process",
+        backend="host",
+        seen=(
+            r"(?:os\.fork\(\)|_fork\w{0,6}\(|forking_?pickler).{0,200}?cannot allocate memory",
+            "fork(?:ing)?(?: failed)?: cannot allocate memory",
+        ),
+        means="the kernel refused a copy of a process (fork): the machine's memory, or what the kernel may "
+        "promise of it, is used up; not the GPU's",
+        next_step="fewer DataLoader workers (num_workers=0 starts none), or more memory or swap; `free -g` "
+        "while it runs",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -2410,6 +2440,18 @@ _KINDS = (
         next_step="`dmesg | grep -i kill` on its node shows whether memory ran out, the worker's own log "
         "whether "
         "it crashed; if memory ran out, fewer or smaller tasks on a node",
+        cause=OomCause.UNKNOWN,
+    ),
+    MessageKind(
+        "perhaps, behind a worker of nnU-Net",
+        backend="host",
+        level=2,
+        seen=("background workers? (?:is|are) no longer alive",),
+        unless=("sigkill|exit code (?:-9|137)|out of memory: killed",),
+        means="a process that prepares nnU-Net's batches ended: most often since host memory ran out, else "
+        "by an error that stands further up",
+        next_step="read the lines above it; fewer such processes (nnUNet_n_proc_DA=2), or more memory; "
+        "`dmesg | grep -i kill` shows whether memory ran out",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(

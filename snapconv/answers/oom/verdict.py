@@ -13,8 +13,8 @@ from snapconv.units import counted, format_bytes, format_share
 # What a context, libraries and NCCL take without anybody's fault: 0.3 to 1.5 GiB on devices of 2016 to 2026.
 USUAL_OUTSIDE_BYTES = 2 << 30
 # Every program has free pieces: up to this share of what is reserved, and not more than so many bytes beside
-# those that the request needed.
-_USUAL_SHARE, _USUAL_BYTES = 0.05, 128 << 20
+# those that the request needed. Pieces of less than the least share would not have served for long.
+_USUAL_SHARE, _USUAL_BYTES, _LEAST_SHARE = 0.05, 128 << 20, 0.015
 _WHY_FREE = (
     "possible: a limit by set_per_process_memory_fraction(), which a file does not record; memory that "
     "another thread or process freed meanwhile; a budget of Windows, WSL or a virtual GPU"
@@ -288,7 +288,8 @@ def _fragmented_bytes(found: Shortage, least: int) -> int:
 
 def _least_notable(found: Shortage, least: int) -> float:
     """Return how many free bytes are more than every program has, and than ``least``."""
-    return max(least, min(_USUAL_SHARE * (found.reserved_bytes or 0), least + _USUAL_BYTES))
+    reserved = found.reserved_bytes or 0
+    return max(least, min(_USUAL_SHARE * reserved, least + _USUAL_BYTES), _LEAST_SHARE * reserved)
 
 
 def _verdict(found: Shortage, reason: str, *, is_inferred: bool = False, **more: str) -> OomVerdict:

@@ -605,6 +605,11 @@ def test_memory_of_the_same_process_outside_torch_is_not_blamed_on_others():
     assert found.next_step.startswith("limit the other library in this process")
 
 
+def test_a_fragmented_torch_has_a_remedy_on_windows_too():
+    step = explain_message(from_2_1(*PIECES)).next_step
+    assert "expandable_segments:True (from torch 2.1), except on Windows, which lacks it; else" in step
+
+
 def test_a_fragmented_torch_before_2_1_is_told_what_it_has():
     assert "max_split_size_mb" in explain_message(from_1_4(*PIECES)).next_step
     assert "expandable_segments" in explain_message(from_2_1(*PIECES)).next_step.partition(" (")[0]

@@ -25,6 +25,51 @@ def gib(number):
 
 # A text; its kind, cause and figures (with the noun for those that OomMessage has no field for); the remedy.
 TEXTS = (
+    # Not the machine's memory, whatever Python calls the error.
+    (
+        "dist2 = distCUDA2(points)\nMemoryError: bad allocation: cudaErrorMemoryAllocation: out of memory",
+        "Thrust",
+        FULL,
+        {},
+        "fewer points",
+    ),
+    (
+        "MemoryError: std::bad_alloc: cudaErrorMemoryAllocation: out of memory",
+        "Thrust",
+        FULL,
+        {},
+        "fewer points",
+    ),
+    (
+        "ImportError: DLL load failed while importing _x: Die Auslagerungsdatei ist zu klein, um diesen "
+        "Vorgang durchzuf\u00fchren.",
+        "Windows' page file",
+        HOST,
+        {},
+        "a larger page file",
+    ),
+    (
+        "ImportError: DLL load failed while importing _x: \u9875\u9762\u6587\u4ef6\u592a\u5c0f\uff0c",
+        "Windows' page file",
+        HOST,
+        {},
+        "a larger page file",
+    ),
+    (
+        "    self.pid = os.fork()\nOSError: [Errno 12] Cannot allocate memory",
+        "a new process",
+        HOST,
+        {},
+        "fewer DataLoader workers",
+    ),
+    (
+        "RuntimeError: One or more background workers are no longer alive. Exiting. Please check the print "
+        "statements above for the actual error message",
+        "perhaps, behind a worker of nnU-Net",
+        UNKNOWN,
+        {},
+        "read the lines above it",
+    ),
     (
         "24/01/09 12:00:01 | INFO | root | Failed (CUDA out of memory) on sequence P1 of length 1204.",
         "ESMFold",

@@ -32,6 +32,8 @@ TOTAL = FULL.reserved_bytes + 50 * MIB
         ({"here": FreePieces(63 * MIB, 9, MIB), "reserved_bytes": 1280 * MIB}, "full", "full: "),
         ({"here": FreePieces(64 * MIB, 9, MIB), "reserved_bytes": 1280 * MIB}, "fragmented", "64.00 MiB are"),
         ({"here": FreePieces(3277 * MIB, 90, 50 * MIB), "reserved_bytes": 78 * GIB}, "fragmented", ""),
+        # Of a large device so little is no cause: 1 GiB of 78 GiB in pieces.
+        ({"here": FreePieces(GIB, 90, 50 * MIB), "reserved_bytes": 78 * GIB}, "full", ""),
         ({"block_bytes": 2 * GIB, "segment_bytes": 2 * GIB, "here": FreePieces(GIB, 9, MIB)}, "full", ""),
         # Enough only together with what is free on the device.
         ({"block_bytes": GIB, "segment_bytes": GIB, "here": FreePieces(GIB - MIB, 9, MIB)}, "fragmented", ""),
