@@ -838,6 +838,29 @@ _KINDS = (
         "that `nvidia-smi` shows",
     ),
     MessageKind(
+        "Kokkos",
+        seen=(
+            r"memory space failed to allocate <tried>",
+            r"rawmemoryallocationfailure: allocation of size <tried> failed\.",
+        ),
+        needs=("cudamalloc|cudaerrormemoryallocation|hipmalloc|hiperroroutofmemory",),
+        means="a program with Kokkos (LAMMPS and others) got no memory from the GPU's driver for an array",
+        next_step="less for each GPU (fewer atoms or cells, more GPUs or nodes), or fewer MPI ranks that "
+        "share "
+        "one; stop the other processes that `nvidia-smi` shows",
+    ),
+    MessageKind(
+        "OptiX",
+        seen=(
+            r"optix_error_(?:device_|host_)?out_of_memory",
+            r"optix\S{0,400}?returned \(2\): out of "
+            r"memory",
+        ),
+        means="OptiX got no memory of the GPU for the scene, its acceleration structure or a context",
+        next_step="a smaller scene: smaller textures, fewer instances; stop the other processes that "
+        "`nvidia-smi` shows, or use another GPU",
+    ),
+    MessageKind(
         "LAMMPS",
         seen=("insufficient memory on accelerator",),
         means="LAMMPS's GPU package got no memory of the GPU for its atoms and neighbor lists",
@@ -1131,7 +1154,7 @@ _KINDS = (
     ),
     MessageKind(
         "llama.cpp's weights",
-        seen=(r"unable to allocate (?!cpu)\w{1,12} buffer",),
+        seen=(r"unable to allocate (?!cpu|internal|memory)\w{1,12} buffer",),
         also=(
             r"(?:alloc_tensor_range|ggml\w{0,40}): failed to allocate \w{1,12} buffer of size "
             "<tried>",
@@ -1843,6 +1866,7 @@ _KINDS = (
             r"failed to extend /dev/shm/\S{1,40} to <tried>",
             r"creating shared memory segment \S{1,60}? \(size <tried>\)",
             "posix_fallocate failed ?: no space left on device",
+            r"no space left on device: ?\W{0,2}/dev/shm",
             "killed by signal: bus error",
         ),
         means="DataLoader workers or NCCL pass data through /dev/shm, which is most likely full: host "
@@ -1873,8 +1897,8 @@ _KINDS = (
         ),
         also=(
             "memory used=<process>",
-            r"was running was <used>/<total> \(",
-            r"is used \(<used_gib>/<total>\)",
+            r"was running was <used>/<machine> \(",
+            r"is used \(<used_gib>/<machine>\)",
             "memory usage threshold of <utilization>",
         ),
         means="Ray stopped a worker because the node's host memory was nearly used up: not the GPU's",
@@ -1980,6 +2004,7 @@ _KINDS = (
             "\u9875\u9762\u6587\u4ef6\u592a\u5c0f|"
             "\u30da\u30fc\u30b8\u30f3\u30b0 \u30d5\u30a1\u30a4\u30eb\u304c\u5c0f\u3055\u3059\u304e|"
             "\ud398\uc774\uc9d5 \ud30c\uc77c\uc774 \ub108\ubb34 \uc791",
+            r"winerror 8(?!\d)",
         ),
         means="Windows could not promise more memory: the machine's memory and its page file are used up",
         next_step="a larger page file (system settings), or fewer DataLoader workers, each of which "
@@ -2011,11 +2036,72 @@ _KINDS = (
             r"resources_used\.vmem=<address_space>",
             r"resources_used\.mem=<used>",
             r"max memory : <used>",
+            "memory utilized: <used>",
+            r"memory efficiency: [\d.]{1,8}% of <limit>",
             r"total requested memory : <job_request>",
             r"(?:peak|last measured) usage: (?P<process>\d{1,12}[kmgt])\w{1,7}bytes",
         ),
         means="the job used more host memory than it had requested from the scheduler: not the GPU's",
         next_step="ask for more (--mem in Slurm), or fewer DataLoader workers",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "Java's threads",
+        backend="host",
+        seen=("unable to create (?:new )?native thread",),
+        means="the system allowed Java no more threads: most often a limit of processes, else the memory for "
+        "their stacks; Java's heap is not full",
+        next_step="a higher limit of processes (`ulimit -u`, pids of the container), or fewer threads; a "
+        "smaller heap (-Xmx) leaves more for stacks",
+        cause=OomCause.OTHER_MEMORY,
+    ),
+    MessageKind(
+        "an array of Java",
+        backend="host",
+        seen=("requested array size exceeds vm limit",),
+        means="one array is larger than Java allows (2^31 elements), whatever the heap has free",
+        next_step="the data in several smaller arrays or partitions",
+        cause=OomCause.LIMIT,
+    ),
+    MessageKind(
+        "Spark's largest result",
+        backend="host",
+        seen=(
+            r"total size of serialized results of \d{1,9} tasks \(<used>\) is bigger than "
+            r"(?:spark\.driver\.)?maxresultsize \(<limit>\)",
+        ),
+        means="the results that the driver was to collect are larger than Spark allows: no memory ran out "
+        "yet",
+        next_step="do not collect so much (write the results, or aggregate them first); else a larger "
+        "spark.driver.maxResultSize, with a larger spark.driver.memory",
+        cause=OomCause.LIMIT,
+    ),
+    MessageKind(
+        "OpenBLAS's buffers",
+        backend="host",
+        seen=("you tried to allocate too many memory regions",),
+        means="more threads called OpenBLAS than it was built for: the machine's memory is not full",
+        next_step="OPENBLAS_NUM_THREADS=1 (or another small number) before the program, or fewer processes "
+        "and "
+        "threads",
+        cause=OomCause.OTHER_MEMORY,
+    ),
+    MessageKind(
+        "a pod that fits on no node",
+        backend="host",
+        seen=(r"nodes? (?:is|are) available: .{0,160}?insufficient memory",),
+        means="Kubernetes did not start the pod: it requests more memory than any node has left to promise",
+        next_step="a smaller resources.requests.memory, a larger node, or stop other pods; `kubectl describe "
+        "nodes` shows what is promised",
+        cause=OomCause.OTHER_MEMORY,
+    ),
+    MessageKind(
+        "SageMaker",
+        backend="host",
+        level=2,
+        seen=("use an instance type with more memory",),
+        means="SageMaker ended the job because the instance's memory was used up",
+        next_step="an instance type with more memory, or less data at once",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -2054,6 +2140,12 @@ _KINDS = (
             "(?:re|m|c)alloc of size <tried> failed",
             r"mach_vm_map\(size=<tried>\) failed",
             "llvm error: out of memory",
+            r"tokenizing data\. c error: out of memory",
+            "openblas error: memory allocation still failed",
+            r"(?<![\w.])outofmemoryerror\(\)",
+            r"system\.outofmemoryexception",
+            r"runtime: out of memory(?:: cannot allocate <tried>-byte block \(<used> in use\))?",
+            r"insufficient memory ?\(failed to allocate <tried>",
             "std::bad_alloc",
             "bad allocation",
             "cannot allocate memory",
@@ -2069,7 +2161,10 @@ _KINDS = (
         "a step that Slurm killed",
         backend="host",
         level=2,
-        seen=(r"detected <kills> oom[_-]kill event(?:\(s\)|s)? in step",),
+        seen=(
+            r"srun: error: \S{1,60}?: tasks? ?[\d,-]{1,40}: out of memory",
+            r"detected <kills> oom[_-]kill event(?:\(s\)|s)? in step",
+        ),
         means="the step used more host memory than the job had requested from Slurm: not the GPU's",
         next_step="ask for more (--mem), or fewer DataLoader workers",
         cause=OomCause.HOST,
@@ -2081,6 +2176,7 @@ _KINDS = (
         seen=(
             r"systemd-oomd\S{0,20}: killed \S{1,400}? due to memory pressure for \S{1,300}? being "
             "<pressure>% > <most_pressure>% for > <waited>s",
+            r"systemd-oomd\S{0,20}: killed \S{1,400}? due to memory used \(<used>\) / total \(<machine>\)",
             r"systemd-oomd\S{0,20}: killed \S{1,400}? due to (?:memory|swap)",
         ),
         means="systemd-oomd ended all processes of a unit, since programs waited too long for host "
@@ -2142,6 +2238,7 @@ _KINDS = (
         level=2,
         seen=(
             "invoked oom-killer",
+            "killed by the oom killer",
             "oom_reaper: reaped process",
             r"out of memory: kill(?:ed)? process \d",
         ),
@@ -2317,6 +2414,7 @@ _KINDS = (
     MessageKind(
         "MATLAB on the GPU",
         seen=(
+            "maximum variable size allowed on the device is exceeded",
             r"out of memory on device\. to view more detail|out of memory on device\. you requested: <tried>",
         ),
         also=("you requested: <tried>", r"device has (?P<free>\d[\d.]{0,9}[kmgt]b) free"),
@@ -2424,6 +2522,22 @@ _KINDS = (
         "crashed or raised an error of its own",
         next_step="num_workers=0 shows an error of the worker itself; `dmesg | grep -i kill` shows whether "
         "memory ran out: then fewer workers or a smaller prefetch_factor",
+        cause=OomCause.UNKNOWN,
+    ),
+    MessageKind(
+        "perhaps, behind a notebook's kernel that died",
+        backend="host",
+        level=2,
+        seen=(
+            "kernel appears to have died",
+            "kernel crashed while executing code",
+            r"kernel (?:died|restarting)\W{1,3}the kernel",
+        ),
+        unless=("large alloc|all available ram|than is available",),
+        means="the kernel of a notebook ended without an error of its own: often since host memory ran out, "
+        "else a library crashed",
+        next_step="run the code as a script, which shows an error or 'Killed'; `free -g` while it runs shows "
+        "whether memory fills: then less data at once",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
