@@ -778,12 +778,12 @@ _KINDS = (
         "stop the other processes that `nvidia-smi` shows",
     ),
     MessageKind(
-        "a library of ONNX Runtime",
+        "a library of ONNX Runtime or CNTK",
         seen=(
             r"cu(?:blas|dnn) failure \d{1,3}: cu(?:blas|dnn)_status_(?:alloc_failed|not_initialized) ; "
             "gpu=<device>",
         ),
-        means="most often cuBLAS or cuDNN got no memory beside ONNX Runtime's arena",
+        means="most often cuBLAS or cuDNN got no memory beside the arena of ONNX Runtime or CNTK",
         next_step="a smaller model, batch or input, or fewer sessions and threads on this GPU; stop the "
         "other processes that `nvidia-smi` shows",
     ),
@@ -1674,6 +1674,7 @@ _KINDS = (
             r"\S{0,60}?cuda_utils",
             r"cuda: out of memory|error out of memory at line \d",
             r"cudasuccess\S{0,60}?out of memory",
+            r"caffe2[/\\]\S{0,80}?\.cu:\d{1,5}:? out of memory",
         ),
         means="a CUDA call outside torch's allocator got no memory: at the start of a process its "
         "context (the GPU is already full), later a library, a kernel, a program without torch, or pinned "

@@ -25,6 +25,13 @@ def gib(number):
 
 # A text; its kind, cause and figures (with the noun for those that OomMessage has no field for); the remedy.
 TEXTS = (
+    (
+        "Error at: /build/caffe2/core/context_gpu.cu:343: out of memory",
+        "a CUDA call outside torch's allocator",
+        FULL,
+        {},
+        "stop the other processes",
+    ),
     # Not the machine's memory, whatever Python calls the error.
     (
         "dist2 = distCUDA2(points)\nMemoryError: bad allocation: cudaErrorMemoryAllocation: out of memory",
@@ -462,7 +469,7 @@ TEXTS = (
     ),
     (
         "CUBLAS failure 3: CUBLAS_STATUS_ALLOC_FAILED ; GPU=1 ; hostname=h ; expr=cublasCreate(&handle_);",
-        "a library of ONNX Runtime",
+        "a library of ONNX Runtime or CNTK",
         FULL,
         {"device": 1},
         "a smaller model, batch or input",
