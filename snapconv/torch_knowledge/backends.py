@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 NO_ALLOCATOR = "profiler"
 WHY_FREE = (
     "possible: another thread or process freed memory meanwhile; Windows, WSL, MIG or a virtual GPU allows a "
-    "process less, or Windows' page file, which backs the GPU's memory, is too small; the driver could not use the last few MiB, or lacked address space. It is no memory "
-    "fraction: torch would print that"
+    "process less, or Windows' page file, which backs the GPU's memory, is too small; the driver could not "
+    "use the last few MiB, or lacked address space. It is no memory fraction: torch would print that"
 )
 _RECORDS_ITSELF = (
     "call {package}.memory._record_memory_history() before the model is built, and "
