@@ -69,25 +69,26 @@ _KINDS = (
         also=(
             "allocate <tried_bytes>",
             "requested(?: size)?: <tried_bytes>",
-            "<total_bytes> total capacity",
+            # A text may be cut anywhere: no more words than tell one figure from the others.
+            "<total_bytes> total cap",
             "capaci?ty of <total_bytes>",
             "device limit: <total_bytes>",
-            "<free_bytes> free[;)]",
-            "of which <free_bytes> is free",
+            r"<free_bytes> free(?:[;)]|$)",
+            "of which <free_bytes>",
             r"free \(according to \w{1,20}\): <free_bytes>",
-            "<allocated_bytes> already allocated",
-            "<allocated_bytes> is allocated by pytorch",
+            "<allocated_bytes> already",
+            "<allocated_bytes> is allocated",
             "currently allocated: <allocated_bytes>",
-            "<reserved_bytes> reserved in total by pytorch",
+            "<reserved_bytes> reserved in",
             "mps allocated: <reserved_bytes>",
-            "<unallocated_bytes> is reserved by pytorch but unallocated",
+            "<unallocated_bytes> is reserved by",
             "<unallocated_bytes> cached",
-            "with <private_pool_bytes> allocated in private pools",
+            "with <private_pool_bytes> allocated in",
             "<allowed_bytes> allowed;",
             "max allowed: <allowed_bytes>",
             r"memory fraction\): <allowed_bytes>",
             "other allocations: <metal_bytes>",
-            "this process has <process_bytes> memory in use",
+            "this process has <process_bytes>",
             "<active_bytes> current active",
             r"(?:gpu|npu|mlu|gcu|device) <device>(?=has|;|would|\D{0,2}$)",
         ),
@@ -1198,6 +1199,15 @@ _KINDS = (
         next_step="a smaller batch (-ub), or fewer layers on the GPU (--n-gpu-layers; num_gpu in Ollama)",
     ),
     MessageKind(
+        "llama.cpp's KV cache",
+        backend="device",
+        level=1,
+        seen=("failed to allocate (?:the )?kv cache",),
+        means="the KV cache, which grows with the context, does not fit beside the weights, on the GPU or in "
+        "the machine's memory",
+        next_step="a shorter context (-c), or a quantized cache (-ctk q8_0 -ctv q8_0, with -fa)",
+    ),
+    MessageKind(
         "a Vulkan buffer of llama.cpp",
         seen=(
             r"(?<!pinned memory \()requested buffer size exceeds device (?:memory allocation|buffer size) "
@@ -1289,7 +1299,8 @@ _KINDS = (
         ),
         means="a pool of fixed size, in which ggml keeps its graph, was too small: neither the GPU nor the "
         "machine's memory is full",
-        next_step="a smaller image, batch or context, or a newer release of the program",
+        next_step="a newer release of the program, which computes the size of that pool; else a smaller "
+        "image, batch or context",
         cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
@@ -1731,7 +1742,9 @@ _KINDS = (
     MessageKind(
         "Vulkan",
         level=1,
-        seen=("(?<!limit: )erroroutofdevicememory|vk_error_out_of_device_memory",),
+        seen=(
+            "(?<!limit: )erroroutofdevicememory|vk_error_out_of_device_memory|error allocating vulkan memory",
+        ),
         unless=("ggml_vulkan: failed to allocate pinned memory",),
         means="the GPU's memory ran out, or one block is larger than the driver allows",
         next_step="a smaller model or batch; close other programs that use the GPU",
@@ -2128,14 +2141,25 @@ _KINDS = (
         cause=OomCause.HOST,
     ),
     MessageKind(
+        "an array of NumPy",
+        backend="host",
+        seen=(
+            "unable to allocate <tried> for an array(?: with shape <shape> and data type <type>)?",
+            "unable to allocate array with shape <shape>(?: and data type <type>)?",
+            "_arraymemoryerror",
+        ),
+        means="the machine's memory, or a limit of the process, has no room for one array; not the GPU's",
+        next_step="less at once (chunks, fewer columns), smaller types (float32, int32, category), or more "
+        "memory for the job; `free -g` while it runs",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
         "an allocation of the program",
         backend="host",
         level=1,
         seen=(
             "you tried to allocate <tried>",
             r"posix_memalign\([^()]{0,80}\) == 0\. 12 vs 0",
-            "unable to allocate <tried> for an array(?: with shape <shape> and data type <type>)?",
-            "unable to allocate array with shape <shape>(?: and data type <type>)?",
             "memory allocation of <tried> failed",
             r"(?:insufficient memory|\(-4)\) failed to allocate <tried>",
             "(?:re|m|c)alloc of size <tried> failed",
@@ -2150,7 +2174,6 @@ _KINDS = (
             "std::bad_alloc",
             "bad allocation",
             "cannot allocate memory",
-            "_arraymemoryerror",
             "(?<!of)(?<!gpu)(?<!cuda)(?<!vram)(?<!device)(?<!video)(?<!metal)memoryerror",
         ),
         means="the machine's memory ran out, not the GPU's",
@@ -2483,6 +2506,19 @@ _KINDS = (
         cause=OomCause.HOST,
     ),
     MessageKind(
+        "a killed worker of joblib",
+        backend="host",
+        level=2,
+        seen=(
+            "worker process managed by the executor was unexpectedly terminated.{0,200}?"
+            r"(?:excessive memory usage|sigkill\(-9\))",
+        ),
+        means="most likely the kernel, or the limit of a container, ended a worker since host memory ran "
+        "out; joblib cannot know it",
+        next_step="fewer workers (n_jobs), or less data for each; `dmesg | grep -i kill` confirms it",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
         "a killed process",
         backend="host",
         level=2,
@@ -2617,7 +2653,7 @@ _KINDS = (
         level=4,
         seen=(
             r"(?:fail(?:ed|ure|s)?|unable|could ?n[o']t|can ?n?[o']?t) (?:to )?(?:re)?alloc\w{0,6} "
-            r"(?:[a-z_]{0,24}(?:memory|buffer|storage)|\d[\d.,]{0,20}(?:bytes|[kmgt]i?b))",
+            r"(?:[a-z_]{0,24}(?:memory|buffer|storage|cache|tensor|workspace|scratch|space)|\d[\d.,]{0,20}(?:bytes|[kmgt]i?b))",
             r"memory allocation (?:error|fail)|(?:not enough|insufficient|no more) (?:\w{1,8})?memory",
             r"alloc\w{0,12}(?:\(\))? failed|enomem",
             r"out of memory \S{0,40}?alloc[a-z]{0,6} \d[\d.,]{0,20}(?:bytes|[kmgt]i?b)",

@@ -58,8 +58,9 @@ _PROGRAM = re.compile(
 # Colours of terminals, frames of boxes, control characters; line breaks that were escaped.
 _NOISE = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]|[\u2500-\u257f]|[\x00-\x08\x0e-\x1f]")
 _ESCAPED = re.compile(r"\\[nrt]")
-# Two numbers of a line stay two.
-_BETWEEN_DIGITS, _SEPARATOR = re.compile(r"(?<=\d)[ \t]{1,200}(?=\d)"), "\x00"
+# Two numbers of a line stay two; a "memory error" of any device is no MemoryError of Python.
+_APART = re.compile(r"(?<=\d)[ \t]{1,200}(?=\d)|(?<=memory)[ \t]{1,200}(?=error)", re.IGNORECASE)
+_SEPARATOR = "\x00"
 # In a pattern, in place of the number of a figure.
 _FIGURE = re.compile(r"(?<!\?P)<(\w{1,30})>")
 
@@ -120,9 +121,10 @@ def compacted(text: str, check: Check = no_check) -> CompactText:
     for raw in lines:
         check()
         _, prefix, line = _PREFIX.split(_NOISE.sub(" ", raw), maxsplit=1)
-        words = "".join(_BETWEEN_DIGITS.sub(_SEPARATOR, line).split()).lower()
+        words = "".join(_APART.sub(_SEPARATOR, line).split()).lower()
         # A terminal breaks the longest lines alone: elsewhere a number has ended.
-        if words[:1].isdigit() and not is_broken and parts[-1][-1:].isdigit():
+        is_of_number = is_broken and words[:1].isdigit()
+        if not is_of_number and _APART.search(f"{parts[-1][-6:]} {words[:5]}"):
             words = _SEPARATOR + words
         is_broken = len(raw) == width
         parts.append(words)

@@ -12,13 +12,18 @@ _MOST_CHARACTERS, _MOST_EXCERPTS = 180, 8
 
 
 def excerpts(lines: Iterable[str], is_known: Callable[[str], bool]) -> tuple[str, ...]:
-    """Return, of each line, the words around the sizes that are not known; the first of all, each once."""
+    """Return the words around sizes that are not known: the first, each once; those of a line together."""
     texts: dict[str, None] = {}
     for line in lines:
-        spans = [size.span() for size in _SIZE.finditer(line) if not is_known(size[1])]
-        if spans:
-            start = spans[0][0]
-            stop = max(stop for _, stop in spans if stop <= start + _MOST_CHARACTERS)
+        start, stop = 0, 0
+        for size in _SIZE.finditer(line):
+            if is_known(size[1]):
+                continue
+            if stop and size.end() > start + _MOST_CHARACTERS:
+                texts[_excerpt(line, start, stop)] = None
+                stop = 0
+            start, stop = (start if stop else size.start()), size.end()
+        if stop:
             texts[_excerpt(line, start, stop)] = None
     return tuple(texts)[:_MOST_EXCERPTS]
 

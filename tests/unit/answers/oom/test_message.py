@@ -394,6 +394,20 @@ def test_a_message_without_its_figures_has_no_verdict():
         assert found.meaning
 
 
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        (from_1_4(*FIGURES).partition(" total by")[0], "reserved_bytes"),
+        (from_2_1(*FIGURES).partition(" PyTorch but")[0], "reserved_bytes"),
+        (from_1_4(*FIGURES).partition("ity;")[0], "total_bytes"),
+        (from_1_4(*FIGURES).partition(" allocated;")[0], "allocated_bytes"),
+        (from_2_1(*FIGURES).partition(" by PyTorch")[0], "allocated_bytes"),
+    ],
+)
+def test_a_figure_whose_words_are_cut_is_read(text, field):
+    assert getattr(explain_message(text).message, field) is not None
+
+
 def test_what_is_cut_off_has_no_figures_that_it_does_not_have():
     whole = compacted(from_2_1(*FIGURES)).text
     for end in range(len(whole)):

@@ -1298,7 +1298,7 @@ TEXTS = (
         "a pool of ggml",
         OTHER_MEMORY,
         {"needed": 3 * MIB, "available": 2 * MIB},
-        "a smaller image, batch or context",
+        "a newer release of the program",
     ),
     (
         "CUDA error 2 at /src/llama.cpp/ggml-cuda.cu:123: out of memory\ncurrent device: 1",
@@ -2547,25 +2547,6 @@ TEXTS = (
             ),
             ("DefaultCPUAllocator: not enough memory: you tried to allocate 24 bytes.", {"tried": 24}),
             ("$ Torch: not enough memory: you tried to allocate 24GB. Buy new RAM!", {"tried": 24 * GIB}),
-            (
-                "numpy.core._exceptions.MemoryError: Unable to allocate 3.50 GiB for an array with shape "
-                "(9,)",
-                {"tried": gib(3.5)},
-            ),
-            (
-                # NumPy's three digits end with a point; MLX's sentence ends with one too.
-                "MemoryError: Unable to allocate 412. GiB for an array with shape (7000, 79, 200000) and "
-                "data type float32",
-                {"tried": 412 * GIB, "shape": "(7000,79,200000)", "type": "float32"},
-            ),
-            (
-                "MemoryError: Unable to allocate array with shape (26577,) and data type <U1847338",
-                {"shape": "(26577,)", "type": "<u1847338"},
-            ),
-            (
-                "MemoryError: Unable to allocate array with shape (32768, 16384) and data type float64",
-                {"tried": 4 * GIB, "shape": "(32768,16384)", "type": "float64"},
-            ),
             ("memory allocation of 4096 bytes failed", {"tried": 4096}),
             ("terminate called after throwing an instance of 'std::bad_alloc'", {}),
             ("OSError: [Errno 12] Cannot allocate memory", {}),
@@ -2719,6 +2700,42 @@ TEXTS = (
         {},
         "try a smaller batch, with `nvidia-smi` beside it",
     ),
+    *(
+        (text, "an array of NumPy", HOST, figures, "less at once (chunks")
+        for text, figures in (
+            (
+                "numpy.core._exceptions.MemoryError: Unable to allocate 3.50 GiB for an array with shape "
+                "(9,)",
+                {"tried": gib(3.5)},
+            ),
+            (
+                # NumPy's three digits end with a point; MLX's sentence ends with one too.
+                "MemoryError: Unable to allocate 412. GiB for an array with shape (7000, 79, 200000) and "
+                "data type float32",
+                {"tried": 412 * GIB, "shape": "(7000,79,200000)", "type": "float32"},
+            ),
+            (
+                "MemoryError: Unable to allocate array with shape (26577,) and data type <U1847338",
+                {"shape": "(26577,)", "type": "<u1847338"},
+            ),
+            (
+                "MemoryError: Unable to allocate array with shape (32768, 16384) and data type float64",
+                {"tried": 4 * GIB, "shape": "(32768,16384)", "type": "float64"},
+            ),
+        )
+    ),
+    (
+        "TerminatedWorkerError: A worker process managed by the executor was unexpectedly terminated. This "
+        "could be caused by a segmentation fault while calling the function or by an excessive memory usage "
+        "causing the Operating System to kill the worker. The exit codes of the workers are {SIGKILL(-9)}",
+        "a killed worker of joblib",
+        HOST,
+        {},
+        "fewer workers (n_jobs)",
+    ),
+    ("Error allocating memory ErrorOutOfDeviceMemory", "Vulkan", FULL, {}, "a smaller model"),
+    ("Error allocating memory\nErrorOutOfDeviceMemory", "Vulkan", FULL, {}, "a smaller model"),
+    ("failed to allocate KV cache", "llama.cpp's KV cache", FULL, {}, "a shorter context"),
     *(
         (text, "a program's guess", UNKNOWN, {}, "look for the error itself")
         for text in (
