@@ -1743,9 +1743,11 @@ _KINDS = (
         "Vulkan",
         level=1,
         seen=(
-            "(?<!limit: )erroroutofdevicememory|vk_error_out_of_device_memory|error allocating vulkan memory",
+            "(?<!limit: )erroroutofdevicememory|vk(?:result: )?_?error_out_of_device_memory|error allocating "
+            "vulkan memory",
         ),
         unless=("ggml_vulkan: failed to allocate pinned memory",),
+        also=(r"suballocate\(\) failed for \w{1,40} size: <tried>",),
         means="the GPU's memory ran out, or one block is larger than the driver allows",
         next_step="a smaller model or batch; close other programs that use the GPU",
     ),
@@ -2534,8 +2536,7 @@ _KINDS = (
             r"killed(?:`{3}|$)|\u5df2\u6740\u6b7b|\u5df2\u6bba\u6b7b|\u0443\u0431\u0438\u0442\u043e|"
             "get\u00f6tet|\uc8fd\uc5c8\uc74c",
             r"sigkill(?!_handler)|signal:? ?\(?9(?!\d)|line \d{1,6}: \d{2,8} killed",
-            "terminated by the operating system.{0,80}memory|excessive memory usage causing "
-            "the operating system",
+            "terminated by the operating system.{0,80}memory|(?:zsh|bash|fish): killed",
         ),
         unless=(r"oom[_-]kill event(?:\(s\)|s)? in step", "due to (?:time limit|preemption)"),
         also=(
@@ -2631,12 +2632,37 @@ _KINDS = (
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
+        "a batch that a program left out",
+        level=1,
+        seen=(
+            r"out of memory, (?:skip|retry|split)\w{0,4} (?:the |this )?batch",
+            r"(?:skip|retry|drop)\w{0,5}[\w ]{0,40}? due to (?:cuda |gpu )?(?:oom|out of memory)(?!killed)",
+            "attempting to recover from oom|failed with oom, (?:try|reduc|retry)ing|to cpu due to cuda oom|"
+            r"outofmemoryerror in \w{1,40}, using cpu",
+        ),
+        means="the program caught torch's out of memory and goes on: it leaves this batch out, tries a "
+        "smaller one, or computes this part on the CPU, which is slower; the figures are not in the text",
+        next_step="a smaller batch, shorter sequences or smaller images, where batches must not be left out; "
+        "else nothing; `nvidia-smi` shows what other programs hold",
+        cause=OomCause.WARNING,
+    ),
+    MessageKind(
+        "Stable Diffusion WebUI Forge",
+        level=2,
+        seen=("your current gpu free memory is <free>",),
+        also=("safe value of <limit>",),
+        means="a warning: little memory of the GPU is free; a driver that then uses the host's is very slow",
+        next_step="a lower GPU Weights in Forge's user interface, or a smaller image",
+        cause=OomCause.WARNING,
+    ),
+    MessageKind(
         "a program on the GPU",
         level=3,
         seen=(
             r"(?:cuda|gpu|vram|\.cuh?\b|opencl|rocm)\S{0,80}?out of (?:\w{1,12})?memory(?!error)",
             r"out of (?:gpu|vram|video|device|graphics) ?memory",
             r"out of memory\S{0,80}?(?:cuda|gpu|vram|\.cuh?\b|opencl|rocm)",
+            "(?:cuda|gpu|vram) (?:memory )?(?:is |was )?(?:exhausted|limit (?:was )?(?:reached|exceeded))",
         ),
         unless=_OF_TORCH,
         # With its unit: a number alone may be anything.

@@ -33,7 +33,8 @@ _SIGNS = (
     "shared memory|shortage|size found|status_|system memory|terminated|than requested|to reserve|thcuda|"
     "to alloc|to execute this|too little|too many|unable to|working set|hbm usage|is more than|illegal|"
     "\u5df2\u6740\u6b7b|\u5df2\u6bba\u6b7b|\u0443\u0431\u0438\u0442\u043e|"
-    "get\u00f6tet|\uc8fd\uc5c8\uc74c|longer alive|errno 12|auslagerungsdatei|paginaci|pagination|"
+    "get\u00f6tet|\uc8fd\uc5c8\uc74c|longer alive|errno 12|gpu free memory|exhausted|"
+    "auslagerungsdatei|paginaci|pagination|"
     "pagina\u00e7|file di paging|\u043f\u043e\u0434\u043a\u0430\u0447\u043a\u0438|"
     "\u9875\u9762\u6587\u4ef6|\u30da\u30fc\u30b8\u30f3\u30b0|\ud398\uc774\uc9d5"
 ).split("|")

@@ -26,6 +26,58 @@ def gib(number):
 # A text; its kind, cause and figures (with the noun for those that OomMessage has no field for); the remedy.
 TEXTS = (
     (
+        "| WARNING: ran out of memory, skipping batch",
+        "a batch that a program left out",
+        WARNING,
+        {},
+        "a smaller batch",
+    ),
+    (
+        "[OOM Warning] Skipping batch 7 due to CUDA OOM.",
+        "a batch that a program left out",
+        WARNING,
+        {},
+        "a smaller batch",
+    ),
+    (
+        "Attempting to copy inputs of <function pairwise_iou at 0x7f> to CPU due to CUDA OOM",
+        "a batch that a program left out",
+        WARNING,
+        {},
+        "a smaller batch",
+    ),
+    (
+        "WARNING CUDA OutOfMemoryError in TaskAlignedAssigner, using CPU",
+        "a batch that a program left out",
+        WARNING,
+        {},
+        "a smaller batch",
+    ),
+    (
+        "[Low GPU VRAM Warning] Your current GPU free memory is 845.12 MB for this VAE decode.\n"
+        "[Low GPU VRAM Warning] This number is lower than the safe value of 1536.00 MB.",
+        "Stable Diffusion WebUI Forge",
+        WARNING,
+        {"free on the device": round(845.12 * MIB), "the limit": 1536 * MIB},
+        "a lower GPU Weights",
+    ),
+    (
+        "GPU memory exhausted, please reduce the batch size",
+        "a program on the GPU",
+        FULL,
+        {},
+        "stop the other processes",
+    ),
+    ("zsh: killed     python train.py", "a killed process", HOST, {}, "fewer DataLoader workers"),
+    (
+        "[Error] [carb.graphics-vulkan.plugin] VkResult: ERROR_OUT_OF_DEVICE_MEMORY\n[Error] "
+        "[gpu.foundation.plugin] subAllocate() failed for AccelStruct size: 4096",
+        "Vulkan",
+        FULL,
+        {"tried": 4096},
+        "a smaller model or batch",
+    ),
+    (
         "Error at: /build/caffe2/core/context_gpu.cu:343: out of memory",
         "a CUDA call outside torch's allocator",
         FULL,
