@@ -1819,7 +1819,7 @@ _KINDS = (
     MessageKind(
         "shared memory of a kernel",
         seen=(
-            "out of resources?: shared memory, required: <needed>, hardware limit(?:ation)?: <limit>",
+            "out of resources?: shared memory,? required: <needed>,? hardware limit(?:ation)?: <limit>",
             "out of resources?: (?:shared|tensor) memory",
             "shared memory size limit exceeded: requested <needed>, available: <limit>",
             "insufficient shared memory available on the gpu",
@@ -2153,6 +2153,17 @@ _KINDS = (
         means="the machine's memory, or a limit of the process, has no room for one array; not the GPU's",
         next_step="less at once (chunks, fewer columns), smaller types (float32, int32, category), or more "
         "memory for the job; `free -g` while it runs",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "an allocation of torch's on Windows",
+        backend="host",
+        level=1,
+        seen=("cpuallocator: not enough memory: you tried to allocate <tried>",),
+        means="torch's words on Windows (and Android) where the machine's memory, with its page file, is "
+        "used up: not the GPU's",
+        next_step="a larger page file (system settings), or close other programs; else a smaller batch, "
+        "input or model in the machine's memory",
         cause=OomCause.HOST,
     ),
     MessageKind(

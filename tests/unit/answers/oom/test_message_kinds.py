@@ -26,6 +26,22 @@ def gib(number):
 # A text; its kind, cause and figures (with the noun for those that OomMessage has no field for); the remedy.
 TEXTS = (
     (
+        "triton.code_gen.OutOfResources: out of resource: shared memoryRequired: 110592Hardware limit: "
+        "101376",
+        "shared memory of a kernel",
+        OTHER_MEMORY,
+        {"needed": 110592, "the limit": 101376},
+        "a smaller block size",
+    ),
+    (
+        "RuntimeError: [enforce fail at CPUAllocator.cpp:79] data. DefaultCPUAllocator: not enough memory: "
+        "you tried to allocate 6553600 bytes.",
+        "an allocation of torch's on Windows",
+        HOST,
+        {"tried": 6553600},
+        "a larger page file",
+    ),
+    (
         "| WARNING: ran out of memory, skipping batch",
         "a batch that a program left out",
         WARNING,
