@@ -2613,7 +2613,6 @@ TEXTS = (
                 "allocate 8192 bytes. Error code 12 (Cannot allocate memory)",
                 {"tried": 8192},
             ),
-            ("DefaultCPUAllocator: not enough memory: you tried to allocate 24 bytes.", {"tried": 24}),
             ("$ Torch: not enough memory: you tried to allocate 24GB. Buy new RAM!", {"tried": 24 * GIB}),
             ("memory allocation of 4096 bytes failed", {"tried": 4096}),
             ("terminate called after throwing an instance of 'std::bad_alloc'", {}),
