@@ -24,6 +24,12 @@ _OF_TORCH = (
     "(?:runtime|accelerator)error: cudnn error|runtimeerror: cudnn_status",
     "caffe2",
 )
+# Where neither the program nor its memory is known.
+_LESS_OF_ANY = (
+    "use less at once: a smaller batch, input, context or model; `nvidia-smi` and `free -g` while it runs "
+    "show whether the GPU's memory or the host's is full, and the lines above in the log may say why"
+)
+_FAILURE = "(?:fail|unable|can ?n[o']t|could ?n[o']t|exceed|insufficient|not enough|exhaust|overflow)"
 _LIBRARY_CALLS = (
     "(?:cublas|cudnn|cusolver|cusparse|hipblas|hipsparse)_status_not_initialized",
     r"cusolver_status_internal_error.{0,40}cusolver\w{0,4}create",
@@ -46,7 +52,8 @@ class MessageKind:
     message of torch's allocator, its next step comes first. A kind of a lower ``level`` is preferred wherever
     both are in the text: 1 of a general row, 1.5 of a call that any program may make, 2 of a warning or a
     consequence, 3 of a table or of a program
-    that is not known, 4 of mere words.
+    that is not known, 4 of mere words, 5 of words that
+    may be about anything.
     """
 
     name: str
@@ -2700,8 +2707,7 @@ _KINDS = (
             r"(?:bytes|[kmgt]i?b))",
         ),
         means="an allocation failed; the text does not say whether of the GPU or of the host",
-        next_step="look for an error further up in the log; while it runs, `nvidia-smi` shows the GPU's "
-        "memory and `free -g` the host's",
+        next_step=_LESS_OF_ANY,
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -2713,8 +2719,19 @@ _KINDS = (
             r"(?:[iu]nsufficient|not enough|out of|too little|low on) v?ram",
         ),
         means="a program takes it for a lack of memory; the error itself is not in the text",
-        next_step="look for the error itself further up or down in the log; while it runs, `nvidia-smi` "
-        "shows the GPU's memory and `free -g` the host's",
+        next_step=_LESS_OF_ANY,
+        cause=OomCause.UNKNOWN,
+    ),
+    MessageKind(
+        "words about memory",
+        backend="",
+        level=5,
+        seen=(
+            f"{_FAILURE}.{{0,40}}?(?:memory|vram|buffer|heap)",
+            f"(?:memory|vram|buffer|heap).{{0,40}}?{_FAILURE}",
+        ),
+        means="the text speaks of memory and of a failure, in words that are of no known program",
+        next_step=_LESS_OF_ANY,
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -2741,8 +2758,7 @@ _KINDS = (
         level=4,
         seen=("out of memory|outofmemoryerror",),
         means="memory ran out; the text has no figures, and does not say whether the GPU's or the host's",
-        next_step="look for 'Tried to allocate' or 'Killed' further up in the log; while it runs, "
-        "`nvidia-smi` shows the GPU's memory and `free -g` the host's",
+        next_step=_LESS_OF_ANY,
         cause=OomCause.UNKNOWN,
     ),
 )

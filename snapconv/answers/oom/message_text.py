@@ -24,7 +24,7 @@ _SIGNS = (
     "dst tensor|job violates|maxresultsize|instance type|no space left|mach_vm_map|sigterm|vkallocate|"
     "bad_alloc|buffer size|bus error|calloc|crashed|cuda execution|cuda graph|device memory|"
     "dimension sizes|dispatched on|dnn library|el0004|enough|error (2)|error code|error: 39|"
-    "error: 40|error=2|died|exceed|excessive|exit|handle|sufficient|is allocated|kill|kv cache|"
+    "error: 40|error=2|died|exceed|excessive|exhaust|exit|handle|sufficient|is allocated|kill|kv cache|"
     "lack of|larger than buffer|llama runner|memory slot|signal 7|sigbus|-byte buffer|"
     "large alloc|limit|low on |make_resident|malloc|memlimit|memory error|memory on device|"
     "memory on node|memory on the node|"

@@ -225,7 +225,7 @@ def _one_message_lines(found: MessageAnswer) -> Iterator[str]:
 
 def _message_title(found: MessageAnswer) -> str:
     """Say what ran out, and where or in whose words."""
-    if found.kind == SUMMARY.name:
+    if not found.backend or found.kind == SUMMARY.name:
         return found.kind
     device = "" if found.message.device is None else f" on device {found.message.device}"
     what = _OTHER_TITLES.get(found.cause, f"{found.backend} out of memory{device}")

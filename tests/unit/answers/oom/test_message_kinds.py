@@ -1652,7 +1652,7 @@ TEXTS = (
         "nothing",
     ),
     *(
-        (text, "an allocation that failed", UNKNOWN, figures, "look for an error further up")
+        (text, "an allocation that failed", UNKNOWN, figures, "use less at once")
         for text, figures in (
             ("[error] bm_alloc_gmem failed, dev_id = 0, size = 0xc0fb4000", {}),
             ("simulator: could not allocate 12.5 MiB for the grid", {"tried": 12.5 * MIB}),
@@ -2641,7 +2641,7 @@ TEXTS = (
             ("run.sh: line 3:  4711 Killed                  python train.py", {}),
         )
     ),
-    ("the worker raised OutOfMemoryError", "unknown", "not known", {}, "look for 'Tried to allocate'"),
+    ("the worker raised OutOfMemoryError", "unknown", "not known", {}, "use less at once"),
     (
         "=>> PBS: job killed: mem 38427376kb exceeded limit 33554432kb",
         "a job's memory limit",
@@ -2804,7 +2804,14 @@ TEXTS = (
     ("Error allocating memory\nErrorOutOfDeviceMemory", "Vulkan", FULL, {}, "a smaller model"),
     ("failed to allocate KV cache", "llama.cpp's KV cache", FULL, {}, "a shorter context"),
     *(
-        (text, "a program's guess", UNKNOWN, {}, "look for the error itself")
+        (text, "words about memory", UNKNOWN, {}, "use less at once")
+        for text in (
+            "tts engine: buffer pool exhausted while requesting 812 MiB for stage decoder",
+            "device heap: unable to hold 3 pages",
+        )
+    ),
+    *(
+        (text, "a program's guess", UNKNOWN, {}, "use less at once")
         for text in (
             "Prediction on device was unsuccessful, probably due to a lack of memory.",
             "It is likely that you have unsufficient RAM.",
