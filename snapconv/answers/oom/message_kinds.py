@@ -2655,14 +2655,26 @@ _KINDS = (
         seen=(
             r"out of memory, (?:skip|retry|split)\w{0,4} (?:the |this )?batch",
             r"(?:skip|retry|drop)\w{0,5}[\w ]{0,40}? due to (?:cuda |gpu )?(?:oom|out of memory)(?!killed)",
-            "attempting to recover from oom|failed with oom, (?:try|reduc|retry)ing|to cpu due to cuda oom|"
-            r"outofmemoryerror in \w{1,40}, using cpu",
+            "attempting to recover from oom|recovering from oom error|failed with oom, "
+            "(?:try|reduc|retry)ing|to cpu due to cuda oom|"
+            r"outofmemoryerror in \w{1,40}, using cpu|oom detected, falling back to cpu|outofmemoryerror "
+            r".{0,60}?, reducing (?:the |micro)? ?batch",
         ),
         means="the program caught torch's out of memory and goes on: it leaves this batch out, tries a "
         "smaller one, or computes this part on the CPU, which is slower; the figures are not in the text",
         next_step="a smaller batch, shorter sequences or smaller images, where batches must not be left out; "
         "else nothing; `nvidia-smi` shows what other programs hold",
         cause=OomCause.WARNING,
+    ),
+    MessageKind(
+        "torch's allocator, without its message",
+        level=3,
+        seen=(r"torch\.(?:cuda\.)?outofmemoryerror|(?:cuda|gpu|vram) ?oom(?![_-]|kill)",),
+        means="torch's allocator found no memory of the GPU; its message, which has the figures, is not in "
+        "the text",
+        next_step="look for 'Tried to allocate' further up in the log; else a smaller batch, shorter "
+        "sequences or smaller images; `nvidia-smi` shows what other programs hold",
+        cause=OomCause.UNKNOWN,
     ),
     MessageKind(
         "Stable Diffusion WebUI Forge",

@@ -26,6 +26,27 @@ def gib(number):
 # A text; its kind, cause and figures (with the noun for those that OomMessage has no field for); the remedy.
 TEXTS = (
     (
+        "ray.exceptions.RayTaskError(OutOfMemoryError): torch.cuda.OutOfMemoryError",
+        "torch's allocator, without its message",
+        UNKNOWN,
+        {},
+        "look for 'Tried to allocate'",
+    ),
+    (
+        "Epoch 3 failed: cuda OOM",
+        "torch's allocator, without its message",
+        UNKNOWN,
+        {},
+        "look for 'Tried to allocate'",
+    ),
+    (
+        "torch.cuda.OutOfMemoryError at step 1200, reducing micro batch size from 8 to 4",
+        "a batch that a program left out",
+        WARNING,
+        {},
+        "a smaller batch",
+    ),
+    (
         "triton.code_gen.OutOfResources: out of resource: shared memoryRequired: 110592Hardware limit: "
         "101376",
         "shared memory of a kernel",
