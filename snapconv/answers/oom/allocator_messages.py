@@ -71,6 +71,12 @@ WORDS = (
     ),
     ("allocate more than 1eb", OomCause.TOO_LARGE, WRONG_SIZE, SHAPES),
     (
+        r"allocate \d{4,6}(?:\.\d\d)?gi?b(?!.{0,60}capac)",
+        OomCause.TOO_LARGE,
+        "the request is larger than any device",
+        f"{SHAPES}; a fallback of attention makes such a request too: a newer torch, or FlashAttention",
+    ),
+    (
         "exceeds the expandable-segment reserve",
         OomCause.LIMIT,
         "the request is larger than the address range of an expandable segment",

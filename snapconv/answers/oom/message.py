@@ -257,7 +257,11 @@ def _explained(log: CompactText) -> tuple[MessageAnswer, int] | None:
     """
     starts = list(_messages(log))
     messages = [_of_allocator(log, start, text) for start, text in starts]
-    clear = [answer for answer in messages if answer.message.tried_bytes is not None or answer.verdict]
+    # First the messages whose figures are complete: others may be a person's words about them.
+    clear = sorted(
+        (answer for answer in messages if answer.message.tried_bytes or answer.verdict),
+        key=lambda answer: answer.verdict is None,
+    )
     kinds = [kind for kind in MESSAGE_KINDS if kind.leads or not clear]
     matches = [(kind, match) for kind in kinds if (match := _first_match(kind, log))]
     first = min(matches, key=lambda row: (row[0].level, row[1].start()), default=None)
@@ -276,25 +280,29 @@ def _of_devices(messages: list[MessageAnswer], server: MessageAnswer | None) -> 
     for answer in messages:
         if answer.message not in [other.message for other in devices.values()]:
             devices.setdefault((answer.rank, answer.message.device), answer)
-    first, *others = devices.values()
-    if server and first.cause not in _NOT_OF_SERVERS:
-        # A server's graphs have pools of their own by design, and use their free memory again.
-        cause = server.cause if first.cause == OomCause.OTHER_POOL else first.cause
-        verdict = first.verdict and replace(first.verdict, cause=cause)
-        first, *others = (
-            answer
-            if (answer.message.free_bytes or 0) >= (answer.message.tried_bytes or math.inf)
-            else replace(answer, next_step=server.next_step)
-            for answer in (first, *others)
-        )
-        first = replace(
-            first,
-            cause=cause,
-            verdict=verdict,
-            notes=(*first.notes, f"{server.kind}: {server.meaning}"),
-            figures=server.figures,
-        )
+    first, *others = (
+        _of_server(answer, server) if server and answer.cause not in _NOT_OF_SERVERS else answer
+        for answer in devices.values()
+    )
     return replace(first, n_messages=len(messages), others=tuple(others))
+
+
+def _of_server(answer: MessageAnswer, server: MessageAnswer) -> MessageAnswer:
+    """Return the answer to a message in a server's process, with the server's step unless enough was free."""
+    # A server's graphs have pools of their own by design, and use their free memory again.
+    cause = server.cause if answer.cause == OomCause.OTHER_POOL else answer.cause
+    return replace(
+        answer,
+        cause=cause,
+        verdict=answer.verdict and replace(answer.verdict, cause=cause),
+        next_step=(
+            answer.next_step
+            if (answer.message.free_bytes or 0) >= (answer.message.tried_bytes or math.inf)
+            else server.next_step
+        ),
+        notes=(*answer.notes, f"{server.kind}: {server.meaning}"),
+        figures=server.figures,
+    )
 
 
 def _first_match(kind: MessageKind, log: CompactText) -> re.Match[str] | None:

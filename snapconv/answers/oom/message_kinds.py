@@ -1358,6 +1358,16 @@ _KINDS = (
         cause=OomCause.WARNING,
     ),
     MessageKind(
+        "ggml's memory",
+        backend="host",
+        seen=("mem_buffer ?!= ?null",),
+        means="malloc gave ggml nothing: most likely the machine's memory ran out; else a size was computed "
+        "wrongly",
+        next_step="a smaller or more strongly quantized model, a shorter context (-c) or a smaller image; "
+        "`free -g` while it runs; or a newer release of the program",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
         "llama.cpp, on the host",
         backend="host",
         seen=(
@@ -1449,7 +1459,7 @@ _KINDS = (
         "Stable Diffusion's web UI",
         seen=(r"time taken: .{0,24}?a: [\d.]{1,8}gb, r: [\d.]{1,8}gb, sys: ",),
         needs=("out of memory",),
-        means="the image, its upscaling or the models of this web UI need more than the GPU has",
+        means="the models, and what a step of the image computes, have to fit on the GPU together",
         next_step="a smaller image or batch; start the web UI with --medvram, or --lowvram on a small GPU",
         leads=True,
     ),
@@ -1490,7 +1500,7 @@ _KINDS = (
             r"gpu[-_]memory[-_]utilization ?=? ?0?\.\d",
         ),
         needs=("out of memory",),
-        unless=(r"trl[/\\]trainer|verl[/\\]|openrlhf|in load_model|in __init__self\.",),
+        unless=(r"trl[/\\]trainer|verl[/\\]|openrlhf|in load_model",),
         means="vLLM fills its share of the GPU with weights and KV cache, and a step needs more than it left",
         next_step="lower --gpu-memory-utilization, --max-num-batched-tokens or --max-num-seqs; while weights "
         "are loaded, a quantized model or more GPUs (--tensor-parallel-size)",
@@ -1554,7 +1564,7 @@ _KINDS = (
         seen=(r"fooocus|ldm_patched[/\\]",),
         needs=("out of memory",),
         unless=("forge",),
-        means="the image, its upscaling or the models need more than the GPU has",
+        means="the models, and what a step of the image computes, have to fit on the GPU together",
         next_step="a smaller image; start with --always-low-vram, or --always-no-vram",
         leads=True,
     ),
@@ -1567,7 +1577,7 @@ _KINDS = (
         ),
         needs=("out of memory",),
         unless=(r"in train\w{0,20}|train_\w{1,20}\.py|in _?decode",),
-        means="the image, its upscaling or the models of this web UI need more than the GPU has",
+        means="the models, and what a step of the image computes, have to fit on the GPU together",
         next_step="a smaller image or batch; start AUTOMATIC1111's web UI with --medvram (--lowvram on a "
         "small GPU), in Forge lower GPU Weights",
         leads=True,
@@ -1578,7 +1588,7 @@ _KINDS = (
         seen=(r"comfyui[/\\]|comfy[/\\]\w{1,30}\.py|got prompt(?=requested|model|loaded|using)",),
         needs=("out of memory",),
         unless=(r"in \w{0,30}_?decode",),
-        means="the models of this workflow, and what a step computes, need more than the GPU has",
+        means="the models, and what a step of the image computes, have to fit on the GPU together",
         next_step="a smaller image, fewer frames or a quantized model; start with --lowvram",
         leads=True,
     ),
@@ -1588,11 +1598,13 @@ _KINDS = (
         seen=(
             r"could not generate (?:the)? image|image\(s\) generated|txt2img|img2img|text[- ]to[- ]image|"
             "generat(?:e|ing) (?:an|the)? image|hires\\.? ?fix",
+            r"text[- ]?to[- ]?video|image[- ]?to[- ]?video|save_video|num_frames|wanvideo|"
+            r"(?:t2v|i2v)[-_]\d",
         ),
         needs=("out of memory",),
         unless=(r"in train\w{0,20}|train_\w{1,20}\.py|optimizer|in _?decode|diffusers[/\\]",),
         means="the models, and what a step of the image computes, have to fit on the GPU together",
-        next_step="a smaller image, or fewer images at once; or a part of the models on the CPU "
+        next_step="a smaller image, or fewer images or frames at once; or a part of the models on the CPU "
         "(--medvram or --lowvram in web UIs, enable_model_cpu_offload() in diffusers)",
         leads=True,
     ),
@@ -1610,7 +1622,7 @@ _KINDS = (
         level=1,
         seen=(
             r"text-generation-webui[/\\]|oobabooga|modules[/\\](?:text_generation|models|callbacks)\.py|"
-            r"exllama\w{0,4}[/\\]|fastchat[/\\]|tabbyapi[/\\]|koboldai|ktransformers[/\\]",
+            r"exllama\w{0,4}[/\\]|fastchat[/\\]|tabbyapi[/\\]|koboldai|ktransformers",
             r"starting the web ui\.|exllama|loading \S{1,80}?(?:gptq|awq|exl2|gguf)",
         ),
         needs=("out of memory",),
@@ -2194,7 +2206,7 @@ _KINDS = (
             "std::bad_alloc",
             "bad allocation",
             "cannot allocate memory",
-            "(?<!of)(?<!gpu)(?<!cuda)(?<!vram)(?<!device)(?<!video)(?<!metal)memoryerror",
+            "(?<!of)(?<!gpu)(?<!cuda)(?<!vram)(?<!device)(?<!video)(?<!metal)memoryerror(?!out)",
         ),
         means="the machine's memory ran out, not the GPU's",
         next_step="a smaller batch, input or model in the machine's memory, or more memory for the job; "
@@ -2539,6 +2551,29 @@ _KINDS = (
         cause=OomCause.HOST,
     ),
     MessageKind(
+        "a killed process of llama.cpp",
+        backend="host",
+        level=2,
+        seen=(
+            r"(?:out of memory: |cgroup out of memory: )killed? process \d",
+            "oom[-_]?kill",
+            r"killed process \d",
+            r"(?:exit|return|status)[a-z_ ]{0,20}[\"':=(]{0,3}(?:-9|137)(?!\d)",
+            "killed(?:`{3}|$)",
+            r"sigkill(?!_handler)|signal:? ?\(?9(?!\d)|line \d{1,6}: \d{2,8} killed",
+        ),
+        needs=(
+            r"llama_\w{3,30}:|whisper_\w{3,30}:|load_tensors:|llama[-_.](?:cpp|server|cli|runner)|\.gguf",
+        ),
+        unless=("due to (?:time limit|preemption)",),
+        also=("mem required = <needed>",),
+        means="the kernel, or the limit of a container, most likely ended the process because host memory "
+        "ran out, which has to hold what is not on the GPU",
+        next_step="a smaller or more strongly quantized model, a shorter context (-c; num_ctx in Ollama) or "
+        "more layers on the GPU; `free -g` while it runs; `dmesg | grep -i kill` confirms it",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
         "a killed process",
         backend="host",
         level=2,
@@ -2721,6 +2756,29 @@ _KINDS = (
         means="an allocation failed; the text does not say whether of the GPU or of the host",
         next_step=_LESS_OF_ANY,
         cause=OomCause.UNKNOWN,
+    ),
+    MessageKind(
+        "Wan2GP",
+        level=1,
+        seen=("unsufficient vram and you should therefore",),
+        means="Wan2GP caught an error that it takes for too little memory of the GPU",
+        next_step="a smaller video or fewer frames; a profile that needs less memory (--profile 4, or 5)",
+        leads=True,
+    ),
+    MessageKind(
+        "Wan2GP, on the host",
+        backend="host",
+        level=1,
+        seen=(r"unsufficient ram and / or reserved ram",),
+        also=(
+            "requirement for pinned models is <needed>",
+            "requirements for pinned models is <needed>",
+            "estimated available reservable ram is <available>",
+        ),
+        means="Wan2GP takes the error for too little memory of the host, which it pins for the models",
+        next_step="a smaller perc_reserved_mem_max (--perc-reserved-mem-max 0.3), or a profile that needs "
+        "less memory (--profile 4, or 5)",
+        cause=OomCause.HOST,
     ),
     MessageKind(
         "a program's guess",

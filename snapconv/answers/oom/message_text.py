@@ -27,7 +27,7 @@ _SIGNS = (
     "error: 40|error=2|died|exceed|excessive|exhaust|exit|handle|sufficient|is allocated|kill|kv cache|"
     "lack of|larger than buffer|llama runner|memory slot|signal 7|sigbus|-byte buffer|"
     "large alloc|limit|low on |make_resident|malloc|memlimit|memory error|memory on device|"
-    "memory on node|memory on the node|"
+    "memory on node|memory on the node|mem_buffer|"
     "memory pressure|memory prof|memory summary|memoryerror|ndarray|nrt_|nvmap|object store|"
     "objectstore|oom|out of |out_of_|outof|paging file|profiled value|return code|returncode|"
     "shared memory|shortage|size found|status_|system memory|terminated|than requested|to reserve|thcuda|"

@@ -746,6 +746,18 @@ def test_a_server_is_not_blamed_for_what_others_hold():
     assert not any(note.startswith("vLLM") for note in found.notes)
 
 
+def test_a_message_comes_before_what_a_person_wrote_of_it():
+    prose = "I have a CUDA out of memory error: it tried to allocate 20.00 MiB of 80 GiB"
+    found = explain_message(f"{prose}\n{from_2_1(*PIECES)}")
+    assert (found.cause, found.message.device) == ("fragmented", 0)
+
+
+def test_a_request_larger_than_any_device_is_a_wrong_size():
+    found = explain_message("CUDA out of memory. Tried to allocate 1263.35 GiB.")
+    assert found.cause == "larger than the device"
+    assert found.next_step.startswith("look at the shapes")
+
+
 def test_free_memory_of_a_servers_own_graphs_is_not_the_cause():
     """vLLM sizes its cache so that the device is full: its graphs use what is free in their pools again."""
     torchs = from_2_1(2 * GIB, 95 * GIB, GIB, 88 * GIB, 92 * GIB, pools=3 * GIB)

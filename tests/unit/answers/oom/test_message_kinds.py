@@ -760,7 +760,7 @@ TEXTS = (
         "a program that makes images",
         FULL,
         {},
-        "a smaller image, or fewer images at once",
+        "a smaller image, or fewer images or frames at once",
     ),
     (
         "Error: llama runner process has terminated: cudaMalloc failed: out of memory\n"
@@ -811,6 +811,53 @@ TEXTS = (
         LIMITED,
         {"weights": gib(27.5), "short": gib(0.75)},
         "raise --gpu-memory-utilization",
+    ),
+    (
+        "GGML_ASSERT: /src/ggml.c:4411: ctx->mem_buffer != NULL\nAborted",
+        "ggml's memory",
+        HOST,
+        {},
+        "a smaller or more strongly quantized model",
+    ),
+    *(
+        (text, "a killed process of llama.cpp", HOST, {}, "a smaller or more strongly quantized model")
+        for text in (
+            "llama_model_load: loading tensors from 'm.ggml'\nProcess finished with exit code 137",
+            "Process finished with exit code 137 (signal 9: SIGKILL)\nllama_model_load: n_ctx = 512",
+        )
+    ),
+    (
+        "it is likely that you have unsufficient VRAM and you should therefore reduce the video resolution",
+        "Wan2GP",
+        FULL,
+        {},
+        "a smaller video or fewer frames",
+    ),
+    (
+        "it is likely that you have unsufficient RAM and / or Reserved RAM allocation should be reduced "
+        "using 'perc_reserved_mem_max'\nfull requirements for pinned models is 37086.5 MB while estimated "
+        "available reservable RAM is 26128.25 MB",
+        "Wan2GP, on the host",
+        HOST,
+        {"needed": round(37086.5 * MIB), "available": round(26128.25 * MIB)},
+        "a smaller perc_reserved_mem_max",
+    ),
+    (
+        "Error allocating memory ErrorOutOfDeviceMemory\nerror loading model: Error allocating vulkan "
+        "memory.",
+        "Vulkan",
+        FULL,
+        {},
+        "a smaller model or batch",
+    ),
+    (
+        # The frames of a constructor are those of a trial run too.
+        'File "/vllm/engine/llm_engine.py", line 3, in __init__\n    self.model_executor = executor_class()\n'
+        "RuntimeError: CUDA error: out of memory",
+        "vLLM",
+        FULL,
+        {},
+        "lower --gpu-memory-utilization",
     ),
     (
         "panic: failed to decode batch: could not find a kv cache slot",
