@@ -1831,7 +1831,7 @@ _KINDS = (
     MessageKind(
         "Neuron",
         backend="Neuron",
-        seen=("nrt_resource|failed to alloc(?:ate)? device memory: <tried>",),
+        seen=(r"nrt_resource|nrt_\w{3,30} status=4(?!\d)|failed to alloc(?:ate)? device memory: <tried>",),
         means="the memory of the Neuron device ran out",
         next_step="a smaller batch or sequence, or more cores (tp_degree)",
     ),
@@ -2208,7 +2208,8 @@ _KINDS = (
             "cannot allocate memory",
             "(?<!of)(?<!gpu)(?<!cuda)(?<!vram)(?<!device)(?<!video)(?<!metal)memoryerror(?!out)",
         ),
-        means="the machine's memory ran out, not the GPU's",
+        means="no memory of the machine was left for it, or a limit of the process, the job or the container "
+        "was reached: not the GPU's memory",
         next_step="a smaller batch, input or model in the machine's memory, or more memory for the job; "
         "fewer DataLoader workers; `free -g` while it runs",
         cause=OomCause.HOST,

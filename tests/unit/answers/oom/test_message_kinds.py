@@ -2641,6 +2641,7 @@ TEXTS = (
         "less for each GPU",
     ),
     ("OPTIX_ERROR_DEVICE_OUT_OF_MEMORY in optixModuleCreate", "OptiX", FULL, {}, "a smaller scene"),
+    ('nrt_tensor_allocate status=4 message="Allocation Failure"', "Neuron", FULL, {}, "a smaller batch"),
     ("vkAllocateMemory failed -2", "ncnn on Vulkan", FULL, {}, "a smaller tile"),
     (
         "lightgbm.basic.LightGBMError: Out of Host Memory",
