@@ -94,6 +94,7 @@ FIGURES = {
     "array": FigureName("the largest array"),
     "unpadded": FigureName("of it without padding"),
     "padding": FigureName("of it padding"),
+    "padded": FigureName("all arrays with padding"),
     "budget": FigureName("percent of its limit allowed", "percent"),
     "heap_mib": FigureName("the heap at the end", letter="m"),
     "process_kib": FigureName("held by the process", letter="k"),

@@ -663,6 +663,12 @@ _KINDS = (
             r".{0,4000}?largest program allocations in hbm: ?1\. size: ?(?P<array>[\d.]{1,12}[kmgt]?b?)"
             r"(?:(?!2\. size).){0,900}?unpadded size: ?(?P<unpadded>[\d.]{1,12}[kmgt]?b?) extra memory due "
             r"to padding: ?(?P<padding>[\d.]{1,12}[kmgt]?b?)\((?:[2-9]|\d\d{1,3})\.\d{1,2}x expansion",
+            r"(?:ran out of memory in memory space hbm|attempting to (?:allocate|reserve)|total hbm usage >=)"
+            r".{0,3000}?\([0-4]?\d(?:\.\d)?% utilization: unpadded \((?P<unpadded>[\d.]{1,12}[kmgt]?b?)\) "
+            r"padded \((?P<padded>[\d.]{1,12}[kmgt]?b?)\)",
+            r"(?<![\d.])[0-4]?\d(?:\.\d)?% utilization: unpadded \((?P<unpadded>[\d.]{1,12}[kmgt]?b?)\) "
+            r"padded "
+            r"\((?P<padded>[\d.]{1,12}[kmgt]?b?)\)",
         ),
         also=(
             r"used (?P<needed>[\d.]{1,12}[kmgt]?) of (?P<total>[\d.]{1,12}[kmgt]?) hbm",
@@ -672,7 +678,8 @@ _KINDS = (
             r"\. that was not possible\. there are (?P<free>[\d.]{1,12}[kmgtb]?) free",
         ),
         means="the program needs more than the TPU's memory (HBM), and padding is half or more of its "
-        "largest array: a TPU pads the last two dimensions of an array to tiles (8 x 128 numbers of 32 bits)",
+        "largest array or of all: a TPU pads the last two dimensions of an array to tiles (8 x 128 numbers "
+        "of 32 bits)",
         next_step="give that array a last dimension of 128 or more (reshape or transpose it, merge small "
         "dimensions); else a smaller batch per core, or shard the model over more cores",
     ),
@@ -732,8 +739,7 @@ _KINDS = (
             "resource exhausted: out of memory while trying to allocate <tried>",
             "failed to allocate <tried> for new constant",
             "out of memory while trying to allocate <tried>",
-            r"resource[_ ]?exhausted: \S{0,40}?failed to allocate request for \S{1,12}\(<tried>\) "
-            "on device ordinal <device>",
+            r"failed to allocate request for \S{1,12}\(<tried>\) on device ordinal <device>",
             r"resource_exhausted: \S{0,40}?(?:out of memory|allocat)",
         ),
         also=(
@@ -882,6 +888,7 @@ _KINDS = (
             r"darknet.{0,4000}?cuda error(?: prev)?: out of memory",
             r"try to set subdivisions=\d{1,3} in your cfg",
         ),
+        also=("need memory: <needed>, available: <available>",),
         means="Darknet got no memory of the GPU for the network",
         next_step="larger subdivisions= in the .cfg file (fewer images at once), or a smaller width= and "
         "height=; stop the other processes that `nvidia-smi` shows",
@@ -1098,7 +1105,10 @@ _KINDS = (
     ),
     MessageKind(
         "MXNet",
-        seen=(r"pooled_storage_manager\.h:\d{1,5}: (?:cudamalloc|memory allocation) (?:retry )?failed",),
+        seen=(
+            r"pooled_storage_manager\.h:\d{1,5}: (?:cudamalloc|memory allocation) (?:retry )?failed",
+            r"(?:mxnet|mshadow)\S{0,200}?check failed: \S{0,40}?cudasuccess\S{0,80}?out of memory",
+        ),
         means="MXNet's pool got no memory from the driver",
         next_step="a smaller batch or input; stop the other processes that `nvidia-smi` shows",
     ),
@@ -1714,12 +1724,25 @@ _KINDS = (
         "room)",
     ),
     MessageKind(
+        "XPU's resources",
+        backend="XPU",
+        seen=(
+            "(?:ur|ze)_result_error_out_of_resources|pi_error_out_of_resources",
+            r"backend failed with error: 40(?!\d)|backend returns: ?40(?!\d)",
+        ),
+        means="Intel's driver lacked something: most often memory of the GPU (it is full, one block is "
+        "larger "
+        "than the driver allows, 4 GiB on some), else a kernel or the driver failed",
+        next_step="a smaller batch, or smaller blocks; `xpu-smi` for other processes; if little is in use, a "
+        "newer driver and torch",
+        cause=OomCause.UNKNOWN,
+    ),
+    MessageKind(
         "XPU",
         backend="XPU",
         seen=(
-            "(?:ur|ze)_result_error_out_of_(?:device_memory|resources|host_memory)| "
-            "pi_error_out_of_(?:resources|host_memory)",
-            "level_zero backend failed with error: (?:39|40)",
+            "(?:ur|ze)_result_error_out_of_(?:device|host)_memory|pi_error_out_of_host_memory",
+            "level_zero backend failed with error: 39",
         ),
         means="Intel's driver refused memory: the GPU is full, one block is larger than the driver "
         "allows (4 GiB on some), or an integrated GPU has used up its share of the host's "
@@ -1928,6 +1951,7 @@ _KINDS = (
         seen=(
             "task was killed due to the node running low on memory",
             r"killed due to memory pressure \(oom\)",
+            r"system memory low at node.{0,120}?used memory \(<used>\) / total capacity \(<machine>\)",
             r"rayoutofmemoryerror: more than [\d.]{1,5}% of the memory on node \S{1,80}? is used",
         ),
         also=(
@@ -1935,6 +1959,7 @@ _KINDS = (
             r"was running was <used>/<machine> \(",
             r"is used \(<used_gib>/<machine>\)",
             "memory usage threshold of <utilization>",
+            "exceeds threshold <utilization>",
         ),
         means="Ray stopped a worker because the node's host memory was nearly used up: not the GPU's",
         next_step="fewer tasks or actors on a node (more CPUs for each), or more memory; "
@@ -2296,6 +2321,7 @@ _KINDS = (
         seen=(
             "invoked oom-killer",
             "killed by the oom killer",
+            r"oom killed process \d{1,9}(?: ?\([^()]{1,40}\) vm: ?<address_space>, rss: ?<process>)?",
             "oom_reaper: reaped process",
             r"out of memory: kill(?:ed)? process \d",
         ),
@@ -2325,7 +2351,7 @@ _KINDS = (
         "a container of Kubernetes",
         backend="host",
         level=2,
-        seen=(r"(?:reason\W{0,4}|status\W{0,4})oomkilled|oomkilled(?!\W{0,4}(?:false|true))",),
+        seen=(r"(?:reason\W{0,4}|status\W{0,4})oomkilled|oomkilled(?!\W{0,4}(?:false|true)|process)",),
         also=(
             r"limits: (?:cpu: ?[\w.]{1,12}?)?memory: ?(?P<limit>\d{1,12}[kmgt])i",
             "total-vm: ?<address_space>",

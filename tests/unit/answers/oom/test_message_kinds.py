@@ -1938,8 +1938,8 @@ TEXTS = (
     ),
     (
         "Native API returns: -5 (PI_ERROR_OUT_OF_RESOURCES) -5 (PI_ERROR_OUT_OF_RESOURCES)",
-        "XPU",
-        FULL,
+        "XPU's resources",
+        UNKNOWN,
         {},
         "a smaller batch",
     ),
@@ -2642,6 +2642,64 @@ TEXTS = (
     ),
     ("OPTIX_ERROR_DEVICE_OUT_OF_MEMORY in optixModuleCreate", "OptiX", FULL, {}, "a smaller scene"),
     ('nrt_tensor_allocate status=4 message="Allocation Failure"', "Neuron", FULL, {}, "a smaller batch"),
+    (
+        "RuntimeError: level_zero backend failed with error: 40 (UR_RESULT_ERROR_OUT_OF_RESOURCES)",
+        "XPU's resources",
+        UNKNOWN,
+        {},
+        "a smaller batch",
+    ),
+    (
+        "used slow CUDNN algo without Workspace! Need memory: 32321295, available: 30998528\n Try to set "
+        "subdivisions=64 in your cfg-file.\nCUDA Error: out of memory: Cannot allocate memory",
+        "Darknet",
+        FULL,
+        {"needed": 32321295, "available": 30998528},
+        "larger subdivisions=",
+    ),
+    (
+        "OOM killed process 659 (java) vm:4973220kB, rss:2066504kB, swap:0kB",
+        "the kernel's OOM killer",
+        HOST,
+        {"of address space": 4973220 * KIB, "process": 2066504 * KIB},
+        "less host memory",
+    ),
+    (
+        "System memory low at node with IP 1.2.3.4. Used memory (23.50GB) / total capacity (33.25GB) (0.7) "
+        "exceeds threshold 0.7, killing latest task",
+        "Ray",
+        HOST,
+        {"used": gib(23.5), "the machine's memory": gib(33.25), "the setting's share": 0.7},
+        "fewer tasks or actors",
+    ),
+    (
+        "Total hbm usage >= 11.50G:\n    HLO temp 10.75G (1.2% utilization: Unpadded (140.25M) Padded "
+        "(10.75G), 0.0% fragmentation (0B))",
+        "a padded array on a TPU",
+        FULL,
+        {
+            "needed": gib(11.5),
+            "of it without padding": round(140.25 * MIB),
+            "all arrays with padding": gib(10.75),
+        },
+        "give that array a last dimension of 128",
+    ),
+    (
+        "ResourceExhaustedError: Failed to allocate request for 64.00MiB (67108864B) on device ordinal 1",
+        "XLA or JAX",
+        FULL,
+        {"tried": 64 * MIB, "device": 1},
+        "a smaller batch",
+    ),
+    (
+        "mxnet.base.MXNetError: [17:13:00] src/operator/mxnet_op.h:576: Check failed: err == cudaSuccess "
+        "(2 vs. "
+        "0) Name: mxnet_generic_kernel ErrStr:out of memory",
+        "MXNet",
+        FULL,
+        {},
+        "a smaller batch",
+    ),
     ("vkAllocateMemory failed -2", "ncnn on Vulkan", FULL, {}, "a smaller tile"),
     (
         "lightgbm.basic.LightGBMError: Out of Host Memory",
