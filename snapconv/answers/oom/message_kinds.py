@@ -1122,6 +1122,21 @@ _KINDS = (
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
+        "OpenCV's pinned memory",
+        backend="host",
+        seen=(
+            r"(?:cuda_info\.cpp:\d{1,5}: error: \(-217[^()]{0,20}\) out of memory in function \S{1,12}?)?"
+            r"cuda_host_mem\.cpp:\d{1,5}: error: \(-217[^()]{0,20}\) out of memory",
+        ),
+        means="OpenCV's CUDA module got no pinned memory of the host, whatever the GPU has free; under WSL "
+        "the "
+        "limit is low. Where a device could not be set either, the GPU may be full too",
+        next_step="fewer or smaller pinned buffers (HostMem), fewer processes; `free -g` and `nvidia-smi` "
+        "show "
+        "which memory is full; under WSL more memory= in .wslconfig",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
         "OpenCV on the GPU",
         seen=(
             r"gpu api call[():]{1,3} ?out of memory",
@@ -1765,6 +1780,7 @@ _KINDS = (
         backend="MPS",
         seen=(
             "kiogpucommandbuffercallbackerroroutofmemory",
+            "command buffer execution failed: insufficient memory",
             r"insufficient memory \((?:ioaf code)?0{0,7}8",
         ),
         means="macOS stopped a GPU command because the machine's memory was used up",
@@ -2610,7 +2626,7 @@ _KINDS = (
             r"killed process \d",
             "killed by signal: killed",
             "oomkilled",
-            r"(?:exit|return|status)[a-z_ ]{0,20}[\"':=(]{0,3}(?:-9|137)(?!\d)",
+            r"(?:exit|return|status)[a-z_ ]{0,20}(?:-zero code)?[\"':=(]{0,3}(?:-9|137)(?!\d)",
             # The word of the shell, in the languages of those who post, before its prompt or after a bar.
             r"(?:it/s|s/it|[=>\u2588]|\|)\]?killed|killed(?:\(\w{1,30}\))?\w{1,32}@[\w.-]{1,64}:",
             r"killed(?:`{3}|$)|\u5df2\u6740\u6b7b|\u5df2\u6bba\u6b7b|\u0443\u0431\u0438\u0442\u043e|"

@@ -2700,6 +2700,28 @@ TEXTS = (
         {},
         "a smaller batch",
     ),
+    (
+        "The command '/bin/sh -c python a.py' returned a non-zero code: 137",
+        "a killed process",
+        HOST,
+        {},
+        "fewer DataLoader workers",
+    ),
+    (
+        "cuda_info.cpp:74: error: (-217:Gpu API call) out of memory in function 'setDevice'\n"
+        "cuda_host_mem.cpp:95: error: (-217:Gpu API call) out of memory in function 'allocate'",
+        "OpenCV's pinned memory",
+        HOST,
+        {},
+        "fewer or smaller pinned buffers",
+    ),
+    (
+        "[METAL] Command buffer execution failed: Insufficient Memory",
+        "Metal",
+        FULL,
+        {},
+        "close other programs",
+    ),
     ("vkAllocateMemory failed -2", "ncnn on Vulkan", FULL, {}, "a smaller tile"),
     (
         "lightgbm.basic.LightGBMError: Out of Host Memory",
