@@ -68,7 +68,7 @@ _POWERS = " kmgtp"
 _LACKS = "torch's allocator found no memory; the text lacks the figures that would say why"
 _LEAST_NOTABLE = 0.05
 # Lines before and after the one of a message whose other sizes are told.
-_N_BESIDE = 12
+_N_BESIDE = 20
 # Causes that no setting of a server removes.
 _NOT_OF_SERVERS = (OomCause.OUTSIDE, OomCause.LIMIT, OomCause.TOO_LARGE)
 # The longest text that torch writes has about 1500 characters; a traceback above it, some thousands.

@@ -233,7 +233,7 @@ _KINDS = (
         seen=(r"(?:prefill|decode) out of memory\. try to lower your batch size",),
         also=(
             "try to allocate <length> tokens",
-            "ava(?:ila|lia)ble tokens: <fits>",
+            "ava(?:ila|lia)ble (?:full )?tokens: <fits>",
         ),
         means="SGLang's KV cache has no room for the tokens of the running requests",
         next_step="lower --max-running-requests, or raise --mem-fraction-static",
@@ -2247,12 +2247,28 @@ _KINDS = (
             "std::bad_alloc",
             "bad allocation",
             "cannot allocate memory",
+            # The kernel's words for it in Chinese.
+            "\u65e0\u6cd5\u5206\u914d\u5185\u5b58",
             "(?<!of)(?<!gpu)(?<!cuda)(?<!vram)(?<!device)(?<!video)(?<!metal)memoryerror(?!out)",
         ),
         means="no memory of the machine was left for it, or a limit of the process, the job or the container "
         "was reached: not the GPU's memory",
         next_step="a smaller batch, input or model in the machine's memory, or more memory for the job; "
         "fewer DataLoader workers; `free -g` while it runs",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "a compiler",
+        backend="host",
+        seen=(
+            "virtual memory exhausted",
+            r"(?:cc1plus|cc1|cicc|ptxas|nvcc|clang|ninja|c\+\+|g\+\+)\S{0,40}?"
+            "(?:out of memory|(?<!oom)killed|cannot allocate memory)",
+            r"killed(?:\(program|signal terminated program) (?:cc1|cc1plus|cicc|ptxas)",
+        ),
+        means="a compiler ran out of the machine's memory, not the GPU's",
+        next_step="fewer jobs at once (MAX_JOBS=1, make -j1), more memory or swap, or a package that is "
+        "built already",
         cause=OomCause.HOST,
     ),
     MessageKind(

@@ -3,12 +3,14 @@
 import re
 from collections.abc import Callable, Iterable
 
-# Neither a rate, nor a part of a name or of a longer number.
+# A size, no rate and no part of a name or of a longer number; and a number of what servers count.
 _SIZE = re.compile(
-    r"(?<![\w.,/-])(\d[\d,]{0,20}(?:\.\d{1,9})?\s?(?:bytes|[KMGT]i?B))(?![\w/])", re.IGNORECASE
+    r"(?<![\w.,/-])(\d[\d,]{0,20}(?:\.\d{1,9})?\s?(?:bytes|[KMGT]i?B))(?![\w/])|"
+    r"(?:tokens|(?:available|evictable)_size_?|slots|pages|blocks)\s?[=:]\s?(\d{1,15})(?![\d.])",
+    re.IGNORECASE,
 )
 _BEFORE, _AFTER, _LONGEST_WORD = 50, 25, 80
-_MOST_CHARACTERS, _MOST_EXCERPTS = 180, 8
+_MOST_CHARACTERS, _MOST_EXCERPTS = 180, 10
 
 
 def excerpts(lines: Iterable[str], is_known: Callable[[str], bool]) -> tuple[str, ...]:
@@ -17,7 +19,7 @@ def excerpts(lines: Iterable[str], is_known: Callable[[str], bool]) -> tuple[str
     for line in lines:
         start, stop = 0, 0
         for size in _SIZE.finditer(line):
-            if is_known(size[1]):
+            if is_known(size[1] or size[2]):
                 continue
             if stop and size.end() > start + _MOST_CHARACTERS:
                 texts[_excerpt(line, start, stop)] = None

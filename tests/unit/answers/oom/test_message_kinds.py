@@ -2953,6 +2953,14 @@ TEXTS = (
     ("Error allocating memory\nErrorOutOfDeviceMemory", "Vulkan", FULL, {}, "a smaller model"),
     ("failed to allocate KV cache", "llama.cpp's KV cache", FULL, {}, "a shorter context"),
     *(
+        (text, "a compiler", HOST, {}, "fewer jobs at once")
+        for text in (
+            "virtual memory exhausted: \u65e0\u6cd5\u5206\u914d\u5185\u5b58",
+            "c++: fatal error: Killed signal terminated program cc1plus",
+            "g++: internal compiler error: Killed (program cc1plus)",
+        )
+    ),
+    *(
         (text, "words about memory", UNKNOWN, {}, "use less at once")
         for text in (
             "tts engine: buffer pool exhausted while requesting 812 MiB for stage decoder",

@@ -18,6 +18,10 @@ MESSAGE = (
         ("model takes 5.20GiB; the cache takes 1.10 GB", "model takes 5.20GiB; the cache takes 1.10 GB"),
         ("arena of 268435456 bytes, 4,096 KB a page", "arena of 268435456 bytes, 4,096 KB a page"),
         ("INFO 02-26 09:54:05 [worker.py:267] cache: 3.5 GB", "cache: 3.5 GB"),
+        (
+            "Available mamba: 760 (available_size=57, kv pages: 703)",
+            "Available mamba: 760 (available_size=57, kv pages: 703)",
+        ),
         # The words around sizes far into a line.
         ("a " * 40 + "pool of 5 GB is " + "b " * 40, f"… {'a ' * 21}pool of 5 GB is {'b ' * 11}…"),
         # Of a long line, the first sizes.
@@ -40,7 +44,7 @@ def test_sizes_near_a_message_that_it_does_not_have_are_told(before, words):
         "model-70GB.safetensors, v1.5GB",
         "limit 17179869184.00 GiB",
         # Far from the message.
-        "cache takes 3.00 GiB\n" + "step\n" * 12,
+        "cache takes 3.00 GiB\n" + "step\n" * 20,
     ],
 )
 def test_what_is_known_or_no_size_is_not_told_again(before):
@@ -50,7 +54,7 @@ def test_what_is_known_or_no_size_is_not_told_again(before):
 def test_the_first_sizes_are_told_each_once_of_many_lines():
     lines = [f"layer {number} takes {number}.00 GB" for number in range(11, 23)]
     found = explain_message("\n".join([MESSAGE, lines[0], *lines]))
-    assert found.beside == tuple(lines[:8])
+    assert found.beside == tuple(lines[:10])
 
 
 def test_nothing_that_a_terminal_obeys_is_printed():
