@@ -519,6 +519,7 @@ _KINDS = (
             r"(?:\.pin_memory\(|in _?pin_memory|pin memory "
             "thread|cudahostalloc|cudahostregister).{0,400}?cuda error: out of memory",
             r"cuda error: out of memory.{0,120}?cachinghostallocator\.",
+            r"(?:cuda runtime err(?:or)? ?:?\(2\)|thcudacheck fail).{0,200}?hostallocator",
         ),
         means="no host memory could be pinned: the machine's memory, not the GPU's, or the limit of "
         "locked memory",
@@ -534,6 +535,7 @@ _KINDS = (
             "failed to cudahostalloc <tried>",
             r"cudahostalloc failed, ret\[2\]",
             "cumemhostalloc failed",
+            r"physx \w{1,20}: failed to allocate pinned memory",
         ),
         means="the driver pinned no more memory of the host, whatever the GPU has free; under WSL the limit "
         "is low",
@@ -990,7 +992,10 @@ _KINDS = (
     ),
     MessageKind(
         "an illegal access before an allocation",
-        seen=(r"std::bad_alloc\S{0,400}?(?:cudaerrorillegaladdress|illegal memory access)",),
+        seen=(
+            r"std::bad_alloc\S{0,400}?(?:cudaerrorillegaladdress|illegal memory access)",
+            r"physx.{0,80}?with error 700.{0,4000}?failed to allocate pinned memory",
+        ),
         means="no memory ran out: an earlier kernel used an address that is not its own, and the next call, "
         "an allocation, reports it",
         next_step="rerun with CUDA_LAUNCH_BLOCKING=1, which shows the kernel; try a newer release of the "
@@ -1690,6 +1695,7 @@ _KINDS = (
     MessageKind(
         "torch up to 1.0",
         seen=(r"cuda runtime err(?:or)? ?:?\(2\)|thcudacheck fail \S{0,200}error=2",),
+        unless=("hostallocator",),
         means="torch up to 1.0, or Torch for Lua, writes this when its allocator finds no memory on the GPU; "
         "the text does not say what holds it",
         next_step="a smaller batch or model; `nvidia-smi` shows what other processes hold",
@@ -1879,6 +1885,7 @@ _KINDS = (
         seen=(
             "out of resources?: shared memory,? required: <needed>,? hardware limit(?:ation)?: <limit>",
             "out of resources?: (?:shared|tensor) memory",
+            r"out of resource: \w{1,80} required: <needed>,? hardware limit: <limit>",
             "shared memory size limit exceeded: requested <needed>, available: <limit>",
             "insufficient shared memory available on the gpu",
             "uses too much shared data|too many resources requested for launch|out of "
@@ -2195,11 +2202,12 @@ _KINDS = (
         seen=(
             r"(?:os\.fork\(\)|_fork\w{0,6}\(|forking_?pickler).{0,200}?cannot allocate memory",
             "fork(?:ing)?(?: failed)?: cannot allocate memory",
+            r"_execute_child.{0,400}?\[errno 12\] cannot allocate memory",
         ),
         means="the kernel refused a copy of a process (fork): the machine's memory, or what the kernel may "
         "promise of it, is used up; not the GPU's",
-        next_step="fewer DataLoader workers (num_workers=0 starts none), or more memory or swap; `free -g` "
-        "while it runs",
+        next_step="fewer DataLoader workers (num_workers=0 starts none) or other processes, started before "
+        "the large data is read, or more memory or swap; `free -g` while it runs",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -2751,9 +2759,11 @@ _KINDS = (
             r"(?:skip|retry|drop)\w{0,5}[\w ]{0,40}? due to (?:cuda |gpu )?(?:oom|out of memory)(?!killed)",
             "attempting to recover from oom|recovering from oom error|failed with oom, "
             "(?:try|reduc|retry)ing|to cpu due to cuda oom|"
-            r"outofmemoryerror in \w{1,40}, using cpu|oom detected, falling back to cpu|outofmemoryerror "
+            r"outofmemoryerror in \w{1,40}, using cpu|oom detected, (?:falling back to cpu|reducing "
+            r"batch)|outofmemoryerror "
             r".{0,60}?, reducing (?:the |micro)? ?batch",
         ),
+        unless=("illegal memory access",),
         means="the program caught torch's out of memory and goes on: it leaves this batch out, tries a "
         "smaller one, or computes this part on the CPU, which is slower; the figures are not in the text",
         next_step="a smaller batch, shorter sequences or smaller images, where batches must not be left out; "

@@ -26,6 +26,54 @@ def gib(number):
 # A text; its kind, cause and figures (with the noun for those that OomMessage has no field for); the remedy.
 TEXTS = (
     (
+        "THCudaCheck FAIL file=..\\aten\\src\\THC\\THCCachingHostAllocator.cpp line=296 error=2 : out of "
+        "memory\nRuntimeError: cuda runtime error (2) : out of memory at "
+        "..\\aten\\src\\THC\\THCCachingHostAllocator.cpp:296",
+        "pinned memory",
+        HOST,
+        {},
+        "pin_memory=False",
+    ),
+    (
+        "[Warning] [omni.physx.plugin] PhysX warning: Failed to allocate pinned memory",
+        "pinned memory of a library",
+        HOST,
+        {},
+        "a smaller batch",
+    ),
+    (
+        "[omni.physx.plugin] PhysX error: SynchronizeStreams cuEventRecord failed with error 700\n"
+        "[omni.physx.plugin] PhysX warning: Failed to allocate pinned memory",
+        "an illegal access before an allocation",
+        OTHER_MEMORY,
+        {},
+        "rerun with CUDA_LAUNCH_BLOCKING=1",
+    ),
+    (
+        "OOM Detected, reducing batch/grad size to 0/2.",
+        "a batch that a program left out",
+        WARNING,
+        {},
+        "a smaller batch",
+    ),
+    (
+        "Exception No valid triton configs. OutOfMemoryError: out of resource: triton_mm Required: 294912 "
+        "Hardware limit:232448 Reducing block sizes or `num_stages` may help.",
+        "shared memory of a kernel",
+        OTHER_MEMORY,
+        {"needed": 294912, "the limit": 232448},
+        "a smaller block size",
+    ),
+    (
+        '  File "/usr/lib/python3.5/subprocess.py", line 1490, in _execute_child\n'
+        "    restore_signals, start_new_session, preexec_fn)\n"
+        "OSError: [Errno 12] Cannot allocate memory",
+        "a new process",
+        HOST,
+        {},
+        "fewer DataLoader workers (num_workers=0 starts none) or other processes",
+    ),
+    (
         "ray.exceptions.RayTaskError(OutOfMemoryError): torch.cuda.OutOfMemoryError",
         "torch's allocator, without its message",
         UNKNOWN,
