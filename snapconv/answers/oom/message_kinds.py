@@ -986,7 +986,10 @@ _KINDS = (
     MessageKind(
         "Gaudi",
         backend="HPU",
-        seen=(r"pt_devmem\S{0,20} allocation failed for size:{1,2}<tried>",),
+        seen=(
+            r"pt_devmem\S{0,20} allocation failed for size:{1,2}<tried>",
+            "workspace allocation of size:{1,2}<tried> failed",
+        ),
         means="the memory of the Gaudi card ran out",
         next_step="a smaller batch or shorter sequences, or more cards; `hl-smi` for other processes",
     ),
@@ -2195,6 +2198,26 @@ _KINDS = (
         next_step="a larger heap (-Xmx; spark.driver.memory or spark.executor.memory in Spark), or less data "
         "at once",
         cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "a range of addresses",
+        level=-1,
+        seen=(r"cumemaddressreserve ?\([^()]{0,120}\)",),
+        needs=("out_?of_?memory",),
+        means="the driver had no free range of GPU addresses, which is not memory: llama.cpp reserves 32 "
+        "GiB for each pool, tiny-cuda-nn (NeRF programs) as much as the GPU has",
+        next_step="llama.cpp built with -DGGML_CUDA_NO_VMM=ON; fewer models and GPU programs at once, a "
+        "newer driver; a limit of the process (`ulimit -v`)",
+        cause=OomCause.OTHER_MEMORY,
+    ),
+    MessageKind(
+        "tiny-cuda-nn",
+        # The \t of a path of Windows was taken for a tab.
+        seen=(r"iny-cuda-nn\S{0,40}?gpu_memory\.h.{0,200}?out_?of_?memory",),
+        means="tiny-cuda-nn (instant-ngp, NeRF programs) got no memory of the GPU from the driver: its "
+        "memory is outside torch's allocator, and instant-ngp keeps all training images on the GPU",
+        next_step="fewer or smaller images, a smaller hash table (log2_hashmap_size), batch or mesh "
+        "resolution; stop the other processes that `nvidia-smi` shows",
     ),
     MessageKind(
         "a new process",

@@ -26,6 +26,38 @@ def gib(number):
 # A text; its kind, cause and figures (with the noun for those that OomMessage has no field for); the remedy.
 TEXTS = (
     (
+        "RuntimeError: FATAL ERROR :: MODULE:SYNHELPER workspace Allocation of size ::14493510400 failed!",
+        "Gaudi",
+        FULL,
+        {"tried": 14493510400},
+        "a smaller batch",
+    ),
+    (
+        "CUDA error: out of memory\n...ggml-cuda.cu:97: CUDA error\n  current device: 0, in function alloc "
+        "at ...ggml-cuda.cu:476\n  cuMemAddressReserve(&pool_addr, CUDA_POOL_VMM_MAX_SIZE, 0, 0, 0)",
+        "a range of addresses",
+        OTHER_MEMORY,
+        {},
+        "llama.cpp built with -DGGML_CUDA_NO_VMM=ON",
+    ),
+    (
+        "RuntimeError: include/tiny-cuda-nn/gpu_memory.h:459 cuMemAddressReserve(&m_base_address, "
+        "m_max_size, 0, 0, 0) failed with error CUDA_ERROR_OUT_OF_MEMORY",
+        "a range of addresses",
+        OTHER_MEMORY,
+        {},
+        "llama.cpp built with -DGGML_CUDA_NO_VMM=ON",
+    ),
+    (
+        "Uncaught exception: Could not allocate memory: E:\\ngp\\dependencies\\tiny-cuda-nn\\include\\"
+        "tiny-cuda-nn/gpu_memory.h:109 cudaMalloc(&rawptr, n_bytes+DEBUG_GUARD_SIZE*2) failed with error "
+        "out of memory",
+        "tiny-cuda-nn",
+        FULL,
+        {},
+        "fewer or smaller images",
+    ),
+    (
         "THCudaCheck FAIL file=..\\aten\\src\\THC\\THCCachingHostAllocator.cpp line=296 error=2 : out of "
         "memory\nRuntimeError: cuda runtime error (2) : out of memory at "
         "..\\aten\\src\\THC\\THCCachingHostAllocator.cpp:296",
