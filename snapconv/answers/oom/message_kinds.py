@@ -149,6 +149,42 @@ _KINDS = (
         cause=OomCause.LIMIT,
     ),
     MessageKind(
+        "vLLM's Mamba cache",
+        seen=(r"max_num_seqs \(<most_sequences>\) exceeds available mamba cache blocks \(<blocks>\)",),
+        means="each sequence needs a block of the Mamba cache, and vLLM's share of the GPU has room for "
+        "fewer",
+        next_step="lower --max-num-seqs, or raise --gpu-memory-utilization",
+        exact="--max-num-seqs {blocks} fits; for more sequences raise --gpu-memory-utilization",
+        cause=OomCause.LIMIT,
+    ),
+    MessageKind(
+        "requests that vLLM puts off",
+        level=2,
+        seen=("preempted .{0,60}?because there is not enough kv cache space",),
+        means="a warning: the KV cache is full, and vLLM computes requests again later: slower",
+        next_step="nothing, where it is rare; else raise --gpu-memory-utilization, or lower --max-num-seqs "
+        "or --max-model-len",
+        cause=OomCause.WARNING,
+    ),
+    MessageKind(
+        "vLLM's swap space",
+        backend="host",
+        seen=("(?<!possibly)too large swap space. <needed> out of the <machine> total cpu memory",),
+        means="--swap-space, which vLLM takes of the host's memory for each GPU, is larger than the host has",
+        next_step="a smaller --swap-space (GiB for each GPU)",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "a warning about vLLM's swap space",
+        backend="host",
+        level=2,
+        seen=("possibly too large swap space. <needed> out of the <machine> total cpu memory",),
+        means="a warning: --swap-space, which vLLM takes of the host's memory for each GPU, is a large part "
+        "of it",
+        next_step="nothing, if the start ends well; else a smaller --swap-space (GiB for each GPU)",
+        cause=OomCause.WARNING,
+    ),
+    MessageKind(
         "vLLM's start",
         seen=(
             r"free memory on device .{0,12}?\(<free_gib>/<total>\).{0,20}less than desired gpu "
@@ -240,6 +276,15 @@ _KINDS = (
         cause=OomCause.LIMIT,
     ),
     MessageKind(
+        "requests that SGLang puts off",
+        level=2,
+        seen=(r"kv cache pool is full\. retract requests",),
+        means="a warning: the KV cache is full, and SGLang computes requests again later: slower",
+        next_step="nothing, where it is rare; else --schedule-conservativeness 1.3, a lower "
+        "--max-running-requests, or a higher --mem-fraction-static",
+        cause=OomCause.WARNING,
+    ),
+    MessageKind(
         "SGLang's request slots",
         seen=("alloc_req_slots runs out of memory",),
         also=(r"available_size\(\)=<free_slots>, num_reqs=<wanted_slots>",),
@@ -276,6 +321,13 @@ _KINDS = (
         means="a part of the executor did not fit beside those that were created before",
         next_step="lower free_gpu_memory_fraction of the KV cache (kv_cache_free_gpu_mem_fraction in "
         "Triton), max_num_tokens or max_batch_size",
+    ),
+    MessageKind(
+        "LMDeploy's start",
+        seen=("no enough gpu memory for (?:runtime|kv cache|state cache)",),
+        means="after the weights, too little of the GPU is left for LMDeploy's steps and its KV cache",
+        next_step="a quantized model or more GPUs (--tp), or a smaller max_prefill_token_num or "
+        "max_batch_size; stop the other processes that `nvidia-smi` shows",
     ),
     MessageKind(
         "weights in LMDeploy",
@@ -955,6 +1007,18 @@ _KINDS = (
         cause=OomCause.TOO_LARGE,
     ),
     MessageKind(
+        "a warning of MLX",
+        backend="MPS",
+        level=2,
+        seen=(
+            "with a model that requires <needed> which is close to the maximum recommended size of <allowed>",
+        ),
+        means="a warning: the model needs nearly all of the memory that macOS recommends for the GPU: slow",
+        next_step="nothing, if it is fast enough; else a more strongly quantized model, or a higher limit "
+        "(`sudo sysctl iogpu.wired_limit_mb=N`)",
+        cause=OomCause.WARNING,
+    ),
+    MessageKind(
         "MLX's number of buffers",
         backend="MPS",
         seen=(r"resource limit \(<buffers>\) exceeded",),
@@ -1299,6 +1363,54 @@ _KINDS = (
         cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
+        "Ollama's layers",
+        seen=("memory layout cannot be allocated(?: with num_gpu = <layers>)?",),
+        means="the layers that num_gpu asks for do not fit on the GPUs, or the rest of the model not into "
+        "the machine's memory",
+        next_step="leave num_gpu out, or set a smaller one; a shorter context (num_ctx), or a smaller model; "
+        "`ollama ps` shows what else it holds",
+    ),
+    MessageKind(
+        "Ollama, which makes room",
+        level=2,
+        seen=(
+            "requires more (?:gpu|system)? ?memory than is currently available, evicting a model",
+            "gpu vram usage didn't recover within timeout",
+        ),
+        means="a warning: Ollama unloads another model to make room, or the GPU's memory was not free again "
+        "as soon as it expected",
+        next_step="nothing, if the model loads; else OLLAMA_MAX_LOADED_MODELS=1, or stop the other programs "
+        "that `nvidia-smi` shows",
+        cause=OomCause.WARNING,
+    ),
+    MessageKind(
+        "cuBLAS in llama.cpp",
+        seen=("cuda error: the resource allocation failed",),
+        means="cuBLAS got no memory for its handle or workspace: the model, its KV cache or another program "
+        "left nearly nothing of the GPU",
+        next_step="fewer layers on the GPU (--n-gpu-layers; num_gpu in Ollama), or a shorter context (-c; "
+        "num_ctx in Ollama)",
+    ),
+    MessageKind(
+        "a setting that llama.cpp could not fit",
+        level=2,
+        seen=("failed to fit params to (?:free)? device memory",),
+        means="a warning: llama.cpp could not choose by itself what fits on the GPU, often since a setting "
+        "was given that it would choose, and goes on with the settings as they are",
+        next_step="nothing, if the load ends well; else leave out --n-gpu-layers and --tensor-split, or a "
+        "shorter context (-c)",
+        cause=OomCause.WARNING,
+    ),
+    MessageKind(
+        "weights that llama.cpp could not lock",
+        backend="host",
+        seen=(r"failed to mlock (?P<tried>\d{1,20})-byte buffer",),
+        unless=("malloc failed|failed to allocate|out of memory|unable to allocate|bad_alloc",),
+        means="a warning: the limit of locked memory is lower than the model, so that the system may swap it",
+        next_step="nothing; else leave out --mlock, or `ulimit -l unlimited` before the start",
+        cause=OomCause.WARNING,
+    ),
+    MessageKind(
         "Ollama's runner",
         seen=(
             r"llama runner (?:exited|process no longer running|process has terminated).{0,60}?(?:enough|"
@@ -1357,6 +1469,7 @@ _KINDS = (
             "(?: current device: <device>)?",
             r"(?:llama_\w{3,30}|ggml_\w{0,12}init\w{0,12}|load_tensors|llama runner process).{0,300}?cuda "
             "error: out of memory",
+            "llama runner process has terminated.{0,60}?cudamalloc failed: out of memory",
         ),
         also=(
             r"\(<total>, <before> free\)",
@@ -1429,7 +1542,11 @@ _KINDS = (
     MessageKind(
         "Ollama",
         backend="host",
-        seen=(r"requires more system memory \(<needed>\) than is available \(<available>\)",),
+        seen=(
+            r"requires more system memory \(<needed>\) than is available \(<available>\)",
+            r"model request too large for system(?: .{0,4}?requested=\"?<needed>\"? "
+            r"available=\"?<available>)?",
+        ),
         means="the model does not fit into the machine's memory, with what fits on the GPU taken off",
         next_step="a smaller or more strongly quantized model, or a shorter context (num_ctx); close "
         "other programs",
@@ -1454,6 +1571,14 @@ _KINDS = (
         "ComfyUI pins memory for the weights that it keeps off the GPU",
         next_step="a smaller image, fewer frames or a quantized model; start with --lowvram, or with "
         "--disable-pinned-memory where the machine's memory is nearly full",
+    ),
+    MessageKind(
+        "a second try of ComfyUI",
+        seen=(r"ran out of memory when regular vae (?:de|en)coding, retrying with tiled",),
+        unless=("exception during processing|allocation on device|cuda out of memory|got an oom",),
+        means="a warning: the VAE did not fit with the whole image, and ComfyUI tries again with tiles",
+        next_step="nothing, if the image appears; VAE Decode (Tiled) saves the first try",
+        cause=OomCause.WARNING,
     ),
     MessageKind(
         "ComfyUI, in its log",
@@ -1791,6 +1916,7 @@ _KINDS = (
             "kiogpucommandbuffercallbackerroroutofmemory",
             "command buffer execution failed: insufficient memory",
             r"insufficient memory \((?:ioaf code)?0{0,7}8",
+            r"command buffer \d{1,4} failed with status \d (?:error: )?out of memory",
         ),
         means="macOS stopped a GPU command because the machine's memory was used up",
         next_step="close other programs; a smaller model, batch or context",
@@ -1976,6 +2102,7 @@ _KINDS = (
         backend="host",
         seen=(
             "task was killed due to the node running low on memory",
+            r"exceeds the memory usage threshold of <utilization>\. ray killed this worker",
             r"killed due to memory pressure \(oom\)",
             r"system memory low at node.{0,120}?used memory \(<used>\) / total capacity \(<machine>\)",
             r"rayoutofmemoryerror: more than [\d.]{1,5}% of the memory on node \S{1,80}? is used",
@@ -2650,10 +2777,10 @@ _KINDS = (
             r"killed process \d",
             r"(?:exit|return|status)[a-z_ ]{0,20}[\"':=(]{0,3}(?:-9|137)(?!\d)",
             "killed(?:`{3}|$)",
-            r"sigkill(?!_handler)|signal:? ?\(?9(?!\d)|line \d{1,6}: \d{2,8} killed",
+            r"sigkill(?!_handler)|signal: killed|signal:? ?\(?9(?!\d)|line \d{1,6}: \d{2,8} killed",
         ),
         needs=(
-            r"llama_\w{3,30}:|whisper_\w{3,30}:|load_tensors:|llama[-_.](?:cpp|server|cli|runner)|\.gguf",
+            r"llama_\w{3,30}:|whisper_\w{3,30}:|load_tensors:|llama[-_.]?(?:cpp|server|cli|runner)|\.gguf",
         ),
         unless=("due to (?:time limit|preemption)",),
         also=("mem required = <needed>",),
@@ -2678,7 +2805,7 @@ _KINDS = (
             r"(?:it/s|s/it|[=>\u2588]|\|)\]?killed|killed(?:\(\w{1,30}\))?\w{1,32}@[\w.-]{1,64}:",
             r"killed(?:`{3}|$)|\u5df2\u6740\u6b7b|\u5df2\u6bba\u6b7b|\u0443\u0431\u0438\u0442\u043e|"
             "get\u00f6tet|\uc8fd\uc5c8\uc74c",
-            r"sigkill(?!_handler)|signal:? ?\(?9(?!\d)|line \d{1,6}: \d{2,8} killed",
+            r"sigkill(?!_handler)|signal: killed|signal:? ?\(?9(?!\d)|line \d{1,6}: \d{2,8} killed",
             "terminated by the operating system.{0,80}memory|(?:zsh|bash|fish): killed",
         ),
         unless=(r"oom[_-]kill event(?:\(s\)|s)? in step", "due to (?:time limit|preemption)"),
@@ -2848,6 +2975,27 @@ _KINDS = (
         means="an allocation failed; the text does not say whether of the GPU or of the host",
         next_step=_LESS_OF_ANY,
         cause=OomCause.UNKNOWN,
+    ),
+    MessageKind(
+        "GPT4All",
+        level=1,
+        seen=(r"gpu loading failed \(out of vram\?\)",),
+        means="GPT4All could not load the model on the GPU, and takes it for too little memory; it uses the "
+        "CPU",
+        next_step="a smaller or more strongly quantized model, or a shorter context; or the CPU as device",
+        cause=OomCause.UNKNOWN,
+    ),
+    MessageKind(
+        "a pool of pages of shark-ai",
+        seen=(r"failed to allocate \d{1,9} pages from `?pagepool",),
+        also=(
+            "required pages: <pages>",
+            "available pages: <free_pages>",
+            "total pages: <all_pages>",
+        ),
+        means="the pages of shark-ai's KV cache are used up: the GPU is not full",
+        next_step="a higher --device-block-count when the model is exported; or fewer or shorter requests",
+        cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
         "Wan2GP",

@@ -940,6 +940,139 @@ TEXTS = (
         "lower --gpu-memory-utilization",
     ),
     (
+        "ValueError: max_num_seqs (256) exceeds available Mamba cache blocks (184). Each decode sequence",
+        "vLLM's Mamba cache",
+        LIMITED,
+        {"sequences at once, as set": 256, "blocks for sequences": 184},
+        "--max-num-seqs 184 fits",
+    ),
+    *(
+        (text, kind, WARNING, figures, "nothing")
+        for text, kind, figures in (
+            (
+                "Sequence group 7 is preempted by PreemptionMode.RECOMPUTE mode because there is not enough "
+                "KV cache space.",
+                "requests that vLLM puts off",
+                {},
+            ),
+            (
+                "KV cache pool is full. Retract requests. #retracted_reqs: 1",
+                "requests that SGLang puts off",
+                {},
+            ),
+            (
+                "Possibly too large swap space. 16.00 GiB out of the 31.00 GiB total CPU memory is allocated",
+                "a warning about vLLM's swap space",
+                {"needed": 16 * GIB, "the machine's memory": 31 * GIB},
+            ),
+            (
+                'msg="model requires more gpu memory than is currently available, evicting a model to make"',
+                "Ollama, which makes room",
+                {},
+            ),
+            (
+                "llama_params_fit: failed to fit params to free device memory: n_gpu_layers already set",
+                "a setting that llama.cpp could not fit",
+                {},
+            ),
+            (
+                "warning: failed to mlock 827228160-byte buffer (after previously locking 0 bytes): Cannot "
+                "allocate memory",
+                "weights that llama.cpp could not lock",
+                {"tried": 827228160},
+            ),
+            (
+                "Warning: Ran out of memory when regular VAE decoding, retrying with tiled VAE decoding.",
+                "a second try of ComfyUI",
+                {},
+            ),
+            (
+                "Generating with a model that requires 30000 MB which is close to the maximum recommended "
+                "size of 21845 MB.",
+                "a warning of MLX",
+                {"needed": 30000 * MIB, "allowed": 21845 * MIB},
+            ),
+        )
+    ),
+    (
+        "ValueError: Too large swap space. 32.00 GiB out of the 31.00 GiB total CPU memory is allocated",
+        "vLLM's swap space",
+        HOST,
+        {"needed": 32 * GIB, "the machine's memory": 31 * GIB},
+        "a smaller --swap-space",
+    ),
+    (
+        "RuntimeError: No enough gpu memory for runtime.",
+        "LMDeploy's start",
+        FULL,
+        {},
+        "a quantized model or more GPUs (--tp)",
+    ),
+    (
+        "Error: memory layout cannot be allocated with num_gpu = 99",
+        "Ollama's layers",
+        FULL,
+        {"layers on the GPU, as set": 99},
+        "leave num_gpu out",
+    ),
+    (
+        "CUDA error: the resource allocation failed\n  current device: 0, in function cublas_handle",
+        "cuBLAS in llama.cpp",
+        FULL,
+        {},
+        "fewer layers on the GPU",
+    ),
+    (
+        "Error: llama runner process has terminated: exit status 2 error:cudaMalloc failed: out of memory",
+        "llama.cpp",
+        FULL,
+        {},
+        "fewer layers on the GPU",
+    ),
+    (
+        "Error: llama runner process has terminated: signal: killed",
+        "a killed process of llama.cpp",
+        HOST,
+        {},
+        "a smaller or more strongly quantized model",
+    ),
+    (
+        "Warning: GPU loading failed (out of VRAM?)",
+        "GPT4All",
+        UNKNOWN,
+        {},
+        "a smaller or more strongly quantized model",
+    ),
+    (
+        "Failed to allocate 6 pages from `PagePool`.\nRequired pages: 6, Available pages: 2, Total pages: 9",
+        "a pool of pages of shark-ai",
+        OTHER_MEMORY,
+        {"pages needed": 6, "pages free": 2, "pages in all": 9},
+        "a higher --device-block-count",
+    ),
+    (
+        "was running was 12.00GB / 13.00GB (0.95), which exceeds the memory usage threshold of 0.95. Ray "
+        "killed this worker (ID: 7)",
+        "Ray",
+        HOST,
+        {"used": 12 * GIB, "the machine's memory": 13 * GIB, "the setting's share": 0.95},
+        "fewer tasks or actors",
+    ),
+    (
+        'msg="model request too large for system" requested="5.0 GiB" available="3.5 GiB"',
+        "Ollama",
+        HOST,
+        {"needed": 5 * GIB, "available": gib(3.5)},
+        "a smaller or more strongly quantized model",
+    ),
+    (
+        "ggml_metal_graph_compute: command buffer 6 failed with status 5\nout of memory",
+        "Metal",
+        FULL,
+        {},
+        "close other programs",
+    ),
+    (
         "panic: failed to decode batch: could not find a kv cache slot",
         "llama.cpp's KV slots",
         OTHER_MEMORY,
