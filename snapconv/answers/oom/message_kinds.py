@@ -2903,7 +2903,7 @@ _KINDS = (
     ),
     MessageKind(
         "a batch that a program left out",
-        level=1,
+        level=1.25,
         seen=(
             r"out of memory, (?:skip|retry|split)\w{0,4} (?:the |this )?batch",
             r"(?:skip|retry|drop)\w{0,5}[\w ]{0,40}? due to (?:cuda |gpu )?(?:oom|out of memory)(?!killed)",

@@ -26,6 +26,15 @@ def gib(number):
 # A text; its kind, cause and figures (with the noun for those that OomMessage has no field for); the remedy.
 TEXTS = (
     (
+        "Attempting to copy inputs of <function pairwise_iou at 0x7f09a1a5c310> to CPU due to CUDA OOM\n"
+        "RuntimeError: [enforce fail at alloc_cpu.cpp:66] . DefaultCPUAllocator: can't allocate memory: you "
+        "tried to allocate 81788928000 bytes. Error code 12 (Cannot allocate memory)",
+        "an allocation of the program",
+        HOST,
+        {"tried": 81788928000},
+        "a smaller batch",
+    ),
+    (
         "RuntimeError: FATAL ERROR :: MODULE:SYNHELPER workspace Allocation of size ::14493510400 failed!",
         "Gaudi",
         FULL,
