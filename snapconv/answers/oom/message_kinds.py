@@ -1730,7 +1730,7 @@ _KINDS = (
         "Stable Diffusion's web UI",
         level=1,
         seen=(
-            r"stable-diffusion-webui|webui-forge|sd-webui|"
+            r"stable-diffusion-webui|webui-forge|sd-webui|(?<!generation-)webui[/\\]modules|"
             r"modules[/\\](?:processing|sd_samplers|sd_models|sd_hijack|txt2img|img2img|call_queue)",
         ),
         needs=("out of memory",),
@@ -1743,7 +1743,10 @@ _KINDS = (
     MessageKind(
         "ComfyUI",
         level=1,
-        seen=(r"comfyui[/\\]|comfy[/\\]\w{1,30}\.py|got prompt(?=requested|model|loaded|using)",),
+        seen=(
+            r"comfyui[\w.-]{0,40}[/\\]|comfy[/\\]\w{1,30}\.py|execution\.py\"?,line\d{1,5},in "
+            r"(?:recursive_execute|get_output_data|map_node)|got prompt(?=requested|model|loaded|using)",
+        ),
         needs=("out of memory",),
         unless=(r"in \w{0,30}_?decode",),
         means="the models, and what a step of the image computes, have to fit on the GPU together",

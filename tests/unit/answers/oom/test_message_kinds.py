@@ -743,6 +743,16 @@ TEXTS = (
             ('File "C:\\ai\\modules\\processing.py", line 3', "Stable Diffusion's web UI", "a smaller image"),
             ('File "/ComfyUI/execution.py", line 3', "ComfyUI", "a smaller image, fewer frames"),
             (
+                'File "D:\\ai\\aki-v1\\execution.py", line 152, in recursive_execute',
+                "ComfyUI",
+                "a smaller image, fewer frames",
+            ),
+            (
+                'File "F:\\SdWebui\\webui\\modules\\devices.py", line 148, in first_time_calculation',
+                "Stable Diffusion's web UI",
+                "a smaller image",
+            ),
+            (
                 'File "/text-generation-webui/modules/callbacks.py", line 3',
                 "a local program for language models",
                 "a model in fewer bits",
