@@ -497,7 +497,9 @@ def _exact_step(answer: MessageAnswer, text: str) -> str:
     """Return the next step that the figures ask for, else the usual one of the cause."""
     message = answer.message
     cause = answer.cause
-    if cause == OomCause.OUTSIDE and 2 * (answer.own_outside_bytes or 0) > (answer.outside_bytes or 0):
+    missing = (message.tried_bytes or 0) - (message.free_bytes or 0)
+    is_own = 2 * (answer.own_outside_bytes or 0) > (answer.outside_bytes or 0)
+    if cause == OomCause.OUTSIDE and is_own and missing > sum(size for _, size in message.other_processes):
         return SAME_PROCESS
     if cause == OomCause.UNKNOWN and (message.tried_bytes or 0) > (message.total_bytes or math.inf):
         return LARGER_THAN_OWN
@@ -545,9 +547,11 @@ def _shortage(message: OomMessage, unallocated: int | None, why_free: str) -> Sh
     is_shared = total is not None and free is not None and free > total
     live = message.process_bytes if reserved is None else reserved
     live = live if message.allocated_bytes is None else message.allocated_bytes
+    # Before torch 1.4 the text has the request itself: not the segment that a small one needs.
+    is_small = 0 < tried <= SMALL_REQUEST_BYTES and message.metal_bytes is None
     return Shortage(
         block_bytes=_SHARED_SEGMENTS.get(tried, (tried, ""))[0],
-        segment_bytes=tried,
+        segment_bytes=SMALL_SEGMENT_BYTES if is_small else tried,
         device_free_bytes=free,
         device_total_bytes=None if is_shared else total,
         reserved_bytes=reserved,

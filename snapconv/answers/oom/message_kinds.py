@@ -785,6 +785,18 @@ _KINDS = (
         "earlier steps)",
     ),
     MessageKind(
+        "TensorFlow's asynchronous allocator",
+        seen=("cumemallocasync failed to allocate <tried>",),
+        also=(
+            "free memory/total memory: <free>/<total>",
+            "stats: limit: <limit>",
+            "(?<!max)inuse: <used>",
+        ),
+        means="the driver had less left than was requested, beside what this process and others hold",
+        next_step="stop the other processes that `nvidia-smi` shows; else less at once, or the CPU "
+        "(CUDA_VISIBLE_DEVICES=-1)",
+    ),
+    MessageKind(
         "XLA or JAX",
         level=1,
         seen=(
@@ -1627,7 +1639,8 @@ _KINDS = (
             "processing method load_model",
             r"vllm[/\\]\S{0,80}?\.py\"?,line\d{1,6},in load_model",
             r"vllm[/\\]model_executor[/\\]models\S{0,60}?,in __init__",
-            "in process_weights_after_loading|in (?:gptq|awq)_marlin_\\w{0,4}repack",
+            r"in process_weights_after_loading|(?:gptq|awq)_marlin_\w{0,8}repack|vllm[/\\]model_executor[/\\]"
+            r"(?:layers[/\\]quantization|model_loader)",
         ),
         needs=("out of memory",),
         unless=(r"vllm[/\\]\S{0,80}?\.py\"?,line\d{1,6},in (?:execute_model|profile_run|determine_)",),

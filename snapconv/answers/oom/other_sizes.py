@@ -3,10 +3,11 @@
 import re
 from collections.abc import Callable, Iterable
 
-# A size, no rate and no part of a name or of a longer number; and a number of what servers count.
+# A size, no rate and no part of a name or of a longer number; what servers count; a long number of bytes.
 _SIZE = re.compile(
     r"(?<![\w.,/-])(\d[\d,]{0,20}(?:\.\d{1,9})?\s?(?:bytes|[KMGT]i?B))(?![\w/])|"
-    r"(?:tokens|(?:available|evictable)_size_?|slots|pages|blocks)\s?[=:]\s?(\d{1,15})(?![\d.])",
+    r"(?:(?:tokens|(?:available|evictable)_size_?|slots|pages|blocks)\s?[=:]\s?(?=\d)|"
+    r"(?<!pid)[=:/]\s?(?=\d{7}))(\d{1,15})(?![\d.:-])",
     re.IGNORECASE,
 )
 _BEFORE, _AFTER, _LONGEST_WORD = 50, 25, 80

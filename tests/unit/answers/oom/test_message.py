@@ -394,6 +394,22 @@ def test_a_message_without_its_figures_has_no_verdict():
         assert found.meaning
 
 
+def test_a_small_request_of_old_torch_needs_a_segment_of_2_mib():
+    text = (
+        "CUDA out of memory. Tried to allocate 1024.00 KiB (GPU 0; 15.90 GiB total capacity; 858.54 MiB "
+        "already allocated; 1.88 MiB free; 14.39 GiB cached)"
+    )
+    assert explain_message(text).cause == "fragmented"
+
+
+def test_other_processes_that_hold_what_is_missing_are_stopped_first():
+    """What the process itself holds outside torch may be more, and cannot be told apart."""
+    text = from_2_1(72 * MIB, 40 * GIB, 60 * MIB, 28 * GIB, 28 * GIB, processes=own(35 * GIB))
+    others = text.replace("Including", "Process 7 has 5.00 GiB memory in use. Including")
+    steps = [explain_message(words).next_step for words in (text, others)]
+    assert [step.startswith("stop the other processes") for step in steps] == [False, True]
+
+
 @pytest.mark.parametrize(
     ("text", "field"),
     [

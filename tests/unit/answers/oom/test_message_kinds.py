@@ -3192,6 +3192,16 @@ TEXTS = (
             "g++: internal compiler error: Killed (program cc1plus)",
         )
     ),
+    (
+        "gpu_async_0 cuMemAllocAsync failed to allocate 4096 bytes: RESOURCE_EXHAUSTED: : "
+        "CUDA_ERROR_OUT_OF_MEMORY: out of memory\n Reported by CUDA: Free memory/Total memory: 1024/65536\n"
+        "Stats: Limit:                      32768\nInUse:                      40960\n"
+        "MaxInUse:                   49152",
+        "TensorFlow's asynchronous allocator",
+        FULL,
+        {"tried": 4096, "free": 1024, "total": 65536, "the limit": 32768, "used": 40960},
+        "stop the other processes",
+    ),
     *(
         (text, "words about memory", UNKNOWN, {}, "use less at once")
         for text in (

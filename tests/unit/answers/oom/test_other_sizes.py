@@ -22,6 +22,7 @@ MESSAGE = (
             "Available mamba: 760 (available_size=57, kv pages: 703)",
             "Available mamba: 760 (available_size=57, kv pages: 703)",
         ),
+        ("InUse:    6036292612", "InUse: 6036292612"),
         # The words around sizes far into a line.
         ("a " * 40 + "pool of 5 GB is " + "b " * 40, f"… {'a ' * 21}pool of 5 GB is {'b ' * 11}…"),
         # Of a long line, the first sizes.
@@ -43,6 +44,8 @@ def test_sizes_near_a_message_that_it_does_not_have_are_told(before, words):
         "copied at 4.50 GB/s",
         "model-70GB.safetensors, v1.5GB",
         "limit 17179869184.00 GiB",
+        # Neither the number of a process, nor a time.
+        "pid=1990324 at 1725275976.929061, 2024-09-02 11:20:03.308702",
         # Far from the message.
         "cache takes 3.00 GiB\n" + "step\n" * 20,
     ],
