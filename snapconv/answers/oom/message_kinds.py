@@ -1458,8 +1458,11 @@ _KINDS = (
         "a pool of ggml",
         backend="host",
         seen=(
-            r"ggml_new_object: not enough space in the context's memory pool \(needed <needed>, available "
-            r"<available>",
+            r"ggml_new_\w{1,16}: not enough space in the (?:context's|scratch) memory pool "
+            r"\(needed <needed>, available <available>",
+            r"ggml_\w{4,30}: not enough space in the buffer \S{0,80}?\(needed <needed>, (?:largest block )?"
+            r"available <available>",
+            r"ggml_new_\w{1,16}: not enough space in the (?:context's|scratch) memory pool",
         ),
         means="a pool of fixed size, in which ggml keeps its graph, was too small: neither the GPU nor the "
         "machine's memory is full",
@@ -1647,6 +1650,22 @@ _KINDS = (
         means="it was loading the weights",
         next_step="load the weights in fewer bytes (a quantized model, --dtype), or spread them over more "
         "GPUs (--tensor-parallel-size)",
+        leads=True,
+    ),
+    MessageKind(
+        "weights in SGLang",
+        seen=(
+            r"sglang[/\\]\S{0,80}?\.py\"?,line\d{1,6},in load_model",
+            r"sglang[/\\]srt[/\\]models\S{0,60}?,in __init__",
+        ),
+        needs=("out of memory",),
+        unless=(
+            r"sglang[/\\]\S{0,80}?\.py\"?,line\d{1,6},in (?:forward|capture)|verl[/\\]|"
+            r"capture cuda graph",
+        ),
+        means="it was loading the weights",
+        next_step="load the weights in fewer bytes (a quantized model, --quantization fp8), or spread them "
+        "over more GPUs (--tp)",
         leads=True,
     ),
     MessageKind(

@@ -736,6 +736,11 @@ TEXTS = (
             ("(EngineCore_DP0 pid=7) ERROR 03-19 07:27:53 [core.py:842] died", "vLLM", "lower --gpu-mem"),
             ('File "/vllm/lora/ops/ops.py", line 3, in shrink', "vLLM", "lower --gpu-memory-util"),
             ('File "/sglang/multimodal_gen/x.py", line 3', "SGLang Diffusion", "--dit-layerwise-offload"),
+            (
+                'File "/sglang/srt/model_executor/model_runner.py", line 323, in load_model',
+                "weights in SGLang",
+                "load the weights in fewer bytes",
+            ),
             ('File "/lmdeploy/pytorch/engine/e.py", line 3', "LMDeploy", "lower cache_max_entry_count"),
             ('File "/tensorrt_llm/_torch/x.py", line 3', "TensorRT-LLM", "lower free_gpu_memory_fraction"),
             ('File "/invokeai/app/x.py", line 3', "InvokeAI", "enable_partial_loading: true"),
@@ -1090,6 +1095,20 @@ TEXTS = (
         FULL,
         {},
         "close other programs",
+    ),
+    *(
+        (
+            f"{words} (needed 536950912, {available} 536870912)",
+            "a pool of ggml",
+            OTHER_MEMORY,
+            {"needed": 536950912, "available": 536870912},
+            "a newer release of the program",
+        )
+        for words, available in (
+            ("ggml_new_tensor_impl: not enough space in the context's memory pool", "available"),
+            ("ggml_new_tensor_impl: not enough space in the scratch memory pool", "available"),
+            ("ggml_tallocr_alloc: not enough space in the buffer", "largest block available"),
+        )
     ),
     (
         "panic: failed to decode batch: could not find a kv cache slot",
