@@ -474,7 +474,7 @@ def check(what, case, codes, pids, before, *, is_new):
 def allowed_codes(what, case, *, is_new):
     trouble, calm = TROUBLES[what], CALM[case.name]
     codes = set(trouble.codes)
-    if case.name in OF_RANKS and what == "disk full" and "--reports" in case.words:
+    if case.name in OF_RANKS and what in ("disk full", "folder removed") and "--reports" in case.words:
         codes = {3}  # of a file whose report could not be written
     if not trouble.is_certain:
         codes.add(calm.code)
