@@ -209,7 +209,7 @@ def _one_message_lines(found: MessageAnswer) -> Iterator[str]:
     if (message.active_bytes or 0) <= (message.allocated_bytes or 0):
         values["active_bytes"] = None  # no stream uses anything else
     rows = [(values[name], text) for name, text, other in _MESSAGE_ROWS if values.get(other) is None]
-    rows += [(n_bytes, f"process {pid}") for pid, n_bytes in message.other_processes[:_N_HOLDERS]]
+    rows += [(n_bytes, f"process {pid}") for pid, n_bytes in message.other_processes[:_N_DEVICES]]
     yield from (size_row(n_bytes, text) for n_bytes, text in rows if n_bytes is not None)
     for figure in found.figures:
         unit = f" {figure.unit}" if figure.unit in ("tokens", "requests") else ""

@@ -394,6 +394,13 @@ def test_a_message_without_its_figures_has_no_verdict():
         assert found.meaning
 
 
+def test_every_process_of_a_message_is_shown():
+    listed = "".join(f"Process {pid} has {pid}.00 GiB memory in use. " for pid in range(1, 7))
+    text = from_2_1(72 * MIB, 40 * GIB, 60 * MIB, 10 * GIB, 10 * GIB, processes=listed)
+    lines = [line.split() for line in message_lines(explain_message(text))]
+    assert [f"{pid}.00 GiB process {pid}".split() in lines for pid in range(1, 7)] == [True] * 6
+
+
 def test_a_small_request_of_old_torch_needs_a_segment_of_2_mib():
     text = (
         "CUDA out of memory. Tried to allocate 1024.00 KiB (GPU 0; 15.90 GiB total capacity; 858.54 MiB "
