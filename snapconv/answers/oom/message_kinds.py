@@ -369,6 +369,8 @@ _KINDS = (
             r"(?:user allocator error|cuda error 2) allocating (?P<tried>\d{1,20})-byte buffer",
             r"cuda error in \S{0,80}allocate: 2 \(out of memory\)",
             r"outofmemory error in \S{0,120}computecosts",
+            "out of memory error during getbesttactic",
+            r"requested amount of memory \(<tried>\) could not be allocated\. there may",
         ),
         unless=(
             "could not deserialize|deserialization failed|deserializecudaengine",
@@ -377,7 +379,7 @@ _KINDS = (
             "not|engine build|failed to build|build_serialized_network))",
         ),
         also=(
-            r"requested (?:size was|amount of gpu memory \()<tried>",
+            r"requested (?:size was|amount of (?:gpu )?memory \()<tried>",
             r"insufficient memory on requested size of (?P<tried>\d{7,20})",
         ),
         means="TensorRT got no memory for an engine's weights, its activations or the workspace of a tactic",
@@ -546,7 +548,7 @@ _KINDS = (
             "unable to find a valid cudnn algorithm",
             "unable to find an engine to execute this computation",
             "no algorithm worked!",
-            "failed to get convolution algorithm|could not create cudnn handle",
+            "failed to get convolution algorithm",
             "failed to determine best cudnn convolution algorithm",
             "dnn library (?:initialization failed|is not found)",
         ),
@@ -647,9 +649,10 @@ _KINDS = (
     ),
     MessageKind(
         "a library's handle in TensorFlow",
-        seen=(r"failed to create cu(?:blas|dnn|solver|sparse)\w{0,3} handle",),
+        seen=(r"(?:failed to create|could not create) cu(?:blas|dnn|solver|sparse)\w{0,3} handle",),
+        also=("memory usage: <free> free, <total> total",),
         means="most often a GPU library found no memory for its handle: TensorFlow takes almost all of a GPU "
-        "at its start, or another process holds it",
+        "at its start, or another process holds it; rarely the library does not fit the GPU's driver",
         next_step="tf.config.experimental.set_memory_growth(gpu, True) (allow_growth in TensorFlow 1), so "
         "that TensorFlow leaves room; stop the other processes that `nvidia-smi` shows",
     ),
@@ -752,6 +755,9 @@ _KINDS = (
             r"hbm capacity (?P<total>[\d.]{1,12}[kmgt]?)",
             r"currently allocated: (?P<allocated>[\d.]{1,12}[kmgt]?)",
             r"program requirement: (?P<needed>[\d.]{1,12}[kmgt]?)",
+            r"largest program allocations in hbm: ?1\. size: ?(?P<array>[\d.]{1,12}[kmgt]?b?)",
+            r"largest program allocations in hbm: ?1\. size: (?:(?!2\. size).){0,900}?shape: ?"
+            r"(?P<shape>\w{1,12}\[[\d,]{0,60}\])",
         ),
         means="the program needs more than the TPU's memory (HBM)",
         next_step="a smaller batch per core, jax.checkpoint (remat), or shard the model over more cores",
@@ -896,9 +902,43 @@ _KINDS = (
         next_step="a smaller batch or model; close other programs that use the GPU",
     ),
     MessageKind(
+        "HAMi's wrong count",
+        seen=(r"device \d{1,3} oom 1844674407\d{10} ?/ ?(?P<limit>\d{7,20})(?!\d)",),
+        means="HAMi, which shares a GPU among containers, counts what is in use as a negative number: no "
+        "memory "
+        "need have run out",
+        next_step="restart the container, and update HAMi; CUDA_DISABLE_CONTROL=true turns its limit off",
+        cause=OomCause.UNKNOWN,
+    ),
+    MessageKind(
+        "HAMi's limit of a container",
+        seen=(r"device \d{1,3} oom (?P<needed>\d{7,15}) ?/ ?(?P<limit>\d{7,15})(?!\d)",),
+        means="HAMi, which shares a GPU among containers, refused memory: the container would hold more "
+        "than its "
+        "share, whatever the GPU has free",
+        next_step="a larger share (nvidia.com/gpumem in the pod's limits), or a smaller batch or model",
+        cause=OomCause.LIMIT,
+    ),
+    MessageKind(
+        "HAMi",
+        seen=(r"cumemoryallocate failed res=2(?!\d)",),
+        means="HAMi, which shares a GPU among containers, passes on that the driver had no memory: other "
+        "containers may hold it, where their shares are more than the GPU together",
+        next_step="a smaller batch or model; stop the other containers on the GPU (`nvidia-smi` on the node)",
+    ),
+    MessageKind(
+        "CuPy's limit",
+        seen=(r"out of memory allocating <tried> \(allocated so far: <pool>, limit set to: <allowed>",),
+        means="CuPy's pool has a limit, which what it holds and this request exceed together; blocks that "
+        "were freed stay in the pool and count too. If they are less than the limit, the GPU was full",
+        next_step="cupy.get_default_memory_pool().free_all_blocks() before large arrays, or a higher limit "
+        "(set_limit(), CUPY_GPU_MEMORY_LIMIT); else smaller arrays",
+        cause=OomCause.LIMIT,
+    ),
+    MessageKind(
         "CuPy",
         seen=(
-            r"out of memory allocating <tried> \(allocated so far: <pool>(?:, limit set to: <allowed>)?",
+            r"out of memory allocating <tried> \(allocated so far: <pool>",
             r"out of memory to allocate <tried> \(total <pool_and_request>\)",
         ),
         means="CuPy's pool got no memory from the driver: its arrays, or torch's cache on the same "
@@ -1209,7 +1249,7 @@ _KINDS = (
         "OpenCV's pinned memory",
         backend="host",
         seen=(
-            r"(?:cuda_info\.cpp:\d{1,5}: error: \(-217[^()]{0,20}\) out of memory in function \S{1,12}?)?"
+            r"(?:cuda_info\.cpp:\d{1,5}: error: \(-217[^()]{0,20}\) out of memory in function .{1,120}?)?"
             r"cuda_host_mem\.cpp:\d{1,5}: error: \(-217[^()]{0,20}\) out of memory",
         ),
         means="OpenCV's CUDA module got no pinned memory of the host, whatever the GPU has free; under WSL "
@@ -1972,7 +2012,7 @@ _KINDS = (
         level=1,
         seen=(
             "(?<!limit: )erroroutofdevicememory|vk(?:result: )?_?error_out_of_device_memory|error allocating "
-            "vulkan memory",
+            r"vulkan memory|vk error code: error_out_of_device_memory|oomerror\(outofdevicememory\)",
         ),
         unless=("ggml_vulkan: failed to allocate pinned memory",),
         also=(r"suballocate\(\) failed for \w{1,40} size: <tried>",),
@@ -2139,6 +2179,7 @@ _KINDS = (
             "task was killed due to the node running low on memory",
             r"exceeds the memory usage threshold of <utilization>\. ray killed this worker",
             r"killed due to memory pressure \(oom\)",
+            "address the out of memory issue: https://docs.ray.io",
             r"system memory low at node.{0,120}?used memory \(<used>\) / total capacity \(<machine>\)",
             r"rayoutofmemoryerror: more than [\d.]{1,5}% of the memory on node \S{1,80}? is used",
         ),
@@ -2273,6 +2314,8 @@ _KINDS = (
             "exceeded (?:job|step) memory limit",
             "term_memlimit",
             "state: out_of_memory",
+            r"out_of_me(?:mory|\+) ?(?:0:125)?(?P<process>\d{4,12}k)",
+            r"out_of_me(?:mory|\+) ?0:125",
             "job killed: v?mem(?: job total)? <process> exceeded limit <limit>",
             "job exceeded a memory resource limit",
             r"exceeded job (?:hard|soft) limit \W{0,2}(?:[hs]_vmem|[hs]_rss)\W{0,2} of queue \S{1,80}? "
@@ -2417,6 +2460,21 @@ _KINDS = (
         "used up: not the GPU's",
         next_step="a larger page file (system settings), or close other programs; else a smaller batch, "
         "input or model in the machine's memory",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "Seastar",
+        backend="host",
+        seen=(r"seastar\w{0,10} - failed to allocate <tried>",),
+        also=(
+            r"used memory: (?P<used>\d{1,9}[kmgt]?)",
+            r"free memory: (?P<available>\d{1,9}[kmgt]?)",
+            r"total memory: (?P<limit>\d{1,9}[kmgt]?)",
+        ),
+        means="a shard of a Seastar program (ScyllaDB, Redpanda) had no memory left of its share of the "
+        "machine's, or only in small pieces: not the GPU's",
+        next_step="less data or fewer requests at once, or a larger --memory, or fewer shards (--smp), each "
+        "of which then has a larger share",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -2576,7 +2634,10 @@ _KINDS = (
         "a container of Kubernetes",
         backend="host",
         level=2,
-        seen=(r"(?:reason\W{0,4}|status\W{0,4})oomkilled|oomkilled(?!\W{0,4}(?:false|true)|process)",),
+        seen=(
+            r"(?:reason\W{0,4}|status\W{0,4})oomkilled|oomkilled(?!\W{0,4}(?:false|true)|process)",
+            r"exit ?code\W{1,4}\d{1,3}\W.{0,200}?reason\W{0,4}oomkilled",
+        ),
         also=(
             r"limits: (?:cpu: ?[\w.]{1,12}?)?memory: ?(?P<limit>\d{1,12}[kmgt])i",
             "total-vm: ?<address_space>",
@@ -2834,7 +2895,7 @@ _KINDS = (
             "oom[-_]?kill",
             r"killed process \d",
             "killed by signal: killed",
-            "oomkilled",
+            r"oomkilled|docker container: 137(?!\d)",
             r"(?:exit|return|status)[a-z_ ]{0,20}(?:-zero code)?[\"':=(]{0,3}(?:-9|137)(?!\d)",
             # The word of the shell, in the languages of those who post, before its prompt or after a bar.
             r"(?:it/s|s/it|[=>\u2588]|\|)\]?killed|killed(?:\(\w{1,30}\))?\w{1,32}@[\w.-]{1,64}:",
@@ -2975,12 +3036,27 @@ _KINDS = (
         cause=OomCause.WARNING,
     ),
     MessageKind(
+        "DirectML's device",
+        level=2,
+        seen=(
+            r"dml.{0,200}?887a000[5-7]",
+            "gpu device instance has been suspended",
+        ),
+        means="Windows took the GPU away from the program: often its memory had run out, else the driver "
+        "hung or "
+        "crashed",
+        next_step="a smaller batch, image or model, and close other programs that use the GPU; if the GPU "
+        "is not "
+        "full, a newer driver",
+        cause=OomCause.UNKNOWN,
+    ),
+    MessageKind(
         "a program on the GPU",
         level=3,
         seen=(
             r"(?:cuda|gpu|vram|\.cuh?\b|opencl|rocm)\S{0,80}?out of (?:\w{1,12})?memory(?!error)",
             r"out of (?:gpu|vram|video|device|graphics) ?memory",
-            r"out of memory\S{0,80}?(?:cuda|gpu|vram|\.cuh?\b|opencl|rocm)",
+            r"out of memory\S{0,80}?(?:cuda|gpu|vram|\.cuh?(?:\b|(?=at ?line))|opencl|rocm)",
             "(?:cuda|gpu|vram) (?:memory )?(?:is |was )?(?:exhausted|limit (?:was )?(?:reached|exceeded))",
         ),
         unless=_OF_TORCH,

@@ -22,7 +22,7 @@ _SIGNS = (
     "/dev/shm|/torch_|1455|8007000e|=error 2|_create|algorithm|alloc fail|alloc:|alloc_|allocate |"
     "allocating|allocation|allocator|already allocated|arrayallocat|available memory|backend failed|"
     "dst tensor|% utilization:|system memory low|job violates|maxresultsize|instance type|no space left|"
-    "non-zero code|mach_vm_map|sigterm|vkallocate|"
+    "non-zero code|suspended|887a000|mach_vm_map|sigterm|vkallocate|"
     "bad_alloc|buffer size|bus error|calloc|crashed|cuda execution|cuda graph|device memory|"
     "dimension sizes|dispatched on|dnn library|el0004|enough|error (2)|error code|error: 39|"
     "error: 40|error=2|died|exceed|excessive|exhaust|exit|handle|sufficient|is allocated|kill|kv cache|"

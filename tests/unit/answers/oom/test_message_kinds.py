@@ -1460,10 +1460,10 @@ TEXTS = (
     (
         "Out of memory allocating 8,192 bytes (allocated so far: 4,096 bytes, limit set to: 1,000,000 "
         "bytes).",
-        "CuPy",
-        FULL,
+        "CuPy's limit",
+        LIMITED,
         {"tried": 8192, "held by the pool": 4096, "allowed": 1_000_000},
-        "smaller arrays",
+        "cupy.get_default_memory_pool",
     ),
     (
         "cupy.cuda.memory.OutOfMemoryError: out of memory to allocate 1073741824 bytes (total 12373894656 "
@@ -2020,10 +2020,10 @@ TEXTS = (
     (
         "Could not create cudnn handle: CUDNN_STATUS_NOT_INITIALIZED\nMemory usage: 2097152 bytes free, "
         "8589934592 bytes total.",
-        "no algorithm of cuDNN",
+        "a library's handle in TensorFlow",
         FULL,
         {"free": 2 * MIB, "total": 8 * GIB},
-        "a smaller batch or input",
+        "tf.config.experimental.set_memory_growth",
     ),
     (
         "std::bad_alloc: CUDA error (failed to allocate 16 bytes) at: "
@@ -2972,6 +2972,142 @@ TEXTS = (
         FULL,
         {},
         "close other programs",
+    ),
+    (
+        "E tensorflow/stream_executor/cuda/cuda_dnn.cc:329] Could not create cudnn handle: "
+        "CUDNN_STATUS_INTERNAL_ERROR",
+        "a library's handle in TensorFlow",
+        FULL,
+        {},
+        "tf.config.experimental.set_memory_growth",
+    ),
+    (
+        "[TensorRT] ERROR: Requested amount of memory (150994944 bytes) could not be allocated. There may "
+        "not be enough free memory for allocation to succeed.\n[TensorRT] ERROR: "
+        "../rtSafe/WeightsPtr.cpp (92) - OutOfMemory Error in allocate: 0\n[TensorRT] ERROR: Out of memory "
+        "error during getBestTactic: [FULLY_CONNECTED #1]",
+        "TensorRT",
+        FULL,
+        {"tried": 144 * MIB},
+        "a smaller workspace",
+    ),
+    (
+        "Ran out of memory in memory space hbm. Used 63.80G of 30.75G hbm. Exceeded hbm capacity by "
+        '33.05G.\n  Largest program allocations in hbm:\n\n  1. Size: 2.00G\n     Operator: op_name="a"\n'
+        "     Shape: f32[32,4096,4096]{1,2,0:T(8,128)}\n     Unpadded size: 2.00G",
+        "XLA on a TPU",
+        FULL,
+        {
+            "needed": gib(63.8),
+            "total": gib(30.75),
+            "missing": gib(33.05),
+            "the largest array": 2 * GIB,
+            "shape": "f32[32,4096,4096]",
+        },
+        "a smaller batch per core",
+    ),
+    (
+        "opencv/modules/core/src/cuda_info.cpp:74: error: (-217:Gpu API call) out of memory in function "
+        "'setDevice'\nopencv/modules/core/src/cuda_host_mem.cpp:95: error: (-217:Gpu API call) out of "
+        "memory in function 'allocate'",
+        "OpenCV's pinned memory",
+        HOST,
+        {},
+        "fewer or smaller pinned buffers",
+    ),
+    (
+        "\u2502 Step Name \u2502 State \u2502 MaxRSS \u2502\n"
+        "\u2502 wf1_j1_r1_a1 \u2502 OUT_OF_MEMORY \u2502 4096000K \u2502",
+        "a job's memory limit",
+        HOST,
+        {"held by the process": 4096000 * 1024},
+        "ask for more",
+    ),
+    ("370626.batch batch OUT_OF_ME+ 0:125", "a job's memory limit", HOST, {}, "ask for more"),
+    (
+        "command terminated with non-zero exit code: Error executing in Docker Container: 137",
+        "a killed process",
+        HOST,
+        {},
+        "fewer DataLoader workers",
+    ),
+    (
+        '"exitCode": 137,\n"reason": "OOM Killed",',
+        "a container of Kubernetes",
+        HOST,
+        {},
+        "a higher resources.limits.memory",
+    ),
+    (
+        "[shard 0:stmt] seastar - Failed to allocate 174794 bytes\nUsed memory:   8G\nFree memory:   113M\n"
+        "Total memory:  8G",
+        "Seastar",
+        HOST,
+        {"tried": 174794, "used": 8 * GIB, "available": 113 * MIB, "the limit": 8 * GIB},
+        "less data or fewer requests",
+    ),
+    (
+        "thread '<main>' panicked at 'called `Result::unwrap()` on an `Err` value: "
+        "OomError(OutOfDeviceMemory)', ../src/libcore/result.rs:746",
+        "Vulkan",
+        FULL,
+        {},
+        "a smaller model or batch",
+    ),
+    ("VK Error Code: ERROR_OUT_OF_DEVICE_MEMORY", "Vulkan", FULL, {}, "a smaller model or batch"),
+    (
+        "[HAMI-core ERROR (pid:30 thread=140382094939712 allocator.c:53)]: Device 0 OOM 3171158016 / "
+        "3145728000\nRuntimeError: CUDA error: unrecognized error code",
+        "HAMi's limit of a container",
+        LIMITED,
+        {"needed": 3171158016, "the limit": 3145728000},
+        "a larger share",
+    ),
+    (
+        "[HAMI-core ERROR (pid:1 thread=140160828682240 allocator.c:53)]: Device 0 OOM 18446744073707737660 "
+        "/ 24146608128",
+        "HAMi's wrong count",
+        UNKNOWN,
+        {"the limit": 24146608128},
+        "restart the container",
+    ),
+    (
+        "[HAMI-core ERROR (pid:7 thread=140360328144640 allocator.c:115)]: cuMemoryAllocate failed res=2",
+        "HAMi",
+        FULL,
+        {},
+        "a smaller batch or model",
+    ),
+    (
+        "RuntimeError: FATAL ERROR :: MODULE:SYNHELPER workspace Allocation of size ::14493510400 failed!",
+        "Gaudi",
+        FULL,
+        {"tried": 14493510400},
+        "a smaller batch",
+    ),
+    (
+        "Refer to the documentation on how to address the out of memory issue: "
+        "https://docs.ray.io/en/latest/ray-core/scheduling/ray-oom-prevention.html.",
+        "Ray",
+        HOST,
+        {},
+        "fewer tasks or actors",
+    ),
+    (
+        "out of memory in ./Connections/ConnGrowth_d.cu at line 34",
+        "a program on the GPU",
+        FULL,
+        {},
+        "stop the other processes",
+    ),
+    (
+        "onnxruntime\\core\\providers\\dml\\DmlExecutionProvider\\src\\ExecutionProvider.cpp(962): "
+        "Exception(3) "
+        "tid(5a68) 887A0005 The GPU device instance has been suspended.",
+        "DirectML's device",
+        UNKNOWN,
+        {},
+        "a smaller batch, image or model",
     ),
     ("vkAllocateMemory failed -2", "ncnn on Vulkan", FULL, {}, "a smaller tile"),
     (
