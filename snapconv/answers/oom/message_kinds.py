@@ -70,6 +70,11 @@ class MessageKind:
     leads: bool = False
 
 
+_FIRST_ATTEMPT = (
+    r"memory (?:allocation|mapping) failed with oom on device (?:<device> while trying to (?:allocate|map) "
+    r"<tried> \(free: <free>, total: <total>)?"
+)
+_ENDED = r"(?:error|exception): |terminate called|core dumped"
 _KINDS = (
     MessageKind(
         "torch's allocator",
@@ -851,6 +856,16 @@ _KINDS = (
         "no room, and Triton takes memory that is not pinned: slower",
         next_step="a larger pool: tritonserver --pinned-memory-pool-byte-size=1073741824",
         cause=OomCause.WARNING,
+    ),
+    MessageKind(
+        "a wrong size in ONNX Runtime",
+        level=-1,
+        seen=("failed to allocate memory for requested buffer of size <tried>",),
+        needs=(r"requested buffer of size \d{14,16}(?!\d)",),
+        means="a node of ONNX Runtime asked for more than any device has: its size was computed wrongly, "
+        "by shapes that are not the model's, or by threads that share one session",
+        next_step="one thread or one session for each thread; look at the shapes of the inputs",
+        cause=OomCause.TOO_LARGE,
     ),
     MessageKind(
         "a session of ONNX Runtime",
@@ -2405,6 +2420,17 @@ _KINDS = (
         cause=OomCause.HOST,
     ),
     MessageKind(
+        "ROCm's HSA runtime",
+        backend="device",
+        level=1,
+        seen=("hsa_status_error_out_of_resources",),
+        means="ROCm's runtime got no resources: memory, but also queues, signals, threads or the right to "
+        "open /dev/kfd; at hsa_init or in rocminfo it is rarely memory",
+        next_step="`rocm-smi --showmeminfo vram` and `free -g` beside it; at the start: the groups render "
+        "and video, `ulimit -u`, one HSA runtime in the process, `dmesg`",
+        cause=OomCause.UNKNOWN,
+    ),
+    MessageKind(
         "a range of addresses",
         level=-1,
         seen=(r"cumemaddressreserve ?\([^()]{0,120}\)",),
@@ -2996,6 +3022,28 @@ _KINDS = (
         next_step="try a smaller batch, with `nvidia-smi` beside it; if it fails too, rerun with "
         "CUDA_LAUNCH_BLOCKING=1, which shows the call that fails",
         cause=OomCause.UNKNOWN,
+    ),
+    MessageKind(
+        "torch's allocator, a first attempt",
+        level=1.5,
+        seen=(_FIRST_ATTEMPT,),
+        unless=(_ENDED,),
+        means="torch 2.13 writes this for each attempt that failed, also where it then freed its cache and "
+        "got the memory (one allocation can write it three times): alone, it is not yet a failure",
+        next_step="nothing, if the run goes on, though it is slower so near the limit; if it stopped, look "
+        "for 'Tried to allocate' below it: a smaller batch, or less for the server (vLLM's "
+        "gpu_memory_utilization)",
+        cause=OomCause.WARNING,
+    ),
+    MessageKind(
+        "torch's allocator, without its message",
+        level=1.5,
+        seen=(_FIRST_ATTEMPT,),
+        needs=(_ENDED,),
+        means="the driver had no memory left for torch's allocator, and an error follows, whose message has "
+        "more figures if it is torch's",
+        next_step="look for 'Tried to allocate' below it; `nvidia-smi`: where other processes hold memory, "
+        "stop them; else a smaller batch, or less for the server (vLLM's gpu_memory_utilization)",
     ),
     MessageKind(
         "a batch that a program left out",

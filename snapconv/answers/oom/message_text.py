@@ -52,7 +52,7 @@ _PREFIX = re.compile(
     r"(?:\d{4}[-/])?\d\d[-/]\d\d[T _-]{1,2}[\d:.,]{5,20}Z?:?|\d\d:\d\d:\d\d[\d.,]{0,8})"
     r"(?:[ \t]{1,40}|$)){0,8})"
 )
-_RANK = re.compile(r"(rank|[DPTE]P)[ _:=]{0,2}(\d{1,6})", re.IGNORECASE)
+_RANK = re.compile(r"(rank|(?<![A-Za-z])[DPTE]P)[ _:=]{0,2}(\d{1,6})", re.IGNORECASE)
 # Of what stands before lines, what only one program writes: vLLM's processes, and its files that log errors.
 _PROGRAM = re.compile(
     r"vllmworker|\((?:enginecore|worker_[dtpe]p|apiserver)|"

@@ -26,6 +26,48 @@ def gib(number):
 # A text; its kind, cause and figures (with the noun for those that OomMessage has no field for); the remedy.
 TEXTS = (
     (
+        "CUDACachingAllocator.cpp:3933] memory allocation failed with OOM on device 0 while trying to "
+        "allocate 2097152 bytes (free: 2031616, total: 23661248512).\n"
+        "RuntimeError: Engine core initialization failed. See root cause above.",
+        "torch's allocator, without its message",
+        FULL,
+        {"device": 0, "tried": 2 * MIB, "free": 2031616, "total": 23661248512},
+        "look for 'Tried to allocate' below it",
+    ),
+    (
+        "[rank1]:[W812 16:00:28.643448608 CUDACachingAllocator.cpp:3933] memory allocation failed with OOM "
+        "on device 1 while trying to allocate 20971520 bytes (free: 15794176, total: 150111977472).",
+        "torch's allocator, a first attempt",
+        WARNING,
+        {"device": 1, "tried": 20 * MIB, "free": 15794176, "total": 150111977472},
+        "nothing, if the run goes on",
+    ),
+    (
+        "expandable_segments: memory mapping failed with OOM on device 0 while trying to map 20971520 bytes "
+        "(free: 5832704, total: 101975851008)",
+        "torch's allocator, a first attempt",
+        WARNING,
+        {"device": 0, "tried": 20 * MIB, "free": 5832704, "total": 101975851008},
+        "nothing, if the run goes on",
+    ),
+    (
+        "HSA Error 4104: HSA_STATUS_ERROR_OUT_OF_RESOURCES: The runtime failed to allocate the necessary "
+        "resources. This error may also occur when the core runtime library needs to spawn threads or "
+        "create internal OS-specific events.",
+        "ROCm's HSA runtime",
+        UNKNOWN,
+        {},
+        "`rocm-smi --showmeminfo vram`",
+    ),
+    (
+        "Status Message: bfc_arena.cc:376 void* onnxruntime::BFCArena::AllocateRawInternal() Failed to "
+        "allocate memory for requested buffer of size 136723103642368",
+        "a wrong size in ONNX Runtime",
+        LARGER,
+        {"tried": 136723103642368},
+        "one thread or one session",
+    ),
+    (
         "Attempting to copy inputs of <function pairwise_iou at 0x7f09a1a5c310> to CPU due to CUDA OOM\n"
         "RuntimeError: [enforce fail at alloc_cpu.cpp:66] . DefaultCPUAllocator: can't allocate memory: you "
         "tried to allocate 81788928000 bytes. Error code 12 (Cannot allocate memory)",
