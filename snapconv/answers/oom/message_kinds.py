@@ -2420,6 +2420,15 @@ _KINDS = (
         cause=OomCause.HOST,
     ),
     MessageKind(
+        "ArrayFire",
+        seen=("device out of memory:101",),
+        also=("native alloc for size <tried>",),
+        means="ArrayFire's memory manager (Flashlight, wav2letter) got no memory of the device, also after it "
+        "freed its cache",
+        next_step="a smaller batch, shorter audio or a smaller beam; stop the other processes that "
+        "`nvidia-smi` shows; af::deviceGC() frees what it keeps",
+    ),
+    MessageKind(
         "ROCm's HSA runtime",
         backend="device",
         level=1,
@@ -3067,7 +3076,7 @@ _KINDS = (
     MessageKind(
         "torch's allocator, without its message",
         level=3,
-        seen=(r"torch\.(?:cuda\.)?outofmemoryerror|(?:cuda|gpu|vram) ?oom(?![_-]|kill)",),
+        seen=(r"(?:torch\.(?:cuda\.)?|raytaskerror\()outofmemoryerror|(?:cuda|gpu|vram) ?oom(?![_-]|kill)",),
         means="torch's allocator found no memory of the GPU; its message, which has the figures, is not in "
         "the text",
         next_step="look for 'Tried to allocate' further up in the log; else a smaller batch, shorter "

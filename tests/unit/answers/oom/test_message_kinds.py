@@ -26,6 +26,24 @@ def gib(number):
 # A text; its kind, cause and figures (with the noun for those that OomMessage has no field for); the remedy.
 TEXTS = (
     (
+        "Unable to allocate memory with native alloc for size 2097152 bytes with error 'ArrayFire Exception "
+        "(Device out of memory:101)'\n"
+        "terminate called after throwing an instance of 'af::exception'\n  what():  ArrayFire Exception "
+        "(Device out of memory:101):\nIn function af_err af_matmul(void**, af_array, af_array)",
+        "ArrayFire",
+        FULL,
+        {"tried": 2 * MIB},
+        "a smaller batch, shorter audio",
+    ),
+    (
+        "ray.exceptions.RayTaskError(OutOfMemoryError): ray::WorkerDict.update_actor() (pid=118848, "
+        "ip=10.130.71.7)",
+        "torch's allocator, without its message",
+        UNKNOWN,
+        {},
+        "look for 'Tried to allocate' further up",
+    ),
+    (
         "CUDACachingAllocator.cpp:3933] memory allocation failed with OOM on device 0 while trying to "
         "allocate 2097152 bytes (free: 2031616, total: 23661248512).\n"
         "RuntimeError: Engine core initialization failed. See root cause above.",
