@@ -2423,8 +2423,8 @@ _KINDS = (
         "ArrayFire",
         seen=("device out of memory:101",),
         also=("native alloc for size <tried>",),
-        means="ArrayFire's memory manager (Flashlight, wav2letter) got no memory of the device, also after it "
-        "freed its cache",
+        means="ArrayFire's memory manager (Flashlight, wav2letter) got no memory of the device, also after "
+        "it freed its cache",
         next_step="a smaller batch, shorter audio or a smaller beam; stop the other processes that "
         "`nvidia-smi` shows; af::deviceGC() frees what it keeps",
     ),
