@@ -55,6 +55,8 @@ FIGURES = {
     "before": FigureName("free before"),
     "after": FigureName("free when it failed"),
     "used": FigureName("used"),
+    "swap": FigureName("of swap used"),
+    "all_swap": FigureName("of swap"),
     "address_space": FigureName("of address space"),
     "peak": FigureName("allocated at most"),
     "process": FigureName("held by the process"),

@@ -2316,6 +2316,22 @@ _KINDS = (
         cause=OomCause.HOST,
     ),
     MessageKind(
+        "a limit of Grid Engine",
+        backend="host",
+        seen=(
+            r"enforced (?:h_rt, ?h_cpu,? or ?h_vmem|[hs]_\w{1,8}(?:, ?[hs]_\w{1,8}){1,3},? or "
+            r"?[hs]_\w{1,8}) limit",
+        ),
+        also=(r"maxvmem ?(?:=|:)?(?P<address_space>[\d.]{1,12}[kmgt])",),
+        means="the scheduler ended the job at one of its limits: of time, or of host memory, where maxvmem "
+        "is "
+        "near h_vmem; not of the GPU's",
+        next_step="`qacct -j` shows the time and maxvmem: more of what is near its limit (-l h_vmem=, for "
+        "each "
+        "slot; -l h_rt=)",
+        cause=OomCause.UNKNOWN,
+    ),
+    MessageKind(
         "a job's memory limit",
         backend="host",
         seen=(
@@ -2570,14 +2586,31 @@ _KINDS = (
         cause=OomCause.HOST,
     ),
     MessageKind(
+        "systemd-oomd, since swap was full",
+        backend="host",
+        level=2,
+        seen=(
+            r"systemd-oomd\S{0,20}: killed \S{1,400}? due to memory used \(<used>\) / total \(<machine>\) "
+            r"and "
+            r"swap used \(<swap>\) / total \(<all_swap>\)",
+            r"systemd-oomd\S{0,20}: killed \S{1,400}? due to memory used \(<used>\) / total \(<machine>\)",
+            r"systemd-oomd\S{0,20}: killed \S{1,400}? due to (?:memory used|swap)",
+        ),
+        means="systemd-oomd ended all processes of a unit, since the machine's memory and its swap were "
+        "nearly "
+        "used up: not the GPU's",
+        next_step="less host memory: fewer DataLoader workers, a smaller prefetch_factor; or more swap; "
+        "`oomctl` shows the limit, which SwapUsedLimit= in oomd.conf sets",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
         "systemd-oomd",
         backend="host",
         level=2,
         seen=(
             r"systemd-oomd\S{0,20}: killed \S{1,400}? due to memory pressure for \S{1,300}? being "
             "<pressure>% > <most_pressure>% for > <waited>s",
-            r"systemd-oomd\S{0,20}: killed \S{1,400}? due to memory used \(<used>\) / total \(<machine>\)",
-            r"systemd-oomd\S{0,20}: killed \S{1,400}? due to (?:memory|swap)",
+            r"systemd-oomd\S{0,20}: killed \S{1,400}? due to memory pressure",
         ),
         means="systemd-oomd ended all processes of a unit, since programs waited too long for host "
         "memory: not the GPU's",
@@ -2920,6 +2953,22 @@ _KINDS = (
         next_step="a smaller or more strongly quantized model, a shorter context (-c; num_ctx in Ollama) or "
         "more layers on the GPU; `free -g` while it runs; `dmesg | grep -i kill` confirms it",
         cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "a killed container, not at its own limit",
+        backend="host",
+        level=2,
+        seen=(
+            r"exit ?code\W{1,4}137(?!\d).{0,200}?oomkilled\W{1,4}false",
+            r"oomkilled\W{1,4}false.{0,200}?exit ?code\W{1,4}137(?!\d)",
+        ),
+        means="something ended the container (SIGKILL), not its own memory limit: `docker stop`, a health "
+        "check, "
+        "or the kernel, because the machine's memory ran out",
+        next_step="`dmesg | grep -i kill` on the host shows whether the kernel did it: then less host "
+        "memory; "
+        "else what stopped the container",
+        cause=OomCause.UNKNOWN,
     ),
     MessageKind(
         "a killed process",

@@ -2435,7 +2435,7 @@ TEXTS = (
     ),
     (
         "systemd-oomd[77]: Killed /user.slice/train.scope due to memory used (7) / total (8) and swap used",
-        "systemd-oomd",
+        "systemd-oomd, since swap was full",
         HOST,
         {"used": 7, "the machine's memory": 8},
         "less host memory",
@@ -2879,9 +2879,14 @@ TEXTS = (
         "systemd-oomd[7]: Killed /user.slice/app.scope due to memory used (15000000000) / total "
         "(16000000000) "
         "and swap used (8000000000) / total (8589930496) being more than 90.00%",
-        "systemd-oomd",
+        "systemd-oomd, since swap was full",
         HOST,
-        {"used": 15000000000, "the machine's memory": 16000000000},
+        {
+            "used": 15000000000,
+            "the machine's memory": 16000000000,
+            "of swap used": 8000000000,
+            "of swap": 8589930496,
+        },
         "less host memory",
     ),
     (
@@ -3168,6 +3173,34 @@ TEXTS = (
         UNKNOWN,
         {},
         "a smaller batch, image or model",
+    ),
+    (
+        "systemd-oomd[702]: Killed /user.slice/app-code.scope due to memory used (65921351680) / total "
+        "(67252178944) and swap used (2145480704) / total (2147479552) being more than 90.00%",
+        "systemd-oomd, since swap was full",
+        HOST,
+        {
+            "used": 65921351680,
+            "the machine's memory": 67252178944,
+            "of swap used": 2145480704,
+            "of swap": 2147479552,
+        },
+        "less host memory",
+    ),
+    (
+        "failed qmaster enforced h_rt, h_cpu, or h_vmem limit because:\njob 1234.1 died through signal KILL "
+        "(9)\nmaxvmem      16.021G",
+        "a limit of Grid Engine",
+        UNKNOWN,
+        {"of address space": gib(16.021)},
+        "`qacct -j`",
+    ),
+    (
+        'State:{\nDead:false,\nError:"",\nExitCode:137,\nOOMKilled:false,\n}',
+        "a killed container, not at its own limit",
+        UNKNOWN,
+        {},
+        "`dmesg | grep -i kill`",
     ),
     ("vkAllocateMemory failed -2", "ncnn on Vulkan", FULL, {}, "a smaller tile"),
     (
