@@ -1,15 +1,18 @@
 """The allocator's settings, and the size rules that depend on nothing else.
 
 They are read from the text of PYTORCH_ALLOC_CONF and from a snapshot. Has no blocks, pools or addresses. The
-rules are those of torch 2.1 to 2.13; each names its place in torch. replay/rounding.py has them for columns.
+rules are those of torch 2.1 to 2.15; each names its place in torch. replay/rounding.py has them for columns.
 """
 
-import math
+import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from snapconv.errors import SettingError
+from snapconv.torch_knowledge.allocator_options import BEFORE_2_10, KINDS, LITERALS, OPTIONS
+from snapconv.torch_knowledge.backends import release_key
 from snapconv.units import shown
 
 KIB = 1024
@@ -27,6 +30,13 @@ NPU_PADDING_BYTES = 32  # what torch_npu adds to every request (round_size in NP
 N_ROUNDUP_INTERVALS = 16  # 1 MiB, 2 MiB, 4 MiB … 32 GiB and above
 NO_ROUNDUP = (0,) * N_ROUNDUP_INTERVALS
 _MAX_DIVISIONS = 2**31 - 1  # torch reads them with stoi
+_MAX_UNSIGNED = 2**64 - 1
+_INTEGER = re.compile(r"^[+-]?0*\d{1,20}(?!\d)")
+_TOKEN = re.compile(r"[,:\[\]]|[^,:\[\]]+")
+# A key and a value, which may be a list, and what stands between and after them.
+_ENTRY = re.compile(
+    r"([,:\[\]]|[^,:\[\]]+)(?:(?:[,:\[\]]|[^,:\[\]]+)(\[[^\]]*\]?|[,:\]]|[^,:\[\]]+)?(?:[,:\[\]]|[^,:\[\]]+)?)?"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +62,28 @@ class AllocatorSettings:
 
     @classmethod
     def from_conf(cls, conf: str) -> "AllocatorSettings":
-        """Read the text of PYTORCH_ALLOC_CONF; options that do not move blocks are skipped."""
+        """Read the text of PYTORCH_ALLOC_CONF; see ``changed``."""
         return cls().changed(conf)
 
-    def changed(self, conf: str) -> "AllocatorSettings":
-        """Return these settings with those replaced that a text as in PYTORCH_ALLOC_CONF names."""
-        values = split_conf(conf)
+    def changed(self, conf: str, *, skipped: tuple[type[Exception], ...] = ()) -> "AllocatorSettings":
+        """Return these settings with those replaced that a text as in PYTORCH_ALLOC_CONF names.
+
+        Options that do not move blocks are skipped. Raises SettingError for a value that torch refuses,
+        unless such a value alone is to be skipped.
+        """
         found = replace(self, conf=conf)
-        for name, (fields, read) in _READERS.items():
-            if name in values:
-                found = replace(found, **dict.fromkeys(fields, read(name, values[name], found)))
+        pairs = split_conf(conf)
+        for name, fields in _FIELDS.items():
+            for key, text in pairs:
+                with suppress(*skipped):
+                    if key == name:
+                        found = replace(found, **dict.fromkeys(fields, _read(name, text, found)))
         return found
+
+    def conf_with(self, conf: str) -> str:
+        """Return the text of these settings with those replaced that another text names."""
+        pairs = dict(split_conf(self.conf) + split_conf(conf))
+        return ",".join(map(":".join, pairs.items()))
 
     def with_snapshot_values(self, values: Mapping[str, object]) -> "AllocatorSettings":
         """Return these settings with the values that a snapshot has under its keys for them.
@@ -121,11 +142,11 @@ class AllocatorSettings:
         return self.max_split_size_bytes is not None and n_bytes >= self.max_split_size_bytes
 
     def as_snapshot(self) -> dict[str, object]:
-        """Write the settings as the ``allocator_settings`` of torch 2.13, the others at their defaults."""
+        """Write the settings as the ``allocator_settings`` of torch 2.13."""
         limit = self.max_split_size_bytes
-        return {
+        values = {
             "PYTORCH_CUDA_ALLOC_CONF": self.conf,
-            "max_split_size": -1 if limit is None else limit,
+            "max_split_size": -1 if limit is None else _signed(limit),
             "garbage_collection_threshold": self.garbage_collection_threshold,
             "expandable_segments": self.expandable_segments,
             "pinned_num_register_threads": 1,
@@ -135,84 +156,110 @@ class AllocatorSettings:
             "roundup_power2_divisions": {
                 str(1 << i): divisions for i, divisions in enumerate(self.roundup_power2_divisions)
             },
-            "max_round_threshold": 0,
-            "max_cached_size": 0,
+            "max_round_threshold": -1,
+            "max_cached_size": -1,
         }
+        for name, text in split_conf(self.conf):
+            if name in OPTIONS and (key := OPTIONS[name].shown):
+                value = _read(name, text, self)
+                values[key] = _signed(value) if OPTIONS[name].kind == "size" else value
+        return values
+
+
+def _signed(number: int) -> int:
+    """Return 64 unsigned bits as a snapshot has them."""
+    return number - (number >> 63 << 64)
 
 
 def _round_up(n_bytes: int, granule: int) -> int:
     return -(-n_bytes // granule) * granule
 
 
-def split_conf(conf: str) -> dict[str, str]:
-    """Split ``key:value,key:[a:b,c:d]`` at the commas outside brackets."""
-    text = "".join(conf.split())
-    values: dict[str, str] = {}
-    depth = start = 0
-    for i, char in enumerate(text + ","):
-        depth += (char == "[") - (char == "]")
-        if char == "," and depth == 0:
-            if item := text[start:i]:
-                key, colon, value = item.partition(":")
-                if not colon or not value:
-                    raise SettingError(f"allocator settings: expected key:value, got {item!r}")
-                values[key] = value
-            start = i + 1
-    return values
+def split_conf(conf: str) -> list[tuple[str, str]]:
+    """Split a text into keys and values as ConfigTokenizer of torch 2.10 and newer does.
+
+    It leaves out all spaces, even in a word, and takes anything for the colon and the comma.
+    """
+    return _ENTRY.findall("".join(conf.split()))
 
 
-def _megabytes(name: str, text: str, settings: AllocatorSettings) -> int:
-    at_least = 11 if name == "large_segment_size_mb" else settings.large_segment_bytes // MIB
-    megabytes = _integer(text, name)
-    if megabytes < at_least:
-        raise SettingError(f"allocator settings: {name} must be {at_least} or more, got {megabytes}")
-    return megabytes * MIB
+def require_taken(conf: str, release: str) -> None:
+    """Raise SettingError where a release of torch refuses a text for CUDA."""
+    settings = AllocatorSettings.from_conf(conf)
+    if release_key(release) < (2, 10) and not BEFORE_2_10.fullmatch(conf.replace(" ", "")):
+        raise SettingError(f"allocator settings: torch {release} refuses {conf!r}")
+    for name, text in split_conf(conf):
+        if name not in OPTIONS or release_key(release) < release_key(OPTIONS[name].since):
+            raise SettingError(f"allocator settings: torch {release} has no option {name!r}")
+        _read(name, text, settings)
+
+
+def _read(name: str, text: str, settings: AllocatorSettings) -> Any:
+    """Read one value as torch does, beside settings that are read already."""
+    kind = OPTIONS[name].kind
+    pattern, expected = KINDS[kind]
+    value = pattern.fullmatch(text)
+    if value is None:
+        raise _refused(name, expected, text)
+    return _READERS[kind](name, value[1], settings) if kind in _READERS else LITERALS.get(value[1], value[1])
+
+
+def _refused(name: str, expected: str, text: object) -> SettingError:
+    return SettingError(f"allocator settings: {name} must be {expected}, got {text!r}")
+
+
+def _size(name: str, text: str, settings: AllocatorSettings) -> int:
+    least = OPTIONS[name].least or settings.large_segment_bytes // MIB
+    megabytes = _integer(name, text)
+    if megabytes < least:
+        raise _refused(name, f"{least} or more", megabytes)
+    return min(megabytes, _MAX_UNSIGNED // MIB) * MIB
+
+
+def _integer(name: str, text: str) -> int:
+    """Read the integer that a text begins with, a negative one as 64 unsigned bits have it (stoull)."""
+    digits = _INTEGER.match(text)
+    if digits is None or abs(int(digits[0])) > _MAX_UNSIGNED:
+        raise _refused(name, "an integer", text)
+    return int(digits[0]) & _MAX_UNSIGNED
 
 
 def _fraction(name: str, text: str, _settings: AllocatorSettings) -> float:
-    may_be_1 = name == "per_process_memory_fraction"
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not (0 <= number < 1 or (number == 1 and may_be_1)):
-        bounds = "from 0 to 1" if may_be_1 else "at least 0 and below 1"
-        raise SettingError(f"allocator settings: {name} must be {bounds}, got {text!r}")
+    number = float.fromhex(text) if "x" in text.lower() else float(text)
+    kind = OPTIONS[name].kind
+    if not (0 < number < 1 or (number in (0, 1) and kind == "fraction")):
+        raise _refused(name, KINDS[kind][1], number)
     return number
 
 
-def _integer(text: str, key: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise SettingError(f"allocator settings: {key} needs an integer, got {text!r}") from None
-
-
-def _divisions(_name: str, text: str, _settings: AllocatorSettings) -> tuple[int, ...]:
+def _divisions(name: str, text: str, settings: AllocatorSettings) -> tuple[int, ...]:
     """Read one number for all intervals, or ``[256:1,512:2,>:8]`` (parseRoundUpPower2Divisions).
 
     As in torch, the first entry also applies to all smaller sizes, ``>`` applies to all sizes above
-    the last one named (that one included before torch 2.9), and sizes between two named ones keep 0.
+    the last one named (that one included before torch 2.10), and other sizes keep what they have.
     """
     if not text.startswith("["):
-        return (_power_of_two(text),) * N_ROUNDUP_INTERVALS
-    divisions = list(NO_ROUNDUP)
-    last = 0
-    for i, pair in enumerate(text.strip("[]").split(",")):
-        bound, _, value = pair.partition(":")
-        count = _power_of_two(value)
-        if bound == ">":
-            divisions[last + 1 :] = [count] * (N_ROUNDUP_INTERVALS - last - 1)
-            continue
-        last = min(max(_power_of_two(bound).bit_length() - 1, 0), N_ROUNDUP_INTERVALS - 1)
-        divisions[0 if i == 0 else last : last + 1] = [count] * (last + 1 if i == 0 else 1)
+        return (_power_of_2(name, text, least=1),) * N_ROUNDUP_INTERVALS
+    tokens = _TOKEN.findall(text)[1:]
+    divisions = list(settings.roundup_power2_divisions)
+    start = last = 0
+    # Any token stands for the colon and the comma, and a comma may follow the last entry.
+    for i in range(0, len(tokens) - 1, 4):
+        bound, _, value, *_ = (*tokens[i : i + 4], "", "")
+        count = _power_of_2(name, value)
+        begin, end = last + 1, N_ROUNDUP_INTERVALS
+        if bound != ">":
+            end = min(_power_of_2(name, bound, least=1).bit_length(), end)
+            last = end - 1
+            begin, start = min(start, last), N_ROUNDUP_INTERVALS
+        divisions[begin:end] = [count] * (end - begin)
     return tuple(divisions)
 
 
-def _power_of_two(text: str) -> int:
-    number = _integer(text, "roundup_power2_divisions")
-    if number < 0 or number & (number - 1):
-        raise SettingError(f"allocator settings: {number} is neither 0 nor a power of two")
+def _power_of_2(name: str, text: str, *, least: int = 0) -> int:
+    number = _integer(name, text)
+    if number < least or number & (number - 1):
+        raise _refused(name, f"{least}, or a larger power of 2", number)
     return number
 
 
@@ -245,17 +292,22 @@ def _divisions_of_snapshot(value: object) -> tuple[int, ...]:
     return tuple(divisions)
 
 
-# --- the readers of a text, in the order in which they are applied; all other settings move no blocks
+# --- the readers of a text, by kind of value; fields are read in this order, all other options move no blocks
 
-_READERS: dict[str, tuple[tuple[str, ...], Callable[[str, str, AllocatorSettings], Any]]] = {
-    # The size of blocks that are not split follows that of large segments.
-    "large_segment_size_mb": (("large_segment_bytes", "max_non_split_rounding_bytes"), _megabytes),
-    "max_non_split_rounding_mb": (("max_non_split_rounding_bytes",), _megabytes),
-    "max_split_size_mb": (("max_split_size_bytes",), _megabytes),
-    "per_process_memory_fraction": (("memory_fraction",), _fraction),
-    # 0 switches collection off, as leaving it out does.
-    "garbage_collection_threshold": (("garbage_collection_threshold",), _fraction),
-    "expandable_segments": (("expandable_segments",), lambda _name, text, _settings: text == "True"),
-    "roundup_power2_divisions": (("roundup_power2_divisions",), _divisions),
+_READERS: dict[str, Callable[[str, str, AllocatorSettings], Any]] = {
+    "size": _size,
+    "fraction": _fraction,
+    "threshold": _fraction,
+    "divisions": _divisions,
 }
-MODELLED_SETTINGS = tuple(sorted(_READERS))
+_FIELDS = {
+    # The size of blocks that are not split follows that of large segments.
+    "large_segment_size_mb": ("large_segment_bytes", "max_non_split_rounding_bytes"),
+    "max_non_split_rounding_mb": ("max_non_split_rounding_bytes",),
+    "max_split_size_mb": ("max_split_size_bytes",),
+    "per_process_memory_fraction": ("memory_fraction",),
+    "garbage_collection_threshold": ("garbage_collection_threshold",),
+    "expandable_segments": ("expandable_segments",),
+    "roundup_power2_divisions": ("roundup_power2_divisions",),
+}
+MODELLED_SETTINGS = tuple(sorted(_FIELDS))

@@ -13,6 +13,7 @@ from typing import Any
 
 from snapconv.errors import NoCudaError, RecorderError, TorchMissingError
 from snapconv.recorder.job import job_values
+from snapconv.torch_knowledge.backends import conf_of
 from snapconv.version import VERSION
 
 # The version of the metadata's own shape, see docs/reference/capture.md.
@@ -159,9 +160,7 @@ def process_values(command: Sequence[str]) -> dict[str, Any]:
         "platform": platform.platform(),
         "command": list(command),
         **job_values(),
-        # torch 2.9 gave the setting a name for every accelerator, and reads the old one still.
-        "allocator_conf": os.environ.get("PYTORCH_ALLOC_CONF")
-        or os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""),
+        "allocator_conf": conf_of(os.environ, torch.__version__),
     }
 
 

@@ -5,14 +5,15 @@ torch before it has to raise torch's own error.
 """
 
 import os
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from snapconv.allocator.allocator_settings import AllocatorSettings
+from snapconv.allocator.allocator_settings import AllocatorSettings, require_taken
 from snapconv.allocator.allocator_trace import Frames, RecordedEvent
 from snapconv.allocator.blocks import AddressSpace
 from snapconv.allocator.caching_allocator import CachingAllocator, ModelOutOfMemory
@@ -21,6 +22,8 @@ from snapconv.notes import Note
 from snapconv.recorder.memory_history import OutOfMemoryObserver
 from snapconv.recorder.program.own_frames import for_program, holders
 from snapconv.simulation.history import EventRings, Stacks, Statistics
+from snapconv.torch_knowledge.allocator_options import NEWEST_RELEASE
+from snapconv.torch_knowledge.backends import conf_of
 from snapconv.units import counted
 
 # What --cublas-workspace models, by the name that a capture has for it.
@@ -58,18 +61,23 @@ def _clock() -> Callable[[], int]:
     return lambda: (start_ns + time.perf_counter_ns()) // 1000
 
 
+_RESET = ("max_split_size_bytes", "garbage_collection_threshold", "roundup_power2_divisions")
 _FIRST_ADDR = 0x7F00_0000_0000
 _ADDRS_PER_DEVICE = 1 << 40
 
 
 def _settings(conf: str | None = None) -> AllocatorSettings:
-    """Read settings of the allocator; without a text the environment's, where the general variable wins."""
-    if conf is None:
-        conf = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
+    """Read settings of the allocator; without a text the environment's.
+
+    Raises ValueError, as torch does, for a text of the program's that this torch refuses for CUDA.
+    """
+    release = getattr(sys.modules.get("torch"), "__version__", NEWEST_RELEASE)
+    text = conf_of(os.environ, release) if conf is None else conf
     try:
-        return AllocatorSettings.from_conf(conf)
+        require_taken(text, release)
     except SettingError as error:
-        raise RecorderError(str(error)) from error
+        raise (RecorderError if conf is None else ValueError)(str(error)) from error
+    return AllocatorSettings.from_conf(text)
 
 
 @dataclass(slots=True)
@@ -269,7 +277,11 @@ class Machine:
     def set_settings(self, conf: str | None = None) -> None:
         """Replace the allocator's settings from here on."""
         self._reads_environment = False
-        self.settings = _settings(conf)
+        settings = _settings(conf)
+        if conf is not None:  # torch gives only these their defaults, where the text does not name them
+            reset = {name: getattr(settings, name) for name in _RESET}
+            settings = replace(self.settings.changed(conf), **reset)
+        self.settings = settings
         for device in self.devices:
             device.allocator.settings = self.settings
 

@@ -5,7 +5,6 @@ Blocks of torch 2.0 have no address and keep their occupants in ``history``, new
 """
 
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import chain, islice
@@ -209,9 +208,7 @@ def read_settings(raw: object, where: str) -> tuple[AllocatorSettings, Entries]:
     )
     # Each backend has a key of its own for it.
     conf = next((text for key, text in entries if key.endswith("ALLOC_CONF")), "")
-    settings = AllocatorSettings(conf=conf)
-    with suppress(SettingError):  # nothing of a text that torch would refuse
-        settings = AllocatorSettings.from_conf(conf)
+    settings = AllocatorSettings().changed(conf, skipped=(SettingError,))
     try:
         return settings.with_snapshot_values(known), entries
     except ValueError as error:

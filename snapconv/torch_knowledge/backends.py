@@ -1,13 +1,14 @@
 """Kinds of devices with an allocator of torch's: their names, monitors, settings and recorders, one row each.
 
-Sources. CUDA: strings of libc10_cuda.so and libc10.so in the wheels of torch 2.0.1, 2.1.2, 2.4.1, 2.6.0,
-2.8.0, 2.9.1, 2.10.0 and 2.12.0, and CUDAAllocatorConfig.h of 2.13. NPU: strings of libtorch_npu.so in 22
+Sources. CUDA: allocator_options.py. NPU: strings of libtorch_npu.so in 22
 wheels of torch_npu 2.1.0 to 2.14.0 and their last post releases, which take options over from later ones.
 XPU: torch/xpu/memory.py of 2.13, and the keys that it writes as settings. The others: their error texts.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+
+from snapconv.torch_knowledge.allocator_options import OPTIONS, VARIABLES
 
 # In place of a kind, of a file that torch.profiler wrote and no allocator.
 NO_ALLOCATOR = "profiler"
@@ -83,15 +84,7 @@ class Backend:
         return ""
 
 
-_CUDA_OPTIONS = {
-    "max_split_size_mb": "2.0",
-    "garbage_collection_threshold": "2.0",
-    "roundup_power2_divisions": "2.0",
-    "expandable_segments": "2.1",
-    "max_non_split_rounding_mb": "2.6",
-    "per_process_memory_fraction": "2.10",
-    "large_segment_size_mb": "2.12",
-}
+_CUDA_OPTIONS = {name: option.since for name, option in OPTIONS.items()}
 _NPU_OPTIONS = {
     "max_split_size_mb": "2.1",
     "garbage_collection_threshold": "2.1",
@@ -164,6 +157,12 @@ _PROFILED = Backend(
 def release_key(release: str) -> tuple[int, ...]:
     """Return what orders releases, such as ``2.10`` or ``2.13.0+cu128``, by their first two numbers."""
     return tuple(int(part) for part in release.split(".")[:2] if part.isdecimal())
+
+
+def conf_of(environment: Mapping[str, str], release: str) -> str:
+    """Return the text that a release of torch reads for CUDA: the first that is set, even if empty."""
+    names = VARIABLES if release_key(release) >= (2, 10) else VARIABLES[:1]
+    return next((environment[name] for name in names if name in environment), "")
 
 
 def backend_of_kind(kind: str) -> Backend:

@@ -1,6 +1,5 @@
 """The conclusion of trials: whether the job fits, by how much, and which setting saves memory."""
 
-from snapconv.allocator.allocator_settings import split_conf
 from snapconv.answers.moments import FEW_EVENTS
 from snapconv.answers.what_if.setting_trials import AS_AT_OOM, ONE_STREAM, SettingTrials
 from snapconv.answers.what_if.trial import FailedRequest
@@ -72,8 +71,7 @@ def _best_setting(trials: SettingTrials) -> str:
     best = min(fitting, key=lambda tried: tried.outcome.reserved_bytes)
     export = best.name
     if best.name != ONE_STREAM:
-        conf = split_conf(own.trial.settings.conf) | split_conf(best.name)
-        export = f"export {trials.variable}={','.join(map(':'.join, conf.items()))}"
+        export = f"export {trials.variable}={own.trial.settings.conf_with(best.name)}"
     if not own.fits:
         return f"{_fits(trials)} with another setting: {export}"
     saved = format_bytes(baseline - best.outcome.reserved_bytes)

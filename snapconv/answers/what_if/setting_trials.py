@@ -207,7 +207,7 @@ class SettingTrials:
 def read_setting(text: str) -> str:
     """Check a setting that is to be tried; raises ValueError with what the model has."""
     try:
-        values = split_conf(text)
+        values = dict(split_conf(text))
         AllocatorSettings.from_conf(text)
     except SettingError as error:
         raise ValueError(str(error).removeprefix("allocator settings: ")) from error
@@ -219,8 +219,6 @@ def read_setting(text: str) -> str:
             f"the model has no setting {unknown[0]!r}, or it moves no blocks; "
             f"it has: {', '.join(MODELLED_SETTINGS)}"
         )
-    if values.get("expandable_segments", "True") not in ("True", "False"):
-        raise ValueError(f"expandable_segments must be True or False, got {values['expandable_segments']!r}")
     return text
 
 
@@ -290,7 +288,8 @@ def saving_setting(analysis: DeviceAnalysis, capacity: int | None) -> tuple[bool
         fits = [tried.outcome.fits for tried in again.tried]
     is_less = outcome.reserved_bytes <= own.reserved_bytes * (1 - _LEAST_SAVED)
     is_better = outcome.fits and (is_less or not own.fits)
-    setting = SavingSetting(name, outcome.reserved_bytes, fits[-1]) if is_better else None
+    conf = own.trial.settings.conf_with(name)
+    setting = SavingSetting(conf, outcome.reserved_bytes, fits[-1]) if is_better else None
     return fits[0] and not analysis.ran_out, setting
 
 
@@ -383,7 +382,7 @@ def why_refused(snapshot: Snapshot, conf: str, settings: AllocatorSettings) -> s
         "garbage_collection_threshold": settings.garbage_collection_threshold > 0,
     }
     on = [name for name, is_set in is_on.items() if is_set]
-    return snapshot.backend.refusal(split_conf(conf), on, release=snapshot.earliest_release)
+    return snapshot.backend.refusal(dict(split_conf(conf)), on, release=snapshot.earliest_release)
 
 
 def candidates(

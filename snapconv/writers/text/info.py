@@ -40,9 +40,12 @@ def info_lines(found: "Facts") -> Iterator[str]:
 
 
 def settings_shown(entries: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Yield the settings with a meaning: empty, zero and off ones are left out."""
-    for key, text in entries:
-        if text not in _SILENT and not all(part.endswith(":0") for part in text.split(",")):
+    """Yield the settings with a meaning: empty, zero and off ones are left out, unless somebody set them."""
+    settings = dict(entries)
+    texts = ",".join(settings.values())
+    for key, text in settings.items():
+        # The text of the environment names what was set.
+        if key in texts or (text not in _SILENT and not all(part.endswith(":0") for part in text.split(","))):
             yield key, text
 
 

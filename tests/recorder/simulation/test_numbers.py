@@ -236,8 +236,31 @@ def test_settings_can_change_on_the_way():
     assert x.shape == (100,)
 
 
+def test_settings_of_the_program_leave_what_they_do_not_name_as_torch_does(monkeypatch):
+    """Only limits of splitting and collection, and divisions, return to their defaults (torch 2.15)."""
+    conf = "expandable_segments:True,max_split_size_mb:64,garbage_collection_threshold:0.8"
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", conf)
+    with simulated(SimulationOptions(compute=False)) as simulation:
+        machine = simulation.machine
+        machine.set_settings("roundup_power2_divisions:4")
+        found = machine.settings.as_snapshot()
+        with pytest.raises(ValueError, match="no option 'foo'"):
+            machine.set_settings("foo:1")
+    assert found["PYTORCH_CUDA_ALLOC_CONF"] == "roundup_power2_divisions:4"
+    assert found["expandable_segments"] is True
+    assert (found["max_split_size"], found["garbage_collection_threshold"]) == (-1, 0.0)
+    assert found["roundup_power2_divisions"]["1"] == 4
+
+
+def test_an_empty_variable_of_cuda_hides_the_general_one(monkeypatch):
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "")
+    with simulated(SimulationOptions(compute=False)) as simulation:
+        assert not simulation.machine.settings.expandable_segments
+
+
 def test_settings_that_torch_would_refuse_are_refused_before_anything_is_patched(monkeypatch):
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:few")
-    with pytest.raises(RecorderError, match="max_split_size_mb needs an integer"), simulated():
+    with pytest.raises(RecorderError, match="max_split_size_mb must be an integer"), simulated():
         pass
     assert not hasattr(torch._C, "_cuda_memorySnapshot") or torch.backends.cuda.is_built()

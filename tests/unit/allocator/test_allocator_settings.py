@@ -79,6 +79,14 @@ def test_the_space_that_is_not_split_off_follows_the_size_of_large_segments_unle
     assert AllocatorSettings().changed("max_split_size_mb:64").max_non_split_rounding_bytes == 20 * MIB
 
 
+def test_a_change_keeps_the_own_text_and_the_last_of_two_values_counts():
+    own = AllocatorSettings.from_conf("max_split_size_mb:64, pinned_use_background_threads:True")
+    assert own.conf_with("max_split_size_mb:128,expandable_segments:True") == (
+        "max_split_size_mb:128,pinned_use_background_threads:True,expandable_segments:True"
+    )
+    assert AllocatorSettings().conf_with("expandable_segments:True") == "expandable_segments:True"
+
+
 def test_options_for_other_things_are_skipped():
     settings = AllocatorSettings.from_conf("backend:native, max_split_size_mb:128 ,expandable_segments:True")
     assert settings.max_split_size_bytes == 128 * MIB
@@ -91,6 +99,7 @@ def test_options_for_other_things_are_skipped():
         "max_split_size_mb:19",
         "max_split_size_mb:x",
         "max_split_size_mb:",
+        "roundup_power2_divisions:0",
         "roundup_power2_divisions:3",
         "roundup_power2_divisions:5",
         "roundup_power2_divisions:-4",
@@ -105,8 +114,8 @@ def test_a_setting_that_torch_refuses_is_refused(conf):
         AllocatorSettings.from_conf(conf)
 
 
-@pytest.mark.parametrize(("text", "divisions"), [("0", 0), ("1", 1), ("8", 8)])
-def test_one_number_of_divisions_is_that_of_all_sizes_and_0_is_none(text, divisions):
+@pytest.mark.parametrize(("text", "divisions"), [("1", 1), ("8", 8)])
+def test_one_number_of_divisions_is_that_of_all_sizes(text, divisions):
     written = AllocatorSettings.from_conf(f"roundup_power2_divisions:{text}").as_snapshot()
     assert set(written["roundup_power2_divisions"].values()) == {divisions}
     assert len(written["roundup_power2_divisions"]) == 16
@@ -137,7 +146,7 @@ def test_what_nobody_set_is_as_in_real_snapshots_of_programs_that_set_nothing():
     ("name", "range_"),
     [
         ("per_process_memory_fraction", "from 0 to 1"),
-        ("garbage_collection_threshold", "at least 0 and below 1"),
+        ("garbage_collection_threshold", "above 0 and below 1"),
     ],
 )
 def test_a_part_outside_of_0_to_1_is_refused(name, range_, text):

@@ -146,6 +146,13 @@ def test_settings_that_differ_from_the_default_are_shown(described):
     assert "max_split_size" not in described(model_with_two_blocks().snapshot())[-1]
 
 
+def test_a_value_that_the_text_names_is_shown_even_if_it_is_zero(described):
+    settings = AllocatorSettings.from_conf("pinned_max_cached_size_mb:0")
+    text = described(model_with_two_blocks(settings=settings).snapshot())[-1]
+    assert "max_cached_size=0" in text
+    assert "max_round_threshold" not in text
+
+
 @pytest.mark.parametrize(
     ("names", "shown"),
     [

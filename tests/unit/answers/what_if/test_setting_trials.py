@@ -115,14 +115,14 @@ def test_without_a_card_the_own_fraction_has_left_what_torch_can_have(tmp_path):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("expandable_segments", "expected key:value, got 'expandable_segments'"),
+        ("expandable_segments", "expandable_segments must be True or False, got ''"),
         ("", "expected key:value, got nothing"),
         (
             "backend:cudaMallocAsync",
             "the model has no setting 'backend', or it moves no blocks; it has: expand",
         ),
         ("expandable_segments:true", "expandable_segments must be True or False, got 'true'"),
-        ("max_split_size_mb:five", "max_split_size_mb needs an integer"),
+        ("max_split_size_mb:five", "max_split_size_mb must be an integer"),
         ("per_process_memory_fraction:2", "must be from 0 to 1"),
     ],
 )
