@@ -29,6 +29,11 @@ NEXT_STEPS = {
 ONE_REQUEST = (
     f"{SHAPES}: this one request is larger than all that torch has; else {NEXT_STEPS[OomCause.FULL]}"
 )
+# Where a quarter of the device or more is not torch's, as the desktop and a context take of a small one.
+OUTSIDE_TOO = (
+    "{less}; stop what `{backend.monitor}` shows beside it, also the desktop's programs: a quarter of the "
+    "device or more is not torch's; {backend.watch}"
+)
 # Where it is also larger than a device that shares the host's memory.
 LARGER_THAN_OWN = (
     "make the request smaller: it is larger than the device's own memory, and what is free includes the "

@@ -36,6 +36,7 @@ from snapconv.answers.oom.allocator_messages import (
     MPS_OTHER,
     NEXT_STEPS,
     ONE_REQUEST,
+    OUTSIDE_TOO,
     PHASES,
     SAME_PROCESS,
     WAITED,
@@ -505,6 +506,9 @@ def _exact_step(answer: MessageAnswer, text: str) -> str:
         return LARGER_THAN_OWN
     if cause == OomCause.FULL and (message.tried_bytes or 0) > (message.reserved_bytes or math.inf):
         return ONE_REQUEST
+    is_much = 4 * (answer.outside_bytes or 0) >= (message.total_bytes or math.inf)
+    if cause == OomCause.FULL and is_much and not is_own:
+        return OUTSIDE_TOO
     if cause == OomCause.FRAGMENTED and answer.backend in ("CUDA", "HIP") and "totalcapacity;" in text:
         return BEFORE_EXPANDABLE if "reservedintotal" in text else BEFORE_SETTINGS
     return answer.next_step

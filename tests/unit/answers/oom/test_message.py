@@ -576,6 +576,16 @@ def test_full_is_judged_against_the_request_and_not_against_a_share(reserved, tr
     assert found.cause == cause
 
 
+@pytest.mark.parametrize(("reserved", "is_much"), [("2.35", True), ("3.40", False)])
+def test_a_full_device_of_which_much_is_not_torchs_has_other_programs_in_its_next_step(reserved, is_much):
+    found = explain_message(
+        "CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 4.00 GiB total capacity; "
+        f"{reserved} GiB already allocated; 1.89 MiB free; {reserved} GiB reserved in total by PyTorch)"
+    )
+    assert found.cause == "full"
+    assert ("also the desktop's programs" in found.next_step) == is_much
+
+
 TRACEBACK = 'File "/site-packages/torch/{}", line 915, in {}\n    return f(x)\n'
 
 
