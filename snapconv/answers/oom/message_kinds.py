@@ -634,6 +634,22 @@ _KINDS = (
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
+        "TensorFlow's pinned memory",
+        backend="host",
+        seen=(
+            r"allocator \(?(?:cuda_|gpu_|xla_gpu_)host_bfc\)? ?ran out of memory trying to allocate <tried>",
+            r"oom when allocating tensor with shape<shape> and type <type> on \S{0,80}? by allocator "
+            "(?:cuda_|gpu_|xla_gpu_)host_bfc",
+        ),
+        means="TensorFlow got no pinned memory of the host, through which it copies tensors to the GPU: "
+        "not the "
+        "GPU's memory",
+        next_step="smaller tensors that are copied at once (a smaller batch; large constants and variables "
+        "in parts); "
+        "TF_GPU_HOST_MEM_LIMIT_IN_MB sets TensorFlow's own limit; `free -g` while it runs",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
         "TensorFlow",
         seen=(
             "oom when allocating tensor with shape<shape> and type <type>(?: on "
@@ -1899,6 +1915,19 @@ _KINDS = (
         leads=True,
     ),
     MessageKind(
+        "no room for a program's code beside XLA's pool",
+        seen=(
+            r"failed to load in-memory cubin.{0,80}?cuda_error_out_of_memory",
+            "jax pre-?allocating too much device memory",
+        ),
+        means="JAX takes most of the GPU at its start, and CUDA or a library found no memory beside that "
+        "pool; or "
+        "another process holds it",
+        next_step="XLA_PYTHON_CLIENT_MEM_FRACTION=0.6, or XLA_PYTHON_CLIENT_PREALLOCATE=false; stop the "
+        "other "
+        "processes that `nvidia-smi` shows",
+    ),
+    MessageKind(
         "the CUDA driver",
         level=1.5,
         seen=(
@@ -2129,6 +2158,23 @@ _KINDS = (
         next_step="nothing, if the run goes on; without mode='max-autotune' torch tries no other kernels",
         cause=OomCause.WARNING,
         leads=True,
+    ),
+    MessageKind(
+        "a mapping of a file",
+        backend="host",
+        seen=(
+            r"unable to mmap <tried> from file "
+            r"<(?!/?torch_|filename)[^<>]{0,300}\.(?:safetensors|bin|pth?|ckpt|gguf)"
+            r">: cannot allocate memory",
+        ),
+        means="the kernel refused to map a file of weights: it is larger than the memory and the swap that "
+        "it may "
+        "promise (vm.overcommit_memory, `ulimit -v`, a job's limit), though little of it would be read at "
+        "once",
+        next_step="more swap, or `sysctl -w vm.overcommit_memory=1`; a smaller file (shards, fewer bits), "
+        "or a newer "
+        "release of the program that loads it",
+        cause=OomCause.HOST,
     ),
     MessageKind(
         "a mapping of memory",
@@ -2529,6 +2575,18 @@ _KINDS = (
         cause=OomCause.HOST,
     ),
     MessageKind(
+        "a library's block for thread-local storage",
+        backend="host",
+        seen=("cannot allocate memory in static tls block",),
+        means="no memory ran out: a library was loaded too late for its part of the small block that each "
+        "process "
+        "has for thread-local variables",
+        next_step="load it first: LD_PRELOAD= with the path that the text shows (often libgomp), or import "
+        "torch "
+        "before other libraries",
+        cause=OomCause.OTHER_MEMORY,
+    ),
+    MessageKind(
         "an allocation of the program",
         backend="host",
         level=1,
@@ -2551,7 +2609,7 @@ _KINDS = (
             "cannot allocate memory",
             # The kernel's words for it in Chinese.
             "\u65e0\u6cd5\u5206\u914d\u5185\u5b58",
-            "(?<!of)(?<!gpu)(?<!cuda)(?<!vram)(?<!device)(?<!video)(?<!metal)memoryerror(?!out)",
+            "(?<!of)(?<!gpu)(?<!cuda)(?<!vram)(?<!device)(?<!video)(?<!metal)memoryerror(?!out|: ?cumem)",
         ),
         means="no memory of the machine was left for it, or a limit of the process, the job or the container "
         "was reached: not the GPU's memory",

@@ -3202,6 +3202,46 @@ TEXTS = (
         {},
         "`dmesg | grep -i kill`",
     ),
+    (
+        "  self.gpudata = self.allocator(self.size * self.dtype.itemsize)\nMemoryError: cuMemAlloc failed: "
+        "out "
+        "of memory",
+        "the CUDA driver",
+        FULL,
+        {},
+        "a smaller batch, model or input",
+    ),
+    (
+        "RuntimeError: unable to mmap 23802932552 bytes from file <./flux1-dev.safetensors>: Cannot allocate "
+        "memory (12)",
+        "a mapping of a file",
+        HOST,
+        {"tried": 23802932552},
+        "more swap",
+    ),
+    (
+        "torch/lib/libgomp-d22c30c5.so.1: cannot allocate memory in static TLS block",
+        "a library's block for thread-local storage",
+        OTHER_MEMORY,
+        {},
+        "load it first",
+    ),
+    (
+        "Allocator (cuda_host_bfc) ran out of memory trying to allocate 9.16GiB.  Current allocation summary "
+        "follows.",
+        "TensorFlow's pinned memory",
+        HOST,
+        {"tried": gib(9.16)},
+        "smaller tensors",
+    ),
+    (
+        "Execution of replica 0 failed: RESOURCE_EXHAUSTED: Failed to load in-memory CUBIN (compiled for a "
+        "different GPU?).: CUDA_ERROR_OUT_OF_MEMORY: out of memory",
+        "no room for a program's code beside XLA's pool",
+        FULL,
+        {},
+        "XLA_PYTHON_CLIENT_MEM_FRACTION=0.6",
+    ),
     ("vkAllocateMemory failed -2", "ncnn on Vulkan", FULL, {}, "a smaller tile"),
     (
         "lightgbm.basic.LightGBMError: Out of Host Memory",
