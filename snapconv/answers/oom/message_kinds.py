@@ -2482,6 +2482,16 @@ _KINDS = (
         cause=OomCause.HOST,
     ),
     MessageKind(
+        "pinned memory of an offloader",
+        level=2,
+        seen=("as the maximum reservable memory has been reached",),
+        means="mmgp (Wan2GP) could not pin more of the machine's memory for weights that wait there: copies "
+        "to the GPU are slower, and nothing fails",
+        next_step="nothing, unless an error follows; then a smaller --perc-reserved-mem-max, or a profile "
+        "that keeps less in the machine's memory",
+        cause=OomCause.WARNING,
+    ),
+    MessageKind(
         "ArrayFire",
         seen=("device out of memory:101",),
         also=("native alloc for size <tried>",),
@@ -2592,6 +2602,7 @@ _KINDS = (
         level=1,
         seen=(
             "you tried to allocate <tried>",
+            "defaultcpuallocator: can't allocate memory",
             r"posix_memalign\([^()]{0,80}\) == 0\. 12 vs 0",
             "memory allocation of <tried> failed",
             r"(?:insufficient memory|\(-4)\) failed to allocate <tried>",
@@ -3173,7 +3184,7 @@ _KINDS = (
             r"batch)|outofmemoryerror "
             r".{0,60}?, reducing (?:the |micro)? ?batch",
         ),
-        unless=("illegal memory access",),
+        unless=("illegal memory access|defaultcpuallocator: ",),
         means="the program caught torch's out of memory and goes on: it leaves this batch out, tries a "
         "smaller one, or computes this part on the CPU, which is slower; the figures are not in the text",
         next_step="a smaller batch, shorter sequences or smaller images, where batches must not be left out; "

@@ -216,11 +216,11 @@ def decide_oom(found: Shortage) -> OomVerdict:
     free = found.device_free_bytes
     reserved = found.reserved_bytes
     missing = found.segment_bytes - (free or 0)
-    if total is not None and free is not None:
+    if total is not None and (free is not None or reserved is None):
         # What is not torch's is to blame where it is more than usual, than was missing, and than free pieces.
         # No context takes half of a small device. A text that was cut does not say whose it is.
         reason = "holder not known" if reserved is None else "outside"
-        outside = max(total - free - (reserved or found.live_bytes or 0), 0)
+        outside = max(total - (free or 0) - (reserved or found.live_bytes or 0), 0)
         if outside - min(USUAL_OUTSIDE_BYTES, total // 2) >= max(
             missing, _fragmented_bytes(found, found.block_bytes)
         ):

@@ -586,6 +586,15 @@ def test_a_full_device_of_which_much_is_not_torchs_has_other_programs_in_its_nex
     assert ("also the desktop's programs" in found.next_step) == is_much
 
 
+def test_a_message_that_was_cut_before_what_is_free_does_not_say_who_holds_the_device():
+    found = explain_message(
+        "RuntimeError: CUDA out of memory. Tried to allocate 330.00 MiB (GPU 4; 10.92 GiB total capacity; "
+        "6.50 GiB already allocated;"
+    )
+    assert found.cause == "not known"
+    assert "does not say who holds 4.42 GiB" in str(found)
+
+
 TRACEBACK = 'File "/site-packages/torch/{}", line 915, in {}\n    return f(x)\n'
 
 

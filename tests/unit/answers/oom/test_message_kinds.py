@@ -26,6 +26,21 @@ def gib(number):
 # A text; its kind, cause and figures (with the noun for those that OomMessage has no field for); the remedy.
 TEXTS = (
     (
+        "DefaultCPUAllocator: can't allocate memory: you tried to allocate\n)> to CPU due to CUDA OOM",
+        "an allocation of the program",
+        HOST,
+        {},
+        "a smaller batch, input or model",
+    ),
+    (
+        "Unable to pin more tensors for 'transformer' as the maximum reservable memory has been reached "
+        "(1023.00). Transfer speed from RAM to VRAM may be slower.",
+        "pinned memory of an offloader",
+        WARNING,
+        {},
+        "nothing, unless an error follows",
+    ),
+    (
         "Unable to allocate memory with native alloc for size 2097152 bytes with error 'ArrayFire Exception "
         "(Device out of memory:101)'\n"
         "terminate called after throwing an instance of 'af::exception'\n  what():  ArrayFire Exception "
