@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import sys
 
 
@@ -18,6 +19,8 @@ def run() -> None:
         exit_code = 130
     if "snapconv.recorder" not in sys.modules:  # a program that ran here ends as it does without us
         gc.freeze()  # else the interpreter looks for garbage in all that is there before it frees it
+        if exit_code > 128:  # stopped: who presses Ctrl-C twice needs no traceback of the interpreter's end
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.exit(exit_code)
 
 

@@ -21,7 +21,8 @@ NEXT_STEPS = {
     OomCause.OTHER_POOL: "let CUDA graphs share a pool (torch.cuda.graph(..., pool=...)), or capture fewer",
     OomCause.LIMIT: RAISE_LIMIT,
     OomCause.OUTSIDE: "stop the other processes that `{backend.monitor}` shows, or use another device",
-    OomCause.TOO_LARGE: SHAPES,
+    OomCause.TOO_LARGE: f"make this one request smaller: {SHAPES}; if they are meant, a smaller batch, "
+    "shorter sequences or smaller images",
     OomCause.UNKNOWN: "run it again with `{backend.monitor}` beside it, which shows what other programs "
     "hold; if this one holds the memory, {less}; {backend.watch}",
 }

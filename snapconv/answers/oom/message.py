@@ -510,7 +510,7 @@ def _exact_step(answer: MessageAnswer, text: str) -> str:
     if cause == OomCause.FULL and is_much and not is_own:
         return OUTSIDE_TOO
     if cause == OomCause.FRAGMENTED and answer.backend in ("CUDA", "HIP") and "totalcapacity;" in text:
-        return BEFORE_EXPANDABLE if "reservedintotal" in text else BEFORE_SETTINGS
+        return BEFORE_EXPANDABLE if "reservedin" in text else BEFORE_SETTINGS
     return answer.next_step
 
 

@@ -38,6 +38,7 @@ _LIBRARY_CALLS = (
     "(?:cublas|cudnn|cusolver|cusparse|curand|hipblas|hipsparse)_status_alloc(?:ation)?_failed",
     "cufft_alloc_failed|cufft failed to allocate",
     "rocblas_status_memory_error",
+    "nvjpeg_status_allocator_failure",
     "miopenstatusallocfailed",
     "cuda ran out of memory outside pytorch's allocator",
 )
@@ -188,6 +189,16 @@ _KINDS = (
         "of it",
         next_step="nothing, if the start ends well; else a smaller --swap-space (GiB for each GPU)",
         cause=OomCause.WARNING,
+    ),
+    MessageKind(
+        "vLLM's swap space",
+        backend="host",
+        seen=("lack of cpu swap space",),
+        means="vLLM's own pool in host memory, to which sequences go that the KV cache has no room for, is "
+        "full: not the system's swap",
+        next_step="a larger swap_space (vLLM's argument), or fewer sequences at once (--max-num-seqs, "
+        "--max-model-len)",
+        cause=OomCause.LIMIT,
     ),
     MessageKind(
         "vLLM's start",
@@ -822,6 +833,14 @@ _KINDS = (
         means="the driver had less left than was requested, beside what this process and others hold",
         next_step="stop the other processes that `nvidia-smi` shows; else less at once, or the CPU "
         "(CUDA_VISIBLE_DEVICES=-1)",
+    ),
+    MessageKind(
+        "Jittor",
+        seen=("unable to alloc cuda device memory, use unify memory instead",),
+        means="a warning: the GPU is full, and Jittor takes memory of the host in its place, which is slow",
+        next_step="less at once: a smaller model or batch, half precision; stop the other processes that "
+        "`nvidia-smi` shows",
+        cause=OomCause.WARNING,
     ),
     MessageKind(
         "XLA or JAX",
@@ -1545,7 +1564,7 @@ _KINDS = (
         "llama.cpp",
         level=1,
         seen=(
-            "allocating <tried> on device <device>: (?:cuda|hip|musa)malloc failed: out of memory",
+            "allocating <tried> on device <device>: (?:cuda|hip|musa)malloc failed",
             r"ggml\w{0,40}: failed to allocate (?!cpu)\w{1,12} buffer of size <tried>",
             r"alloc_tensor_range: failed to allocate (?!cpu)\w{1,12} buffer of size <tried>",
             "failed to allocate buffer, size = <tried>",
@@ -2785,6 +2804,29 @@ _KINDS = (
         next_step="a higher resources.limits.memory of the container, or less host memory: fewer processes "
         "or DataLoader workers, a smaller prefetch_factor; `kubectl describe pod` shows the limit",
         cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "DuckDB's limit",
+        backend="host",
+        seen=(
+            r"(?:failed to|could not) [a-z]{3,9} (?:data )?(?:block )?of size <tried> "
+            r"\(<used>/<limit> used\)",
+        ),
+        means="DuckDB reached its own limit (memory_limit, by default 80 % of the machine's memory)",
+        next_step="a higher memory_limit if the machine has more; else fewer threads, "
+        "preserve_insertion_order=false, or a temp_directory to spill to",
+        cause=OomCause.LIMIT,
+    ),
+    MessageKind(
+        "a report of earlyoom",
+        backend="host",
+        level=1,
+        seen=(r"earlyoom\S{0,20}: mem avail",),
+        unless=("low memory!", r"earlyoom\S{0,20}: sending sig(?:term|kill) to process \d"),
+        means="earlyoom reports the machine's memory and has ended nothing here: by default it ends a "
+        "process when both memory and swap are nearly used up",
+        next_step="see who holds the memory (`top`, `free -g`); earlyoom's -s 100 looks at memory alone",
+        cause=OomCause.UNKNOWN,
     ),
     MessageKind(
         "earlyoom",

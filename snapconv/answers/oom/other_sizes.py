@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 _SIZE = re.compile(
     r"(?<![\w.,/-])(\d[\d,]{0,20}(?:\.\d{1,9})?\s?(?:bytes|[KMGT]i?B))(?![\w/])|"
     r"(?:(?:tokens|(?:available|evictable)_size_?|slots|pages|blocks)\s?[=:]\s?(?=\d)|"
-    r"(?<!pid)[=:/]\s?(?=\d{7}))(\d{1,15})(?![\d.:-]|[KMGT]i?B)",
+    r"(?<!pid)(?<!\d)[=:/]\s?(?=\d{7}))(\d{1,15})(?![\d.:-]|[KMGT]i?B)",
     re.IGNORECASE,
 )
 _BEFORE, _AFTER, _LONGEST_WORD = 50, 25, 80

@@ -3505,6 +3505,36 @@ TEXTS = (
         {"tried": 4096, "free": 1024, "total": 65536, "the limit": 32768, "used": 40960},
         "stop the other processes",
     ),
+    (
+        "OutOfMemoryException: Out of Memory Error: failed to pin block of size 256.0 KiB (7.5 MiB/8.0 MiB "
+        "used)",
+        "DuckDB's limit",
+        LIMITED,
+        {"tried": 256 * KIB, "used": 15 * MIB // 2, "the limit": 8 * MIB},
+        "a higher memory_limit",
+    ),
+    (
+        "earlyoom[1460]: mem avail:    56 of 15881 MiB ( 0.35%), swap free: 2555 of 4095 MiB (62.38%)",
+        "a report of earlyoom",
+        UNKNOWN,
+        {},
+        "see who holds the memory",
+    ),
+    (
+        "RuntimeError: Aborted due to the lack of CPU swap space. Please increase the swap space.",
+        "vLLM's swap space",
+        LIMITED,
+        {},
+        "a larger swap_space",
+    ),
+    (
+        "[w cuda_device_allocator.cc:30] Unable to alloc cuda device memory, use unify memory instead. This "
+        "may cause low performance.",
+        "Jittor",
+        WARNING,
+        {},
+        "less at once",
+    ),
     *(
         (text, "words about memory", UNKNOWN, {}, "use less at once")
         for text in (
