@@ -592,6 +592,13 @@ def _notes(message: OomMessage, backend: str) -> Iterator[str]:
             "torch's memory and what is free are more than the device: the driver moved some to the host's "
             "memory (Windows), or the figures are of two moments, or were changed"
         )
+    cached = (message.reserved_bytes or 0) - (allocated or 0) - (private or 0)
+    if (
+        allocated
+        and cached > (message.tried_bytes or 0)
+        and (message.free_bytes or 0) > (message.tried_bytes or 0)
+    ):
+        yield f"the {format_bytes(cached)} that torch had cached were in pieces that did not serve it either"
     if message.process_bytes is None and message.other_processes:
         yield "torch did not recognise its own process (a container): one of those listed may be this one"
 

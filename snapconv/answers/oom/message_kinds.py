@@ -2639,7 +2639,9 @@ _KINDS = (
             "cannot allocate memory",
             # The kernel's words for it in Chinese.
             "\u65e0\u6cd5\u5206\u914d\u5185\u5b58",
-            "(?<!of)(?<!gpu)(?<!cuda)(?<!vram)(?<!device)(?<!video)(?<!metal)memoryerror(?!out|: ?cumem)",
+            # What a program raises in words of its own may be of any memory.
+            "(?<!of)(?<!gpu)(?<!cuda)(?<!vram)(?<!device)(?<!video)(?<!metal)memoryerror"
+            "(?!out|\\([\"'f]|:(?!unable|std::|cannot|could|fail|bad|out of|alloc|not enough|[^a-z]))",
         ),
         means="no memory of the machine was left for it, or a limit of the process, the job or the container "
         "was reached: not the GPU's memory",
@@ -3354,6 +3356,7 @@ _KINDS = (
         level=4,
         seen=(
             r"(?:lack|shortage) of (?:\w{1,8})?(?:memory|v?ram)",
+            "(?<!of)memoryerror:",
             r"(?:[iu]nsufficient|not enough|out of|too little|low on) v?ram",
         ),
         means="a program takes it for a lack of memory; the error itself is not in the text",

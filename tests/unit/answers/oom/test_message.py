@@ -394,6 +394,14 @@ def test_a_message_without_its_figures_has_no_verdict():
         assert found.meaning
 
 
+def test_cached_pieces_beside_free_memory_are_said_not_to_serve_the_request():
+    texts = [
+        from_1_4(34 * MIB, 24 * GIB, 93 * MIB, 20 * GIB, 20 * GIB + n_bytes) for n_bytes in (33 * MIB, GIB)
+    ]
+    notes = [" ".join(explain_message(text).notes) for text in texts]
+    assert ["in pieces that did not serve it" in note for note in notes] == [False, True]
+
+
 def test_every_process_of_a_message_is_shown():
     listed = "".join(f"Process {pid} has {pid}.00 GiB memory in use. " for pid in range(1, 7))
     text = from_2_1(72 * MIB, 40 * GIB, 60 * MIB, 10 * GIB, 10 * GIB, processes=listed)

@@ -3547,6 +3547,7 @@ TEXTS = (
         for text in (
             "Prediction on device was unsuccessful, probably due to a lack of memory.",
             "It is likely that you have unsufficient RAM.",
+            "MemoryError: The current model can't be trained on this hardware with these parameters.",
         )
     ),
     (
