@@ -5,6 +5,8 @@ How soon follows from the pieces that the core gets: tests/unit/native/test_piec
 
 import importlib
 import signal
+import subprocess
+import sys
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
@@ -144,3 +146,16 @@ def test_after_a_command_ctrl_c_is_as_before(convert):
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
     assert convert() != 130
+
+
+@pytest.mark.parametrize(("exit_code", "is_ignored"), [(130, True), (143, True), (5, False)])
+def test_who_presses_ctrl_c_twice_sees_no_traceback_of_the_end(exit_code, is_ignored):
+    """The interpreter prints one where it is interrupted while it ends, after the command."""
+    program = (
+        "import atexit, signal, snapconv.__main__, snapconv.cli.app as app\n"
+        f"app.main = lambda: {exit_code}\n"
+        "atexit.register(lambda: print(signal.getsignal(signal.SIGINT) == signal.SIG_IGN))\n"
+        "snapconv.__main__.run()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.split()) == (exit_code, [str(is_ignored)])
