@@ -1,7 +1,8 @@
 """A campaign that counts its runs in a folder, each run one command on one changed input in a child.
 
 All runs of an input are written at once, so a campaign that is stopped at any moment loses at most the input
-that it was at, and goes on from there when it is started again.
+that it was at, and goes on from there when it is started again. campaign.tsv keeps the tables of
+campaigns; a run that failed is fixed afterwards, and tried again.
 """
 
 import hashlib
