@@ -674,6 +674,7 @@ _KINDS = (
         ),
         also=(
             "ran out of memory trying to allocate <tried>",
+            "tensor<type: <type> shape: <shape>",
             "(?<![a-za-z])limit: <allowed>inuse: <allocated>(?:maxinuse: <peak>)?",
         ),
         means="TensorFlow's own allocator found no memory",
@@ -1284,7 +1285,7 @@ _KINDS = (
             r"(?:mxnet|mshadow)\S{0,200}?check failed: \S{0,40}?cudasuccess\S{0,80}?out of memory",
         ),
         means="MXNet's pool got no memory from the driver",
-        next_step="a smaller batch or input; stop the other processes that `nvidia-smi` shows",
+        next_step="stop the other processes that `nvidia-smi` shows; else a smaller batch or input",
     ),
     MessageKind(
         "FFmpeg's decoder on the GPU",
@@ -1623,6 +1624,7 @@ _KINDS = (
         backend="host",
         seen=(
             r"ggml_aligned_malloc: insufficient memory \(attempted to allocate <tried>\)",
+            r"ggml-backend\.c\w{0,2}:\d{1,6}: data != null && \W{0,3}failed to allocate buffer",
             "ggml_backend_cpu_buffer_type_alloc_buffer: failed to allocate buffer of size <tried>",
             "unable to allocate cpu buffer",
         ),

@@ -1859,7 +1859,7 @@ TEXTS = (
             "MXNet",
             FULL,
             {},
-            "a smaller batch",
+            "stop the other processes",
         )
         for text in ("cudaMalloc failed: out of memory", "Memory allocation failed.")
     ),
@@ -3029,7 +3029,7 @@ TEXTS = (
         "MXNet",
         FULL,
         {},
-        "a smaller batch",
+        "stop the other processes",
     ),
     (
         "The command '/bin/sh -c python a.py' returned a non-zero code: 137",
@@ -3534,6 +3534,21 @@ TEXTS = (
         WARNING,
         {},
         "less at once",
+    ),
+    (
+        'GGML_ASSERT: ggml-backend.c:460: data != NULL && "failed to allocate buffer"',
+        "llama.cpp, on the host",
+        HOST,
+        {},
+        "a smaller",
+    ),
+    (
+        "bfc_allocator.cc:271] Ran out of memory trying to allocate 2.0KiB.  See logs for memory state.\n"
+        "[[Node: zeros = Const[value=Tensor<type: float shape: [512] values: 0 0 0...>]()]]",
+        "TensorFlow",
+        FULL,
+        {"tried": 2 * KIB, "shape": "[512]", "type": "float"},
+        "a smaller batch",
     ),
     *(
         (text, "words about memory", UNKNOWN, {}, "use less at once")

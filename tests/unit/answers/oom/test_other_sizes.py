@@ -22,6 +22,7 @@ MESSAGE = (
             "Available mamba: 760 (available_size=57, kv pages: 703)",
             "Available mamba: 760 (available_size=57, kv pages: 703)",
         ),
+        ("now: CPU 2557, GPU 3889 (MiB)", "now: CPU 2557, GPU 3889 (MiB)"),
         ("InUse:    6036292612", "InUse: 6036292612"),
         # The words around sizes far into a line.
         ("a " * 40 + "pool of 5 GB is " + "b " * 40, f"… {'a ' * 21}pool of 5 GB is {'b ' * 11}…"),
