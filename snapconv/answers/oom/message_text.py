@@ -46,7 +46,7 @@ _NEAR = 400
 # What stands before every line of a rank, a quotation, a container, a logger: `[rank0]: `,
 # `(Worker pid=12) `, `E   `, `ERROR 10-25 13:12:42 [core.py:842] `.
 _PREFIX = re.compile(
-    r"\A(\s{0,200}(?:(?:\[(?!requested)[^\]\n]{1,80}\]:?|"
+    r"\A(\s{0,200}(?:(?:\[(?!requested)[^\[\]\n]{1,80}\]:?|"
     r"\([A-Za-z][\w.-]{0,40}(?: [\w.]{1,20}=[^)\n]{1,60})?\)|\d{1,4}:|"
     r"[E#>|]|[\w.-]{1,40} {1,4}\||(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL)[:|]?|"
     r"(?:\d{4}[-/])?\d\d[-/]\d\d[T _-]{1,2}[\d:.,]{5,20}Z?:?|\d\d:\d\d:\d\d[\d.,]{0,8})"
