@@ -4,6 +4,7 @@ They are read from the text of PYTORCH_ALLOC_CONF and from a snapshot. Has no bl
 rules are those of torch 2.1 to 2.15; each names its place in torch. replay/rounding.py has them for columns.
 """
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -31,7 +32,7 @@ N_ROUNDUP_INTERVALS = 16  # 1 MiB, 2 MiB, 4 MiB … 32 GiB and above
 NO_ROUNDUP = (0,) * N_ROUNDUP_INTERVALS
 _MAX_DIVISIONS = 2**31 - 1  # torch reads them with stoi
 _MAX_UNSIGNED = 2**64 - 1
-_INTEGER = re.compile(r"^[+-]?0*\d{1,20}(?!\d)")
+_INTEGER = re.compile(r"^([+-]?)0*(\d{1,20})(?!\d)")
 _TOKEN = re.compile(r"[,:\[\]]|[^,:\[\]]+")
 # A key and a value, which may be a list, and what stands between and after them.
 _ENTRY = re.compile(
@@ -219,13 +220,17 @@ def _size(name: str, text: str, settings: AllocatorSettings) -> int:
 def _integer(name: str, text: str) -> int:
     """Read the integer that a text begins with, a negative one as 64 unsigned bits have it (stoull)."""
     digits = _INTEGER.match(text)
-    if digits is None or abs(int(digits[0])) > _MAX_UNSIGNED:
+    number = int(f"{digits[1]}{digits[2]}") if digits else _MAX_UNSIGNED + 1
+    if abs(number) > _MAX_UNSIGNED:
         raise _refused(name, "an integer", text)
-    return int(digits[0]) & _MAX_UNSIGNED
+    return number & _MAX_UNSIGNED
 
 
 def _fraction(name: str, text: str, _settings: AllocatorSettings) -> float:
-    number = float.fromhex(text) if "x" in text.lower() else float(text)
+    try:
+        number = float.fromhex(text) if "x" in text.lower() else float(text)
+    except OverflowError:
+        number = math.inf
     kind = OPTIONS[name].kind
     if not (0 < number < 1 or (number in (0, 1) and kind == "fraction")):
         raise _refused(name, KINDS[kind][1], number)

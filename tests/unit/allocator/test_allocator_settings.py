@@ -87,6 +87,11 @@ def test_a_change_keeps_the_own_text_and_the_last_of_two_values_counts():
     assert AllocatorSettings().conf_with("expandable_segments:True") == "expandable_segments:True"
 
 
+def test_zeros_before_a_number_are_as_many_as_somebody_likes():
+    settings = AllocatorSettings.from_conf(f"max_split_size_mb:{'0' * 9000}64")
+    assert settings.max_split_size_bytes == 64 * MIB
+
+
 def test_options_for_other_things_are_skipped():
     settings = AllocatorSettings.from_conf("backend:native, max_split_size_mb:128 ,expandable_segments:True")
     assert settings.max_split_size_bytes == 128 * MIB
@@ -141,7 +146,7 @@ def test_what_nobody_set_is_as_in_real_snapshots_of_programs_that_set_nothing():
         }
 
 
-@pytest.mark.parametrize("text", ["1.5", "-0.1", "half", "nan"])
+@pytest.mark.parametrize("text", ["1.5", "-0.1", "half", "nan", "1e999", "0x1p9999"])
 @pytest.mark.parametrize(
     ("name", "range_"),
     [
