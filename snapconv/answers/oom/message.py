@@ -379,10 +379,16 @@ def _value_of(text: str, figure: FigureName) -> float | str:
 
 
 def _bytes_of(number: str) -> int:
-    """Return the bytes of a number, which may end with its unit; torch's GB of old are GiB."""
+    """Return the bytes of a number, which may end with its unit; torch's GB of old are GiB.
+
+    What is no number (`1.2.3`, a lone point) is more than every figure may be.
+    """
     digits, letter = _AMOUNT.findall(number)[0]
-    point = "." if digits[-3:-2] == "," else ""
-    return round(float(digits.replace(",", point)) * (1 << 10 * _POWERS.index(letter or " ")))
+    point = "." if digits[-3:-2] == "," and digits.count(",") == 1 else ""
+    digits = digits.replace(",", point)
+    if not digits.replace(".", "", 1).isdecimal():
+        return max(_MOST_BYTES.values())
+    return round(float(digits) * (1 << 10 * _POWERS.index(letter or " ")))
 
 
 def _minus(whole: int | None, part: int | None) -> int | None:

@@ -29,7 +29,15 @@ _LESS_OF_ANY = (
     "use less at once: a smaller batch, input, context or model; `nvidia-smi` and `free -g` while it runs "
     "show whether the GPU's memory or the host's is full, and the lines above in the log may say why"
 )
+_NOT_OF_GPU = "(?<!gpu)(?<!cuda)(?<!vram)(?<!device)(?<!video)(?<!metal)"
 _FAILURE = "(?:fail|unable|can ?n[o']t|could ?n[o']t|exceed|insufficient|not enough|exhaust|overflow)"
+# Not a counter of 0, a switch, or Docker's `"OOMKilled": false`.
+_OOM_KILL = r"oom[-_]?kill(?!_disable|er (?:is)?(?:disabled|not)|\W{0,3}0(?!\d)|ed\W{0,4}false)"
+# Neither the return of an episode, nor a loss or a step, is an exit code.
+_EXIT_CODE = (
+    r"(?:exit|status|return(?=ed|_?code|_?value))(?:(?!loss|step|epoch|iter)[a-z_ ]){0,20}(?:-zero code)?"
+    r"[\"':=(]{0,3}(?:-9|137)(?![./]?\d)"
+)
 _LIBRARY_CALLS = (
     "(?:cublas|cudnn|cusolver|cusparse|hipblas|hipsparse)_status_not_initialized",
     r"cusolver_status_internal_error.{0,40}cusolver\w{0,4}create",
@@ -75,6 +83,11 @@ _FIRST_ATTEMPT = (
     r"memory (?:allocation|mapping) failed with oom on device (?:<device> while trying to (?:allocate|map) "
     r"<tried> \(free: <free>, total: <total>)?"
 )
+_SKIPPED_KERNEL = (
+    "a warning: torch.compile tries several kernels, leaves out the one that needs too much, and goes on "
+    "with the others"
+)
+_NOT_AUTOTUNED = "nothing, if the run goes on; without mode='max-autotune' torch tries no other kernels"
 _ENDED = r"(?:error|exception): |terminate called|core dumped"
 _KINDS = (
     MessageKind(
@@ -853,7 +866,8 @@ _KINDS = (
             "failed to allocate <tried> for new constant",
             "out of memory while trying to allocate <tried>",
             r"failed to allocate request for \S{1,12}\(<tried>\) on device ordinal <device>",
-            r"resource_exhausted: \S{0,40}?(?:out of memory|allocat)",
+            # The words of gRPC: Google's services have them for a quota.
+            r"resource_exhausted: (?:(?!quota)\S){0,40}?(?:out of memory|allocat(?!\S{0,40}quota))",
         ),
         also=(
             "total allocation: <needed>",
@@ -1124,7 +1138,7 @@ _KINDS = (
     MessageKind(
         "MLX's number of buffers",
         backend="MPS",
-        seen=(r"resource limit \(<buffers>\) exceeded",),
+        seen=(r"resource limit \((?P<buffers>\d{5,9})\) exceeded",),
         means="the program has as many Metal buffers as MLX allows, whatever memory is free",
         next_step="fewer arrays alive at once: mx.eval() more often, and drop what is no longer needed; "
         "mx.clear_cache()",
@@ -1208,7 +1222,10 @@ _KINDS = (
     ),
     MessageKind(
         "Thrust",
-        seen=(r"(?:std::)?bad_?alloc(?:ation)?: (?:cuda|hip)error(?:memoryallocation|outofmemory)",),
+        seen=(
+            r"(?:std::)?bad_?alloc(?:ation)?: (?:cuda|hip)error(?:memoryallocation|outofmemory)",
+            "thrust::system::detail::bad_alloc",
+        ),
         unless=("rmm|cudf|cuml|rapids|xgboost|on worker \\d|free memory: ",),
         means="Thrust, a library of CUDA's that extensions of torch use (point clouds, gaussian splats), "
         "got no memory of the GPU from the driver, outside torch's allocator: not the machine's memory",
@@ -1362,7 +1379,10 @@ _KINDS = (
     ),
     MessageKind(
         "llama.cpp's weights",
-        seen=(r"unable to allocate (?!cpu|internal|memory)\w{1,12} buffer",),
+        seen=(
+            "unable to allocate (?:backend|(?:cuda|rocm|hip|vulkan|musa|sycl|metal|mtl|cann|opencl|webgpu)"
+            r"\w{0,8}(?<!host)) buffer",
+        ),
         also=(
             r"(?:alloc_tensor_range|ggml\w{0,40}): failed to allocate \w{1,12} buffer of size "
             "<tried>",
@@ -1627,6 +1647,7 @@ _KINDS = (
             r"ggml-backend\.c\w{0,2}:\d{1,6}: data != null && \W{0,3}failed to allocate buffer",
             "ggml_backend_cpu_buffer_type_alloc_buffer: failed to allocate buffer of size <tried>",
             "unable to allocate cpu buffer",
+            r"ggml_gallocr_reserve\w{0,20}: failed to allocate cpu buffer of size <tried>",
         ),
         means="the machine's memory ran out, not the GPU's",
         next_step="a smaller or more strongly quantized model, or a shorter context (-c)",
@@ -2042,7 +2063,7 @@ _KINDS = (
         "a Metal buffer",
         backend="MPS",
         seen=(
-            "invalid buffer size: <tried>",
+            r"invalid buffer size: (?P<tried>[\d.]{1,12}[mgt]i?b)",
             r"total bytes of ndarray > 2\*\*32|product of dimension sizes > 2\*\*3[12]",
         ),
         means="one tensor is larger than Metal's largest buffer, whatever is free",
@@ -2133,7 +2154,8 @@ _KINDS = (
         "the Ascend driver",
         backend="NPU",
         seen=(
-            "el0004",
+            # Not the end of a name such as model0004.
+            r"el0004: ?(?:\[pid|\d{4}-|failed)",
             r"rtmalloc fail, \S{0,60}?size:<tried>, device_id:<device>",
             r"rtmalloc\S{0,110}?fail",
             "error code (?:is )?207001",
@@ -2174,9 +2196,20 @@ _KINDS = (
             "error during autotuning:.{0,400}?out of (?:memory|resource).{0,1500}?ignoring this choice",
         ),
         unless=("outofresources: out of resource",),
-        means="a warning: torch.compile tries several kernels, leaves out the one that needs too much, and "
-        "goes on with the others",
-        next_step="nothing, if the run goes on; without mode='max-autotune' torch tries no other kernels",
+        means=_SKIPPED_KERNEL,
+        next_step=_NOT_AUTOTUNED,
+        cause=OomCause.WARNING,
+    ),
+    MessageKind(
+        "a kernel that torch.compile skipped",
+        # A message below it is of another request, which did fail.
+        seen=(
+            "error during autotuning:.{0,400}?out of memory.{0,1500}?ignoring this choice"
+            "(?!.{0,8000}?tried to allocate)",
+        ),
+        unless=("outofresources: out of resource",),
+        means=_SKIPPED_KERNEL,
+        next_step=_NOT_AUTOTUNED,
         cause=OomCause.WARNING,
         leads=True,
     ),
@@ -2622,12 +2655,12 @@ _KINDS = (
         backend="host",
         level=1,
         seen=(
-            "you tried to allocate <tried>",
+            "(?<!gpu memory: )you tried to allocate <tried>",
             "defaultcpuallocator: can't allocate memory",
             r"posix_memalign\([^()]{0,80}\) == 0\. 12 vs 0",
-            "memory allocation of <tried> failed",
+            f"{_NOT_OF_GPU}memory allocation of <tried> failed",
             r"(?:insufficient memory|\(-4)\) failed to allocate <tried>",
-            "(?:re|m|c)alloc of size <tried> failed",
+            f"{_NOT_OF_GPU}(?<!hip)(?:re|m|c)alloc of size <tried> failed",
             r"mach_vm_map\(size=<tried>\) failed",
             "llvm error: out of memory",
             r"tokenizing data\. c error: out of memory",
@@ -2638,11 +2671,11 @@ _KINDS = (
             r"insufficient memory ?\(failed to allocate <tried>",
             "std::bad_alloc",
             "bad allocation",
-            "cannot allocate memory",
+            "cannot allocate memory(?!(?:on|for|in) (?:the)?(?:gpu|cuda|device|vram))",
             # The kernel's words for it in Chinese.
             "\u65e0\u6cd5\u5206\u914d\u5185\u5b58",
             # What a program raises in words of its own may be of any memory.
-            "(?<!of)(?<!gpu)(?<!cuda)(?<!vram)(?<!device)(?<!video)(?<!metal)memoryerror"
+            f"{_NOT_OF_GPU}(?<!of)memoryerror"
             "(?!out|\\([\"'f]|:(?!unable|std::|cannot|could|fail|bad|out of|alloc|not enough|[^a-z]))",
         ),
         means="no memory of the machine was left for it, or a limit of the process, the job or the container "
@@ -2656,8 +2689,8 @@ _KINDS = (
         backend="host",
         seen=(
             "virtual memory exhausted",
-            r"(?:cc1plus|cc1|cicc|ptxas|nvcc|clang|ninja|c\+\+|g\+\+)\S{0,40}?"
-            "(?:out of memory|(?<!oom)killed|cannot allocate memory)",
+            r"(?:cc1plus|cc1|cicc|ptxas|nvcc|clang|ninja|c\+\+|g\+\+)[-\d.]{0,8}(?:fatal)?:"
+            r"(?:(?!cuda|gpu|hip)\S){0,40}?(?:out of memory|(?<!oom)killed|cannot allocate memory)",
             r"killed(?:\(program|signal terminated program) (?:cc1|cc1plus|cicc|ptxas)",
         ),
         means="a compiler ran out of the machine's memory, not the GPU's",
@@ -3052,11 +3085,11 @@ _KINDS = (
         level=2,
         seen=(
             r"(?:out of memory: |cgroup out of memory: )killed? process \d",
-            "oom[-_]?kill",
+            _OOM_KILL,
             r"killed process \d",
-            r"(?:exit|return|status)[a-z_ ]{0,20}[\"':=(]{0,3}(?:-9|137)(?!\d)",
+            _EXIT_CODE,
             "killed(?:`{3}|$)",
-            r"sigkill(?!_handler)|signal: killed|signal:? ?\(?9(?!\d)|line \d{1,6}: \d{2,8} killed",
+            r"sigkill(?!_handler)|signal: killed|signal:? ?\(?9(?!\.?\d)|line \d{1,6}: \d{2,8} killed",
         ),
         needs=(
             r"llama_\w{3,30}:|whisper_\w{3,30}:|load_tensors:|llama[-_.]?(?:cpp|server|cli|runner)|\.gguf",
@@ -3091,16 +3124,16 @@ _KINDS = (
         level=2,
         seen=(
             r"(?:out of memory: |cgroup out of memory: )killed? process \d",
-            "oom[-_]?kill",
+            _OOM_KILL,
             r"killed process \d",
             "killed by signal: killed",
-            r"oomkilled|docker container: 137(?!\d)",
-            r"(?:exit|return|status)[a-z_ ]{0,20}(?:-zero code)?[\"':=(]{0,3}(?:-9|137)(?!\d)",
+            r"docker container: 137(?!\d)",
+            _EXIT_CODE,
             # The word of the shell, in the languages of those who post, before its prompt or after a bar.
             r"(?:it/s|s/it|[=>\u2588]|\|)\]?killed|killed(?:\(\w{1,30}\))?\w{1,32}@[\w.-]{1,64}:",
             r"killed(?:`{3}|$)|\u5df2\u6740\u6b7b|\u5df2\u6bba\u6b7b|\u0443\u0431\u0438\u0442\u043e|"
             "get\u00f6tet|\uc8fd\uc5c8\uc74c",
-            r"sigkill(?!_handler)|signal: killed|signal:? ?\(?9(?!\d)|line \d{1,6}: \d{2,8} killed",
+            r"sigkill(?!_handler)|signal: killed|signal:? ?\(?9(?!\.?\d)|line \d{1,6}: \d{2,8} killed",
             "terminated by the operating system.{0,80}memory|(?:zsh|bash|fish): killed",
         ),
         unless=(r"oom[_-]kill event(?:\(s\)|s)? in step", "due to (?:time limit|preemption)"),
@@ -3240,11 +3273,21 @@ _KINDS = (
     MessageKind(
         "torch's allocator, without its message",
         level=3,
-        seen=(r"(?:torch\.(?:cuda\.)?|raytaskerror\()outofmemoryerror|(?:cuda|gpu|vram) ?oom(?![_-]|kill)",),
+        seen=(r"(?:torch\.(?:cuda\.)?|raytaskerror\()outofmemoryerror",),
         means="torch's allocator found no memory of the GPU; its message, which has the figures, is not in "
         "the text",
         next_step="look for 'Tried to allocate' further up in the log; else a smaller batch, shorter "
         "sequences or smaller images; `nvidia-smi` shows what other programs hold",
+        cause=OomCause.UNKNOWN,
+    ),
+    MessageKind(
+        "a program on the GPU",
+        level=3,
+        seen=("(?:cuda|gpu|vram) ?oom(?![_-]|kill)",),
+        means="a program, most often one that uses torch, got no memory of the GPU; the figures are not in "
+        "the text",
+        next_step="look for 'Tried to allocate' further up in the log, which has torch's figures; else less "
+        "at once: a smaller batch, input or model; `nvidia-smi` shows what other programs hold",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -3299,6 +3342,7 @@ _KINDS = (
             r"memory allocation (?:error|fail)|(?:not enough|insufficient|no more) (?:\w{1,8})?memory",
             r"alloc\w{0,12}(?:\(\))? failed|enomem",
             r"out of memory \S{0,40}?alloc[a-z]{0,6} \d[\d.,]{0,20}(?:bytes|[kmgt]i?b)",
+            r"alloc[a-z]{0,6} of (?:size )?\d[\d.,]{0,20}(?:bytes|[kmgt]i?b)? failed",
         ),
         also=(
             r"alloc[a-z_]{0,20} (?:memory of )?(?:size )?(?P<tried>\d[\d,]{0,20}(?:\.\d{1,9})?"

@@ -381,7 +381,29 @@ def test_of_several_messages_the_first_is_explained_and_all_are_counted():
     assert (found.n_messages, found.message.tried_bytes) == (2, 2 * GIB)
 
 
-@pytest.mark.parametrize("text", ["", "epoch 3, loss 0.5", "CUDA is available", "allocate 2.00 GiB of disk"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "epoch 3, loss 0.5",
+        "CUDA is available",
+        "allocate 2.00 GiB of disk",
+        # Numbers that are no exit code and no signal, in logs of programs that go on.
+        "step 100, episode return: -9.52",
+        "episode_return=-9, length 20",
+        "status: 137/1000 done",
+        "noise of the signal: 9.5 dB",
+        # What counts kills, switches the killer off, or denies one.
+        "low 0\noom 0\noom_kill 0",
+        "oom_kill_disable 0\nunder_oom 0",
+        '"OOMKilled": false, "ExitCode": 1, "Error": ""',
+        # The end of a name, the words of other programs, and a size that no buffer of Metal's is refused for.
+        "saved model0004.pt",
+        "429 RESOURCE_EXHAUSTED: Quota allocation exceeded",
+        "Resource limit (100) exceeded",
+        "Invalid buffer size: 4096",
+    ],
+)
 def test_a_text_without_a_message_is_refused(text):
     with pytest.raises(InputError, match="no out-of-memory message"):
         explain_message(text)
@@ -508,6 +530,11 @@ def test_a_shape_and_a_type_are_a_request(text, n_bytes):
         "OOM when allocating tensor with shape[,,] and type float",
         f"{from_2_1(*FULL)} Process 41 has 1.2.3 MiB memory in use. Process 4 has .. GiB memory in use.",
         "Ran out of memory in memory space hbm. Used 1.2.3G of ..G hbm. Exceeded hbm capacity by .G",
+        "Ran out of memory in memory space hbm. Used 20.0G of 16.0G hbm. See HBM capacity.",
+        "Attempting to reserve 1.2.3G at the bottom of memory. That was not possible. There are 2G free, 0B "
+        "reserved, and 1G reservable.",
+        "Failed to allocate memory for requested buffer of size 1,234,56",
+        f"{from_2_1(*FULL)}\nGPUs 0,1,24 GB each",
         "More than 9.9.9% of the memory on node n is used (1.2.3 / 4.5.6 GB). RayOutOfMemoryError",
     ],
 )
@@ -787,6 +814,18 @@ def test_a_server_around_torch_has_the_better_remedy():
     assert steps == {explain_message(f"{engine}{from_2_1(*FULL)}").next_step}
     served = explain_message(f"Graph capturing finished in 9 secs\n{text}")
     assert not served.next_step.startswith("lower")
+
+
+def test_a_kernel_that_was_skipped_is_no_reason_to_do_nothing_about_a_later_message():
+    message = from_2_1(*FULL)
+    usual = explain_message(message).next_step
+    skipped = "Runtime error during autotuning:\n{}\nIgnoring this choice.\n"
+    shared = "out of resource: shared memory, Required: 147456, Hardware limit: 101376."
+    for before in (shared, "CUDA out of memory."):
+        assert explain_message(f"{skipped.format(before)}{message}").next_step == usual
+    named = f"select_algorithm.py:12] {shared}\n{message}"
+    assert explain_message(named).next_step == usual
+    assert explain_message(skipped.format(message)).next_step.startswith("nothing, if the run goes on")
 
 
 def test_a_server_is_not_blamed_for_what_others_hold():

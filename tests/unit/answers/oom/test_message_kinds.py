@@ -198,7 +198,7 @@ TEXTS = (
     ),
     (
         "Epoch 3 failed: cuda OOM",
-        "torch's allocator, without its message",
+        "a program on the GPU",
         UNKNOWN,
         {},
         "look for 'Tried to allocate'",
@@ -284,6 +284,45 @@ TEXTS = (
         FULL,
         {},
         "stop the other processes",
+    ),
+    *(
+        # Of the GPU or of the host: none says that it was the host.
+        (text, "an allocation that failed", UNKNOWN, figures, "use less at once")
+        for text, figures in (
+            ("cudaMalloc of size 4294967296 failed", {}),
+            ("hipMalloc of size 4 GB failed", {"tried": 4 * GIB}),
+            ("GPU memory allocation of 4294967296 bytes failed", {"tried": 4 * GIB}),
+            ("Error: cannot allocate memory on GPU 0", {}),
+            ("Not enough GPU memory: you tried to allocate 4 GB", {"tried": 4 * GIB}),
+            # Pinned memory of the host, and a buffer of no model.
+            ("llama_model_load: error loading model: unable to allocate CUDA_Host buffer", {}),
+            ("Unable to allocate output buffer.", {}),
+        )
+    ),
+    *(
+        # What stands before has the name of a compiler.
+        (text, "a CUDA call outside torch's allocator", FULL, {}, "stop the other processes")
+        for text in (
+            "caught a C++ exception: CUDA error: out of memory",
+            "built with g++ 11.4\nRuntimeError: CUDA error: out of memory",
+            "saved model0004.pt\nRuntimeError: CUDA error: out of memory",
+        )
+    ),
+    *(
+        (text, "a compiler", HOST, {}, "fewer jobs at once")
+        for text in (
+            "/usr/lib/gcc/cc1plus: out of memory allocating 65536 bytes",
+            "clang-15: error: unable to execute command: Killed",
+            "ninja: fatal: posix_spawn: Cannot allocate memory",
+        )
+    ),
+    (
+        "terminate called after throwing an instance of 'thrust::system::detail::bad_alloc'\n"
+        "  what():  std::bad_alloc: out of memory",
+        "Thrust",
+        FULL,
+        {},
+        "fewer points",
     ),
     # Not the machine's memory, whatever Python calls the error.
     (
@@ -1672,6 +1711,14 @@ TEXTS = (
         FULL,
         {"tried": 144 * MIB, "device": 4},
         "a smaller batch (-ub)",
+    ),
+    (
+        "ggml_gallocr_reserve_n: failed to allocate CPU buffer of size 4096\n"
+        "llama_init_from_model: failed to initialize the context: failed to allocate compute pp buffers",
+        "llama.cpp, on the host",
+        HOST,
+        {"tried": 4096},
+        "a smaller or more strongly quantized model",
     ),
     (
         "llama_init_from_model: failed to initialize the context: failed to allocate compute pp buffers",
