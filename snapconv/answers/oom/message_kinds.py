@@ -404,8 +404,10 @@ _KINDS = (
         unless=(
             "could not deserialize|deserialization failed|deserializecudaengine",
             "due to insufficient workspace",
+            # An error that lets a tactic be skipped stands before these words: what follows the last is real.
             "skipping tactic(?!.{0,8000}?(?:skipping tactic|could not find any implementation|engine could "
-            "not|engine build|failed to build|build_serialized_network))",
+            "not|engine build|failed to build|build_serialized_network)|"
+            ".{200,60000}?error code 2: outofmemory)",
         ),
         also=(
             r"requested (?:size was|amount of (?:gpu )?memory \()<tried>",

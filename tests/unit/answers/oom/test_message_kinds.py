@@ -717,6 +717,19 @@ TEXTS = (
         "nothing, if the build ends well",
     ),
     (
+        # The program runs, and needs more than is left.
+        "[W] [TRT] Skipping tactic 3 due to insufficient memory on requested size of 9000 detected for "
+        "tactic 0x4.\nEngine built in 30 s.\n"
+        + "step ok\n"
+        * 3000
+        + "[E] [TRT] 2: [executionContext.cpp::enqueue::1] "
+        "Error Code 2: OutOfMemory (no further information)",
+        "TensorRT",
+        FULL,
+        {},
+        "a smaller workspace",
+    ),
+    (
         # Newer releases write MiB there, without saying so.
         "Skipping tactic 3 due to insufficient memory on requested size of 9000 detected for tactic 0x4.",
         "a skipped tactic of TensorRT",
