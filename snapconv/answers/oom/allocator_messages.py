@@ -117,7 +117,7 @@ LESS = (
 _IN = r"\.py\"?(?:,line\d{1,6},|:\d{1,6},?)?(?:\]\([^)]{1,60}\))? in "
 PHASES = (
     (
-        _IN + r"(?:_apply|_load_state_dict|_load_parameter|set_module_tensor_to_device|"
+        _IN + r"(?:_apply(?!_)|_load_state_dict|_load_parameter|set_module_tensor_to_device|"
         r"load_checkpoint|caching_allocator_warmup|create_weights|initialize_model|_?load_model|process_weights)|"
         r"self\.\w{1,30}=(?:torch\.)?(?:nn\.)?parameter\(|return t\.to\(device,dtype if t\.is_floating_point|"
         r"loading checkpoint shards:\d{1,2}%(?!.{0,8000}?shards:100%)",
@@ -146,7 +146,7 @@ PHASES = (
         "them (preprocess_logits_for_metrics): a smaller batch does not help where an evaluation keeps all",
     ),
     (
-        _IN + r"(?:generate|_sample|_?beam_search|_?greedy_search|_prefill)",
+        _IN + r"(?:generate(?!_)|_sample(?!_)|_?beam_search|_?greedy_search|_prefill)",
         "fewer or shorter sequences at once, under torch.no_grad(): the KV cache grows with them",
     ),
     (

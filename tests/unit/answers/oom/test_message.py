@@ -649,6 +649,9 @@ TRACEBACK = 'File "/site-packages/torch/{}", line 915, in {}\n    return f(x)\n'
             "a smaller batch, shorter sequences or smaller images, or activation checkpointing",
         ),
         ((("generation/utils.py", "generate"),), "fewer or shorter sequences at once"),
+        # Names that begin with those of torch's and transformers' functions.
+        ((("model.py", "_apply_rotary_emb"),), "a smaller batch, shorter sequences or smaller images (none"),
+        ((("data.py", "generate_batch"),), "a smaller batch, shorter sequences or smaller images (none"),
         ((("transformers/trainer_pt_utils.py", "nested_concat"),), "eval_accumulation_steps=20"),
         ((("fsdp/_state_dict_utils.py", "_full_pre_state_dict_hook"),), "a state dict that is gathered"),
         ((("whisper/decoding.py", "run"),), "a smaller Whisper model"),
