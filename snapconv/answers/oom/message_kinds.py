@@ -1800,7 +1800,8 @@ _KINDS = (
             r"vllm[/\\](?:v1|engine|worker|executor|entrypoints|model_executor)[/\\]",
             # What stands before its lines, which compacted() takes off.
             r"vllmworker|\((?:enginecore|worker_[dtpe]p|apiserver)|"
-            r"\[(?:multiproc_executor|gpu_worker|gpu_model_runner|core)\.py:",
+            r"\[(?:multiproc_executor|gpu_worker|gpu_model_runner)\.py:|"
+            r"(?:info|warning|error)\d\d-\d{4}:\d\d:\d\d\[core\.py:",
             r"vllm serve |vllm\.entrypoints\.|from vllm import|import vllm|vllm_use_v1=",
             r"gpu[-_]memory[-_]utilization ?=? ?0?\.\d",
         ),
@@ -1910,7 +1911,10 @@ _KINDS = (
             r"(?:t2v|i2v)[-_]\d",
         ),
         needs=("out of memory",),
-        unless=(r"in train\w{0,20}|train_\w{1,20}\.py|optimizer|in _?decode|diffusers[/\\]",),
+        unless=(
+            r"in train\w{0,20}|train_\w{1,20}\.py|optimizer|epoch\W{0,2}\d|learning_?rate|training|"
+            r"in _?decode|diffusers[/\\]",
+        ),
         means="the models, and what a step of the image computes, have to fit on the GPU together",
         next_step="a smaller image, or fewer images or frames at once; or a part of the models on the CPU "
         "(--medvram or --lowvram in web UIs, enable_model_cpu_offload() in diffusers)",

@@ -54,9 +54,11 @@ _PREFIX = re.compile(
 )
 _RANK = re.compile(r"(rank|(?<![A-Za-z])[DPTE]P)[ _:=]{0,2}(\d{1,6})", re.IGNORECASE)
 # Of what stands before lines, what only one program writes: vLLM's processes, and its files that log errors.
+# Many programs have a core.py: vLLM writes a level and a date without a year before it.
 _PROGRAM = re.compile(
     r"vllmworker|\((?:enginecore|worker_[dtpe]p|apiserver)|"
-    r"\[(?:multiproc_executor|gpu_worker|gpu_model_runner|core)\.py:"
+    r"\[(?:multiproc_executor|gpu_worker|gpu_model_runner)\.py:|"
+    r"(?:info|warning|error) \d\d-\d\d \d\d:\d\d:\d\d \[core\.py:"
 )
 # Colours of terminals, frames of boxes, control characters; line breaks that were escaped.
 _NOISE = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]|[\u2500-\u257f]|[\x00-\x08\x0e-\x1f]")
@@ -118,7 +120,8 @@ def compacted(text: str, check: Check = no_check) -> CompactText:
     lines = _near_signs(_ESCAPED.sub("\n", text).split("\n"), check)
     width = max(map(len, lines))
     is_broken = False
-    parts = _PROGRAM.findall(text.lower())[:1] or [""]
+    program = _PROGRAM.search(text.lower())
+    parts = ["".join(program[0].split()) if program else ""]
     ranks = [""]
     shown = [""]
     for raw in lines:

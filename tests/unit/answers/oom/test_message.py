@@ -831,6 +831,21 @@ def test_a_kernel_that_was_skipped_is_no_reason_to_do_nothing_about_a_later_mess
     assert explain_message(skipped.format(message)).next_step.startswith("nothing, if the run goes on")
 
 
+@pytest.mark.parametrize(
+    "before",
+    [
+        "2024-10-25 13:12:42 [core.py:12] ",
+        "[core.py:12] ",
+        "training, num_frames=16\n",
+        "epoch 3 of the text-to-image data\n",
+    ],
+)
+def test_words_of_many_programs_name_no_server(before):
+    message = from_2_1(*FULL)
+    found = explain_message(f"{before}{message}")
+    assert (found.next_step, found.notes) == (explain_message(message).next_step, ())
+
+
 def test_a_server_is_not_blamed_for_what_others_hold():
     engine = 'File "/vllm/v1/engine/core.py", line 12, in step\n'
     found = explain_message(engine + from_2_1(*OTHERS))

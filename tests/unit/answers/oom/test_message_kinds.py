@@ -860,6 +860,7 @@ TEXTS = (
         (f"{frame}\nRuntimeError: CUDA error: out of memory", kind, FULL, {}, remedy)
         for frame, kind, remedy in (
             ("(VllmWorker rank=1 pid=7) ERROR 03-19 07:27:53 [x.py:3] died", "vLLM", "lower --gpu-mem"),
+            ("ERROR 03-19 07:27:53 [core.py:842] died", "vLLM", "lower --gpu-mem"),
             ("(EngineCore_DP0 pid=7) ERROR 03-19 07:27:53 [core.py:842] died", "vLLM", "lower --gpu-mem"),
             ('File "/vllm/lora/ops/ops.py", line 3, in shrink', "vLLM", "lower --gpu-memory-util"),
             ('File "/sglang/multimodal_gen/x.py", line 3', "SGLang Diffusion", "--dit-layerwise-offload"),
