@@ -441,7 +441,7 @@ def _next_step(kind: MessageKind, values: dict[str, Any], monitor: str) -> str:
     if "tried" in values:
         shown["tried"] = format_bytes(values["tried"])
     # With less than a tenth of a device, a server has no room for a model: that share is no advice.
-    if 10 * values.get("free_gib", -1) >= (values.get("total") or math.inf):
+    if values.get("free_gib", -1) <= (values.get("total") or math.inf) <= 10 * values.get("free_gib", -1):
         shown["share"] = f"{values['free_gib'] * 100 // values['total'] / 100:.2f}"
     try:
         return (kind.exact or kind.next_step).format_map(shown)

@@ -2552,6 +2552,15 @@ TEXTS = (
         "run it again with `nvidia-smi`",
     ),
     (
+        # More free than there is: no share follows from it.
+        "Free memory on device cuda:0 (90.00/80.00 GiB) on startup is less than desired GPU memory "
+        "utilization",
+        "vLLM's start",
+        OUTSIDE,
+        {"free": 90 * GIB, "total": 80 * GIB, "device": 0},
+        "free what other processes hold (`nvidia-smi`)",
+    ),
+    (
         "ValueError: Free memory on device (0.50/80.00 GiB) on startup is less than desired GPU memory "
         "utilization (0.5, 40.00 GiB).",
         "vLLM's start",
