@@ -2659,7 +2659,7 @@ _KINDS = (
     MessageKind(
         "an allocation of the program",
         backend="host",
-        level=1,
+        level=1.5,
         seen=(
             "(?<!gpu memory: )you tried to allocate <tried>",
             "defaultcpuallocator: can't allocate memory",

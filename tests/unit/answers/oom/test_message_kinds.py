@@ -300,12 +300,14 @@ TEXTS = (
         )
     ),
     *(
-        # What stands before has the name of a compiler.
+        # What stands before has the name of a compiler, or ends as another code of errors begins.
         (text, "a CUDA call outside torch's allocator", FULL, {}, "stop the other processes")
         for text in (
             "caught a C++ exception: CUDA error: out of memory",
             "built with g++ 11.4\nRuntimeError: CUDA error: out of memory",
             "saved model0004.pt\nRuntimeError: CUDA error: out of memory",
+            # What ends the program after it.
+            "CUDA error: out of memory\nterminate called after throwing an instance of 'std::bad_alloc'",
         )
     ),
     *(
