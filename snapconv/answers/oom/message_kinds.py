@@ -31,6 +31,8 @@ _LESS_OF_ANY = (
 )
 _NOT_OF_GPU = "(?<!gpu)(?<!cuda)(?<!vram)(?<!device)(?<!video)(?<!metal)"
 _FAILURE = "(?:fail|unable|can ?n[o']t|could ?n[o']t|exceed|insufficient|not enough|exhaust|overflow)"
+# The shell's word, and not the end of a sentence.
+_KILLED = "(?<!were)(?<!was)(?<!been)(?<!be)killed"
 # Not a counter of 0, a switch, or Docker's `"OOMKilled": false`.
 _OOM_KILL = r"oom[-_]?kill(?!_disable|er (?:is)?(?:disabled|not)|\W{0,3}0(?!\d)|ed\W{0,4}false)"
 # Neither the return of an episode, nor a loss or a step, is an exit code.
@@ -3094,7 +3096,7 @@ _KINDS = (
             _OOM_KILL,
             r"killed process \d",
             _EXIT_CODE,
-            "killed(?:`{3}|$)",
+            _KILLED + "(?:`{3}|$)",
             r"sigkill(?!_handler)|signal: killed|signal:? ?\(?9(?!\.?\d)|line \d{1,6}: \d{2,8} killed",
         ),
         needs=(
@@ -3137,7 +3139,7 @@ _KINDS = (
             _EXIT_CODE,
             # The word of the shell, in the languages of those who post, before its prompt or after a bar.
             r"(?:it/s|s/it|[=>\u2588]|\|)\]?killed|killed(?:\(\w{1,30}\))?\w{1,32}@[\w.-]{1,64}:",
-            r"killed(?:`{3}|$)|\u5df2\u6740\u6b7b|\u5df2\u6bba\u6b7b|\u0443\u0431\u0438\u0442\u043e|"
+            _KILLED + r"(?:`{3}|$)|\u5df2\u6740\u6b7b|\u5df2\u6bba\u6b7b|\u0443\u0431\u0438\u0442\u043e|"
             "get\u00f6tet|\uc8fd\uc5c8\uc74c",
             r"sigkill(?!_handler)|signal: killed|signal:? ?\(?9(?!\.?\d)|line \d{1,6}: \d{2,8} killed",
             "terminated by the operating system.{0,80}memory|(?:zsh|bash|fish): killed",

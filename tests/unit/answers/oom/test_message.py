@@ -393,6 +393,7 @@ def test_of_several_messages_the_first_is_explained_and_all_are_counted():
         "episode_return=-9, length 20",
         "status: 137/1000 done",
         "noise of the signal: 9.5 dB",
+        "the old sessions were killed",
         # What counts kills, switches the killer off, or denies one.
         "low 0\noom 0\noom_kill 0",
         "oom_kill_disable 0\nunder_oom 0",
