@@ -862,6 +862,18 @@ _KINDS = (
     ),
     MessageKind(
         "XLA or JAX",
+        backend="device",
+        level=1,
+        # jaxlib 0.10 writes this where it computes on the CPU (measured); plugins of GPUs may, too.
+        seen=(r"resource_exhausted: \S{0,40}?out of memory allocating <tried>",),
+        unless=("cuda|gpu|rocm|tpu|hbm",),
+        means="XLA got no memory for an array: of the machine, where it computes on the CPU, else of the GPU",
+        next_step="`jax.devices()` shows where it computes: smaller arrays or a smaller batch, or more "
+        "memory for the job where that is the CPU",
+        cause=OomCause.UNKNOWN,
+    ),
+    MessageKind(
+        "XLA or JAX",
         level=1,
         seen=(
             r"resource_exhausted: \S{0,40}?out of memory (?:while trying to "

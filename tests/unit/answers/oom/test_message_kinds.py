@@ -1529,11 +1529,12 @@ TEXTS = (
         "a smaller batch",
     ),
     (
+        # As jaxlib 0.10.2 writes it on a machine without a GPU.
         "RESOURCE_EXHAUSTED: Out of memory allocating 20029400304 bytes.",
         "XLA or JAX",
-        FULL,
+        UNKNOWN,
         {"tried": 20029400304},
-        "a smaller batch",
+        "`jax.devices()` shows where it computes",
     ),
     (
         "RESOURCE_EXHAUSTED: Failed to allocate request for 1.95GiB (2097152000B) on device ordinal 1",
