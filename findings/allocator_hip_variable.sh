@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# On a CUDA build PYTORCH_HIP_ALLOC_CONF is obeyed in part: options of all devices are, those of CUDA are not even read.
+# A CUDA build obeys PYTORCH_HIP_ALLOC_CONF in part: it takes the options of all devices, and does not read those of CUDA.
 #
 # Guess, written down before: a CUDA build ignores the variable for AMD's cards, or reads it as a whole.
 # Seen (torch 2.15.0, the registry's build for Linux; no GPU is needed): it hides PYTORCH_ALLOC_CONF and stands in the
 # snapshot as the text in force. Its max_split_size_mb holds; its pinned_num_register_threads is neither set nor checked,
 # although 3 is refused elsewhere; such options come from the hidden PYTORCH_ALLOC_CONF. So a shell that exports the same
-# settings for both makes of cards gets half of them, and a snapshot shows a text that is not what holds.
+# settings for both makes of cards gets half of them, and a snapshot shows a text that holds only in part.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

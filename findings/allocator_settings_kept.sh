@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Allocator settings that a program changes keep most of what it does not name, while the snapshot shows its text alone.
+# A change of allocator settings at run time keeps most of those that it does not name; the snapshot shows only its text.
 #
 # Guess, written down before: a text given at run time replaces all settings, so that what it does not name has its
 # default again and the text in a snapshot is all that was ever set.

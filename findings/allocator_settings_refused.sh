@@ -4,7 +4,7 @@
 # Guess, written down before: where the call raises ValueError, the settings are as before it.
 # Seen (torch 2.15.0, the registry's build for Linux; no GPU is needed): what stands before the wrong value holds from
 # then on, and limits that the text does not name are gone. A program that tries settings and catches the error, as for
-# an option that an older release lacks, goes on with others than it had.
+# an option that an older release lacks, goes on with other settings than before.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

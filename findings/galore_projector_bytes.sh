@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# GaLore's projector keeps all singular vectors of a float32 matrix, not those of its rank.
+# GaLore's projector keeps all singular vectors of a float32 matrix, not just as many as its rank.
 #
 # Guess, as the method states it: a matrix of m x n (m <= n) takes a projector of m x rank, and two averages of rank x n.
 # Seen (galore-torch 1.0, torch 2.13.0, 512 x 1024, rank 8, float32): the projector is a view of what the decomposition

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# RAdamScheduleFree needs a copy of all weights from its fifth step on, which its first four do not: a short run fits.
+# RAdamScheduleFree needs a copy of all weights from its fifth step on, but not before: a short run fits all the same.
 #
 # Guess, written down before: beyond new states, every later step needs as much memory as the first.
 # Seen (schedulefree 1.4.1, torch 2.13.0, foreach, as is the default on CUDA): bytes that a step needs beyond what stays,

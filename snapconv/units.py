@@ -30,7 +30,7 @@ def format_bytes(n_bytes: int, *, like: int | None = None) -> str:
 
 
 def curve_bytes(name: str, n_bytes: int, at_least: Collection[str]) -> str:
-    """Write an amount of a curve; where that is among the curves that are lower bounds, it is called so."""
+    """Write an amount of a curve, with "at least" if the curve is a lower bound."""
     return f"{'at least ' * (name in at_least)}{format_bytes(n_bytes)}"
 
 

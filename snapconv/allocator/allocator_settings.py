@@ -188,7 +188,10 @@ def require_taken(conf: str, release: str) -> None:
     """Raise SettingError where a release of torch refuses a text for CUDA."""
     settings = AllocatorSettings.from_conf(conf)
     if release_key(release) < (2, 10) and not BEFORE_2_10.fullmatch(conf.replace(" ", "")):
-        raise SettingError(f"allocator settings: torch {release} refuses {conf!r}")
+        raise SettingError(
+            f"allocator settings: torch {release} refuses {conf!r}: before 2.10 it takes key:value pairs "
+            "with commas between them, sizes above 20 MiB and integers below 2^31"
+        )
     for name, text in split_conf(conf):
         if name not in OPTIONS or release_key(release) < release_key(OPTIONS[name].since):
             raise SettingError(f"allocator settings: torch {release} has no option {name!r}")

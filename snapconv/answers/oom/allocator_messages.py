@@ -17,12 +17,12 @@ SHAPES = "look at the shapes in the traceback's last line of your code"
 WRONG_SIZE = "more than 2^60 bytes were requested: a size was computed wrongly, or is negative"
 NEXT_STEPS = {
     OomCause.FULL: "{less}; {backend.watch}",
-    OomCause.FRAGMENTED: "{backend.expandable}, except on Windows, which lacks it; else {less}",
+    OomCause.FRAGMENTED: "{backend.expandable}; on Windows, which lacks it, or if it is not enough: {less}",
     OomCause.OTHER_POOL: "let CUDA graphs share a pool (torch.cuda.graph(..., pool=...)), or capture fewer",
     OomCause.LIMIT: RAISE_LIMIT,
     OomCause.OUTSIDE: "stop the other processes that `{backend.monitor}` shows, or use another device",
-    OomCause.TOO_LARGE: f"make this one request smaller: {SHAPES}; if they are meant, a smaller batch, "
-    "shorter sequences or smaller images",
+    OomCause.TOO_LARGE: f"make this one request smaller: {SHAPES}; if they are as intended, a "
+    "smaller batch, shorter sequences or smaller images",
     OomCause.UNKNOWN: "run it again with `{backend.monitor}` beside it, which shows what other programs "
     "hold; if this one holds the memory, {less}; {backend.watch}",
 }
@@ -32,8 +32,8 @@ ONE_REQUEST = (
 )
 # Where a quarter of the device or more is not torch's, as the desktop and a context take of a small one.
 OUTSIDE_TOO = (
-    "{less}; stop what `{backend.monitor}` shows beside it, also the desktop's programs: a quarter of the "
-    "device or more is not torch's; {backend.watch}"
+    "{less}; stop the other programs that `{backend.monitor}` shows, also those of the desktop: a quarter of "
+    "the device or more is not torch's; {backend.watch}"
 )
 # Where it is also larger than a device that shares the host's memory.
 LARGER_THAN_OWN = (
@@ -80,7 +80,7 @@ WORDS = (
         r"allocate \d{4,6}(?:\.\d\d)?gi?b(?!.{0,60}capac)",
         OomCause.TOO_LARGE,
         "the request is larger than any device",
-        f"{SHAPES}; a fallback of attention makes such a request too: a newer torch, or FlashAttention",
+        f"{SHAPES}; attention without a fused kernel asks for as much: use FlashAttention or a newer torch",
     ),
     (
         "exceeds the expandable-segment reserve",

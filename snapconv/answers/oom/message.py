@@ -175,8 +175,8 @@ class MessageAnswer:
     memory ran out in a word. ``outside_bytes`` are in use on the device outside torch's allocator,
     ``own_outside_bytes`` those of this process. ``verdict`` None: the figures do not say why. ``summary`` is
     that of a table in the text, if it has one. ``rank`` wrote the message, where the log says which did.
-    ``others`` are the first messages of other devices and ranks, answers like this one. ``beside`` are the
-    words around sizes that stand in the text near the message, and that none of its figures is.
+    ``others`` are the first messages of other devices and ranks, answers like this one. ``beside`` quotes
+    the other sizes in the text near the message, which are not among its figures, with the words around them.
     """
 
     kind: str
@@ -595,8 +595,8 @@ def _notes(message: OomMessage, backend: str) -> Iterator[str]:
         message.free_bytes or 0
     ) > (whole + _ROUNDING_BYTES):
         yield (
-            "torch's memory and what is free are more than the device: the driver moved some to the host's "
-            "memory (Windows), or the figures are of two moments, or were changed"
+            "torch's memory and the free memory add up to more than the device has: the driver moved some to "
+            "the host's memory (Windows), or the figures are from two moments or were changed"
         )
     cached = (message.reserved_bytes or 0) - (allocated or 0) - (private or 0)
     if (
@@ -604,7 +604,7 @@ def _notes(message: OomMessage, backend: str) -> Iterator[str]:
         and cached > (message.tried_bytes or 0)
         and (message.free_bytes or 0) > (message.tried_bytes or 0)
     ):
-        yield f"the {format_bytes(cached)} that torch had cached were in pieces that did not serve it either"
+        yield f"the {format_bytes(cached)} that torch had cached had no piece that served the request either"
     if message.process_bytes is None and message.other_processes:
         yield "torch did not recognise its own process (a container): one of those listed may be this one"
 

@@ -14,8 +14,8 @@ from snapconv.answers.oom.verdict import OomCause
 
 _LEAVE_ROOM = "leave room: a smaller batch, or torch.cuda.set_per_process_memory_fraction(0.9)"
 _STOP_OTHERS = (
-    "stop the other processes that `nvidia-smi` shows, also those of earlier runs; else less at once: a "
-    "smaller batch, input or model"
+    "stop the other processes that `nvidia-smi` shows, also those of earlier runs; else a smaller batch, "
+    "input or model"
 )
 # Words of torch and of what Python raises for it: a text without them may be of any program.
 _OF_TORCH = (
@@ -60,11 +60,9 @@ class MessageKind:
 
     A text has one of the patterns ``seen``, all that it ``needs`` and no ``unless``, and may have the figures
     ``also``. ``exact`` is the next step with the text's own figures, where it has them. ``leads``: beside a
-    message of torch's allocator, its next step comes first. A kind of a lower ``level`` is preferred wherever
-    both are in the text: 1 of a general row, 1.5 of a call that any program may make, 2 of a warning or a
-    consequence, 3 of a table or of a program
-    that is not known, 4 of mere words, 5 of words that
-    may be about anything.
+    message of torch's allocator, its next step comes first. Where a text fits several kinds, the lowest
+    ``level`` wins: 1 is a general row, 1.5 a call that any program may make, 2 a warning or a consequence,
+    3 a table or an unknown program, 4 mere words, 5 words that may be about anything.
     """
 
     name: str
@@ -173,16 +171,17 @@ _KINDS = (
         "vLLM's Mamba cache",
         seen=(r"max_num_seqs \(<most_sequences>\) exceeds available mamba cache blocks \(<blocks>\)",),
         means="each sequence needs a block of the Mamba cache, and vLLM's share of the GPU has room for "
-        "fewer",
+        "fewer blocks than --max-num-seqs",
         next_step="lower --max-num-seqs, or raise --gpu-memory-utilization",
         exact="--max-num-seqs {blocks} fits; for more sequences raise --gpu-memory-utilization",
         cause=OomCause.LIMIT,
     ),
     MessageKind(
-        "requests that vLLM puts off",
+        "preempted requests in vLLM",
         level=2,
         seen=("preempted .{0,60}?because there is not enough kv cache space",),
-        means="a warning: the KV cache is full, and vLLM computes requests again later: slower",
+        means="a warning: the KV cache is full; vLLM preempts requests and computes them again later, which "
+        "is slower",
         next_step="nothing, where it is rare; else raise --gpu-memory-utilization, or lower --max-num-seqs "
         "or --max-model-len",
         cause=OomCause.WARNING,
@@ -191,7 +190,7 @@ _KINDS = (
         "vLLM's swap space",
         backend="host",
         seen=("(?<!possibly)too large swap space. <needed> out of the <machine> total cpu memory",),
-        means="--swap-space, which vLLM takes of the host's memory for each GPU, is larger than the host has",
+        means="--swap-space, which vLLM takes once for each GPU, asks for more than the host's memory",
         next_step="a smaller --swap-space (GiB for each GPU)",
         cause=OomCause.HOST,
     ),
@@ -200,18 +199,18 @@ _KINDS = (
         backend="host",
         level=2,
         seen=("possibly too large swap space. <needed> out of the <machine> total cpu memory",),
-        means="a warning: --swap-space, which vLLM takes of the host's memory for each GPU, is a large part "
-        "of it",
-        next_step="nothing, if the start ends well; else a smaller --swap-space (GiB for each GPU)",
+        means="a warning: --swap-space, which vLLM takes once for each GPU, asks for a large part of the "
+        "host's memory",
+        next_step="nothing, if the server starts; else a smaller --swap-space (GiB for each GPU)",
         cause=OomCause.WARNING,
     ),
     MessageKind(
         "vLLM's swap space",
         backend="host",
         seen=("lack of cpu swap space",),
-        means="vLLM's own pool in host memory, to which sequences go that the KV cache has no room for, is "
-        "full: not the system's swap",
-        next_step="a larger swap_space (vLLM's argument), or fewer sequences at once (--max-num-seqs, "
+        means="vLLM's swap space, its pool in host memory for sequences that the KV cache has no room for, "
+        "is full (this is not the system's swap)",
+        next_step="a larger --swap-space (GiB for each GPU), or fewer or shorter sequences (--max-num-seqs, "
         "--max-model-len)",
         cause=OomCause.LIMIT,
     ),
@@ -307,10 +306,11 @@ _KINDS = (
         cause=OomCause.LIMIT,
     ),
     MessageKind(
-        "requests that SGLang puts off",
+        "retracted requests in SGLang",
         level=2,
         seen=(r"kv cache pool is full\. retract requests",),
-        means="a warning: the KV cache is full, and SGLang computes requests again later: slower",
+        means="a warning: the KV cache is full; SGLang retracts requests and computes them again later, "
+        "which is slower",
         next_step="nothing, where it is rare; else --schedule-conservativeness 1.3, a lower "
         "--max-running-requests, or a higher --mem-fraction-static",
         cause=OomCause.WARNING,
@@ -430,7 +430,7 @@ _KINDS = (
             "skipping tactic .{0,40}insufficient memory on requested size",
         ),
         means="a warning: TensorRT leaves out a tactic whose workspace does not fit, and goes on with others",
-        next_step="nothing, if the build ends well; else a smaller workspace "
+        next_step="nothing, if the build succeeds; else a smaller workspace "
         "(config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, …))",
         cause=OomCause.WARNING,
     ),
@@ -462,10 +462,10 @@ _KINDS = (
             r"failed \(cuda out of memory\) on sequence .{1,200}?of length <residues>",
             r"failed \(cuda out of memory\) to predict batch of size <sequences>",
         ),
-        means="ESMFold caught torch's out of memory and left this sequence, or batch, out: memory grows with "
-        "the square of a sequence's length; what else held memory is not in the text",
-        next_step="--chunk-size 64 (or 32), which needs less for a long sequence, or a lower "
-        "--max-tokens-per-batch for a batch; else --cpu-offload; `nvidia-smi` shows what others hold",
+        means="ESMFold ran out of GPU memory and skipped this sequence or batch; its need grows with the "
+        "square of the sequence length, and the text does not say what else held memory",
+        next_step="--chunk-size 64 (or 32) for a long sequence, a lower --max-tokens-per-batch for a batch; "
+        "else --cpu-offload; `nvidia-smi` shows what other processes hold",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -510,8 +510,9 @@ _KINDS = (
         needs=("nccl", "failed to cuda (?:host )?[cm]alloc|cuda failure (?:2 )?'out of memory'"),
         unless=(r"trl[/\\]trainer|verl[/\\]|openrlhf",),
         also=("failed to cuda (?:host )?[cm]alloc(?: async)? <tried>",),
-        means="NCCL allocates its buffers outside torch's allocator, and vLLM's share of the GPU, or another "
-        "process, had left too little; after another error of the log it is a consequence",
+        means="NCCL allocates its buffers outside torch's allocator, and vLLM's share of the GPU, or "
+        "another process, had left too little; if another error stands before it in the log, that one is "
+        "likely the cause",
         next_step="lower --gpu-memory-utilization; stop the other processes that `nvidia-smi` shows",
     ),
     MessageKind(
@@ -633,8 +634,8 @@ _KINDS = (
     MessageKind(
         "a copy to the GPU in TensorFlow",
         seen=("dst tensor is not initialized",),
-        means="most often TensorFlow found no memory on the GPU for a tensor that it copied there: the GPU "
-        "is full, or another process holds it",
+        means="most often the GPU had no memory left for a tensor that TensorFlow copied to it: this "
+        "program or another process has filled it",
         next_step="a smaller batch or model, or data that stays on the CPU (tf.data); stop the other "
         "processes that `nvidia-smi` shows; set_memory_growth(gpu, True) where another program shares the "
         "GPU",
@@ -669,12 +670,11 @@ _KINDS = (
             r"oom when allocating tensor with shape<shape> and type <type> on \S{0,80}? by allocator "
             "(?:cuda_|gpu_|xla_gpu_)host_bfc",
         ),
-        means="TensorFlow got no pinned memory of the host, through which it copies tensors to the GPU: "
-        "not the "
-        "GPU's memory",
-        next_step="smaller tensors that are copied at once (a smaller batch; large constants and variables "
-        "in parts); "
-        "TF_GPU_HOST_MEM_LIMIT_IN_MB sets TensorFlow's own limit; `free -g` while it runs",
+        means="TensorFlow got no pinned host memory, which it needs to copy tensors to the GPU; the GPU's "
+        "own memory did not run out",
+        next_step="copy less at once (a smaller batch; large constants and variables in parts); "
+        "TF_GPU_HOST_MEM_LIMIT_IN_MB sets TensorFlow's own limit; `free -g` shows the host's memory while "
+        "it runs",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -701,8 +701,9 @@ _KINDS = (
         "a library's handle in TensorFlow",
         seen=(r"(?:failed to create|could not create) cu(?:blas|dnn|solver|sparse)\w{0,3} handle",),
         also=("memory usage: <free> free, <total> total",),
-        means="most often a GPU library found no memory for its handle: TensorFlow takes almost all of a GPU "
-        "at its start, or another process holds it; rarely the library does not fit the GPU's driver",
+        means="most often a GPU library found no memory for its handle, because TensorFlow takes almost all "
+        "of a GPU at its start or another process holds it; rarely the library's version does not match the "
+        "driver",
         next_step="tf.config.experimental.set_memory_growth(gpu, True) (allow_growth in TensorFlow 1), so "
         "that TensorFlow leaves room; stop the other processes that `nvidia-smi` shows",
     ),
@@ -727,8 +728,8 @@ _KINDS = (
             ".{0,40}?cuda_error_out_of_memory",
         ),
         unless=("failed to allocate request for",),
-        means="TensorFlow or JAX requested its pool, or more for it, from the driver, and the GPU had less "
-        "left, most often since other processes hold it: it takes a smaller pool, or stops",
+        means="TensorFlow or JAX asked the driver for its pool, or to enlarge it, and the GPU had less "
+        "left, most often because other processes hold memory: it then takes a smaller pool, or stops",
         next_step="stop the other processes that `{monitor}` shows, or set_memory_growth(gpu, True) in "
         "TensorFlow, XLA_PYTHON_CLIENT_MEM_FRACTION in JAX",
     ),
@@ -739,8 +740,8 @@ _KINDS = (
             r"failed to allocate [\d.]{1,9}\w{1,3} \(<tried>\) from device: hip_?error",
             r"failed to allocate (?P<tried>[\d.]{1,9}[kmgt]) from device: hip_?error",
         ),
-        means="TensorFlow requested its pool, or more for it, from the driver, and the GPU had less left, "
-        "most often since other processes hold it: it takes a smaller pool, or stops",
+        means="TensorFlow asked the driver for its pool, or to enlarge it, and the GPU had less left, most "
+        "often because other processes hold memory: it then takes a smaller pool, or stops",
         next_step="stop the other processes that `{monitor}` shows, or set_memory_growth(gpu, True)",
     ),
     MessageKind(
@@ -774,8 +775,7 @@ _KINDS = (
             r".{0,3000}?\([0-4]?\d(?:\.\d)?% utilization: unpadded \((?P<unpadded>[\d.]{1,12}[kmgt]?b?)\) "
             r"padded \((?P<padded>[\d.]{1,12}[kmgt]?b?)\)",
             r"(?<![\d.])[0-4]?\d(?:\.\d)?% utilization: unpadded \((?P<unpadded>[\d.]{1,12}[kmgt]?b?)\) "
-            r"padded "
-            r"\((?P<padded>[\d.]{1,12}[kmgt]?b?)\)",
+            r"padded \((?P<padded>[\d.]{1,12}[kmgt]?b?)\)",
         ),
         also=(
             r"used (?P<needed>[\d.]{1,12}[kmgt]?) of (?P<total>[\d.]{1,12}[kmgt]?) hbm",
@@ -784,9 +784,9 @@ _KINDS = (
             r"attempting to (?:allocate|reserve) (?P<tried>[\d.]{1,12}[kmgt]?)(?: at the bottom of memory)?"
             r"\. that was not possible\. there are (?P<free>[\d.]{1,12}[kmgtb]?) free",
         ),
-        means="the program needs more than the TPU's memory (HBM), and padding is half or more of its "
-        "largest array or of all: a TPU pads the last two dimensions of an array to tiles (8 x 128 numbers "
-        "of 32 bits)",
+        means="the program needs more than the TPU's memory (HBM), and half or more of its largest array, "
+        "or of all its arrays, is padding: a TPU pads the last two dimensions of an array to multiples of 8 "
+        "and 128 (of 32-bit numbers)",
         next_step="give that array a last dimension of 128 or more (reshape or transpose it, merge small "
         "dimensions); else a smaller batch per core, or shard the model over more cores",
     ),
@@ -848,16 +848,16 @@ _KINDS = (
             "stats: limit: <limit>",
             "(?<!max)inuse: <used>",
         ),
-        means="the driver had less left than was requested, beside what this process and others hold",
-        next_step="stop the other processes that `nvidia-smi` shows; else less at once, or the CPU "
-        "(CUDA_VISIBLE_DEVICES=-1)",
+        means="the GPU had less memory left than TensorFlow requested; this process and others hold the rest",
+        next_step="stop the other processes that `nvidia-smi` shows; else a smaller batch or model, or run "
+        "on the CPU (CUDA_VISIBLE_DEVICES=-1)",
     ),
     MessageKind(
         "Jittor",
         seen=("unable to alloc cuda device memory, use unify memory instead",),
-        means="a warning: the GPU is full, and Jittor takes memory of the host in its place, which is slow",
-        next_step="less at once: a smaller model or batch, half precision; stop the other processes that "
-        "`nvidia-smi` shows",
+        means="a warning: the GPU is full, and Jittor uses host memory instead, which is slow",
+        next_step="a smaller model or batch, or half precision; stop the other processes that `nvidia-smi` "
+        "shows",
         cause=OomCause.WARNING,
     ),
     MessageKind(
@@ -907,10 +907,10 @@ _KINDS = (
     MessageKind(
         "Triton's pool of GPU memory",
         seen=("failed to allocate cuda memory with byte size <tried> on gpu <device>",),
-        means="a warning: the pool in which Triton passes tensors (64 MiB on each GPU by default) has no "
-        "room for one, and Triton takes memory of the host instead: slower",
-        next_step="a larger pool: tritonserver --cuda-memory-pool-byte-size=0:268435456 (the GPU, and the "
-        "bytes)",
+        means="a warning: Triton's pool for passing tensors (64 MiB on each GPU by default) is full, and "
+        "Triton uses host memory instead, which is slower",
+        next_step="a larger pool: tritonserver --cuda-memory-pool-byte-size=0:268435456 (the GPU's number "
+        "and the bytes)",
         cause=OomCause.WARNING,
     ),
     MessageKind(
@@ -918,9 +918,9 @@ _KINDS = (
         backend="host",
         seen=("failed to allocate pinned system memory, falling back",),
         also=("failed to allocate <tried> of pinned",),
-        means="a warning: the pool of pinned memory in which Triton passes tensors (256 MiB by default) has "
-        "no room, and Triton takes memory that is not pinned: slower",
-        next_step="a larger pool: tritonserver --pinned-memory-pool-byte-size=1073741824",
+        means="a warning: Triton's pool of pinned memory for passing tensors (256 MiB by default) is full, "
+        "and Triton uses memory that is not pinned, which is slower",
+        next_step="a larger pool: tritonserver --pinned-memory-pool-byte-size=1073741824 (bytes)",
         cause=OomCause.WARNING,
     ),
     MessageKind(
@@ -929,8 +929,8 @@ _KINDS = (
         seen=("failed to allocate memory for requested buffer of size <tried>",),
         needs=(r"requested buffer of size \d{14,16}(?!\d)",),
         means="a node of ONNX Runtime asked for more than any device has: its size was computed wrongly, "
-        "by shapes that are not the model's, or by threads that share one session",
-        next_step="one thread or one session for each thread; look at the shapes of the inputs",
+        "because an input has a shape that the model does not expect, or because threads share one session",
+        next_step="one session for each thread; check the shapes of the inputs",
         cause=OomCause.TOO_LARGE,
     ),
     MessageKind(
@@ -945,12 +945,13 @@ _KINDS = (
         "stop the other processes that `nvidia-smi` shows",
     ),
     MessageKind(
-        "a library of ONNX Runtime or CNTK",
+        "cuBLAS or cuDNN in ONNX Runtime or CNTK",
         seen=(
             r"cu(?:blas|dnn) failure \d{1,3}: cu(?:blas|dnn)_status_(?:alloc_failed|not_initialized) ; "
             "gpu=<device>",
         ),
-        means="most often cuBLAS or cuDNN got no memory beside the arena of ONNX Runtime or CNTK",
+        means="most often cuBLAS or cuDNN got no GPU memory, because the arena of ONNX Runtime or CNTK, or "
+        "another process, holds it",
         next_step="a smaller model, batch or input, or fewer sessions and threads on this GPU; stop the "
         "other processes that `nvidia-smi` shows",
     ),
@@ -985,33 +986,31 @@ _KINDS = (
     MessageKind(
         "HAMi's wrong count",
         seen=(r"device \d{1,3} oom 1844674407\d{10} ?/ ?(?P<limit>\d{7,20})(?!\d)",),
-        means="HAMi, which shares a GPU among containers, counts what is in use as a negative number: no "
-        "memory "
-        "need have run out",
+        means="HAMi, which shares a GPU among containers, counted the memory in use wrongly, as a negative "
+        "number: the GPU may have had enough",
         next_step="restart the container, and update HAMi; CUDA_DISABLE_CONTROL=true turns its limit off",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
         "HAMi's limit of a container",
         seen=(r"device \d{1,3} oom (?P<needed>\d{7,15}) ?/ ?(?P<limit>\d{7,15})(?!\d)",),
-        means="HAMi, which shares a GPU among containers, refused memory: the container would hold more "
-        "than its "
-        "share, whatever the GPU has free",
+        means="HAMi, which shares a GPU among containers, refused the request: with it the container would "
+        "hold more than its share, whatever the GPU has free",
         next_step="a larger share (nvidia.com/gpumem in the pod's limits), or a smaller batch or model",
         cause=OomCause.LIMIT,
     ),
     MessageKind(
         "HAMi",
         seen=(r"cumemoryallocate failed res=2(?!\d)",),
-        means="HAMi, which shares a GPU among containers, passes on that the driver had no memory: other "
-        "containers may hold it, where their shares are more than the GPU together",
+        means="the driver had no memory for a container under HAMi, which shares a GPU among containers: "
+        "others may hold it if their shares add up to more than the GPU",
         next_step="a smaller batch or model; stop the other containers on the GPU (`nvidia-smi` on the node)",
     ),
     MessageKind(
         "CuPy's limit",
         seen=(r"out of memory allocating <tried> \(allocated so far: <pool>, limit set to: <allowed>",),
-        means="CuPy's pool has a limit, which what it holds and this request exceed together; blocks that "
-        "were freed stay in the pool and count too. If they are less than the limit, the GPU was full",
+        means="CuPy's pool has a limit, and what it holds plus this request is more; freed blocks stay in "
+        "the pool and count. If the sum is below the limit, the GPU was full",
         next_step="cupy.get_default_memory_pool().free_all_blocks() before large arrays, or a higher limit "
         "(set_limit(), CUPY_GPU_MEMORY_LIMIT); else smaller arrays",
         cause=OomCause.LIMIT,
@@ -1034,9 +1033,9 @@ _KINDS = (
             "<total> total",
             r"error allocating <tried> of device memory",
         ),
-        means="Theano got no memory of the GPU for one more array",
-        next_step="a smaller batch, also of the validation, or a smaller model; stop the other processes "
-        "that `nvidia-smi` shows",
+        means="Theano got no GPU memory for one more array",
+        next_step="a smaller batch (in validation too) or a smaller model; stop the other processes that "
+        "`nvidia-smi` shows",
     ),
     MessageKind(
         "Kokkos",
@@ -1045,10 +1044,9 @@ _KINDS = (
             r"rawmemoryallocationfailure: allocation of size <tried> failed\.",
         ),
         needs=("cudamalloc|cudaerrormemoryallocation|hipmalloc|hiperroroutofmemory",),
-        means="a program with Kokkos (LAMMPS and others) got no memory from the GPU's driver for an array",
-        next_step="less for each GPU (fewer atoms or cells, more GPUs or nodes), or fewer MPI ranks that "
-        "share "
-        "one; stop the other processes that `nvidia-smi` shows",
+        means="a program built on Kokkos, such as LAMMPS, got no GPU memory for an array",
+        next_step="less work for each GPU (fewer atoms or cells, more GPUs or nodes), or fewer MPI ranks on "
+        "each GPU; stop the other processes that `nvidia-smi` shows",
     ),
     MessageKind(
         "OptiX",
@@ -1057,16 +1055,16 @@ _KINDS = (
             r"optix\S{0,400}?returned \(2\): out of "
             r"memory",
         ),
-        means="OptiX got no memory of the GPU for the scene, its acceleration structure or a context",
+        means="OptiX got no GPU memory for the scene, its acceleration structures or a context",
         next_step="a smaller scene: smaller textures, fewer instances; stop the other processes that "
         "`nvidia-smi` shows, or use another GPU",
     ),
     MessageKind(
         "LAMMPS",
         seen=("insufficient memory on accelerator",),
-        means="LAMMPS's GPU package got no memory of the GPU for its atoms and neighbor lists",
-        next_step="fewer atoms for each GPU (more GPUs or nodes), a shorter cutoff, or fewer MPI ranks that "
-        "share a GPU; stop the other processes that `nvidia-smi` shows",
+        means="LAMMPS's GPU package got no GPU memory for its atoms and neighbor lists",
+        next_step="fewer atoms for each GPU (more GPUs or nodes), a shorter cutoff, or fewer MPI ranks on "
+        "each GPU; stop the other processes that `nvidia-smi` shows",
     ),
     MessageKind(
         "Darknet",
@@ -1076,7 +1074,7 @@ _KINDS = (
             r"try to set subdivisions=\d{1,3} in your cfg",
         ),
         also=("need memory: <needed>, available: <available>",),
-        means="Darknet got no memory of the GPU for the network",
+        means="Darknet got no GPU memory for the network",
         next_step="larger subdivisions= in the .cfg file (fewer images at once), or a smaller width= and "
         "height=; stop the other processes that `nvidia-smi` shows",
     ),
@@ -1086,25 +1084,24 @@ _KINDS = (
             r"(?:syncedmem|cudnn_conv_layer|math_functions|im2col|layer\w{0,20})\.c\w{1,2}:\d{1,5}\]? ?check "
             r"failed: error==cudasuccess\(2vs\.0\)out of memory",
         ),
-        means="Caffe got no memory of the GPU for the blobs of the network",
+        means="Caffe got no GPU memory for the blobs of the network",
         next_step="a smaller batch_size or image in the .prototxt (iter_size in the solver makes up for a "
         "smaller batch); stop the other processes that `nvidia-smi` shows",
     ),
     MessageKind(
-        "the number of Vulkan's allocations",
+        "Vulkan's limit of allocations",
         seen=(r"vkallocatememory failed -10(?!\d)",),
-        means="the program has as many allocations as Vulkan's driver allows (4096 on many), whatever memory "
-        "is free",
+        means="the program holds as many allocations as the Vulkan driver allows (often 4096), however much "
+        "memory is free",
         next_step="a smaller tile (-t in the command-line programs of ncnn) or image; else a newer release "
-        "of "
-        "the program or the driver",
+        "of the program or the driver",
         cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
         "ncnn on Vulkan",
         seen=("vkallocatememory failed -[12](?!\\d)",),
-        means="ncnn got no memory of the GPU (or, with -1, of the host) for an image, a tile or the model",
-        next_step="a smaller tile (-t in the command-line programs) or fewer at once (-j), a smaller image, "
+        means="ncnn got no GPU memory (or, with error -1, no host memory) for an image, a tile or the model",
+        next_step="a smaller tile (-t in the command-line programs), fewer threads (-j), a smaller image, "
         "or another GPU (-g)",
     ),
     MessageKind(
@@ -1146,7 +1143,8 @@ _KINDS = (
         seen=(
             "with a model that requires <needed> which is close to the maximum recommended size of <allowed>",
         ),
-        means="a warning: the model needs nearly all of the memory that macOS recommends for the GPU: slow",
+        means="a warning: the model needs nearly all of the memory that macOS recommends for the GPU, which "
+        "makes it slow",
         next_step="nothing, if it is fast enough; else a more strongly quantized model, or a higher limit "
         "(`sudo sysctl iogpu.wired_limit_mb=N`)",
         cause=OomCause.WARNING,
@@ -1243,8 +1241,8 @@ _KINDS = (
             "thrust::system::detail::bad_alloc",
         ),
         unless=("rmm|cudf|cuml|rapids|xgboost|on worker \\d|free memory: ",),
-        means="Thrust, a library of CUDA's that extensions of torch use (point clouds, gaussian splats), "
-        "got no memory of the GPU from the driver, outside torch's allocator: not the machine's memory",
+        means="Thrust, a CUDA library that extensions of torch use (point clouds, Gaussian splatting), got "
+        "no GPU memory from the driver, outside torch's allocator; host memory did not run out",
         next_step="fewer points, smaller images or a smaller batch at once; stop the other processes that "
         "`nvidia-smi` shows; torch.cuda.set_per_process_memory_fraction(0.9) makes torch leave room",
     ),
@@ -1336,12 +1334,10 @@ _KINDS = (
             r"(?:cuda_info\.cpp:\d{1,5}: error: \(-217[^()]{0,20}\) out of memory in function .{1,120}?)?"
             r"cuda_host_mem\.cpp:\d{1,5}: error: \(-217[^()]{0,20}\) out of memory",
         ),
-        means="OpenCV's CUDA module got no pinned memory of the host, whatever the GPU has free; under WSL "
-        "the "
-        "limit is low. Where a device could not be set either, the GPU may be full too",
+        means="OpenCV's CUDA module got no pinned host memory, whatever the GPU has free; under WSL the "
+        "limit is low. If the text also says that a device could not be set, the GPU may be full too",
         next_step="fewer or smaller pinned buffers (HostMem), fewer processes; `free -g` and `nvidia-smi` "
-        "show "
-        "which memory is full; under WSL more memory= in .wslconfig",
+        "show which memory is full; under WSL more memory= in .wslconfig",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -1422,7 +1418,7 @@ _KINDS = (
         ),
         means="a warning: the compute buffers with copies for pipeline parallelism did not fit, and "
         "llama.cpp tries again without the copies",
-        next_step="nothing, if the load ends well; else a smaller batch (-ub), or fewer layers on the GPU "
+        next_step="nothing, if the model loads; else a smaller batch (-ub), or fewer layers on the GPU "
         "(--n-gpu-layers)",
         cause=OomCause.WARNING,
     ),
@@ -1446,8 +1442,8 @@ _KINDS = (
         backend="device",
         level=1,
         seen=("failed to allocate (?:the )?kv cache",),
-        means="the KV cache, which grows with the context, does not fit beside the weights, on the GPU or in "
-        "the machine's memory",
+        means="the KV cache, which grows with the context, does not fit beside the weights, in GPU memory "
+        "or in host memory",
         next_step="a shorter context (-c), or a quantized cache (-ctk q8_0 -ctv q8_0, with -fa)",
     ),
     MessageKind(
@@ -1487,11 +1483,11 @@ _KINDS = (
             r"the available single gpu memory is <available>, which is less than the sum of model weight "
             r"size \(<weights>\) and temporary buffer size \(<temporary>\)",
         ),
-        means="MLC computed that its share of the GPU (gpu_memory_utilization, 0.85 by default) has no room "
-        "for a KV cache beside weights and buffers; where these add up to less, the sizes of the KV cache in "
-        "the model's configuration are to blame",
-        next_step="a larger gpu_memory_utilization, a more strongly quantized model, more GPUs "
-        "(--tensor-parallel-shards), or a smaller --prefill-chunk-size",
+        means="MLC's share of the GPU (gpu_memory_utilization, 0.85 by default) has no room for a KV cache "
+        "beside the weights and the buffers; if these add up to less, the KV cache's sizes in the model's "
+        "configuration are the cause",
+        next_step="a larger gpu_memory_utilization or a more strongly quantized model; or, in `mlc_llm "
+        "gen_config`, more GPUs (--tensor-parallel-shards) or a smaller --prefill-chunk-size",
         cause=OomCause.LIMIT,
     ),
     MessageKind(
@@ -1504,20 +1500,20 @@ _KINDS = (
     MessageKind(
         "Ollama's layers",
         seen=("memory layout cannot be allocated(?: with num_gpu = <layers>)?",),
-        means="the layers that num_gpu asks for do not fit on the GPUs, or the rest of the model not into "
-        "the machine's memory",
-        next_step="leave num_gpu out, or set a smaller one; a shorter context (num_ctx), or a smaller model; "
-        "`ollama ps` shows what else it holds",
+        means="the layers that num_gpu puts on the GPUs do not fit there, or the rest of the model does not "
+        "fit into host memory",
+        next_step="leave num_gpu out, or set a smaller one; a shorter context (num_ctx), or a smaller "
+        "model; `ollama ps` shows the other loaded models",
     ),
     MessageKind(
-        "Ollama, which makes room",
+        "Ollama making room for a model",
         level=2,
         seen=(
             "requires more (?:gpu|system)? ?memory than is currently available, evicting a model",
             "gpu vram usage didn't recover within timeout",
         ),
-        means="a warning: Ollama unloads another model to make room, or the GPU's memory was not free again "
-        "as soon as it expected",
+        means="a warning: Ollama unloads another model to make room, or the memory of an unloaded model "
+        "became free later than it expected",
         next_step="nothing, if the model loads; else OLLAMA_MAX_LOADED_MODELS=1, or stop the other programs "
         "that `nvidia-smi` shows",
         cause=OomCause.WARNING,
@@ -1526,27 +1522,29 @@ _KINDS = (
         "cuBLAS in llama.cpp",
         seen=("cuda error: the resource allocation failed",),
         means="cuBLAS got no memory for its handle or workspace: the model, its KV cache or another program "
-        "left nearly nothing of the GPU",
+        "left almost no GPU memory",
         next_step="fewer layers on the GPU (--n-gpu-layers; num_gpu in Ollama), or a shorter context (-c; "
         "num_ctx in Ollama)",
     ),
     MessageKind(
-        "a setting that llama.cpp could not fit",
+        "llama.cpp's automatic fit",
         level=2,
         seen=("failed to fit params to (?:free)? device memory",),
-        means="a warning: llama.cpp could not choose by itself what fits on the GPU, often since a setting "
-        "was given that it would choose, and goes on with the settings as they are",
-        next_step="nothing, if the load ends well; else leave out --n-gpu-layers and --tensor-split, or a "
+        means="a warning: llama.cpp could not choose settings that fit on the GPU, often because the "
+        "command line already sets one that it would choose; it goes on with the settings as they are",
+        next_step="nothing, if the model loads; else leave out --n-gpu-layers and --tensor-split, or use a "
         "shorter context (-c)",
         cause=OomCause.WARNING,
     ),
     MessageKind(
-        "weights that llama.cpp could not lock",
+        "llama.cpp's --mlock",
         backend="host",
         seen=(r"failed to mlock (?P<tried>\d{1,20})-byte buffer",),
         unless=("malloc failed|failed to allocate|out of memory|unable to allocate|bad_alloc",),
-        means="a warning: the limit of locked memory is lower than the model, so that the system may swap it",
-        next_step="nothing; else leave out --mlock, or `ulimit -l unlimited` before the start",
+        means="a warning: the model is larger than the limit of locked memory, so the system may swap parts "
+        "of it out",
+        next_step="nothing, if it is fast enough; else raise the limit (`ulimit -l unlimited` before the "
+        "start), or leave out --mlock",
         cause=OomCause.WARNING,
     ),
     MessageKind(
@@ -1642,14 +1640,14 @@ _KINDS = (
             "failed to allocate <tried> of pinned memory",
         ),
         means="a warning: llama.cpp keeps this part in memory of the host that is not pinned: slower",
-        next_step="nothing, if the load ends well",
+        next_step="nothing, if the model loads",
         cause=OomCause.WARNING,
     ),
     MessageKind(
         "ggml's memory",
         backend="host",
         seen=("mem_buffer ?!= ?null",),
-        means="malloc gave ggml nothing: most likely the machine's memory ran out; else a size was computed "
+        means="ggml's malloc failed: most likely the machine's memory ran out; else a size was computed "
         "wrongly",
         next_step="a smaller or more strongly quantized model, a shorter context (-c) or a smaller image; "
         "`free -g` while it runs; or a newer release of the program",
@@ -1678,7 +1676,7 @@ _KINDS = (
         ),
         also=("(?:requires approximately|estimate it will take) <estimated>",),
         means="LM Studio estimated that the model with its context needs more memory than the machine can "
-        "give, and did not load it: no memory ran out",
+        "give, and refused to load it: no memory ran out",
         next_step="a shorter context, fewer layers on the GPU or a smaller quantization; if the estimate is "
         "wrong, relax the model loading guardrails in LM Studio's settings, or try a newer release",
         cause=OomCause.OTHER_MEMORY,
@@ -1712,7 +1710,7 @@ _KINDS = (
         "a CUDA call in ComfyUI",
         seen=(r"exception during processing ?!{0,3} cuda error: out of memory",),
         means="a CUDA call outside torch's allocator got no memory: of the GPU, or of the host, where "
-        "ComfyUI pins memory for the weights that it keeps off the GPU",
+        "ComfyUI pins memory for weights that it keeps off the GPU",
         next_step="a smaller image, fewer frames or a quantized model; start with --lowvram, or with "
         "--disable-pinned-memory where the machine's memory is nearly full",
     ),
@@ -1720,8 +1718,8 @@ _KINDS = (
         "a second try of ComfyUI",
         seen=(r"ran out of memory when regular vae (?:de|en)coding, retrying with tiled",),
         unless=("exception during processing|allocation on device|cuda out of memory|got an oom",),
-        means="a warning: the VAE did not fit with the whole image, and ComfyUI tries again with tiles",
-        next_step="nothing, if the image appears; VAE Decode (Tiled) saves the first try",
+        means="a warning: the VAE ran out of memory on the whole image, and ComfyUI tries again with tiles",
+        next_step="nothing, if the image appears; the node VAE Decode (Tiled) avoids the first try",
         cause=OomCause.WARNING,
     ),
     MessageKind(
@@ -1749,19 +1747,17 @@ _KINDS = (
             r"hip out of memory\..{0,3000}?gfx(?:90c|103[56]|1103|115[0-3])(?!\d)",
             r"gfx(?:90c|103[56]|1103|115[0-3])(?!\d).{0,3000}?hip out of memory\.",
         ),
-        means="most likely an APU, whose memory is a part of the host's that the firmware sets aside for it "
-        "(UMA frame buffer) or that Linux lets it share (ttm.pages_limit): a larger part helps",
-        next_step="give the GPU more of the host's memory: a larger UMA frame buffer in the firmware (BIOS), "
-        "or on Linux a higher limit of what it shares (ttm.pages_limit, which `amd-ttm --set GIB` sets); "
-        "else a "
-        "smaller model or batch",
+        means="most likely an APU, whose memory is a part of the host's: what the firmware reserves for it "
+        "(UMA frame buffer) and what Linux lets it share (ttm.pages_limit)",
+        next_step="give the GPU more of the host's memory: a larger UMA frame buffer in the firmware "
+        "(BIOS), or on Linux a higher ttm.pages_limit (`amd-ttm --set GB`); else a smaller model or batch",
         leads=True,
     ),
     MessageKind(
         "Stable Diffusion's web UI",
         seen=(r"time taken: .{0,24}?a: [\d.]{1,8}gb, r: [\d.]{1,8}gb, sys: ",),
         needs=("out of memory",),
-        means="the models, and what a step of the image computes, have to fit on the GPU together",
+        means="the models and the intermediate results of a step have to fit on the GPU together",
         next_step="a smaller image or batch; start the web UI with --medvram, or --lowvram on a small GPU",
         leads=True,
     ),
@@ -1842,7 +1838,7 @@ _KINDS = (
         level=1,
         seen=(r"sglang[/\\]multimodal_gen|sglang generate",),
         needs=("out of memory",),
-        means="the models of an image or a video, and what a step computes, do not fit together",
+        means="the models and the intermediate results of a step do not fit on the GPU together",
         next_step="--dit-layerwise-offload (or --dit-cpu-offload), --text-encoder-cpu-offload and "
         "--vae-cpu-offload; a smaller image or fewer frames; or more GPUs (--num-gpus)",
         leads=True,
@@ -1852,8 +1848,8 @@ _KINDS = (
         level=1,
         seen=(r"lmdeploy[/\\](?:pytorch|turbomind|serve|cli|messages|api|archs)",),
         needs=("out of memory",),
-        means="LMDeploy's KV cache has a share of what the weights left free, and a step needs more than "
-        "it left",
+        means="LMDeploy's KV cache takes a share of what the weights leave free, and a step needs more than "
+        "the rest",
         next_step="lower cache_max_entry_count (--cache-max-entry-count) or max_prefill_token_num; while "
         "weights are loaded, a quantized model or more GPUs (--tp)",
         leads=True,
@@ -1873,7 +1869,7 @@ _KINDS = (
         level=1,
         seen=(r"invokeai[/\\]|\[invokeai\]::",),
         needs=("out of memory",),
-        means="InvokeAI's cache of models leaves too little of the GPU for what a step computes",
+        means="InvokeAI's model cache leaves too little GPU memory for the intermediate results of a step",
         next_step="enable_partial_loading: true and a larger device_working_mem_gb (3 by default) in "
         "invokeai.yaml; or a smaller image",
         leads=True,
@@ -1884,7 +1880,7 @@ _KINDS = (
         seen=(r"fooocus|ldm_patched[/\\]",),
         needs=("out of memory",),
         unless=("forge",),
-        means="the models, and what a step of the image computes, have to fit on the GPU together",
+        means="the models and the intermediate results of a step have to fit on the GPU together",
         next_step="a smaller image; start with --always-low-vram, or --always-no-vram",
         leads=True,
     ),
@@ -1897,9 +1893,9 @@ _KINDS = (
         ),
         needs=("out of memory",),
         unless=(r"in train\w{0,20}|train_\w{1,20}\.py|in _?decode",),
-        means="the models, and what a step of the image computes, have to fit on the GPU together",
+        means="the models and the intermediate results of a step have to fit on the GPU together",
         next_step="a smaller image or batch; start AUTOMATIC1111's web UI with --medvram (--lowvram on a "
-        "small GPU), in Forge lower GPU Weights",
+        "small GPU); in Forge, lower GPU Weights",
         leads=True,
     ),
     MessageKind(
@@ -1911,12 +1907,12 @@ _KINDS = (
         ),
         needs=("out of memory",),
         unless=(r"in \w{0,30}_?decode",),
-        means="the models, and what a step of the image computes, have to fit on the GPU together",
+        means="the models and the intermediate results of a step have to fit on the GPU together",
         next_step="a smaller image, fewer frames or a quantized model; start with --lowvram",
         leads=True,
     ),
     MessageKind(
-        "a program that makes images",
+        "an image generator",
         level=3,
         seen=(
             r"could not generate (?:the)? image|image\(s\) generated|txt2img|img2img|text[- ]to[- ]image|"
@@ -1929,18 +1925,18 @@ _KINDS = (
             r"in train\w{0,20}|train_\w{1,20}\.py|optimizer|epoch\W{0,2}\d|learning_?rate|training|"
             r"in _?decode|diffusers[/\\]",
         ),
-        means="the models, and what a step of the image computes, have to fit on the GPU together",
-        next_step="a smaller image, or fewer images or frames at once; or a part of the models on the CPU "
-        "(--medvram or --lowvram in web UIs, enable_model_cpu_offload() in diffusers)",
+        means="the models and the intermediate results of a step have to fit on the GPU together",
+        next_step="a smaller image, or fewer images or frames at once; or keep a part of the models on the "
+        "CPU (--medvram or --lowvram in web UIs, enable_model_cpu_offload() in diffusers)",
         leads=True,
     ),
     MessageKind(
         "Xinference",
         level=1,
         seen=("model actor is out of memory",),
-        means="Xinference caught torch's out of memory and ended the process of the model",
+        means="Xinference stopped the model's process because torch ran out of GPU memory",
         next_step="fewer models on this GPU, a quantized model, or shorter and fewer requests at once; "
-        "`xinference terminate` ends a model",
+        "`xinference terminate` stops a model",
         leads=True,
     ),
     MessageKind(
@@ -1952,9 +1948,9 @@ _KINDS = (
             r"starting the web ui\.|exllama|loading \S{1,80}?(?:gptq|awq|exl2|gguf)",
         ),
         needs=("out of memory",),
-        means="the weights, the context or a step of the model do not fit on the GPU together",
-        next_step="a model in fewer bits (4 or 8), a shorter context or prompt, or a part of the layers on "
-        "the CPU or another GPU",
+        means="the weights, the context's KV cache and a step of the model do not fit on the GPU together",
+        next_step="a model quantized to 8 or 4 bits, a shorter context or prompt, or a part of the layers "
+        "on the CPU or another GPU",
         leads=True,
     ),
     MessageKind(
@@ -1962,7 +1958,7 @@ _KINDS = (
         level=1,
         seen=(r"text_embeddings_(?:server|backend|router)|text-embeddings-router",),
         needs=("out of memory",),
-        means="the trial run with as many tokens at once as the server allows did not fit",
+        means="the trial run did not fit: it has as many tokens as the server allows at once",
         next_step="lower --max-batch-tokens; or --dtype float16",
         leads=True,
     ),
@@ -1977,17 +1973,15 @@ _KINDS = (
         leads=True,
     ),
     MessageKind(
-        "no room for a program's code beside XLA's pool",
+        "kernel code beside XLA's pool",
         seen=(
             r"failed to load in-memory cubin.{0,80}?cuda_error_out_of_memory",
             "jax pre-?allocating too much device memory",
         ),
         means="JAX takes most of the GPU at its start, and CUDA or a library found no memory beside that "
-        "pool; or "
-        "another process holds it",
+        "pool for its code; or another process holds the rest",
         next_step="XLA_PYTHON_CLIENT_MEM_FRACTION=0.6, or XLA_PYTHON_CLIENT_PREALLOCATE=false; stop the "
-        "other "
-        "processes that `nvidia-smi` shows",
+        "other processes that `nvidia-smi` shows",
     ),
     MessageKind(
         "the CUDA driver",
@@ -2060,11 +2054,10 @@ _KINDS = (
             "(?:ur|ze)_result_error_out_of_resources|pi_error_out_of_resources",
             r"backend failed with error: 40(?!\d)|backend returns: ?40(?!\d)",
         ),
-        means="Intel's driver lacked something: most often memory of the GPU (it is full, one block is "
-        "larger "
-        "than the driver allows, 4 GiB on some), else a kernel or the driver failed",
-        next_step="a smaller batch, or smaller blocks; `xpu-smi` for other processes; if little is in use, a "
-        "newer driver and torch",
+        means="Intel's driver lacked a resource: most often GPU memory (the GPU is full, or one block is "
+        "larger than the driver allows: 4 GiB on some GPUs), else a kernel or the driver failed",
+        next_step="a smaller batch, or smaller blocks; `xpu-smi` shows other processes; if little is in "
+        "use, a newer driver and torch",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -2149,19 +2142,18 @@ _KINDS = (
         seen=(
             "cl_out_of_host_memory|lightgbmerror: out of host memory|opencl_error.{0,60}out of host memory",
         ),
-        means="OpenCL's driver got no memory of the host, or failed for another reason (no usable device or "
-        "driver): it uses this word for several",
-        next_step="`clinfo` shows whether the driver works, and `free -g` the host's memory while it runs",
+        means="OpenCL's driver got no host memory, or failed for another reason, such as no usable device: "
+        "it reports several causes with this error",
+        next_step="`clinfo` shows whether the driver works; `free -g` shows the host's memory while it runs",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
         "OpenCL's resources",
         seen=("(?:cl_|: )out_of_resources|out of gpu resources",),
-        means="the OpenCL driver lacked something: often memory of the GPU, else it ended a kernel that was "
-        "too large, took too long or failed",
-        next_step="less memory: a smaller batch, image or context, lower precision, fewer programs on this "
-        "GPU; "
-        "if little is in use, a newer driver",
+        means="the OpenCL driver lacked a resource: often GPU memory; else a kernel was too large, took too "
+        "long or failed",
+        next_step="use less memory: a smaller batch, image or context, lower precision, fewer programs on "
+        "this GPU; if little is in use, a newer driver",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -2241,13 +2233,11 @@ _KINDS = (
             r"<(?!/?torch_|filename)[^<>]{0,300}\.(?:safetensors|bin|pth?|ckpt|gguf)"
             r">: cannot allocate memory",
         ),
-        means="the kernel refused to map a file of weights: it is larger than the memory and the swap that "
-        "it may "
-        "promise (vm.overcommit_memory, `ulimit -v`, a job's limit), though little of it would be read at "
-        "once",
-        next_step="more swap, or `sysctl -w vm.overcommit_memory=1`; a smaller file (shards, fewer bits), "
-        "or a newer "
-        "release of the program that loads it",
+        means="the kernel refused to map a file of weights, which is larger than the memory and swap that "
+        "may be committed (vm.overcommit_memory, `ulimit -v`, a job's limit), although only parts of it are "
+        "read at once",
+        next_step="more swap, or `sysctl -w vm.overcommit_memory=1`; smaller files (shards, or a quantized "
+        "model), or a newer release of the program that loads them",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -2386,8 +2376,7 @@ _KINDS = (
             r"(?:restarting kernel|kernel [\w-]{36} restarted).{0,4000}?large alloc <tried>",
         ),
         means="the session ended after a large request of host memory: most likely it had used up its "
-        "memory, "
-        "not the GPU's",
+        "memory, not the GPU's",
         next_step="a smaller batch or input, data that is read in pieces, or a session with more memory",
         cause=OomCause.HOST,
     ),
@@ -2409,7 +2398,7 @@ _KINDS = (
         "a compiler",
         backend="host",
         seen=(r"killed signal terminated program \w{1,12}",),
-        means="the kernel ended a compiler because host memory ran out: too many ran at once",
+        means="the kernel killed a compiler because host memory ran out: too many ran at once",
         next_step="MAX_JOBS=2 before the command that builds",
         cause=OomCause.HOST,
     ),
@@ -2443,12 +2432,10 @@ _KINDS = (
             r"?[hs]_\w{1,8}) limit",
         ),
         also=(r"maxvmem ?(?:=|:)?(?P<address_space>[\d.]{1,12}[kmgt])",),
-        means="the scheduler ended the job at one of its limits: of time, or of host memory, where maxvmem "
-        "is "
-        "near h_vmem; not of the GPU's",
-        next_step="`qacct -j` shows the time and maxvmem: more of what is near its limit (-l h_vmem=, for "
-        "each "
-        "slot; -l h_rt=)",
+        means="the scheduler killed the job at one of its limits: of time, or of host memory (not the "
+        "GPU's) if maxvmem is near h_vmem",
+        next_step="`qacct -j JOB` shows the time and maxvmem; ask for more of what is near its limit (-l "
+        "h_rt= for time, -l h_vmem= for each slot's memory)",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -2491,30 +2478,29 @@ _KINDS = (
         "Java's threads",
         backend="host",
         seen=("unable to create (?:new )?native thread",),
-        means="the system allowed Java no more threads: most often a limit of processes, else the memory for "
-        "their stacks; Java's heap is not full",
-        next_step="a higher limit of processes (`ulimit -u`, pids of the container), or fewer threads; a "
-        "smaller heap (-Xmx) leaves more for stacks",
+        means="the system let Java create no more threads: most often because of a limit of processes, else "
+        "because memory for their stacks ran out; Java's heap is not full",
+        next_step="a higher limit of processes (`ulimit -u`, docker's --pids-limit), or fewer threads; a "
+        "smaller heap (-Xmx) leaves more memory for stacks",
         cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
-        "an array of Java",
+        "a Java array",
         backend="host",
         seen=("requested array size exceeds vm limit",),
-        means="one array is larger than Java allows (2^31 elements), whatever the heap has free",
-        next_step="the data in several smaller arrays or partitions",
+        means="one array is larger than Java allows (about 2^31 elements), whatever the heap has free",
+        next_step="split the data into smaller arrays or partitions",
         cause=OomCause.LIMIT,
     ),
     MessageKind(
-        "Spark's largest result",
+        "Spark's limit of results",
         backend="host",
         seen=(
             r"total size of serialized results of \d{1,9} tasks \(<used>\) is bigger than "
             r"(?:spark\.driver\.)?maxresultsize \(<limit>\)",
         ),
-        means="the results that the driver was to collect are larger than Spark allows: no memory ran out "
-        "yet",
-        next_step="do not collect so much (write the results, or aggregate them first); else a larger "
+        means="the results that tasks send to the driver are larger than Spark allows: no memory ran out",
+        next_step="collect less (write the results to files, or aggregate them first); else a larger "
         "spark.driver.maxResultSize, with a larger spark.driver.memory",
         cause=OomCause.LIMIT,
     ),
@@ -2524,17 +2510,16 @@ _KINDS = (
         seen=("you tried to allocate too many memory regions",),
         means="more threads called OpenBLAS than it was built for: the machine's memory is not full",
         next_step="OPENBLAS_NUM_THREADS=1 (or another small number) before the program, or fewer processes "
-        "and "
-        "threads",
+        "and threads",
         cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
-        "a pod that fits on no node",
+        "an unschedulable pod",
         backend="host",
         seen=(r"nodes? (?:is|are) available: .{0,160}?insufficient memory",),
-        means="Kubernetes did not start the pod: it requests more memory than any node has left to promise",
-        next_step="a smaller resources.requests.memory, a larger node, or stop other pods; `kubectl describe "
-        "nodes` shows what is promised",
+        means="Kubernetes did not start the pod: it requests more memory than any node has left for requests",
+        next_step="a smaller resources.requests.memory, a larger node, or stop other pods; `kubectl "
+        "describe nodes` shows what pods have requested",
         cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
@@ -2542,7 +2527,7 @@ _KINDS = (
         backend="host",
         level=2,
         seen=("use an instance type with more memory",),
-        means="SageMaker ended the job because the instance's memory was used up",
+        means="SageMaker stopped the job because the instance's memory was used up",
         next_step="an instance type with more memory, or less data at once",
         cause=OomCause.HOST,
     ),
@@ -2559,8 +2544,8 @@ _KINDS = (
         "pinned memory of an offloader",
         level=2,
         seen=("as the maximum reservable memory has been reached",),
-        means="mmgp (Wan2GP) could not pin more of the machine's memory for weights that wait there: copies "
-        "to the GPU are slower, and nothing fails",
+        means="mmgp, the offloader of Wan2GP, could not pin more host memory for the weights that it keeps "
+        "there: copies to the GPU are slower, but nothing fails",
         next_step="nothing, unless an error follows; then a smaller --perc-reserved-mem-max, or a profile "
         "that keeps less in the machine's memory",
         cause=OomCause.WARNING,
@@ -2569,39 +2554,40 @@ _KINDS = (
         "ArrayFire",
         seen=("device out of memory:101",),
         also=("native alloc for size <tried>",),
-        means="ArrayFire's memory manager (Flashlight, wav2letter) got no memory of the device, also after "
-        "it freed its cache",
+        means="ArrayFire's memory manager (Flashlight, wav2letter) got no device memory, even after it had "
+        "freed its cache",
         next_step="a smaller batch, shorter audio or a smaller beam; stop the other processes that "
-        "`nvidia-smi` shows; af::deviceGC() frees what it keeps",
+        "`nvidia-smi` shows; af::deviceGC() frees ArrayFire's cache",
     ),
     MessageKind(
         "ROCm's HSA runtime",
         backend="device",
         level=1,
         seen=("hsa_status_error_out_of_resources",),
-        means="ROCm's runtime got no resources: memory, but also queues, signals, threads or the right to "
-        "open /dev/kfd; at hsa_init or in rocminfo it is rarely memory",
-        next_step="`rocm-smi --showmeminfo vram` and `free -g` beside it; at the start: the groups render "
-        "and video, `ulimit -u`, one HSA runtime in the process, `dmesg`",
+        means="ROCm's runtime lacked a resource: memory, queues, signals, threads, or permission to open "
+        "/dev/kfd; at hsa_init or in rocminfo it is rarely memory",
+        next_step="`rocm-smi --showmeminfo vram` and `free -g` show whether memory is full while it runs; "
+        "if it fails at its start, check `ulimit -u`, `dmesg`, that the user is in the groups render and "
+        "video, and that the process loads one HSA runtime only",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
-        "a range of addresses",
+        "a range of GPU addresses",
         level=-1,
         seen=(r"cumemaddressreserve ?\([^()]{0,120}\)",),
         needs=("out_?of_?memory",),
         means="the driver had no free range of GPU addresses, which is not memory: llama.cpp reserves 32 "
-        "GiB for each pool, tiny-cuda-nn (NeRF programs) as much as the GPU has",
-        next_step="llama.cpp built with -DGGML_CUDA_NO_VMM=ON; fewer models and GPU programs at once, a "
-        "newer driver; a limit of the process (`ulimit -v`)",
+        "GiB of them for each pool, tiny-cuda-nn (NeRF programs) as many as the GPU has memory",
+        next_step="build llama.cpp with -DGGML_CUDA_NO_VMM=ON; run fewer models and GPU programs at once; "
+        "`ulimit -v unlimited` before the start; or a newer driver",
         cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
         "tiny-cuda-nn",
         # The \t of a path of Windows was taken for a tab.
         seen=(r"iny-cuda-nn\S{0,40}?gpu_memory\.h.{0,200}?out_?of_?memory",),
-        means="tiny-cuda-nn (instant-ngp, NeRF programs) got no memory of the GPU from the driver: its "
-        "memory is outside torch's allocator, and instant-ngp keeps all training images on the GPU",
+        means="tiny-cuda-nn (instant-ngp, NeRF programs) got no GPU memory from the driver: it allocates "
+        "outside torch's allocator, and instant-ngp keeps all training images on the GPU",
         next_step="fewer or smaller images, a smaller hash table (log2_hashmap_size), batch or mesh "
         "resolution; stop the other processes that `nvidia-smi` shows",
     ),
@@ -2613,32 +2599,32 @@ _KINDS = (
             "fork(?:ing)?(?: failed)?: cannot allocate memory",
             r"_execute_child.{0,400}?\[errno 12\] cannot allocate memory",
         ),
-        means="the kernel refused a copy of a process (fork): the machine's memory, or what the kernel may "
-        "promise of it, is used up; not the GPU's",
-        next_step="fewer DataLoader workers (num_workers=0 starts none) or other processes, started before "
-        "the large data is read, or more memory or swap; `free -g` while it runs",
+        means="the kernel refused to copy the process (fork): host memory (not the GPU's), or what the "
+        "kernel may commit of it, is used up",
+        next_step="fewer DataLoader workers (num_workers=0 starts none) or other processes, or start them "
+        "before the large data is read; else more memory or swap; `free -g` shows the memory while it runs",
         cause=OomCause.HOST,
     ),
     MessageKind(
-        "an array of NumPy",
+        "a NumPy array",
         backend="host",
         seen=(
             "unable to allocate <tried> for an array(?: with shape <shape> and data type <type>)?",
             "unable to allocate array with shape <shape>(?: and data type <type>)?",
             "_arraymemoryerror",
         ),
-        means="the machine's memory, or a limit of the process, has no room for one array; not the GPU's",
-        next_step="less at once (chunks, fewer columns), smaller types (float32, int32, category), or more "
-        "memory for the job; `free -g` while it runs",
+        means="host memory (not the GPU's), or a limit of the process, has no room for one array",
+        next_step="smaller arrays (chunks, fewer columns), smaller types (float32, int32, category), or "
+        "more memory for the job; `free -g` shows the memory while it runs",
         cause=OomCause.HOST,
     ),
     MessageKind(
-        "an allocation of torch's on Windows",
+        "a CPU allocation of torch on Windows",
         backend="host",
         level=1,
         seen=("cpuallocator: not enough memory: you tried to allocate <tried>",),
-        means="torch's words on Windows (and Android) where the machine's memory, with its page file, is "
-        "used up: not the GPU's",
+        means="torch on Windows (or Android) got no memory on the CPU: the machine's memory and its page "
+        "file are used up, not the GPU's memory",
         next_step="a larger page file (system settings), or close other programs; else a smaller batch, "
         "input or model in the machine's memory",
         cause=OomCause.HOST,
@@ -2652,22 +2638,20 @@ _KINDS = (
             r"free memory: (?P<available>\d{1,9}[kmgt]?)",
             r"total memory: (?P<limit>\d{1,9}[kmgt]?)",
         ),
-        means="a shard of a Seastar program (ScyllaDB, Redpanda) had no memory left of its share of the "
-        "machine's, or only in small pieces: not the GPU's",
+        means="a shard of a Seastar program (ScyllaDB, Redpanda) has used up its share of host memory, or "
+        "has only small pieces of it left",
         next_step="less data or fewer requests at once, or a larger --memory, or fewer shards (--smp), each "
         "of which then has a larger share",
         cause=OomCause.HOST,
     ),
     MessageKind(
-        "a library's block for thread-local storage",
+        "the static TLS block",
         backend="host",
         seen=("cannot allocate memory in static tls block",),
-        means="no memory ran out: a library was loaded too late for its part of the small block that each "
-        "process "
-        "has for thread-local variables",
-        next_step="load it first: LD_PRELOAD= with the path that the text shows (often libgomp), or import "
-        "torch "
-        "before other libraries",
+        means="no memory ran out: the small block that each process has for thread-local variables (static "
+        "TLS) was full when a library was loaded late",
+        next_step="load that library first: LD_PRELOAD=PATH, with the path that the text shows (often "
+        "libgomp), or import torch before other libraries",
         cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
@@ -2698,8 +2682,8 @@ _KINDS = (
             f"{_NOT_OF_GPU}(?<!of)memoryerror"
             "(?!out|\\([\"'f]|:(?!unable|std::|cannot|could|fail|bad|out of|alloc|not enough|[^a-z]))",
         ),
-        means="no memory of the machine was left for it, or a limit of the process, the job or the container "
-        "was reached: not the GPU's memory",
+        means="host memory (not the GPU's) ran out, or a limit of the process, the job or the container was "
+        "reached",
         next_step="a smaller batch, input or model in the machine's memory, or more memory for the job; "
         "fewer DataLoader workers; `free -g` while it runs",
         cause=OomCause.HOST,
@@ -2713,9 +2697,8 @@ _KINDS = (
             r"(?:(?!cuda|gpu|hip)\S){0,40}?(?:out of memory|(?<!oom)killed|cannot allocate memory)",
             r"killed(?:\(program|signal terminated program) (?:cc1|cc1plus|cicc|ptxas)",
         ),
-        means="a compiler ran out of the machine's memory, not the GPU's",
-        next_step="fewer jobs at once (MAX_JOBS=1, make -j1), more memory or swap, or a package that is "
-        "built already",
+        means="a compiler ran out of host memory, not the GPU's",
+        next_step="fewer jobs at once (MAX_JOBS=1, make -j1), more memory or swap, or a prebuilt package",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -2731,20 +2714,18 @@ _KINDS = (
         cause=OomCause.HOST,
     ),
     MessageKind(
-        "systemd-oomd, since swap was full",
+        "systemd-oomd, because swap was full",
         backend="host",
         level=2,
         seen=(
             r"systemd-oomd\S{0,20}: killed \S{1,400}? due to memory used \(<used>\) / total \(<machine>\) "
-            r"and "
-            r"swap used \(<swap>\) / total \(<all_swap>\)",
+            r"and swap used \(<swap>\) / total \(<all_swap>\)",
             r"systemd-oomd\S{0,20}: killed \S{1,400}? due to memory used \(<used>\) / total \(<machine>\)",
             r"systemd-oomd\S{0,20}: killed \S{1,400}? due to (?:memory used|swap)",
         ),
-        means="systemd-oomd ended all processes of a unit, since the machine's memory and its swap were "
-        "nearly "
-        "used up: not the GPU's",
-        next_step="less host memory: fewer DataLoader workers, a smaller prefetch_factor; or more swap; "
+        means="systemd-oomd killed all processes of a unit because the machine's memory and swap were "
+        "nearly used up: not the GPU's",
+        next_step="use less host memory: fewer DataLoader workers, a smaller prefetch_factor; or more swap; "
         "`oomctl` shows the limit, which SwapUsedLimit= in oomd.conf sets",
         cause=OomCause.HOST,
     ),
@@ -2757,10 +2738,10 @@ _KINDS = (
             "<pressure>% > <most_pressure>% for > <waited>s",
             r"systemd-oomd\S{0,20}: killed \S{1,400}? due to memory pressure",
         ),
-        means="systemd-oomd ended all processes of a unit, since programs waited too long for host "
+        means="systemd-oomd killed all processes of a unit because programs waited too long for host "
         "memory: not the GPU's",
-        next_step="less host memory: fewer DataLoader workers, a smaller prefetch_factor; `oomctl` shows the "
-        "limits, which ManagedOOMMemoryPressureLimit= of a unit sets",
+        next_step="use less host memory: fewer DataLoader workers, a smaller prefetch_factor; `oomctl` "
+        "shows the limits, which ManagedOOMMemoryPressureLimit= of a unit sets",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -2782,8 +2763,8 @@ _KINDS = (
             "shmem-rss: ?(?!0kb)<shared_pages>",
             "pgtables: ?(?!0kb)<page_tables>",
         ),
-        means="the kernel ended a process because its control group (a container, a pod, a job or a service) "
-        "had used up its limit of host memory, whatever the machine has free",
+        means="the kernel killed a process because its control group (a container, a pod, a job or a "
+        "service) had used up its limit of host memory, whatever the machine has free",
         next_step="a higher limit (--memory in Docker, resources.limits.memory in Kubernetes, --mem in "
         "Slurm), or less host memory: fewer processes or DataLoader workers, less data at once",
         cause=OomCause.HOST,
@@ -2804,9 +2785,9 @@ _KINDS = (
             "shmem-rss: ?(?!0kb)<shared_pages>",
             "pgtables: ?(?!0kb)<page_tables>",
         ),
-        means="the kernel ended a process because the machine's memory was used up: not the GPU's, and not "
-        "only the limit of a container; others than this process may hold most of it",
-        next_step="less host memory: fewer processes or DataLoader workers, less data at once; or more "
+        means="the kernel killed a process because the machine's memory was used up (not the GPU's, and not "
+        "just a container's limit); other processes may hold most of it",
+        next_step="use less host memory: fewer processes or DataLoader workers, less data at once; or more "
         "memory or swap. The kernel's table of processes above that line shows what held it",
         cause=OomCause.HOST,
     ),
@@ -2825,10 +2806,11 @@ _KINDS = (
             "total-vm: ?<address_space>",
             "anon-rss: ?(?!0kb)<process>",
         ),
-        means="the kernel ended a process because host memory was used up: that of the machine, or the limit "
-        "of a container or job",
-        next_step="less host memory: fewer processes or DataLoader workers, less data at once; or more "
-        "memory or a higher limit. `dmesg | grep -i -A 1 oom-kill` shows which of them, and the process",
+        means="the kernel killed a process because host memory was used up: the machine's, or the limit of "
+        "a container or job",
+        next_step="use less host memory: fewer processes or DataLoader workers, less data at once; or more "
+        "memory or a higher limit. `dmesg | grep -i -A 1 oom-kill` shows whether it was a limit, and which "
+        "process was killed",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -2836,11 +2818,10 @@ _KINDS = (
         backend="host",
         level=2,
         seen=(r"oomkilled\W{0,4}true",),
-        means="the kernel ended the container, or a process in it, because it had used up its limit of host "
-        "memory (without one, the machine's memory): not the GPU's",
+        means="the kernel killed the container, or a process in it, because it had used up its limit of "
+        "host memory (or the machine's memory, if it has no limit): not the GPU's",
         next_step="a higher limit (--memory of docker run, deploy.resources.limits.memory in Compose), or "
-        "less "
-        "host memory: fewer processes or DataLoader workers, less data at once",
+        "less host memory: fewer processes or DataLoader workers, less data at once",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -2856,8 +2837,8 @@ _KINDS = (
             "total-vm: ?<address_space>",
             "anon-rss: ?(?!0kb)<process>",
         ),
-        means="the kernel ended the container because host memory ran out: most often its own limit, else "
-        "the node's memory; not the GPU's",
+        means="the kernel killed the container because host memory (not the GPU's) ran out: most often the "
+        "container's own limit, else the node's memory",
         next_step="a higher resources.limits.memory of the container, or less host memory: fewer processes "
         "or DataLoader workers, a smaller prefetch_factor; `kubectl describe pod` shows the limit",
         cause=OomCause.HOST,
@@ -2880,9 +2861,9 @@ _KINDS = (
         level=1,
         seen=(r"earlyoom\S{0,20}: mem avail",),
         unless=("low memory!", r"earlyoom\S{0,20}: sending sig(?:term|kill) to process \d"),
-        means="earlyoom reports the machine's memory and has ended nothing here: by default it ends a "
-        "process when both memory and swap are nearly used up",
-        next_step="see who holds the memory (`top`, `free -g`); earlyoom's -s 100 looks at memory alone",
+        means="earlyoom reports the machine's memory here and killed nothing: by default it kills a process "
+        "when free memory and free swap are both below 10 %",
+        next_step="`top` shows which processes hold the memory; with -s 100 earlyoom ignores swap",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -2897,10 +2878,10 @@ _KINDS = (
             "vmrss:? <process>",
             r"mem avail: \d{1,9} of (?P<machine>\d{1,9}mib)",
         ),
-        means="earlyoom ended the process that it ranks first, before the machine's memory was quite used "
-        "up: not the GPU's memory",
-        next_step="less host memory: fewer processes or DataLoader workers, less data at once; or more "
-        "memory or swap. Options -m and -s of earlyoom set how little has to be free",
+        means="earlyoom killed a process (by default the one with the highest OOM score) before the "
+        "machine's memory was quite used up: not the GPU's memory",
+        next_step="use less host memory: fewer processes or DataLoader workers, less data at once; or more "
+        "memory or swap. earlyoom's options -m and -s set the free memory and swap at which it acts",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -2909,8 +2890,8 @@ _KINDS = (
         level=1,
         seen=("exceeded <budget>% memory budget",),
         also=("process memory: <process> -- worker memory limit: <limit>",),
-        means="Dask ended a worker that had reached its share of Dask's own limit for each worker; the "
-        "machine's memory need not be used up",
+        means="Dask killed a worker that came too close to the memory limit that Dask sets for each worker; "
+        "the machine may have memory free",
         next_step="smaller partitions or chunks, fewer threads for each worker, or a higher memory_limit of "
         "the workers",
         cause=OomCause.HOST,
@@ -2925,20 +2906,20 @@ _KINDS = (
             "process memory: <process> -- worker",
             "unmanaged memory: <process> -- worker",
         ),
-        means="a warning: a worker of Dask comes near its limit of host memory; Dask pauses it, and ends it "
-        "at 95 %",
+        means="a warning: a Dask worker comes near its limit of host memory; Dask pauses it, and kills it "
+        "at 95 % of the limit",
         next_step="nothing, if the job goes on; else smaller partitions or chunks, fewer threads for each "
         "worker, or a higher memory_limit",
         cause=OomCause.WARNING,
     ),
     MessageKind(
-        "perhaps, behind dead workers of Dask",
+        "perhaps the cause of dead Dask workers",
         backend="host",
         level=2,
         seen=(r"killedworker[(:]|died while (?:running|trying to run) it",),
         unless=("memory budget",),
-        means="workers of Dask ended again and again on one task: often since host memory ran out, else the "
-        "task crashed them",
+        means="Dask workers died several times on one task: often because host memory ran out, else because "
+        "the task crashed them",
         next_step="the workers' own logs, or `dmesg | grep -i kill`, show which; if memory ran out, smaller "
         "partitions or a higher memory_limit",
         cause=OomCause.UNKNOWN,
@@ -2953,9 +2934,8 @@ _KINDS = (
             r"is running (?:\d{1,15}b)? ?beyond (?:the)? ?'?virtual'? memory limit",
         ),
         also=("<used> of <limit> virtual memory used",),
-        means="YARN ended the container because its address space was larger than YARN allows, whatever "
-        "memory "
-        "it really used",
+        means="YARN killed the container because its address space was larger than YARN allows, whatever "
+        "memory it really used",
         next_step="turn the check off (yarn.nodemanager.vmem-check-enabled=false), or a larger "
         "yarn.nodemanager.vmem-pmem-ratio; else a larger spark.executor.memoryOverhead",
         cause=OomCause.HOST,
@@ -2969,10 +2949,10 @@ _KINDS = (
             r"is running (?:\d{1,15}b)? ?beyond (?:the)? ?'?(?:physical|virtual)'? memory limit",
         ),
         also=("<used> of <limit> physical memory used",),
-        means="YARN ended the container because it used more host memory than its limit: the heap, and what "
-        "is outside of it (Python's workers too)",
-        next_step="raise spark.executor.memoryOverhead (or spark.executor.memory), or less at once: more "
-        "partitions, fewer cores for each executor (spark.executor.cores)",
+        means="YARN killed the container because it used more host memory than its limit, which counts the "
+        "heap and everything outside it, such as Python's workers",
+        next_step="raise spark.executor.memoryOverhead (or spark.executor.memory), or process less at once: "
+        "more partitions, fewer cores for each executor (spark.executor.cores)",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -2985,8 +2965,8 @@ _KINDS = (
         ),
         means="Java got no memory outside its heap: the machine, or the limit of a container, has none left, "
         "or the limit of direct buffers is reached",
-        next_step="a smaller heap (-Xmx) or fewer processes, so that some is left; for direct buffers "
-        "-XX:MaxDirectMemorySize",
+        next_step="a smaller heap (-Xmx) or fewer processes, so that some is left; for direct buffers, a "
+        "larger -XX:MaxDirectMemorySize",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -2998,8 +2978,8 @@ _KINDS = (
             r"[\d.]{1,9}\([\d.]{1,9}\)->(?P<heap_mib>[\d.]{1,9})\(",
         ),
         means="the heap of a JavaScript program has reached its limit, whatever memory the machine has",
-        next_step="a larger heap: NODE_OPTIONS=--max-old-space-size=8192 (MiB); where it only grows, the "
-        "program keeps what it no longer needs",
+        next_step="a larger heap: NODE_OPTIONS=--max-old-space-size=8192 (MiB); if its use only grows, look "
+        "for a leak in the program",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -3010,10 +2990,9 @@ _KINDS = (
             r"vector memory (?:exhausted|limit of <limit> reached)",
         ),
         also=("reached total allocation of <limit>",),
-        means="R got no memory of the machine for one more object, or has reached its own limit",
-        next_step="less data at once: rm() and gc() for what is no longer needed, sparse matrices, data in "
-        "pieces; a 64-bit R; where R has a limit of its own, R_MAX_VSIZE (memory.limit() before R 4.2 on "
-        "Windows)",
+        means="R got no host memory for one more object, or has reached its own limit",
+        next_step="use less memory: rm() and gc() for objects no longer needed, sparse matrices, data in "
+        "pieces; a 64-bit R; to raise R's own limit, R_MAX_VSIZE (memory.limit() before R 4.2 on Windows)",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -3023,9 +3002,9 @@ _KINDS = (
             r"out of memory on device\. to view more detail|out of memory on device\. you requested: <tried>",
         ),
         also=("you requested: <tried>", r"device has (?P<free>\d[\d.]{0,9}[kmgt]b) free"),
-        means="MATLAB got no memory of the GPU",
-        next_step="less at once: a smaller MiniBatchSize or smaller arrays, clear gpuArrays that are no "
-        "longer needed; reset(gpuDevice) frees all of them; gpuDevice shows what is free",
+        means="MATLAB got no GPU memory for one more array",
+        next_step="a smaller MiniBatchSize or smaller arrays; clear gpuArrays that are no longer needed; "
+        "reset(gpuDevice) frees all of them; gpuDevice shows what is free",
     ),
     MessageKind(
         "MATLAB",
@@ -3051,23 +3030,22 @@ _KINDS = (
             r"runtime\.outofmemory",
         ),
         also=("memory size: <limit> ?max memory used: <used>",),
-        means="AWS ended the function, most likely because it used more memory than it may have",
-        next_step="a larger memory size of the function (MemorySize), or less data at once; the line "
-        "REPORT of "
-        "its log shows the most that it used",
+        means="AWS stopped the function, most likely because it used more memory than its setting allows",
+        next_step="a larger memory size of the function (MemorySize), or less data at once; the line REPORT "
+        "of its log shows the peak",
         cause=OomCause.HOST,
     ),
     MessageKind(
-        "a notebook that was restarted",
+        "a restarted notebook",
         backend="host",
         level=2,
         seen=(
             "notebook tried to allocate more memory than is available",
             "session crashed after using all available ram",
         ),
-        means="the session of the notebook used up its host memory, and was restarted: not the GPU's",
-        next_step="a smaller batch or input, data that is read in pieces, or del and gc.collect() for what "
-        "is no longer needed; else a session with more memory",
+        means="the notebook's session used up its host memory (not the GPU's) and was restarted",
+        next_step="a smaller batch or input, data that is read in pieces, or del and gc.collect() for "
+        "objects no longer needed; else a session with more memory",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -3077,13 +3055,11 @@ _KINDS = (
         seen=(
             r"loading checkpoint shards:.{0,1000}?(?:(?:exitcode|returncode)[:=]{1,2}-9(?!\d)|it\]killed)",
         ),
-        means="the kernel, or the limit of a container, most likely ended the process because host memory "
-        "ran "
-        "out while weights were loaded: each process of a machine may have a copy of its own there",
+        means="the kernel most likely killed the process because host memory (the machine's, or the limit "
+        "of a container) ran out while weights were loaded: each process may have its own copy of them there",
         next_step="low_cpu_mem_usage=True or device_map in from_pretrained(), weights that are not float32, "
-        "FSDP's "
-        "cpu_ram_efficient_loading, fewer processes, or more memory for the job; `dmesg | grep -i kill` "
-        "confirms it",
+        "FSDP's cpu_ram_efficient_loading, fewer processes, or more memory for the job; `dmesg | grep -i "
+        "kill` confirms it",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -3094,8 +3070,8 @@ _KINDS = (
             "worker process managed by the executor was unexpectedly terminated.{0,200}?"
             r"(?:excessive memory usage|sigkill\(-9\))",
         ),
-        means="most likely the kernel, or the limit of a container, ended a worker since host memory ran "
-        "out; joblib cannot know it",
+        means="most likely the kernel killed a worker because host memory ran out: the machine's, or the "
+        "limit of a container; joblib cannot tell",
         next_step="fewer workers (n_jobs), or less data for each; `dmesg | grep -i kill` confirms it",
         cause=OomCause.HOST,
     ),
@@ -3116,26 +3092,24 @@ _KINDS = (
         ),
         unless=("due to (?:time limit|preemption)",),
         also=("mem required = <needed>",),
-        means="the kernel, or the limit of a container, most likely ended the process because host memory "
-        "ran out, which has to hold what is not on the GPU",
+        means="the kernel most likely killed the process because host memory, which has to hold all that is "
+        "not on the GPU, ran out: the machine's, or the limit of a container",
         next_step="a smaller or more strongly quantized model, a shorter context (-c; num_ctx in Ollama) or "
         "more layers on the GPU; `free -g` while it runs; `dmesg | grep -i kill` confirms it",
         cause=OomCause.HOST,
     ),
     MessageKind(
-        "a killed container, not at its own limit",
+        "a killed container (OOMKilled false)",
         backend="host",
         level=2,
         seen=(
             r"exit ?code\W{1,4}137(?!\d).{0,200}?oomkilled\W{1,4}false",
             r"oomkilled\W{1,4}false.{0,200}?exit ?code\W{1,4}137(?!\d)",
         ),
-        means="something ended the container (SIGKILL), not its own memory limit: `docker stop`, a health "
-        "check, "
-        "or the kernel, because the machine's memory ran out",
-        next_step="`dmesg | grep -i kill` on the host shows whether the kernel did it: then less host "
-        "memory; "
-        "else what stopped the container",
+        means="the container was killed (SIGKILL), but not at its own memory limit: by `docker stop`, by a "
+        "health check, or by the kernel because the machine's memory ran out",
+        next_step="`dmesg | grep -i kill` on the host shows whether the kernel did it: if so, use less host "
+        "memory; if not, look for what stopped the container",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -3161,27 +3135,26 @@ _KINDS = (
             "total-vm: ?<address_space>",
             "anon-rss: ?(?!0kb)<process>",
         ),
-        means="the kernel, or the limit of a container, most likely ended the process because host "
-        "memory ran out",
+        means="the kernel most likely killed the process because host memory ran out: the machine's, or the "
+        "limit of a container",
         next_step="fewer DataLoader workers, a smaller prefetch_factor, or more memory for the job; `free "
         "-g` while it runs; `dmesg | grep -i kill` confirms it",
         cause=OomCause.HOST,
     ),
     MessageKind(
-        "perhaps, behind a DataLoader worker that ended",
+        "perhaps the cause of a dead DataLoader worker",
         backend="host",
         level=2,
         seen=(r"dataloader worker \(pid\S{0,60}?\) exited unexpectedly",),
         unless=(r"killed by signal|sigkill|exit ?code \D{0,4}(?:-9|137)(?!\d)",),
-        means="a worker ended without a word: often the kernel killed it because host memory ran out, else "
-        "it "
-        "crashed or raised an error of its own",
+        means="a worker ended without an error message: often the kernel killed it because host memory ran "
+        "out, else it crashed or raised an error of its own",
         next_step="num_workers=0 shows an error of the worker itself; `dmesg | grep -i kill` shows whether "
         "memory ran out: then fewer workers or a smaller prefetch_factor",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
-        "perhaps, behind a notebook's kernel that died",
+        "perhaps the cause of a dead notebook kernel",
         backend="host",
         level=2,
         seen=(
@@ -3190,14 +3163,14 @@ _KINDS = (
             r"kernel (?:died|restarting)\W{1,3}the kernel",
         ),
         unless=("large alloc|all available ram|than is available",),
-        means="the kernel of a notebook ended without an error of its own: often since host memory ran out, "
-        "else a library crashed",
+        means="the kernel of a notebook ended without an error of its own: often because host memory ran "
+        "out, else a library crashed",
         next_step="run the code as a script, which shows an error or 'Killed'; `free -g` while it runs shows "
         "whether memory fills: then less data at once",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
-        "perhaps, behind a dead worker of Ray",
+        "perhaps the cause of a dead Ray worker",
         backend="host",
         level=2,
         seen=(
@@ -3208,36 +3181,35 @@ _KINDS = (
         means="a worker of Ray ended without an error that Ray could read: the kernel may have ended it "
         "because host memory ran out, or it crashed",
         next_step="`dmesg | grep -i kill` on its node shows whether memory ran out, the worker's own log "
-        "whether "
-        "it crashed; if memory ran out, fewer or smaller tasks on a node",
+        "whether it crashed; if memory ran out, fewer or smaller tasks on a node",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
-        "perhaps, behind a worker of nnU-Net",
+        "perhaps the cause of a dead nnU-Net worker",
         backend="host",
         level=2,
         seen=("background workers? (?:is|are) no longer alive",),
         unless=("sigkill|exit code (?:-9|137)|out of memory: killed",),
-        means="a process that prepares nnU-Net's batches ended: most often since host memory ran out, else "
-        "by an error that stands further up",
+        means="a process that prepares nnU-Net's batches ended: most often because host memory ran out, "
+        "else because of an error that stands further up",
         next_step="read the lines above it; fewer such processes (nnUNet_n_proc_DA=2), or more memory; "
         "`dmesg | grep -i kill` shows whether memory ran out",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
-        "perhaps, behind a broken pool of processes",
+        "perhaps the cause of a broken process pool",
         backend="host",
         level=2,
         seen=(r"brokenprocesspool|process(?: in the [a-z ]{4,20})? (?:was )?terminated abruptly",),
         unless=("sigkill|exit code (?:-9|137)|out of memory: killed",),
-        means="a process of a pool ended without an error of its own: most often the kernel ended it because "
-        "host memory ran out, else it crashed",
+        means="a process of a pool ended without an error of its own: most often the kernel killed it "
+        "because host memory ran out, else it crashed",
         next_step="fewer processes, or less data in each; `dmesg | grep -i kill` shows whether memory ran "
         "out",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
-        "perhaps, behind an error of a GPU library",
+        "perhaps the cause of a GPU library's error",
         level=2,
         seen=(
             "(?:cudnn|cublas|cusolver|cusparse|hipblas|rocblas|miopen)_?status_?(?:execution_?failed|"
@@ -3254,11 +3226,11 @@ _KINDS = (
         level=1.5,
         seen=(_FIRST_ATTEMPT,),
         unless=(_ENDED,),
-        means="torch 2.13 writes this for each attempt that failed, also where it then freed its cache and "
-        "got the memory (one allocation can write it three times): alone, it is not yet a failure",
+        means="torch 2.13 writes this line for each failed attempt, even if it then frees its cache and "
+        "gets the memory (up to three lines for one allocation): alone, it is not a failure",
         next_step="nothing, if the run goes on, though it is slower so near the limit; if it stopped, look "
-        "for 'Tried to allocate' below it: a smaller batch, or less for the server (vLLM's "
-        "gpu_memory_utilization)",
+        "for 'Tried to allocate' below this line; then a smaller batch, or a smaller share for the server "
+        "(vLLM's gpu_memory_utilization)",
         cause=OomCause.WARNING,
     ),
     MessageKind(
@@ -3266,13 +3238,13 @@ _KINDS = (
         level=1.5,
         seen=(_FIRST_ATTEMPT,),
         needs=(_ENDED,),
-        means="the driver had no memory left for torch's allocator, and an error follows, whose message has "
-        "more figures if it is torch's",
-        next_step="look for 'Tried to allocate' below it; `nvidia-smi`: where other processes hold memory, "
-        "stop them; else a smaller batch, or less for the server (vLLM's gpu_memory_utilization)",
+        means="the driver had no memory left for torch's allocator, and an error follows; if it is torch's, "
+        "its message has more figures",
+        next_step="look for 'Tried to allocate' below it; stop the other processes that `nvidia-smi` shows; "
+        "else a smaller batch, or a smaller share for the server (vLLM's gpu_memory_utilization)",
     ),
     MessageKind(
-        "a batch that a program left out",
+        "a skipped or retried batch",
         level=1.25,
         seen=(
             r"out of memory, (?:skip|retry|split)\w{0,4} (?:the |this )?batch",
@@ -3284,18 +3256,17 @@ _KINDS = (
             r".{0,60}?, reducing (?:the |micro)? ?batch",
         ),
         unless=("illegal memory access|defaultcpuallocator: ",),
-        means="the program caught torch's out of memory and goes on: it leaves this batch out, tries a "
-        "smaller one, or computes this part on the CPU, which is slower; the figures are not in the text",
-        next_step="a smaller batch, shorter sequences or smaller images, where batches must not be left out; "
-        "else nothing; `nvidia-smi` shows what other programs hold",
+        means="the program ran out of GPU memory and goes on: it skips this batch, tries a smaller one, or "
+        "computes this part on the CPU, which is slower; the figures are not in the text",
+        next_step="a smaller batch, shorter sequences or smaller images, unless skipped batches are "
+        "acceptable; `nvidia-smi` shows what other programs hold",
         cause=OomCause.WARNING,
     ),
     MessageKind(
         "torch's allocator, without its message",
         level=3,
         seen=(r"(?:torch\.(?:cuda\.)?|raytaskerror\()outofmemoryerror",),
-        means="torch's allocator found no memory of the GPU; its message, which has the figures, is not in "
-        "the text",
+        means="torch's allocator found no GPU memory; its message, which has the figures, is not in the text",
         next_step="look for 'Tried to allocate' further up in the log; else a smaller batch, shorter "
         "sequences or smaller images; `nvidia-smi` shows what other programs hold",
         cause=OomCause.UNKNOWN,
@@ -3315,7 +3286,8 @@ _KINDS = (
         level=2,
         seen=("your current gpu free memory is <free>",),
         also=("safe value of <limit>",),
-        means="a warning: little memory of the GPU is free; a driver that then uses the host's is very slow",
+        means="a warning: little GPU memory is free; if the driver uses host memory instead, the program "
+        "becomes very slow",
         next_step="a lower GPU Weights in Forge's user interface, or a smaller image",
         cause=OomCause.WARNING,
     ),
@@ -3326,12 +3298,10 @@ _KINDS = (
             r"dml.{0,200}?887a000[5-7]",
             "gpu device instance has been suspended",
         ),
-        means="Windows took the GPU away from the program: often its memory had run out, else the driver "
-        "hung or "
-        "crashed",
+        means="Windows took the GPU away from the program: often because GPU memory ran out, else because "
+        "the driver hung or crashed",
         next_step="a smaller batch, image or model, and close other programs that use the GPU; if the GPU "
-        "is not "
-        "full, a newer driver",
+        "is not full, a newer driver",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -3349,7 +3319,7 @@ _KINDS = (
             r"(?:to allocate|allocating|allocation of|requested(?:space|size)?:?|of size):?(?P<tried>\d{1,20}"
             r"(?:\.\d{1,9})?(?:bytes|[kmgt]i?b|b(?![a-z])))",
         ),
-        means="a program got no memory of the GPU; the text does not say what holds it",
+        means="a program got no GPU memory; the text does not say what holds it",
         next_step=_STOP_OTHERS,
     ),
     MessageKind(
@@ -3376,13 +3346,13 @@ _KINDS = (
         "GPT4All",
         level=1,
         seen=(r"gpu loading failed \(out of vram\?\)",),
-        means="GPT4All could not load the model on the GPU, and takes it for too little memory; it uses the "
-        "CPU",
+        means="GPT4All could not load the model on the GPU, suspects too little memory, and uses the CPU "
+        "instead",
         next_step="a smaller or more strongly quantized model, or a shorter context; or the CPU as device",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
-        "a pool of pages of shark-ai",
+        "shark-ai's page pool",
         seen=(r"failed to allocate \d{1,9} pages from `?pagepool",),
         also=(
             "required pages: <pages>",
@@ -3397,7 +3367,7 @@ _KINDS = (
         "Wan2GP",
         level=1,
         seen=("unsufficient vram and you should therefore",),
-        means="Wan2GP caught an error that it takes for too little memory of the GPU",
+        means="Wan2GP caught an error and suspects too little GPU memory",
         next_step="a smaller video or fewer frames; a profile that needs less memory (--profile 4, or 5)",
         leads=True,
     ),
@@ -3411,7 +3381,7 @@ _KINDS = (
             "requirements for pinned models is <needed>",
             "estimated available reservable ram is <available>",
         ),
-        means="Wan2GP takes the error for too little memory of the host, which it pins for the models",
+        means="Wan2GP caught an error and suspects too little host memory, which it pins for the models",
         next_step="a smaller perc_reserved_mem_max (--perc-reserved-mem-max 0.3), or a profile that needs "
         "less memory (--profile 4, or 5)",
         cause=OomCause.HOST,
@@ -3425,7 +3395,7 @@ _KINDS = (
             "(?<!of)memoryerror:",
             r"(?:[iu]nsufficient|not enough|out of|too little|low on) v?ram",
         ),
-        means="a program takes it for a lack of memory; the error itself is not in the text",
+        means="a program suspects a lack of memory; the error itself is not in the text",
         next_step=_LESS_OF_ANY,
         cause=OomCause.UNKNOWN,
     ),
@@ -3437,7 +3407,7 @@ _KINDS = (
             f"{_FAILURE}.{{0,40}}?(?:memory|vram|buffer|heap)",
             f"(?:memory|vram|buffer|heap).{{0,40}}?{_FAILURE}",
         ),
-        means="the text speaks of memory and of a failure, in words that are of no known program",
+        means="the text mentions memory and a failure, in words of no program that snapconv knows",
         next_step=_LESS_OF_ANY,
         cause=OomCause.UNKNOWN,
     ),
@@ -3476,8 +3446,9 @@ _DENIALS = (
     MessageKind("a wrong size", means=WRONG_SIZE, next_step=SHAPES, cause=OomCause.TOO_LARGE),
     MessageKind(
         "enough memory",
-        means="the cause is not in the text: when it was looked up, more was free than was needed; possible: "
-        "another thread or process had it at that moment, or a limit of Windows, WSL or a virtual GPU",
+        means="the cause is not in the text: when the program measured it, more memory was free than was "
+        "needed; possible: another thread or process held it at that moment, or a limit of Windows, WSL or "
+        "a virtual GPU",
         next_step="run it again with `{monitor}` beside it, which shows what else takes memory at that "
         "moment",
         cause=OomCause.UNKNOWN,

@@ -98,7 +98,7 @@ TEXTS = (
         "a wrong size in ONNX Runtime",
         LARGER,
         {"tried": 136723103642368},
-        "one thread or one session",
+        "one session for each thread",
     ),
     (
         "Attempting to copy inputs of <function pairwise_iou at 0x7f09a1a5c310> to CPU due to CUDA OOM\n"
@@ -119,18 +119,18 @@ TEXTS = (
     (
         "CUDA error: out of memory\n...ggml-cuda.cu:97: CUDA error\n  current device: 0, in function alloc "
         "at ...ggml-cuda.cu:476\n  cuMemAddressReserve(&pool_addr, CUDA_POOL_VMM_MAX_SIZE, 0, 0, 0)",
-        "a range of addresses",
+        "a range of GPU addresses",
         OTHER_MEMORY,
         {},
-        "llama.cpp built with -DGGML_CUDA_NO_VMM=ON",
+        "build llama.cpp with -DGGML_CUDA_NO_VMM=ON",
     ),
     (
         "RuntimeError: include/tiny-cuda-nn/gpu_memory.h:459 cuMemAddressReserve(&m_base_address, "
         "m_max_size, 0, 0, 0) failed with error CUDA_ERROR_OUT_OF_MEMORY",
-        "a range of addresses",
+        "a range of GPU addresses",
         OTHER_MEMORY,
         {},
-        "llama.cpp built with -DGGML_CUDA_NO_VMM=ON",
+        "build llama.cpp with -DGGML_CUDA_NO_VMM=ON",
     ),
     (
         "Uncaught exception: Could not allocate memory: E:\\ngp\\dependencies\\tiny-cuda-nn\\include\\"
@@ -167,7 +167,7 @@ TEXTS = (
     ),
     (
         "OOM Detected, reducing batch/grad size to 0/2.",
-        "a batch that a program left out",
+        "a skipped or retried batch",
         WARNING,
         {},
         "a smaller batch",
@@ -205,7 +205,7 @@ TEXTS = (
     ),
     (
         "torch.cuda.OutOfMemoryError at step 1200, reducing micro batch size from 8 to 4",
-        "a batch that a program left out",
+        "a skipped or retried batch",
         WARNING,
         {},
         "a smaller batch",
@@ -221,35 +221,35 @@ TEXTS = (
     (
         "RuntimeError: [enforce fail at CPUAllocator.cpp:79] data. DefaultCPUAllocator: not enough memory: "
         "you tried to allocate 6553600 bytes.",
-        "an allocation of torch's on Windows",
+        "a CPU allocation of torch on Windows",
         HOST,
         {"tried": 6553600},
         "a larger page file",
     ),
     (
         "| WARNING: ran out of memory, skipping batch",
-        "a batch that a program left out",
+        "a skipped or retried batch",
         WARNING,
         {},
         "a smaller batch",
     ),
     (
         "[OOM Warning] Skipping batch 7 due to CUDA OOM.",
-        "a batch that a program left out",
+        "a skipped or retried batch",
         WARNING,
         {},
         "a smaller batch",
     ),
     (
         "Attempting to copy inputs of <function pairwise_iou at 0x7f> to CPU due to CUDA OOM",
-        "a batch that a program left out",
+        "a skipped or retried batch",
         WARNING,
         {},
         "a smaller batch",
     ),
     (
         "WARNING CUDA OutOfMemoryError in TaskAlignedAssigner, using CPU",
-        "a batch that a program left out",
+        "a skipped or retried batch",
         WARNING,
         {},
         "a smaller batch",
@@ -366,7 +366,7 @@ TEXTS = (
     (
         "RuntimeError: One or more background workers are no longer alive. Exiting. Please check the print "
         "statements above for the actual error message",
-        "perhaps, behind a worker of nnU-Net",
+        "perhaps the cause of a dead nnU-Net worker",
         UNKNOWN,
         {},
         "read the lines above it",
@@ -637,7 +637,7 @@ TEXTS = (
         "a skipped tactic of TensorRT",
         WARNING,
         {"tried": 16 * GIB},
-        "nothing, if the build ends well",
+        "nothing, if the build succeeds",
     ),
     (
         "RuntimeError: Error in function 'aligned_alloc' at /w/flashinfer/allocator.h:49: Buffer overflow "
@@ -716,7 +716,7 @@ TEXTS = (
         "a skipped tactic of TensorRT",
         WARNING,
         {"tried": 9000 * MIB, "available": 8000 * MIB},
-        "nothing, if the build ends well",
+        "nothing, if the build succeeds",
     ),
     (
         # The program runs, and needs more than is left.
@@ -737,7 +737,7 @@ TEXTS = (
         "a skipped tactic of TensorRT",
         WARNING,
         {},
-        "nothing, if the build ends well",
+        "nothing, if the build succeeds",
     ),
     (
         "[E] 1: [defaultAllocator.cpp::allocate::19] Error Code 1: Cuda Runtime (out of memory)\n[W] "
@@ -776,7 +776,7 @@ TEXTS = (
     ),
     (
         "CUBLAS failure 3: CUBLAS_STATUS_ALLOC_FAILED ; GPU=1 ; hostname=h ; expr=cublasCreate(&handle_);",
-        "a library of ONNX Runtime or CNTK",
+        "cuBLAS or cuDNN in ONNX Runtime or CNTK",
         FULL,
         {"device": 1},
         "a smaller model, batch or input",
@@ -890,7 +890,7 @@ TEXTS = (
             (
                 'File "/text-generation-webui/modules/callbacks.py", line 3',
                 "a local program for language models",
-                "a model in fewer bits",
+                "a model quantized",
             ),
             (
                 'File "/text_embeddings_server/models/m.py", line 3',
@@ -991,7 +991,7 @@ TEXTS = (
     ),
     (
         "txt2img: out of memory\nCould not generate image.",
-        "a program that makes images",
+        "an image generator",
         FULL,
         {},
         "a smaller image, or fewer images or frames at once",
@@ -1106,12 +1106,12 @@ TEXTS = (
             (
                 "Sequence group 7 is preempted by PreemptionMode.RECOMPUTE mode because there is not enough "
                 "KV cache space.",
-                "requests that vLLM puts off",
+                "preempted requests in vLLM",
                 {},
             ),
             (
                 "KV cache pool is full. Retract requests. #retracted_reqs: 1",
-                "requests that SGLang puts off",
+                "retracted requests in SGLang",
                 {},
             ),
             (
@@ -1121,18 +1121,18 @@ TEXTS = (
             ),
             (
                 'msg="model requires more gpu memory than is currently available, evicting a model to make"',
-                "Ollama, which makes room",
+                "Ollama making room for a model",
                 {},
             ),
             (
                 "llama_params_fit: failed to fit params to free device memory: n_gpu_layers already set",
-                "a setting that llama.cpp could not fit",
+                "llama.cpp's automatic fit",
                 {},
             ),
             (
                 "warning: failed to mlock 827228160-byte buffer (after previously locking 0 bytes): Cannot "
                 "allocate memory",
-                "weights that llama.cpp could not lock",
+                "llama.cpp's --mlock",
                 {"tried": 827228160},
             ),
             (
@@ -1199,7 +1199,7 @@ TEXTS = (
     ),
     (
         "Failed to allocate 6 pages from `PagePool`.\nRequired pages: 6, Available pages: 2, Total pages: 9",
-        "a pool of pages of shark-ai",
+        "shark-ai's page pool",
         OTHER_MEMORY,
         {"pages needed": 6, "pages free": 2, "pages in all": 9},
         "a higher --device-block-count",
@@ -1420,7 +1420,7 @@ TEXTS = (
         "a warning of llama.cpp",
         WARNING,
         {"tried": 1900 * MIB},
-        "nothing, if the load ends well",
+        "nothing, if the model loads",
     ),
     (
         "ggml_vulkan: Failed to allocate pinned memory.\nggml_vulkan: vk::Device::allocateMemory: "
@@ -1428,7 +1428,7 @@ TEXTS = (
         "a warning of llama.cpp",
         WARNING,
         {},
-        "nothing, if the load ends well",
+        "nothing, if the model loads",
     ),
     (
         "ggml_vulkan: Failed to allocate pinned memory.\nggml_vulkan: Device memory allocation of size "
@@ -1752,7 +1752,7 @@ TEXTS = (
         "a second try of llama.cpp",
         WARNING,
         {"tried": 6 * GIB, "device": 1},
-        "nothing, if the load ends well",
+        "nothing, if the model loads",
     ),
     (
         "graph_reserve: failed to allocate compute buffers\nsched_reserve: compute buffer allocation failed, "
@@ -2356,7 +2356,7 @@ TEXTS = (
         "close other programs",
     ),
     ("vk::Queue::submit: ErrorOutOfDeviceMemory", "Vulkan", FULL, {}, "a smaller model or batch"),
-    ("clEnqueueNDRangeKernel: CL_OUT_OF_RESOURCES", "OpenCL's resources", UNKNOWN, {}, "less memory"),
+    ("clEnqueueNDRangeKernel: CL_OUT_OF_RESOURCES", "OpenCL's resources", UNKNOWN, {}, "use less memory"),
     (
         "EL0004: [PID: 41] 2025-01-01 Failed to allocate memory.",
         "the Ascend driver",
@@ -2510,14 +2510,14 @@ TEXTS = (
         "systemd-oomd",
         HOST,
         {"percent of the time waited for memory": 61.25, "percent allowed": 40.5, "seconds above it": 30},
-        "less host memory",
+        "use less host memory",
     ),
     (
         "systemd-oomd[77]: Killed /user.slice/train.scope due to memory used (7) / total (8) and swap used",
-        "systemd-oomd, since swap was full",
+        "systemd-oomd, because swap was full",
         HOST,
         {"used": 7, "the machine's memory": 8},
-        "less host memory",
+        "use less host memory",
     ),
     (
         "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 3221225472 bytes.\nBufferAssignment "
@@ -2604,14 +2604,14 @@ TEXTS = (
         "the machine's memory",
         HOST,
         {"of address space": 87033376 * KIB, "process": 60356340 * KIB},
-        "less host memory",
+        "use less host memory",
     ),
     (
         "Out of memory: Killed process 14592 (python3) total-vm:1980996kB...",
         "the machine's memory",
         HOST,
         {"of address space": 1980996 * KIB},
-        "less host memory",
+        "use less host memory",
     ),
     (
         "python invoked oom-killer: gfp_mask=0x14200ca, order=0\noom_reaper: reaped process 7 (python), now "
@@ -2619,7 +2619,7 @@ TEXTS = (
         "the kernel's OOM killer",
         HOST,
         {},
-        "less host memory",
+        "use less host memory",
     ),
     # Beside a container that was killed, the kernel's line does not say whether it was the machine's memory.
     (
@@ -2627,7 +2627,7 @@ TEXTS = (
         "the kernel's OOM killer",
         HOST,
         {"of address space": 2 * MIB, "process": MIB},
-        "less host memory",
+        "use less host memory",
     ),
     (
         "Last State: Terminated\n  Reason: OOMKilled\n  Exit Code: 137\nLimits:\n  cpu: 2\n  memory: 4Gi\n",
@@ -2642,7 +2642,7 @@ TEXTS = (
         "earlyoom",
         HOST,
         {"the machine's memory": 13855 * MIB, "process": 7609 * MIB},
-        "less host memory",
+        "use less host memory",
     ),
     (
         "distributed.nanny - WARNING - Worker exceeded 95% memory budget. Restarting",
@@ -2664,7 +2664,7 @@ TEXTS = (
         "distributed.scheduler.KilledWorker: Attempted to run task 'sum' on 4 different workers, but all "
         "those "
         "workers died while running it.",
-        "perhaps, behind dead workers of Dask",
+        "perhaps the cause of dead Dask workers",
         UNKNOWN,
         {},
         "the workers' own logs",
@@ -2696,9 +2696,9 @@ TEXTS = (
         "R",
         HOST,
         {"tried": gib(3.5), "the limit": 4000 * MIB},
-        "less data at once",
+        "use less memory: rm()",
     ),
-    ("Error: vector memory exhausted (limit reached?)", "R", HOST, {}, "less data at once"),
+    ("Error: vector memory exhausted (limit reached?)", "R", HOST, {}, "use less memory: rm()"),
     (
         "Error using gpuArray\nOut of memory on device. To view more detail about available memory on the "
         "GPU, "
@@ -2706,7 +2706,7 @@ TEXTS = (
         "MATLAB on the GPU",
         FULL,
         {},
-        "less at once",
+        "a smaller MiniBatchSize",
     ),
     (
         "Requested 100000x100000 (74.5GB) array exceeds maximum array size preference (15.5GB).",
@@ -2717,7 +2717,7 @@ TEXTS = (
     ),
     (
         "Your notebook tried to allocate more memory than is available. It has restarted.",
-        "a notebook that was restarted",
+        "a restarted notebook",
         HOST,
         {},
         "a smaller batch",
@@ -2750,8 +2750,8 @@ TEXTS = (
             "total": 16 * GIB,
             "missing": 24 * GIB,
             "the largest array": 32 * GIB,
-            "of it without padding": GIB,
-            "of it padding": 31 * GIB,
+            "that array without padding": GIB,
+            "padding in that array": 31 * GIB,
         },
         "give that array a last dimension of 128",
     ),
@@ -2802,7 +2802,7 @@ TEXTS = (
     ),
     (
         "vkAllocateMemory failed -10",
-        "the number of Vulkan's allocations",
+        "Vulkan's limit of allocations",
         OTHER_MEMORY,
         {},
         "a smaller tile",
@@ -2854,7 +2854,7 @@ TEXTS = (
     ),
     (
         "RuntimeError: DataLoader worker (pid(s) 411948) exited unexpectedly",
-        "perhaps, behind a DataLoader worker that ended",
+        "perhaps the cause of a dead DataLoader worker",
         UNKNOWN,
         {},
         "num_workers=0",
@@ -2873,8 +2873,8 @@ TEXTS = (
         {"the limit": 2688 * MIB, "used": 2581 * MIB},
         "a larger memory size",
     ),
-    ("[GPU] out of GPU resources", "OpenCL's resources", UNKNOWN, {}, "less memory"),
-    ("errcode -5,CL_OUT_OF_RESOURCES,src/gpu", "OpenCL's resources", UNKNOWN, {}, "less memory"),
+    ("[GPU] out of GPU resources", "OpenCL's resources", UNKNOWN, {}, "use less memory"),
+    ("errcode -5,CL_OUT_OF_RESOURCES,src/gpu", "OpenCL's resources", UNKNOWN, {}, "use less memory"),
     ("[W dml_heap_allocator.cc:97] DML allocator out of memory!", "DirectML", FULL, {}, "a smaller batch"),
     (
         "[1.5] memory: usage 131072kB, limit 131072kB, failcnt 34764\noom-kill:constraint=CON",
@@ -2906,7 +2906,7 @@ TEXTS = (
     ),
     (
         "Your session crashed after using all available RAM.",
-        "a notebook that was restarted",
+        "a restarted notebook",
         HOST,
         {},
         "a smaller batch",
@@ -2967,22 +2967,22 @@ TEXTS = (
         "systemd-oomd[7]: Killed /user.slice/app.scope due to memory used (15000000000) / total "
         "(16000000000) "
         "and swap used (8000000000) / total (8589930496) being more than 90.00%",
-        "systemd-oomd, since swap was full",
+        "systemd-oomd, because swap was full",
         HOST,
         {
             "used": 15000000000,
             "the machine's memory": 16000000000,
-            "of swap used": 8000000000,
-            "of swap": 8589930496,
+            "swap used": 8000000000,
+            "all swap": 8589930496,
         },
-        "less host memory",
+        "use less host memory",
     ),
     (
         "systemd[1]: a.scope: A process of this unit has been killed by the OOM killer.",
         "the kernel's OOM killer",
         HOST,
         {},
-        "less host memory",
+        "use less host memory",
     ),
     ("srun: error: node1: task 0: Out Of Memory", "a step that Slurm killed", HOST, {}, "ask for more"),
     (
@@ -3001,18 +3001,18 @@ TEXTS = (
     ),
     (
         "java.lang.OutOfMemoryError: Requested array size exceeds VM limit",
-        "an array of Java",
+        "a Java array",
         LIMITED,
         {},
-        "the data in several",
+        "split the data into",
     ),
     (
         "Total size of serialized results of 16 tasks (1048.5 MiB) is bigger than spark.driver.maxResultSize "
         "(1024.0 MiB)",
-        "Spark's largest result",
+        "Spark's limit of results",
         LIMITED,
         {"used": round(1048.5 * MIB), "the limit": GIB},
-        "do not collect so much",
+        "collect less (write the results",
     ),
     (
         "OpenBLAS : Program is Terminated. Because you tried to allocate too many memory regions.",
@@ -3023,7 +3023,7 @@ TEXTS = (
     ),
     (
         "0/3 nodes are available: 1 node(s) had taints, 2 Insufficient memory.",
-        "a pod that fits on no node",
+        "an unschedulable pod",
         OTHER_MEMORY,
         {},
         "a smaller resources.requests.memory",
@@ -3031,7 +3031,7 @@ TEXTS = (
     ("ClientError: Please use an instance type with more memory", "SageMaker", HOST, {}, "an instance type"),
     (
         "The kernel appears to have died. It will restart automatically.",
-        "perhaps, behind a notebook's kernel that died",
+        "perhaps the cause of a dead notebook kernel",
         UNKNOWN,
         {},
         "run the code as a script",
@@ -3042,7 +3042,7 @@ TEXTS = (
         "Kokkos",
         FULL,
         {"tried": gib(2.5)},
-        "less for each GPU",
+        "less work for each GPU",
     ),
     ("OPTIX_ERROR_DEVICE_OUT_OF_MEMORY in optixModuleCreate", "OptiX", FULL, {}, "a smaller scene"),
     ('nrt_tensor_allocate status=4 message="Allocation Failure"', "Neuron", FULL, {}, "a smaller batch"),
@@ -3066,7 +3066,7 @@ TEXTS = (
         "the kernel's OOM killer",
         HOST,
         {"of address space": 4973220 * KIB, "process": 2066504 * KIB},
-        "less host memory",
+        "use less host memory",
     ),
     (
         "System memory low at node with IP 1.2.3.4. Used memory (23.50GB) / total capacity (33.25GB) (0.7) "
@@ -3083,7 +3083,7 @@ TEXTS = (
         FULL,
         {
             "needed": gib(11.5),
-            "of it without padding": round(140.25 * MIB),
+            "that array without padding": round(140.25 * MIB),
             "all arrays with padding": gib(10.75),
         },
         "give that array a last dimension of 128",
@@ -3265,15 +3265,15 @@ TEXTS = (
     (
         "systemd-oomd[702]: Killed /user.slice/app-code.scope due to memory used (65921351680) / total "
         "(67252178944) and swap used (2145480704) / total (2147479552) being more than 90.00%",
-        "systemd-oomd, since swap was full",
+        "systemd-oomd, because swap was full",
         HOST,
         {
             "used": 65921351680,
             "the machine's memory": 67252178944,
-            "of swap used": 2145480704,
-            "of swap": 2147479552,
+            "swap used": 2145480704,
+            "all swap": 2147479552,
         },
-        "less host memory",
+        "use less host memory",
     ),
     (
         "failed qmaster enforced h_rt, h_cpu, or h_vmem limit because:\njob 1234.1 died through signal KILL "
@@ -3281,11 +3281,11 @@ TEXTS = (
         "a limit of Grid Engine",
         UNKNOWN,
         {"of address space": gib(16.021)},
-        "`qacct -j`",
+        "`qacct -j JOB`",
     ),
     (
         'State:{\nDead:false,\nError:"",\nExitCode:137,\nOOMKilled:false,\n}',
-        "a killed container, not at its own limit",
+        "a killed container (OOMKilled false)",
         UNKNOWN,
         {},
         "`dmesg | grep -i kill`",
@@ -3309,10 +3309,10 @@ TEXTS = (
     ),
     (
         "torch/lib/libgomp-d22c30c5.so.1: cannot allocate memory in static TLS block",
-        "a library's block for thread-local storage",
+        "the static TLS block",
         OTHER_MEMORY,
         {},
-        "load it first",
+        "load that library first",
     ),
     (
         "Allocator (cuda_host_bfc) ran out of memory trying to allocate 9.16GiB.  Current allocation summary "
@@ -3320,12 +3320,12 @@ TEXTS = (
         "TensorFlow's pinned memory",
         HOST,
         {"tried": gib(9.16)},
-        "smaller tensors",
+        "copy less at once",
     ),
     (
         "Execution of replica 0 failed: RESOURCE_EXHAUSTED: Failed to load in-memory CUBIN (compiled for a "
         "different GPU?).: CUDA_ERROR_OUT_OF_MEMORY: out of memory",
-        "no room for a program's code beside XLA's pool",
+        "kernel code beside XLA's pool",
         FULL,
         {},
         "XLA_PYTHON_CLIENT_MEM_FRACTION=0.6",
@@ -3499,7 +3499,7 @@ TEXTS = (
     ),
     *(
         # Ray names the kernel's killer as one of three causes: no text that it was.
-        (text, "perhaps, behind a dead worker of Ray", UNKNOWN, {}, "`dmesg | grep -i kill`")
+        (text, "perhaps the cause of a dead Ray worker", UNKNOWN, {}, "`dmesg | grep -i kill`")
         for text in (
             "(raylet) A worker died or was killed while executing a task by an unexpected system error. "
             "There "
@@ -3509,7 +3509,7 @@ TEXTS = (
         )
     ),
     *(
-        (text, "perhaps, behind a broken pool of processes", UNKNOWN, {}, "fewer processes, or less data")
+        (text, "perhaps the cause of a broken process pool", UNKNOWN, {}, "fewer processes, or less data")
         for text in (
             "BrokenProcessPool: A process in the process pool was terminated abruptly while the future was "
             "running",
@@ -3519,13 +3519,13 @@ TEXTS = (
     ),
     (
         "RuntimeError: cuDNN error: CUDNN_STATUS_EXECUTION_FAILED",
-        "perhaps, behind an error of a GPU library",
+        "perhaps the cause of a GPU library's error",
         UNKNOWN,
         {},
         "try a smaller batch, with `nvidia-smi` beside it",
     ),
     *(
-        (text, "an array of NumPy", HOST, figures, "less at once (chunks")
+        (text, "a NumPy array", HOST, figures, "smaller arrays (chunks, fewer")
         for text, figures in (
             (
                 "numpy.core._exceptions.MemoryError: Unable to allocate 3.50 GiB for an array with shape "
@@ -3591,14 +3591,14 @@ TEXTS = (
         "a report of earlyoom",
         UNKNOWN,
         {},
-        "see who holds the memory",
+        "`top` shows which processes hold",
     ),
     (
         "RuntimeError: Aborted due to the lack of CPU swap space. Please increase the swap space.",
         "vLLM's swap space",
         LIMITED,
         {},
-        "a larger swap_space",
+        "a larger --swap-space",
     ),
     (
         "[w cuda_device_allocator.cc:30] Unable to alloc cuda device memory, use unify memory instead. This "
@@ -3606,7 +3606,7 @@ TEXTS = (
         "Jittor",
         WARNING,
         {},
-        "less at once",
+        "a smaller model",
     ),
     (
         'GGML_ASSERT: ggml-backend.c:460: data != NULL && "failed to allocate buffer"',
