@@ -619,7 +619,7 @@ def test_a_full_device_of_which_much_is_not_torchs_has_other_programs_in_its_nex
         f"{reserved} GiB already allocated; 1.89 MiB free; {reserved} GiB reserved in total by PyTorch)"
     )
     assert found.cause == "full"
-    assert ("also the desktop's programs" in found.next_step) == is_much
+    assert ("also those of the desktop" in found.next_step) == is_much
 
 
 def test_a_message_that_was_cut_before_what_is_free_does_not_say_who_holds_the_device():
