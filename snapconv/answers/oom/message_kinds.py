@@ -768,11 +768,11 @@ _KINDS = (
         backend="TPU",
         seen=(
             r"(?:ran out of memory in memory space hbm|attempting to (?:allocate|reserve)|total hbm usage >=)"
-            r".{0,4000}?largest program allocations in hbm: ?1\. size: ?(?P<array>[\d.]{1,12}[kmgt]?b?)"
-            r"(?:(?!2\. size).){0,900}?unpadded size: ?(?P<unpadded>[\d.]{1,12}[kmgt]?b?) extra memory due "
+            r".{0,1500}?largest program allocations in hbm: ?1\. size: ?(?P<array>[\d.]{1,12}[kmgt]?b?)"
+            r"(?:(?!2\. size).){0,500}?unpadded size: ?(?P<unpadded>[\d.]{1,12}[kmgt]?b?) extra memory due "
             r"to padding: ?(?P<padding>[\d.]{1,12}[kmgt]?b?)\((?:[2-9]|\d\d{1,3})\.\d{1,2}x expansion",
             r"(?:ran out of memory in memory space hbm|attempting to (?:allocate|reserve)|total hbm usage >=)"
-            r".{0,3000}?\([0-4]?\d(?:\.\d)?% utilization: unpadded \((?P<unpadded>[\d.]{1,12}[kmgt]?b?)\) "
+            r".{0,1500}?\([0-4]?\d(?:\.\d)?% utilization: unpadded \((?P<unpadded>[\d.]{1,12}[kmgt]?b?)\) "
             r"padded \((?P<padded>[\d.]{1,12}[kmgt]?b?)\)",
             r"(?<![\d.])[0-4]?\d(?:\.\d)?% utilization: unpadded \((?P<unpadded>[\d.]{1,12}[kmgt]?b?)\) "
             r"padded \((?P<padded>[\d.]{1,12}[kmgt]?b?)\)",
