@@ -425,6 +425,18 @@ def test_cached_pieces_beside_free_memory_are_said_not_to_serve_the_request():
     assert ["had no piece that served the request either" in note for note in notes] == [False, True]
 
 
+def test_a_text_that_is_cut_within_what_is_reserved_is_not_taken_for_an_older_release():
+    text = from_1_4(44 * MIB, 24 * GIB, 36 * MIB, 20 * GIB, 23 * GIB).partition(" total by")[0]
+    found = explain_message(text)
+    assert found.cause == "fragmented"
+    assert "max_split_size_mb" in found.next_step
+
+
+def test_memory_and_error_of_two_lines_are_no_exception_of_python():
+    """The line before is the longest, which a terminal may have broken."""
+    assert explain_message("the device was unable to give its memory\nError: 12").cause != "host memory"
+
+
 def test_every_process_of_a_message_is_shown():
     listed = "".join(f"Process {pid} has {pid}.00 GiB memory in use. " for pid in range(1, 7))
     text = from_2_1(72 * MIB, 40 * GIB, 60 * MIB, 10 * GIB, 10 * GIB, processes=listed)

@@ -55,6 +55,11 @@ def test_what_is_known_or_no_size_is_not_told_again(before):
     assert explain_message(f"{before}\n{MESSAGE}").beside == ()
 
 
+def test_sizes_are_told_from_twenty_lines_before_a_message_on():
+    text = "cache takes 3.00 GiB\n" + "step\n" * 19
+    assert explain_message(f"{text}{MESSAGE}").beside == ("cache takes 3.00 GiB",)
+
+
 def test_the_first_sizes_are_told_each_once_of_many_lines():
     lines = [f"layer {number} takes {number}.00 GB" for number in range(11, 23)]
     found = explain_message("\n".join([MESSAGE, lines[0], *lines]))
